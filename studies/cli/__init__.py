@@ -87,7 +87,8 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
     show          format, uid, task, env, seed, epochs, return, digest, owner (text or null), hyperparameters,
                   trials [{study, number, state}], metrics [{epoch, name: number}],
                   lineage [{uid, until (epochs)}] from its root to itself,
-                  checkpoints [{epochs, digest, bytes, created, kept (why)}], events [{time, kind, ...}]
+                  checkpoints [{epochs, within_epoch (whether within the next), digest, bytes, created, kept (why)}],
+                  events [{time, kind, ...}]
                   with --config also config (the run file)
     import-config format, config (the run file), without [what has no counterpart]
     replay        format, uid, equal, epochs, digest, replayed (digest or null), reason (text or null),

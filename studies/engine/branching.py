@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -63,18 +62,9 @@ def replay(
 
 def _last_at_epoch_end(store: Store, uid: str) -> Saved:
     for row in reversed(store.checkpoints(uid)):
-        saved = store.load(uid, row.epochs)
-        if saved is not None and _is_at_epoch_end(saved):
+        if not row.within_epoch and (saved := store.load(uid, row.epochs)) is not None:
             return saved
     raise BadFork(f"a replay is compared with a checkpoint at an epoch's end, but none of task {uid} is stored")
-
-
-def _is_at_epoch_end(saved: Saved) -> bool:
-    """Return whether a checkpoint was written at an epoch's end.
-
-    One that a signal caused within an epoch was not.
-    """
-    return json.loads(saved.manifest)["values"].get("learner/tally/count", 0) == 0
 
 
 def fork_identity(
@@ -119,9 +109,10 @@ def state_at(store: Store, links: Sequence[LineageTask], epoch: int, end: int) -
     kept: dict[int, LineageTask] = {}
     for link, following in zip(links, [*links[1:], None], strict=True):
         last = following.start.epochs if following and following.start else end - 1
-        kept |= {row.epochs: link for row in store.checkpoints(link.uid) if row.epochs <= last}
+        ends = (row for row in store.checkpoints(link.uid) if row.epochs <= last and not row.within_epoch)
+        kept |= {row.epochs: link for row in ends}
     saved = store.load(kept[epoch].uid, epoch) if epoch in kept else None
-    if saved is None or not _is_at_epoch_end(saved):
+    if saved is None:
         epochs = ", ".join(map(str, sorted(set(kept) - {epoch}))) or "none"
         raise BadFork(
             f"a fork starts from a checkpoint before the task's last one (at {end} epochs), but the one at {epoch} is "

@@ -301,7 +301,10 @@ def task_json(store: Store, uid: str) -> Json:
         ],
         "metrics": metrics,
         "checkpoints": [
-            {"epochs": c.epochs, "digest": c.digest, "bytes": sum(c.blobs.values()), "created": c.created, "kept": why}
+            {
+                **{name: getattr(c, name) for name in ("epochs", "within_epoch", "digest")},
+                **{"bytes": sum(c.blobs.values()), "created": c.created, "kept": why},
+            }
             for c, why in zip(checkpoints, reasons(checkpoints, measures, events), strict=True)
         ],
         "events": [{"time": event.created, "kind": event.kind, **event.data} for event in events],

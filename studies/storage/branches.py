@@ -46,12 +46,15 @@ def create_branch(connection: Connection, uid: str, identity: Mapping[str, Any],
     c = checkpoint.c
     if connection.execute(sa.select(c.id).where(c.uid == uid).limit(1)).first() is not None:
         return True
-    query = sa.select(c.id, c.manifest).where(c.uid == start.uid, c.epochs == start.epochs, c.digest == start.digest)
+    query = sa.select(c.id, c.manifest, c.within_epoch).where(
+        c.uid == start.uid, c.epochs == start.epochs, c.digest == start.digest
+    )
     source = connection.execute(query.limit(1).with_for_update(read=True)).first()  # nobody drops it meanwhile
     if source is None:
         return False
-    values = {"uid": uid, "epochs": start.epochs, "digest": start.digest, "manifest": source.manifest}
-    copy = checkpoint.insert().values(**values, lease_epoch=0, created=Now()).returning(c.id)
+    values = {"uid": uid, "epochs": start.epochs, "digest": start.digest, "lease_epoch": 0, "created": Now()}
+    values |= {"manifest": source.manifest, "within_epoch": source.within_epoch}
+    copy = checkpoint.insert().values(values).returning(c.id)
     id = connection.execute(copy).scalar_one()
     names = sa.select(sa.literal(id), checkpoint_blob.c.digest).where(checkpoint_blob.c.checkpoint == source.id)
     connection.execute(checkpoint_blob.insert().from_select(["checkpoint", "digest"], names))

@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from ...tasks.checkpoint.manifests import is_within_epoch
 from ...tasks.checkpoint.storage import Metrics, Saved, Write
 from ..errors import DamagedCheckpoint
 from .retention import drop, metrics_at
@@ -54,7 +55,8 @@ def put_checkpoint(connection: Connection, write: Write, token: int) -> None:
 
 def add_checkpoint(connection: Connection, names: Iterable[str], row: Mapping[str, Any]) -> None:
     """Add the row of a checkpoint, and the names of its blobs."""
-    id = connection.execute(checkpoint.insert().values(row).returning(checkpoint.c.id)).scalar_one()
+    values = {**row, "within_epoch": int(is_within_epoch(row["manifest"]))}
+    id = connection.execute(checkpoint.insert().values(values).returning(checkpoint.c.id)).scalar_one()
     if named := [{"checkpoint": id, "digest": digest} for digest in sorted(names)]:
         connection.execute(checkpoint_blob.insert(), named)
 
@@ -133,12 +135,12 @@ class Reader:
     def heads(self, epochs: int | None = None, digest: str | None = None) -> list[Head]:
         """Return the checkpoints, the newest first.
 
-        With ``epochs`` or ``digest``, return only those with these.
+        With ``epochs`` return only those at the end of that epoch, with ``digest`` only those of this state.
         """
         c = checkpoint.c
         query = sa.select(c.id, c.epochs, c.digest, c.manifest).where(c.uid == self.uid).order_by(c.id.desc())
         if epochs is not None:
-            query = query.where(c.epochs == epochs)
+            query = query.where(c.epochs == epochs, c.within_epoch == 0)
         if digest is not None:
             query = query.where(c.digest == digest)
         rows = self.database.read(lambda connection: connection.execute(query).all())

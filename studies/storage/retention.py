@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -22,21 +22,38 @@ INIT = "init"  # the event of every opening, which says what the task keeps
 def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
     """Drop checkpoints that ``keep`` releases and from which no branch starts.
 
-    Those of as many epochs as the newest row, or more, are dropped as well: they exist only if training went back to an
-    earlier checkpoint, and belong to a past that was undone.
+    The newest stays. Of the others those within an epoch are dropped, lest one stand for the epoch before it and the
+    best one depend on when a signal came; and those of more epochs than the newest, which exist only if training went
+    back to an earlier checkpoint, and belong to a past that was undone.
     """
     c = checkpoint.c
-    rows: dict[str, list[tuple[int, int]]] = {uid: [] for uid in uids}
-    for uid, id, epochs in connection.execute(sa.select(c.uid, c.id, c.epochs).where(c.uid.in_(uids)).order_by(c.id)):
-        rows[uid].append((epochs, id))
+    columns = sa.select(c.uid, c.id, c.epochs, c.within_epoch)
+    rows: dict[str, list[Place]] = {uid: [] for uid in uids}
+    for uid, *place in connection.execute(columns.where(c.uid.in_(uids)).order_by(c.id)):
+        rows[uid].append(Place(*place))
     gone: set[int] = set()
-    for uid, of_task in rows.items():
-        last, _ = of_task[-1]
-        kept = dict(row for row in of_task[:-1] if row[0] < last) | dict(of_task[-1:])
-        gone |= {id for _, id in of_task} - set(kept.values())
-        measured = metrics_at(connection, uid, kept) if keep.best else {}
-        gone |= {kept[epochs] for epochs in keep.dropped(kept, measured)}
+    for uid, places in rows.items():
+        gone |= {place.id for place in places} - kept_by(connection, uid, places, keep)
     drop(connection, gone - branches.kept_checkpoints(connection, uids) if gone else gone)
+
+
+class Place(NamedTuple):
+    """A checkpoint's place in the training of its task."""
+
+    id: int
+    epochs: int
+    within_epoch: int
+
+
+def kept_by(connection: Connection, uid: str, places: Sequence[Place], keep: Keep) -> set[int]:
+    """Return the checkpoints of a task that a rule keeps, by id; `places` are in the order of their ids."""
+    *before, last = places
+    ends = {place.epochs: place.id for place in before if not place.within_epoch and place.epochs <= last.epochs}
+    if not last.within_epoch:
+        ends[last.epochs] = last.id
+    measured = metrics_at(connection, uid, ends) if keep.best else {}
+    dropped = keep.dropped(ends, measured, newer=last.within_epoch)
+    return {last.id} | {id for epochs, id in ends.items() if epochs not in dropped}
 
 
 def metrics_at(connection: Connection, uid: str, epochs: Collection[int]) -> dict[int, Metrics]:
@@ -67,17 +84,18 @@ def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics]
     They are in the order of the checkpoints, the oldest first.
     """
     keep = _last_mode([event.data for event in events if event.kind == INIT]) or Keep()
-    best = keep.ranked({row.epochs: metrics.get(row.epochs, {}) for row in checkpoints})[: keep.best]
+    ends = [row for row in checkpoints if not row.within_epoch]
+    best = keep.ranked({row.epochs: metrics.get(row.epochs, {}) for row in ends})[: keep.best]
     branched = {event.data.get("state"): event for event in events if event.kind in (BRANCH, BRANCHED)}
 
     def of(row: CheckpointRow) -> Iterator[str]:
         if row is checkpoints[-1]:
-            yield "latest"
-        if row.epochs in best:
+            yield f"latest, within epoch {row.epochs + 1}" if row.within_epoch else "latest"
+        if row in ends and row.epochs in best:
             yield f"best {keep.metric}, {metrics[row.epochs][keep.metric]:.5g}"
-        if keep.is_spaced(row.epochs):
+        if row in ends and keep.is_spaced(row.epochs):
             yield f"every {keep.spaced} epochs"
-        if keep.initial and row.epochs == 0:
+        if row in ends and keep.initial and row.epochs == 0:
             yield "untrained"
         if (event := branched.get(row.digest)) is not None:
             yield f"what {'it' if event.kind == BRANCH else str(event.data.get('to'))[:8]} started from"

@@ -29,7 +29,8 @@ class TaskRow:
 class CheckpointRow:
     """A checkpoint.
 
-    ``digest`` is that of the state, ``blobs`` are the sizes of its blobs by digest.
+    ``digest`` is that of the state, ``blobs`` are the sizes of its blobs by digest. One that a signal asked for lies
+    within the epoch after `epochs`.
     """
 
     id: int
@@ -38,6 +39,7 @@ class CheckpointRow:
     digest: str
     token: int
     created: float
+    within_epoch: bool
     blobs: dict[str, int]
 
 

@@ -95,7 +95,7 @@ def checkpoint_of(store: Store, text: str, whole: Any) -> tuple[str, Saved]:
     """Return the uid and the checkpoint that ``UID``, ``UID@EPOCH`` or ``UID@best`` names."""
     short, _, at = text.partition("@")
     uid = whole(store, short)
-    kept = [row.epochs for row in store.checkpoints(uid)]
+    kept = [row.epochs for row in store.checkpoints(uid) if not row.within_epoch]
     if at == "best":
         ranked = Keep().ranked({epoch: row for epoch, row in store.metrics(uid) if epoch in kept})
         if not ranked:

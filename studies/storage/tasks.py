@@ -129,12 +129,14 @@ def failures(connection: Connection, study: str, since: int, most: int) -> tuple
 def checkpoints(connection: Connection, uid: str) -> list[CheckpointRow]:
     """Return the checkpoints of a task, the oldest first."""
     c = checkpoint.c
-    query = sa.select(c.id, c.uid, c.epochs, c.digest, c.lease_epoch, c.created).where(c.uid == uid).order_by(c.id)
+    columns = (c.id, c.uid, c.epochs, c.digest, c.lease_epoch, c.created, c.within_epoch)
+    query = sa.select(*columns).where(c.uid == uid).order_by(c.id)
     names = sa.select(c.id, blob.c.digest, blob.c.size).join_from(checkpoint, checkpoint_blob).join(blob)
     blobs: dict[int, dict[str, int]] = {}
     for id, digest, size in connection.execute(names.where(c.uid == uid)):
         blobs.setdefault(id, {})[digest] = size
-    return [CheckpointRow(*row, blobs=blobs.get(row.id, {})) for row in connection.execute(query)]
+    rows = connection.execute(query)
+    return [CheckpointRow(*row[:-1], bool(row.within_epoch), blobs.get(row.id, {})) for row in rows]
 
 
 def events_of_study(connection: Connection, study: str) -> list[Event]:

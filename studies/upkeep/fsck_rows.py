@@ -5,7 +5,6 @@ Rows are checked here and not by constraints of the tables, which older database
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -218,24 +217,15 @@ def _digests(connection: Connection) -> Iterator[Finding]:
     """
     c, s, t = checkpoint.c, segment.c, trial.c
     same = (s.study == t.study) & (s.number == t.number) & (s.state == "done") & s.digest.is_not(None)
-    columns = (s.study, s.number, s.rung, s.epochs, s.digest, c.digest, c.manifest)
+    columns = (s.study, s.number, s.rung, s.epochs, s.digest, c.digest)
     query = sa.select(*columns).join_from(trial, segment, same)
-    query = query.join(checkpoint, (c.uid == t.uid) & (c.epochs == s.epochs)).where(c.digest != s.digest)
-    for *place, epochs, own, stored, manifest in connection.execute(query.order_by(s.study, s.number, s.rung)):
-        if _is_within_epoch(manifest):
-            continue
+    at_end = (c.uid == t.uid) & (c.epochs == s.epochs) & (c.within_epoch == 0)
+    query = query.join(checkpoint, at_end).where(c.digest != s.digest)
+    for *place, epochs, own, stored in connection.execute(query.order_by(s.study, s.number, s.rung)):
         name, number, rung = place
         where = f"segment {rung} of trial {number} of study {name!r}"
         wrong = f"after {epochs} epochs its digest is {own[:12]}, and the task's {stored[:12]}"
         yield Finding("segment-digest", where, wrong, (name, number, rung))
-
-
-def _is_within_epoch(manifest: bytes) -> bool:
-    """Return whether a state has begun an epoch and not ended it."""
-    try:
-        return bool(json.loads(manifest)["values"].get("learner/tally/count", 0))
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return False  # that it is damaged is another finding
 
 
 CHECKS = (_json, _leases, _tasks, _epochs, _metrics, _unreachable, _configurations, _trials, _digests)

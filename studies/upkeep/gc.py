@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 
 from ...tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
 from ..storage import branches
-from ..storage.retention import Keep, asked_for, drop, metrics_at
+from ..storage.retention import Keep, Place, asked_for, drop, kept_by
 from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, event, study, trial
 from ..storage.sql.writes import add_events, chunks
 from ..storage.store import Store
@@ -120,15 +120,17 @@ def _collect_task(
     if not lock_if_free(connection, uid, dry_run=dry_run):
         return []
     c = checkpoint.c
-    epochs = {row.id: row.epochs for row in connection.execute(sa.select(c.id, c.epochs).where(c.uid == uid))}
+    query = sa.select(c.id, c.epochs, c.within_epoch).where(c.uid == uid).order_by(c.id)
+    places = [Place(*row) for row in connection.execute(query)]
+    epochs = {place.id: place.epochs for place in places}
     t = trial.c
     rows = connection.execute(sa.select(t.study, t.number, t.state).where(t.uid == uid).order_by(t.study, t.number))
     trials = [(row.study, row.number, row.state) for row in rows]
     needed = branches.kept_checkpoints(connection, [uid])
     for state in {state for _, _, state in trials}:
-        needed |= _checkpoints_to_keep(connection, uid, epochs, rules.of(state))
-        if state != "failed":
-            needed |= _checkpoints_to_keep(connection, uid, epochs, asked_for(connection, uid))
+        asked = asked_for(connection, uid) if state != "failed" else None
+        for keep in filter(None, (rules.of(state), asked) if places else ()):
+            needed |= kept_by(connection, uid, places, keep)
     ids = sorted(epochs.keys() - needed)
     if not ids:
         return []
@@ -177,14 +179,6 @@ def _warm_start(config: Mapping[str, Any]) -> Any:
     """
     options = config.get("options")
     return options.get("warm_start") if isinstance(options, Mapping) else None
-
-
-def _checkpoints_to_keep(connection: Connection, uid: str, epochs: dict[int, int], keep: Keep | None) -> set[int]:
-    if keep is None:
-        return set()
-    newest = {epochs[id]: id for id in sorted(epochs)}  # of two at the same epochs the later one counts
-    measured = metrics_at(connection, uid, newest) if keep.best else {}
-    return {newest[epoch] for epoch in newest.keys() - keep.dropped(newest, measured)}
 
 
 def _freed_bytes(connection: Connection, ids: Sequence[int], gone: Sequence[int]) -> int:

@@ -24,7 +24,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ...tasks.checkpoint.manifests import read_manifest
+from ...tasks.checkpoint.manifests import is_within_epoch, read_manifest
 from ..errors import IdentityMismatch, StoreError, StudyMismatch, TaskBusy, UnknownStudy
 from ..storage import studies as study_rows
 from ..storage.checkpoints import add_checkpoint, put_blobs
@@ -264,19 +264,17 @@ def _missing(connection: Connection, uid: str, rows: list[Row], where: Path) -> 
     Raise StudyMismatch if the database has others.
     """
     c = checkpoint.c
-    stored = {
-        row.epochs: row.digest
-        for row in connection.execute(sa.select(c.epochs, c.digest).where(c.uid == uid).order_by(c.id))
-    }
+    query = sa.select(c.epochs, c.within_epoch, c.digest).where(c.uid == uid).order_by(c.id)
+    stored = {(row.epochs, row.within_epoch): row.digest for row in connection.execute(query)}
     for row in rows:
         epochs, digest = row["epochs"], row["digest"]
-        if stored.get(epochs, digest) != digest:
+        if not is_within_epoch(row["manifest"]) and stored.get((epochs, 0), digest) != digest:
             raise StudyMismatch(
                 f"a task has one state at a time, but after {epochs} epochs task {uid} has the digest "
-                f"{stored[epochs][:12]} in the database and {digest[:12]} in {where}; "
+                f"{stored[epochs, 0][:12]} in the database and {digest[:12]} in {where}; "
                 "import the file into another database"
             )
-    last = max(stored, default=-1)
+    last = max((epochs for epochs, _ in stored), default=-1)
     return [row for row in rows if row["epochs"] > last]
 
 

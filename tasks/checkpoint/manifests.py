@@ -73,6 +73,17 @@ def read_manifest(manifest: bytes) -> Manifest:
         raise DamagedState(f"{_LAW}: {error}") from None
 
 
+def is_within_epoch(manifest: bytes) -> bool:
+    """Return whether the state of a manifest has begun an epoch and not ended it.
+
+    A signal asks for such a state. Of what is no manifest this is False: that is another matter.
+    """
+    try:
+        return bool(json.loads(manifest)["values"].get("learner/tally/count", 0))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return False
+
+
 def check_paths(paths: list[str]) -> None:
     """Raise DamagedState if a path leads deeper than any state does."""
     for path in paths:

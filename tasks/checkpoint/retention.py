@@ -59,14 +59,17 @@ class Keep:
             epoch for _, epoch in sorted((sign * score, epoch) for epoch, score in scores.items() if score == score)
         ]
 
-    def dropped(self, epochs: Collection[int], metrics: Mapping[int, Metrics]) -> set[int]:
+    def dropped(self, epochs: Collection[int], metrics: Mapping[int, Metrics], newer: int = 0) -> set[int]:
         """Return the epochs, of those given, whose checkpoints are deleted.
 
-        ``metrics`` are by epoch.
+        Args:
+            epochs: at the ends of which there is a checkpoint.
+            metrics: by epoch.
+            newer: the number of checkpoints after all of these, which count among the latest.
         """
         if self.latest is None:
             return set()
-        newest = sorted(epochs, reverse=True)[: self.latest]
+        newest = sorted(epochs, reverse=True)[: max(0, self.latest - newer)]
         best = self.ranked({epoch: metrics.get(epoch, {}) for epoch in epochs})[: self.best]
         spaced = sorted(filter(self.is_spaced, epochs), reverse=True)[: self.spaced_latest]
         return set(epochs) - {*newest, *best, *spaced, *([0] if self.initial else [])}

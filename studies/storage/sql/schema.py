@@ -11,11 +11,12 @@ from collections.abc import Callable
 import sqlalchemy as sa
 from sqlalchemy import Column, Connection, ForeignKey, Index, MetaData, Table
 
+from ....tasks.checkpoint.manifests import is_within_epoch
 from ...errors import SchemaMismatch
 from .columns import Attributes, Double, Integer, Json, LargeBinary, Numbers, Text
 from .columns import Now as Now
 
-VERSION = 6
+VERSION = 7
 CHUNK = 500  # rows at a time
 _LOCK = 0x72656B69  # any number: names the advisory lock under which one process at a time changes the tables
 
@@ -60,6 +61,7 @@ checkpoint = _table(
     Column("manifest", LargeBinary, nullable=False),
     Column("lease_epoch", Integer, nullable=False),  # under which lease it was written
     Column("created", Double, nullable=False),
+    Column("within_epoch", Integer, nullable=False, server_default="0"),  # 1: written amid the epoch after `epochs`
     Index("rk_checkpoint_uid", "uid", "epochs"),
 )
 
@@ -175,6 +177,13 @@ def _trained(connection: Connection) -> None:
     connection.execute(sa.text(f"ALTER TABLE rk_task ADD COLUMN trained {number} DEFAULT '0' NOT NULL"))
 
 
+def _within_epoch(connection: Connection) -> None:
+    connection.execute(sa.text("ALTER TABLE rk_checkpoint ADD COLUMN within_epoch INTEGER DEFAULT '0' NOT NULL"))
+    for id, manifest in connection.execute(sa.text("SELECT id, manifest FROM rk_checkpoint")).all():
+        if isinstance(manifest, bytes | memoryview) and is_within_epoch(bytes(manifest)):
+            connection.execute(sa.text("UPDATE rk_checkpoint SET within_epoch = 1 WHERE id = :id"), {"id": id})
+
+
 # The n-th turns schema n + 1 into n + 2; append only, never change one.
 MIGRATIONS: tuple[Migration, ...] = (
     _REVISIONS,
@@ -182,6 +191,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _planners,
     lambda connection: metadata.create_all(connection, [command]),
     _trained,
+    _within_epoch,
 )
 
 

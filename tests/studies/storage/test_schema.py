@@ -14,6 +14,7 @@ from rekindle.studies.errors import DamagedRow, SchemaMismatch, StoreError
 from rekindle.studies.storage.rows import Segment
 from rekindle.studies.storage.sql import schema
 from rekindle.studies.storage.store import Store
+from rekindle.tasks.checkpoint.state import pack
 from rekindle.tasks.checkpoint.storage import Write
 
 SCHEMA_1 = Path(__file__).parent / "schemas" / "1.sql"
@@ -95,6 +96,21 @@ def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.Mo
     with Store(url) as store:
         assert store.database.read(columns) == before
         assert store.database.read(schema.version_of) == schema.VERSION
+
+
+def test_a_migration_tells_which_checkpoints_lie_within_an_epoch(url: str) -> None:
+    with Store(url) as store:
+        for uid, count in (("a", 0), ("b", 3)):
+            manifest = pack({"learner": {"tally": {"count": count}}}).manifest
+            with store.open(uid, {}) as lease:
+                store.save([Write(lease, 2, manifest)])
+        drop = "ALTER TABLE rk_checkpoint DROP COLUMN within_epoch"
+        store.database.write(lambda c: c.execute(sa.text(drop)))
+        store.database.write(lambda c: c.execute(schema.schema.update().values(version=6)))
+    with Store(url) as store:
+        assert [store.checkpoints(uid)[0].within_epoch for uid in "ab"] == [False, True]
+        assert [store.load(uid, 2) is None for uid in "ab"] == [False, True]  # no state at the end of its epoch 2
+        assert store.load("b") is not None
 
 
 def test_a_database_of_schema_1_opens_with_all_that_it_holds(tmp_path: Path) -> None:

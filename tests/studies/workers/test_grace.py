@@ -93,10 +93,12 @@ def test_a_state_within_an_epoch_contradicts_no_result(sqlite_url: str, monkeypa
             patched.setattr(PPOLearner, "iterate", preempted)
             assert not Worker(store, "s").run(lambda: len(iterations) >= 3)
         assert iterations == [0, 0, 1]
+        [uid] = [trial.uid for trial in store.trials("s")]
+        assert [(row.epochs, row.within_epoch) for row in store.checkpoints(uid)] == [(1, False), (1, True)]
+        assert check(store) == []
         assert Worker(store, "s").run()
-        stored = [(row.epochs, row.digest) for row in store.checkpoints(store.trials("s")[0].uid)]
-        assert [epochs for epochs, _ in stored] == [1, 2]
-        assert stored[0][1] != store.segments("s")[0].digest  # one iteration later
+        stored = [(row.epochs, row.digest, row.within_epoch) for row in store.checkpoints(uid)]
+        assert stored == [(row.epochs, row.digest, False) for row in store.segments("s")]
         assert check(store) == []
         assert bits(store) == expected
 

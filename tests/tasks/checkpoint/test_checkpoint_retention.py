@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import DQN, PPO, SAC, Cohort, StateMismatch, TaskError
+from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.checkpoint.retention import Keep, keep_of
 from rekindle.tasks.checkpoint.state import difference, unpack
+from rekindle.tasks.errors import Stopped
 
 SMALL: dict[str, Any] = {
     "num_steps": 16,
@@ -114,6 +117,42 @@ def test_so_many_of_the_latest_are_kept(
     task = make(store, mode)
     task.fit(6)
     assert kept(store, task) == epochs
+
+
+@pytest.mark.parametrize("mode", ["best", "every:2", "initial,1", "all"])
+def test_no_signal_within_an_epoch_changes_what_is_kept(
+    store: Store, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands for an epoch is the state at its end, whatever was written amid the next one."""
+    iterate, iterations = PPOLearner.iterate, 0
+
+    def preempted(learner: PPOLearner) -> Any:
+        nonlocal iterations
+        iterations += 1
+        if iterations % 3 == 1:  # amid every other epoch of two iterations, also the first one
+            signal.raise_signal(signal.SIGTERM)
+        return iterate(learner)
+
+    def trained(where: Store) -> PPO:
+        return PPO("CartPole-v1", seed=1, storage=where, snapshots=mode).init(**{**SMALL, "epoch_steps": 96})
+
+    monkeypatch.setattr("rekindle.tasks.cohort.SAVING_SHARE", 1e9)  # at every epoch's end
+    with Store(f"sqlite:///{tmp_path / 'whole.db'}") as whole:
+        (calm := trained(whole)).fit(4)
+        expected = [(row.epochs, row.digest) for row in whole.checkpoints(calm.uid)]
+        best = calm.best().digest if mode == "best" else None
+    monkeypatch.setattr(PPOLearner, "iterate", preempted)
+    stops = 0
+    while (task := trained(store)).epochs < 4:
+        try:
+            task.fit(4)
+        except Stopped:
+            stops += 1
+            assert store.checkpoints(task.uid)[-1].within_epoch
+    assert stops == 3
+    assert [(row.epochs, row.digest) for row in store.checkpoints(task.uid)] == expected
+    if best is not None:
+        assert task.best().digest == best
 
 
 @pytest.mark.parametrize("share", [1e-9, 1e9])  # of the time goes into checkpoints, so that they are rare, or all made
