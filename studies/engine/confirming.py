@@ -1,6 +1,6 @@
 """Confirmations: which candidates a study gives, and what their fresh seeds say.
 
-A confirmation is a study of its own beside the one that it confirms, with the scheduler `confirming`; so it is trained,
+A confirmation is a study of its own beside the one that it confirms, with the scheduler `confirm`; so it is trained,
 killed and resumed like any other.
 """
 
@@ -257,6 +257,8 @@ def verdict(confirmation: Json) -> str:
             f"Expect {value} of {name}{scale}: all {seeds} fresh seeds gave exactly this, so with 95% confidence at "
             f"most {1 - 0.05 ** (1 / seeds):.0%} of seeds give another result."
         ]
+    if estimate["failed"]:
+        sentences.append(f"{estimate['failed']} of its fresh trainings failed, of which these figures say nothing.")
     if confirmation["optimism"] is not None:
         claim, difference = in_digits([best["claim"], abs(best["claim"] - best["estimate"]["value"])])
         sentences.append(f"The search claimed {claim}, which differs by {difference}.")

@@ -2,7 +2,8 @@
 
 A race decides first: all candidates train on a third of its seeds, the better half of them on another third, the best
 two on the rest. Then the winner, the runner-up and the defaults train on further seeds, which took no part in any
-choice: their returns estimate what each configuration is worth, without a correction for having been chosen.
+choice: their returns estimate what each configuration is worth, without a correction for having been chosen. One failed
+training puts a candidate out of the race; estimates are of the trainings that did not fail, and say how many did.
 
 Everything follows from finished rows, so a confirmation is the same for any number of workers. The replicates of a
 candidate are its seeds, first those of the race. Where a study has several environments, a seed is a training in each

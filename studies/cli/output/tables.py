@@ -92,7 +92,8 @@ def _confirmation_table(confirmation: Json) -> Table:
     what = f"{confirmation['across']} on one scale" if "across" in confirmation else confirmation["objective"]
     title = f"{confirmation['study']} on seeds that its search has not used: {what}"
     names = ("candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds")
-    table = _table(title, names, left=("candidate",), collapse_padding=True)
+    failures = any(each.get("failed") for each in estimates)
+    table = _table(title, [*names, *["failed"] * failures], left=("candidate",), collapse_padding=True)
     claims = in_digits(each["claim"] for each in candidates)
     races = in_digits(each["race"]["mean"] for each in candidates)
     ends = in_digits(each.get(end) for each in estimates for end in ("value", "low", "high"))
@@ -109,6 +110,7 @@ def _confirmation_table(confirmation: Json) -> Table:
             Text(values[index], style),
             f"{lows[index]} to {highs[index]}" if estimate else "",
             str(estimate["seeds"]) if estimate else "",
+            *[str(estimate.get("failed", ""))] * failures,
         )
     return table
 

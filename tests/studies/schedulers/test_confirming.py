@@ -72,7 +72,7 @@ def test_a_single_candidate_is_estimated() -> None:
 
 def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> None:
     better = {"estimate": 0.9, "low": 0.8, "high": 1.0}
-    estimate = {"value": 5.0, "low": 4.0, "high": 6.0}
+    estimate = {"value": 5.0, "low": 4.0, "high": 6.0, "failed": 0}
     tried, defaults = ({"trial": n, "defaults": n is None, "claim": None, "estimate": estimate} for n in (3, None))
     told: dict[str, Any] = {"state": "complete", "cost": {"trainings": 9, "epochs": 9}, "optimism": None}
     told |= {"candidates": [tried, defaults], "winner": 0, "runner_up": 1}
@@ -85,7 +85,7 @@ def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> 
 
 
 def test_equal_results_of_all_seeds_are_no_certainty() -> None:
-    estimate = {"value": 500.0, "low": 500.0, "high": 500.0, "seeds": 20}
+    estimate = {"value": 500.0, "low": 500.0, "high": 500.0, "seeds": 20, "failed": 0}
     best = {"trial": 3, "defaults": False, "claim": 500.0, "estimate": estimate}
     told: dict[str, Any] = {"state": "complete", "cost": {"trainings": 9, "epochs": 9}, "optimism": 0.0}
     told |= {"candidates": [best], "winner": 0, "runner_up": None, "over_defaults": None, "over_runner_up": None}
@@ -93,6 +93,8 @@ def test_equal_results_of_all_seeds_are_no_certainty() -> None:
     assert "all 20 fresh seeds gave exactly this" in text
     assert "at most 14% of seeds give another result" in text  # 0.86 to the power of 20 is 0.05
     assert "confidence between" not in text
+    estimate |= {"low": 480.0, "seeds": 14, "failed": 6}
+    assert "6 of its fresh trainings failed, of which these figures say nothing." in verdict(told)
 
 
 def searched(url: str, config: Config) -> None:
