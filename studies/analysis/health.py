@@ -16,6 +16,7 @@ import numpy as np
 from ...spaces.ranges import Range
 from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.intervals import Interval
+from ..statistics.rank_correlation import spearman
 from ..storage.rows import Event, Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import is_across
@@ -190,8 +191,8 @@ def seeds_vary(rows: Rows) -> Iterator[Finding]:
 def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
     """Find studies whose first rung says little about a later one.
 
-    Spearman's correlation of the first rung with the last one that six configurations reached is below 0.3, after
-    Thorndike's correction for the range that promotion restricts.
+    Spearman's correlation of the first rung with the last one that six configurations reached is below 0.3 after
+    Thorndike's correction for the range that promotion restricts, and without it not above 0 by a standard error.
     """
     first = {row.number: score_of(row) for row in rows.segments if row.state == "done" and row.rung == 0}
     for rung in range(len(rows.config.rungs) - 1, 0, -1):
@@ -200,7 +201,8 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
         if len(both) < FEWEST_PROMOTED:
             continue
         early, late = [first[n] for n in both], [later[n] for n in both]
-        correlation = _rank_correlation(early, late)
+        if (correlation := spearman(early, late)) is None:
+            return
         wider = float(np.std([*first.values()]) / max(float(np.std(early)), 1e-12))
         corrected = correlation * wider / math.sqrt(1 + correlation**2 * (wider**2 - 1))
         error = 1 / math.sqrt(max(1, len(both) - 3))
@@ -213,12 +215,6 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
                 f"begin later (--epochs {epochs[1]}:{epochs[-1]}), or stop no trial early (--scheduler none)",
             )
         return
-
-
-def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return Spearman's correlation of results that differ."""
-    ranks = [np.argsort(np.argsort(values)) - (len(values) - 1) / 2 for values in (one, other)]
-    return float((ranks[0] * ranks[1]).sum() / (ranks[0] ** 2).sum())
 
 
 CURES = {

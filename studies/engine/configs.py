@@ -61,7 +61,7 @@ def make_config(
         seed=seed,
         space=open_space(algorithm, task.env, fixed or {}, priors or {}).priors(),
         fixed=task.fixed,
-        epochs=check_epochs(epochs),
+        epochs=check_epochs(epochs, options.get("scheduler", "halving")),
         trials=[TRIALS if trials is None else trials],
         **options,
     )

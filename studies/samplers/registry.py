@@ -163,6 +163,9 @@ def make_sampler(config: Config, number: int, attempt: int = 0, bracket: int = 0
 
                 genetic = NSGAII if config.sampler == "nsgaii" else NSGAIII
                 return genetic(bracket, population_size=config.generation, seed=seed)
-        from .tpe import TPE
+            case "tpe":
+                from .tpe import TPE
 
-        return TPE(seed=seed, n_startup_trials=config.generation, good=config.options.get(GOOD))
+                return TPE(seed=seed, n_startup_trials=config.generation, good=config.options.get(GOOD))
+            case _:
+                raise BadConfig(f"a sampler is one of {', '.join(KNOWN)}, but the study has {config.sampler!r}")

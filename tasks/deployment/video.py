@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -67,14 +68,14 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
     with TemporaryDirectory() as folder, changed_filters(IGNORED | {".*Overwriting existing videos.*": UserWarning}):
         recorder = RecordVideo(env, folder, episode_trigger=lambda episode: episode == 0, name_prefix="film")
         try:
-            observation, _ = recorder.reset(seed=reset_seed("evaluation", seed, 0, 0), options=of_reset(options))
-            state, total, over = None, 0.0, False
-            while not over and len(recorder.recorded_frames) < MOST_FRAMES:
-                action, state = predict(observation, state)
-                observation, reward, terminated, truncated, _ = recorder.step(action)
-                total += float(reward)
-                over = terminated or truncated
-            recorder.close()
+            with closing(recorder):
+                observation, _ = recorder.reset(seed=reset_seed("evaluation", seed, 0, 0), options=of_reset(options))
+                state, total, over = None, 0.0, False
+                while not over and len(recorder.recorded_frames) < MOST_FRAMES:
+                    action, state = predict(observation, state)
+                    observation, reward, terminated, truncated, _ = recorder.step(action)
+                    total += float(reward)
+                    over = terminated or truncated
         except gym.error.DependencyNotInstalled as error:
             raise NoVideo(f"{spec.id} cannot be drawn: {error}; or pip install 'rekindle[video]'") from error
         [file] = Path(folder).iterdir()
