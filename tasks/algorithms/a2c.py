@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...spaces import integer, ordinal
 from ..compiled.actor_critic import Terms
-from ..cuda.graphs import recorded
+from ..cuda.graphs import captured
 from ..experience.returns import CRITIC_LOSSES, advantage_scale, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch
 from ..experience.whole_episodes import check_whole_episodes, whole_episodes_space
@@ -42,7 +42,7 @@ from .on_policy import (
     on_policy_space,
     without_effect,
 )
-from .rollout_updates import Collector, EveryRollout, check_overlap, overlap_choice, steps_are_alike, updates_of
+from .rollout_updates import Collector, EveryRollout, can_be_one_graph, check_overlap, overlap_choice, updates_of
 
 
 class A2CLearner(Learner):
@@ -122,7 +122,7 @@ class A2CLearner(Learner):
             metrics |= norms(step, self.networks)
         return {**metrics, **scheduled_coefficients(hp, self.env_steps), **lr.metrics}
 
-    @recorded
+    @captured
     def step(self, minibatch: Batch, lr: Tensor, active: Tensor | None) -> tuple[dict[str, Tensor], Clipped]:
         """Take one step on a minibatch.
 
@@ -161,9 +161,9 @@ class A2CLearner(Learner):
         return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy}
 
     @property
-    def records(self) -> bool:
+    def capturable(self) -> bool:
         """Return whether all gradient steps can be one CUDA graph."""
-        return self.mix_gradients is None and steps_are_alike(self)
+        return self.mix_gradients is None and can_be_one_graph(self)
 
     def updates(self) -> list[int]:
         return self.optimizer.tensors["steps"].flatten().int().tolist()

@@ -1,6 +1,7 @@
 """Proximal policy optimization (PPO): Schulman et al. (2017), arXiv:1707.06347.
 
-Unlike in PPO2 (ppo2.py), clipping of values is optional, and a critic may be fitted separately.
+Unlike in PPO2 (ppo2.py), a critic may be fitted separately, standardizing advantages is optional, and so is clipping
+values: the clipped value replaces the value, without PPO2's maximum of both losses.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from ...spaces import Space, integer, log_real, maybe, ordinal, real
 from ..compiled.actor_critic import Terms
-from ..cuda.graphs import recorded
+from ..cuda.graphs import captured
 from ..experience.returns import CRITIC_LOSSES, advantage_scale, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch
 from ..experience.whole_episodes import check_whole_episodes, needs_whole_episodes, whole_episodes_space
@@ -44,7 +45,7 @@ from .on_policy import (
     on_policy_space,
     without_effect,
 )
-from .rollout_updates import Collector, EveryRollout, check_overlap, overlap_choice, steps_are_alike, updates_of
+from .rollout_updates import Collector, EveryRollout, can_be_one_graph, check_overlap, overlap_choice, updates_of
 from .separate_critic import SeparateCritic, critic_space
 
 
@@ -160,7 +161,8 @@ class PPOLearner(Learner):
 
     def iterate(self) -> Mapping[str, Tensor]:
         hp, guidance = self.hp, self.guidance
-        # At the steps before this rollout: the first update has the initial rate. Other schedules count its steps.
+        # The rate follows the steps before this rollout, so that the first update has the initial one; coefficients
+        # follow those after it.
         lr = learning_rates(hp, self.env_steps, self.policy.parameters)
         with self.collector.rollout(self.envs, self.iterations, guidance.needs_next_obs) as collected:
             rollout = guidance.scale_extrinsic(collected)
@@ -191,7 +193,7 @@ class PPOLearner(Learner):
             **lr.metrics,
         }
 
-    @recorded
+    @captured
     def step(
         self, minibatch: Batch, lr: Tensor, moving: Tensor | None
     ) -> tuple[dict[str, Tensor], Tensor | None, Clipped]:
@@ -245,9 +247,9 @@ class PPOLearner(Learner):
         return losses - coefficient(hp.ent_coef, hp.ent_coef_schedule, now) * metrics["entropy"], metrics
 
     @property
-    def records(self) -> bool:
+    def capturable(self) -> bool:
         """Return whether all gradient steps can be one CUDA graph."""
-        return self.mix_gradients is None and steps_are_alike(self)
+        return self.mix_gradients is None and can_be_one_graph(self)
 
     def updates(self) -> list[int]:
         return self.optimizer.tensors["steps"].flatten().int().tolist()

@@ -33,7 +33,7 @@ from ..signals.guidance import Guidance
 from ..task import Task
 from .on_policy import check_actions, check_model, check_on_policy, make_agent, without_effect
 from .ppo import PPOLearner, clipped_surrogate, ppo_space
-from .rollout_updates import Collector, EveryRollout, check_overlap, steps_are_alike, updates_of
+from .rollout_updates import Collector, EveryRollout, can_be_one_graph, check_overlap, updates_of
 
 
 class PPO2Learner(Learner):
@@ -130,9 +130,9 @@ class PPO2Learner(Learner):
         return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy, **moved}
 
     @property
-    def records(self) -> bool:
+    def capturable(self) -> bool:
         """Return whether all gradient steps can be one CUDA graph."""
-        return self.mix_gradients is None and steps_are_alike(self)
+        return self.mix_gradients is None and can_be_one_graph(self)
 
     def updates(self) -> list[int]:
         return self.optimizer.tensors["steps"].flatten().int().tolist()

@@ -86,7 +86,7 @@ def updates_of(host: SignalHost, guidance: Guidance) -> EveryRollout:
     return EveryRollout()
 
 
-def steps_are_alike(host: SignalHost) -> bool:
+def can_be_one_graph(host: SignalHost) -> bool:
     """Return whether all gradient steps can be one CUDA graph.
 
     Not so where a coefficient follows a schedule, batches of whole episodes have a size of their own, another thread

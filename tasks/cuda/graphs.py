@@ -1,4 +1,4 @@
-"""CUDA graphs: work that is recorded once and replayed without Python.
+"""CUDA graphs: work that is captured once and replayed without Python.
 
 Small networks leave a GPU idle while Python launches one short kernel after another. Results are the same bits.
 """
@@ -19,28 +19,28 @@ Result = TypeVar("Result")
 Argument = Tensor | Mapping[str, Tensor] | bool | None
 
 
-class Recordable(Protocol):
-    """An object whose method is recorded.
+class Capturable(Protocol):
+    """An object whose method can be captured.
 
     Attributes:
-        records: whether the method depends on its arguments and on tensors that are changed in place, and on no other
-            numbers; and all lie on a CUDA device.
+        capturable: whether the method depends on its arguments and on tensors that are changed in place, on no other
+            numbers, and all lie on a CUDA device.
     """
 
     @property
-    def records(self) -> bool: ...
+    def capturable(self) -> bool: ...
 
 
-def recorded(method: Callable[..., Result]) -> Callable[..., Result]:
-    """Replay a method as a CUDA graph where its object `records`.
+def captured(method: Callable[..., Result]) -> Callable[..., Result]:
+    """Replay a method as a CUDA graph where its object is `capturable`.
 
     Its arguments are tensors, mappings of tensors, True, False or None. The first call with arguments of a form runs as
-    it is, the second one is recorded. Tensors of a result are overwritten by the next call.
+    it is, the second one is captured. Tensors of a result are overwritten by the next call.
     """
 
     @functools.wraps(method)
-    def call(self: Recordable, *args: Argument) -> Result:
-        if not _records(self):
+    def call(self: Capturable, *args: Argument) -> Result:
+        if not _can_capture(self):
             return method(self, *args)
         graphs = _graphs.setdefault(self, {})
         key = (method.__name__, torch.is_inference_mode_enabled(), *map(_form, args))
@@ -59,7 +59,7 @@ def recorded(method: Callable[..., Result]) -> Callable[..., Result]:
 def beside(work: Callable[[], Result]) -> Result:
     """Do work on another stream.
 
-    What is recorded must have been done so once.
+    What is captured must have been done so once.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -69,17 +69,17 @@ def beside(work: Callable[[], Result]) -> Result:
     return result
 
 
-def record(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
+def capture(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
     """Return a graph of work, and its result.
 
     The work is not done yet: each replay fills in the result.
     """
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
-        with _recording, torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may allocate
+        with _capturing, torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may allocate
             result = work()
     finally:
-        torch.cuda.set_stream(stream)  # which torch leaves to whoever did what cannot be recorded
+        torch.cuda.set_stream(stream)  # which torch leaves to whoever did what cannot be captured
     return graph, result
 
 
@@ -98,7 +98,7 @@ class _Replay:
     def __init__(self, function: Callable[..., Any], args: tuple[Argument, ...]):
         own = [_copied(x) for x in args]
         self._tensors = _tensors(own)
-        self._graph, result = record(lambda: function(*own))
+        self._graph, result = capture(lambda: function(*own))
         self._result = _detached(result)
 
     @torch.no_grad()
@@ -109,12 +109,12 @@ class _Replay:
         return _detached(self._result)
 
 
-_recording = threading.Lock()  # there may be one at a time in a process
-_graphs: WeakKeyDictionary[Recordable, dict[Hashable, _Replay | None]] = WeakKeyDictionary()
+_capturing = threading.Lock()  # there may be one at a time in a process
+_graphs: WeakKeyDictionary[Capturable, dict[Hashable, _Replay | None]] = WeakKeyDictionary()
 
 
-def _records(of: Recordable) -> bool:
-    return of.records and not torch.cuda.is_current_stream_capturing()  # else it is part of what is recorded
+def _can_capture(of: Capturable) -> bool:
+    return of.capturable and not torch.cuda.is_current_stream_capturing()  # else it is part of what is captured
 
 
 def _form(x: Argument) -> Hashable:
@@ -141,7 +141,7 @@ def _tensors(args: Iterable[Argument]) -> list[Tensor]:
 def _detached(result: Any) -> Any:
     """Return a result outside of autograd, with dictionaries of its own.
 
-    What autograd keeps of one stream must be gone before the next call is recorded on another one.
+    What autograd keeps of one stream must be gone before the next call is captured on another one.
     """
     if isinstance(result, Tensor):
         return result.detach()

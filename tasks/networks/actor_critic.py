@@ -18,7 +18,7 @@ from ...spaces import Space, categorical, integer, ordinal, real, sizes
 from ..checkpoint.member_state import Stacked
 from ..compiled.actor_critic import KINDS, ActorCriticKernels, Perceptron, Terms
 from ..compiled.loading import kernels_of
-from ..cuda.graphs import recorded
+from ..cuda.graphs import captured
 from .distributions import Categorical, Distribution, Gaussian, distribution_for, finite
 from .encoders import ENCODERS, Encoder, SharedLayers, Unlearned, encoder_choice, encoder_for
 from .goal_conditioning import GoalEncoder, goal_choice
@@ -109,7 +109,7 @@ class ActorCritic(Stacked):
         self._views = self._look_up(self.parameters.views)
         self._leaves = self._look_up(self.parameters.leaves)
         self.kernels = self._find_kernels(hp.activation)
-        self._recordable = len(obs_shape) == 1 and hp.encoder in ENCODERS
+        self._capturable = len(obs_shape) == 1 and hp.encoder in ENCODERS
 
     def _find_kernels(self, activation: str) -> ActorCriticKernels | None:
         """Return kernels if they cover these networks and actions."""
@@ -144,14 +144,14 @@ class ActorCritic(Stacked):
         return self.distribution.params(affine(z, *actor[-1]), z, log_std)
 
     @property
-    def records(self) -> bool:
-        """Return whether acting is recorded.
+    def capturable(self) -> bool:
+        """Return whether acting can be captured.
 
         It is not for images, whose whole rollouts would be kept, nor for an encoder of one's own.
         """
-        return self._recordable and self.parameters.vector.is_cuda
+        return self._capturable and self.parameters.vector.is_cuda
 
-    @recorded
+    @captured
     def action_params(self, obs: Tensor) -> Tensor:
         """Return the action distribution's parameters for obs (P, B, ...), without gradients."""
         tensors, actor, _, log_std = self._views

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ....spaces import Space, categorical, integer, log_real, maybe, ordinal, sizes
 from ...checkpoint.storage import Metrics
-from ...cuda.graphs import recorded
+from ...cuda.graphs import captured
 from ...envs import EnvSpec, StepResult, spaces_of
 from ...errors import UnsupportedSpace
 from ...evaluation import evaluation_keys
@@ -140,14 +140,14 @@ class DQNLearner(Learner):
 
         Returns metrics, each (P,), and the temporal-difference errors (P, B).
         """
-        with self.policy.graph:
+        with self.policy.autograd:
             result = self.step(batch, self.tally.count % GRAD_NORM_INTERVAL == 0)
             due = self.progress.updates % self.target_interval == 0
             if due.any():
                 self.policy.move_target(self.hp.tau, due)
             return result
 
-    @recorded
+    @captured
     def step(self, batch: Mapping[str, Tensor], measured: bool) -> tuple[dict[str, Tensor], Tensor]:
         """Take one gradient step, see `update`.
 
@@ -234,7 +234,7 @@ class DQNLearner(Learner):
         return self.loop.end_epoch(self, super().run_epoch(stop))
 
     @property
-    def records(self) -> bool:
+    def capturable(self) -> bool:
         """Return whether all gradient steps can be one CUDA graph."""
         alike = self.loop.constant_lr and self.hp.model.encoder in ENCODERS and self.hp.model.memory == "none"
         return self.device.type == "cuda" and alike and type(self.guidance) is ReplayGuidance

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...checkpoint.member_state import Stacked
 from ...compiled.loading import kernels_of
-from ...cuda.graphs import recorded
+from ...cuda.graphs import captured
 from ...networks.encoders import ENCODERS, Encoder, encoder_for
 from ...networks.fused.autograd import Autograd, Tape
 from ...networks.fused.mlp import ActingMLP, FusedMLP
@@ -89,12 +89,12 @@ class QNetwork(Stacked):
         self.fused: FusedMLP | None = None
         self._beside: FusedMLP | None = None  # for values without gradients
         self._acting: ActingMLP | None = None
-        self.graph: Autograd | Tape = Autograd()
+        self.autograd: Autograd | Tape = Autograd()
         if plain and model.activation in FUSED and min(*sizes, hp.batch_size) > 1:  # see Exactness in networks/mlp.py
             given = (sizes, FUSED[model.activation], self.parameters.vector)
             self.fused, self._beside = (FusedMLP(*given, len(seeds), hp.batch_size) for _ in range(2))
             self._acting, self._rows = ActingMLP.of(*given), hp.batch_size
-            self.graph = Tape()
+            self.autograd = Tape()
 
     def trunk(self, model: SimpleNamespace) -> list[Encoder | Core]:
         """Return the networks before the heads."""
@@ -114,11 +114,14 @@ class QNetwork(Stacked):
         return obs, None
 
     @property
-    def records(self) -> bool:
-        """Return whether acting is recorded: not by an encoder of one's own."""
+    def capturable(self) -> bool:
+        """Return whether acting can be captured.
+
+        Not so by an encoder of one's own.
+        """
         return self._recordable and self.parameters.vector.is_cuda
 
-    @recorded
+    @captured
     def acting_values(self, features: Tensor) -> Tensor:
         """Return q(s, ·) for the result of `remembered`, by torch alone."""
         return self.values(features)
@@ -160,7 +163,7 @@ class QNetwork(Stacked):
         """Return the gradient (P, D) of each member's loss (P,)."""
         if self.fused is None:
             return self.parameters.gradient(losses)
-        return self.graph.gradient(losses, self.fused.leaf)
+        return self.autograd.gradient(losses, self.fused.leaf)
 
     def values(self, obs: Tensor) -> Tensor:
         """Return q(s, ·) without gradients."""

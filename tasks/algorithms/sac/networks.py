@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...checkpoint.member_state import Stacked
-from ...cuda.graphs import recorded
+from ...cuda.graphs import captured
 from ...networks.distributions import log_softmax
 from ...networks.fused.autograd import Autograd, Tape
 from ...networks.fused.mlp import ActingMLP, FusedMLP
@@ -44,7 +44,7 @@ class SoftActorCritic(Stacked):
         actor: parameters of P members; critics: of 4P: the twins of every member side by side, then all their targets.
         actor_vector, critic_vector, target_vector: (P, D), (P, 2D) and (P, 2D) of these parameters.
         critic_vectors: the vectors in which the critics' loss is differentiated, by network.
-        graph: records the losses that gradients are taken of.
+        autograd: what takes the losses' gradients, torch's or a tape.
         cores: the recurrent cores of policy and critics, if any.
     """
 
@@ -82,7 +82,7 @@ class SoftActorCritic(Stacked):
         self._pi_layers, self._q_layers = self._pi.layers(self.actor.views), self._q.layers(self.critics.views)
         self._online_layers = [(weight[: self.twins], bias[: self.twins]) for weight, bias in self._q_layers]
         plain = type(self) is SoftActorCritic and type(self.head) is Head  # the others have more to differentiate
-        self.graph: Autograd | Tape = Tape() if plain else Autograd()
+        self.autograd: Autograd | Tape = Tape() if plain else Autograd()
         activation = ACTIVATIONS[model.activation]
         self._acting = ActingMLP.of(pi, activation, self.actor_vector)
         self._fused_pi = FusedMLP(pi, activation, self.actor_vector, members, 2 * rows)
@@ -113,11 +113,11 @@ class SoftActorCritic(Stacked):
         return self.head(self.actor.views, affine(z, *self._pi_layers[-1]), z)
 
     @property
-    def records(self) -> bool:
-        """Return whether acting is recorded."""
+    def capturable(self) -> bool:
+        """Return whether acting can be captured."""
         return self.actor_vector.is_cuda
 
-    @recorded
+    @captured
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the parameters of actions and z, the last hidden activations.
 
@@ -176,11 +176,11 @@ class SoftActorCritic(Stacked):
 
     def actor_gradient(self, losses: Tensor) -> Tensor:
         """Return the gradient (P, D) of losses in the actor."""
-        return self.graph.gradient(losses, self._fused_pi.leaf)
+        return self.autograd.gradient(losses, self._fused_pi.leaf)
 
     def critic_gradient(self, losses: Tensor) -> Tensor:
         """Return the gradient of losses in the `critic_vectors`, side by side."""
-        return self.graph.gradient(losses, self._fused_q.leaf).view_as(self.critic_vector)
+        return self.autograd.gradient(losses, self._fused_q.leaf).view_as(self.critic_vector)
 
     def _outputs_of(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
         out, next_out, z = self._fused_pi(self._pi_layers, self._padded(obs), no_grad_inputs=self._padded(next_obs))

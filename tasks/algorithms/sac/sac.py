@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ....spaces import Space, categorical, integer, log_real, maybe, ordinal, real, sizes
 from ...checkpoint.storage import Metrics
-from ...cuda.graphs import recorded
+from ...cuda.graphs import captured
 from ...envs import EnvSpec, StepResult, spaces_of
 from ...errors import UnsupportedSpace
 from ...evaluation import evaluation_keys
@@ -253,10 +253,10 @@ class SACLearner(Learner):
         """
         number = self.progress.updates
         tau = self.hp.tau * (number % self.target_interval == 0)
-        with self.policy.graph:
+        with self.policy.autograd:
             return self.step(batch, self.update_noise(number), tau, self.tally.count % GRAD_NORM_INTERVAL == 0)
 
-    @recorded
+    @captured
     def step(self, batch: Batch, noise: Tensor, tau: Tensor, measured: bool) -> tuple[dict[str, Tensor], Tensor]:
         """Take one gradient step, see `update`.
 
@@ -351,7 +351,7 @@ class SACLearner(Learner):
         return self.loop.end_epoch(self, super().run_epoch(stop))
 
     @property
-    def records(self) -> bool:
+    def capturable(self) -> bool:
         """Return whether all gradient steps can be one CUDA graph."""
         alike = self.loop.constant_lr and self.rewards is None and not self.policy.cores
         own = self.hp.model.encoder not in ENCODERS or type(self.guidance) is not ReplayGuidance

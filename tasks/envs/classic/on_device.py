@@ -1,6 +1,6 @@
 """Rollouts of classic control on the policy's device.
 
-A step of all environments with their policies is recorded once, as a CUDA graph, and replayed for each step of a
+A step of all environments with their policies is captured once, as a CUDA graph, and replayed for each step of a
 rollout: nothing is transferred in between. On other devices the same operations run one by one.
 """
 
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...cuda.graphs import beside, record
+from ...cuda.graphs import beside, capture
 from ...rng import tensors
 from ...runtime.progress import tick
 from ..base.envs import Sample
@@ -102,7 +102,7 @@ class DeviceRollouts:
             if self.noise.is_cuda and self._graph is None:
                 self._load(running)
                 beside(self._step)  # which compiles what must be compiled, and allocates
-                self._graph, _ = record(self._step)
+                self._graph, _ = capture(self._step)
             self._load(running)
             self.obs[:, 0] = self._observed(self.state)
             for step in range(len(noise)):

@@ -137,7 +137,7 @@ def test_the_step_is_down_the_gradient_of_the_loss(activation: str, dueling: boo
     policy = dqn.policy
     q = policy(batch["obs"])
     assert torch.allclose(q, policy.values(batch["obs"]), atol=1e-6)
-    with policy.graph:
+    with policy.autograd:
         losses, errors = huber(policy(batch["obs"]), batch["action"], targets(dqn, batch))
         gradient = policy.gradient(losses).clone()
     taken = policy._q(*policy._leaves, batch["obs"]).gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)

@@ -191,7 +191,7 @@ class TestGradients:
     def test_of_the_critics_loss_on_the_actions_taken(self, env: str) -> None:
         made = learner(env)
         batch, policy = batch_of(made), made.policy
-        with policy.graph:
+        with policy.autograd:
             losses, errors, _ = made.critic_loss(batch, next_sample_of(made, batch), made.coefficients.alpha)
             gradient = policy.critic_gradient(losses).clone()
         numbers, choices = made.actions.normalize(batch["action"])
@@ -209,7 +209,7 @@ class TestGradients:
         made = learner(env)
         batch, policy, alpha = batch_of(made), made.policy, torch.full((2, 1), 0.3)
         noise = made.update_noise(1)[:, :32]
-        with policy.graph:
+        with policy.autograd:
             sample, _ = made.actions.samples(*policy.outputs_of(batch), made.update_noise(1), 32)
             gradient = policy.actor_gradient(made.actor_loss(batch, sample, alpha)).clone()
         pi = policy._pi(policy._pi.layers(policy.actor.leaves), batch["obs"])

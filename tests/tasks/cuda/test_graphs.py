@@ -1,4 +1,4 @@
-"""Recorded methods: what Python computes, whatever is asked first."""
+"""Captured methods: what Python computes, whatever is asked first."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch import Tensor
 class Counter:
     """A tensor that grows in place."""
 
-    def __init__(self, records: bool) -> None:
-        self.records, self.calls = records, 0
-        self.total = torch.zeros(2, device="cuda" if records else "cpu")
+    def __init__(self, capturable: bool) -> None:
+        self.capturable, self.calls = capturable, 0
+        self.total = torch.zeros(2, device="cuda" if capturable else "cpu")
 
-    @graphs.recorded
+    @graphs.captured
     def add(self, numbers: dict[str, Tensor], factor: Tensor | None, twice: bool) -> tuple[dict[str, Tensor], Tensor]:
         self.calls += 1
         for x in numbers.values():
@@ -28,8 +28,8 @@ class Counter:
         return {"total": self.total.clone()}, self.total + 1
 
 
-def test_on_the_processor_nothing_is_recorded() -> None:
-    counter = Counter(records=False)
+def test_on_the_processor_nothing_is_captured() -> None:
+    counter = Counter(capturable=False)
     for number in range(1, 5):
         told, more = counter.add({"a": torch.ones(2)}, None, False)
         assert told["total"].tolist() == [number] * 2
@@ -38,8 +38,8 @@ def test_on_the_processor_nothing_is_recorded() -> None:
 
 
 @pytest.mark.cuda
-def test_calls_of_each_form_are_recorded_once() -> None:
-    counter, total = Counter(records=True), 0.0
+def test_calls_of_each_form_are_captured_once() -> None:
+    counter, total = Counter(capturable=True), 0.0
     for number in range(1, 6):
         for factor, twice in ((None, False), (torch.tensor(3.0, device="cuda"), True)):
             total += number * (6 if twice else 1)
@@ -47,13 +47,13 @@ def test_calls_of_each_form_are_recorded_once() -> None:
             assert told["total"].tolist() == [total] * 2
             assert more.tolist() == [total + 1] * 2
             told["more"] = more  # the dictionary is the caller's own
-    assert counter.calls == 4  # one by one, then recorded, for each of two forms
+    assert counter.calls == 4  # one by one, then captured, for each of two forms
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", ["ppo", "ppo2", "a2c", "dqn", "sac"])
 @pytest.mark.parametrize("changes", [{}, {"max_grad_norm": None, "optimizer.name": "rmsprop"}])
-def test_recorded_training_has_the_bits_of_python(
+def test_captured_training_has_the_bits_of_python(
     name: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env, replay = "Pendulum-v1" if name == "sac" else "CartPole-v1", {"learning_starts": 32, "batch_size": 16}
@@ -64,14 +64,14 @@ def test_recorded_training_has_the_bits_of_python(
         Cohort(tasks).fit(3)
         return [task.digest for task in tasks] + [str(task.evaluate(2)) for task in tasks]
 
-    recorded = digests()
-    monkeypatch.setattr(graphs, "_records", lambda of: False)
-    assert digests() == recorded
+    captured = digests()
+    monkeypatch.setattr(graphs, "_can_capture", lambda of: False)
+    assert digests() == captured
 
 
 @pytest.mark.cuda
-def test_what_cannot_be_recorded_leaves_its_stream() -> None:
+def test_what_cannot_be_captured_leaves_its_stream() -> None:
     stream = torch.cuda.current_stream()
     with pytest.raises(RuntimeError):
-        graphs.record(lambda: torch.ones(2, device="cuda").tolist())
+        graphs.capture(lambda: torch.ones(2, device="cuda").tolist())
     assert torch.cuda.current_stream() == stream
