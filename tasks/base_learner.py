@@ -78,7 +78,8 @@ class BaseLearner:
         parts: names of the attributes that may hold state: those of `Part`, and torch's networks and optimizers.
         objective: the name of what `score` measures.
         direction: which is better, "maximize" or "minimize".
-        unit: the counter of work done, which `iterate` advances; an attribute of this name is made, at 0.
+        unit: the counter of work done; an attribute of this name is made, at 0. `iterate` advances it, except
+            "iterations", which `run_epoch` counts.
         batched: whether members can be computed together; if not, each is trained alone, P is 1, and hyperparameters
             are (1, 1).
         needs_env: whether it learns in an environment; None: it may be given one.
@@ -202,7 +203,10 @@ class BaseLearner:
         raise NotImplementedError
 
     def iterate(self) -> Mapping[str, Tensor]:
-        """Do one iteration, advance the unit's counter, and return metrics, each (P,)."""
+        """Do one iteration, and return metrics, each (P,).
+
+        It advances the unit's counter, unless that is "iterations".
+        """
         raise NotImplementedError
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

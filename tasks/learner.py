@@ -5,7 +5,8 @@ box in `iterate`. Environments, episodes and evaluation are here, and what is no
 `base_learner`.
 
 What is reported of an epoch, by member: `env_steps` and `updates` (gradient steps) are totals; `episodes` ended in it,
-with the means `episode_return` and `episode_length`; and means over its iterations, of what each algorithm knows:
+with the means `episode_return` and `episode_length`; and means over its iterations of what each algorithm knows,
+of an iteration's last gradient step where that is measured:
 
     info.NAME                               of what the environment says of an episode, where its spec names it
     policy_loss, value_loss, entropy, value, explained_variance, approx_kl, clip_fraction, lr    on-policy

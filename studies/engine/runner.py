@@ -165,7 +165,10 @@ class StudyRunner:
         return self.rows.ready
 
     def _write(self, plan: Plan) -> None:
-        """Write the rows of a plan in one transaction."""
+        """Write the rows of a plan in one transaction.
+
+        Branches' first checkpoints come before, which another process may repeat without harm.
+        """
         trials, segments = [], list(plan.segments)
         if plan.ask is not None:
             trials = self._new_trials(plan)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from ..statistics.friedman import eliminated
 from ..storage.rows import Segment, score_of
 from ..study.config import BadConfig, Config
-from ..study.environments import FIRST_SEEDS, is_across, scale_of
+from ..study.environments import FIRST_SEEDS, RACING, is_across, scale_of
 from ..study.plan import Plan, ScoreHistory
 from .confirming import CONFIRM
 from .seeds import SeedScheduler, collapse, is_racing, seeds_of
@@ -31,7 +31,6 @@ from .seeds import SeedScheduler, collapse, is_racing, seeds_of
 if TYPE_CHECKING:
     from .halving import Halving
 
-SCHEDULERS = ("none", "halving", "hyperband")
 RaceKey = tuple[int, int]  # bracket and rung
 
 
@@ -75,10 +74,10 @@ def check_racing(config: Config) -> None:
     """Raise BadConfig if the study's seeds cannot race."""
     if not is_racing(config):
         return
-    if config.scheduler not in SCHEDULERS:
+    if config.scheduler not in RACING:
         raise BadConfig(
             f"--racing needs configurations that wait for each other, as with --scheduler "
-            f"{', '.join(SCHEDULERS)}, but it is {config.scheduler}; leave one out"
+            f"{', '.join(RACING)}, but it is {config.scheduler}; leave one out"
         )
     if len(config.options.get("objectives", ())) > 1:
         raise BadConfig("--racing decides who cannot win by one objective, but got several; leave it out")

@@ -25,9 +25,7 @@ EXCUSED = 16  # deaths at most that count as the machines', not the trial's
 
 @dataclass
 class FailureHistory:
-    """Failures of one task since its last checkpoint.
-
-    A new epoch ends a series of failures.
+    """Failures of one task since its last new epoch.
 
     Attributes:
         epochs: of the last checkpoint.

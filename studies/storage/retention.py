@@ -46,7 +46,10 @@ class Place(NamedTuple):
 
 
 def kept_by(connection: Connection, uid: str, places: Sequence[Place], keep: Keep) -> set[int]:
-    """Return the checkpoints of a task that a rule keeps, by id; `places` are in the order of their ids."""
+    """Return the checkpoints of a task that a rule keeps, by id.
+
+    The places are in the order of their ids.
+    """
     *before, last = places
     ends = {place.epochs: place.id for place in before if not place.within_epoch and place.epochs <= last.epochs}
     if not last.within_epoch:

@@ -49,8 +49,8 @@ class Config:
         fixed: hyperparameters that are not searched, by dotted name.
         epochs: [low, high, base]: rungs at low, low * base, ... and high; with base 1 at low, 2 low, ... and high.
         trials: the number of configurations when the study was created, and after each extension.
-        generation: number of trials that are suggested together and form a bracket.
-        cohort: number of consecutive trials that share their structure, so that they can train as one cohort.
+        generation: number of configurations that are suggested together and form a bracket.
+        cohort: number of consecutive configurations that share their structure, so that they can train as one cohort.
         sampler: its name.
         scheduler: its name.
         options: the scheduler's own; `seeds`, `aggregate` and `racing`, see `schedulers.seeds`; `objectives`;
@@ -242,7 +242,10 @@ def default_scheduler(racing: bool) -> str:
 
 
 def default_epochs(algorithm: type[Task], environments: Iterable[Any]) -> int:
-    """Return the epochs of a training in environments as `Task` takes them: EPOCHS, or fewer where one ends before."""
+    """Return the epochs of a training unless told, EPOCHS.
+
+    They are fewer where one of the environments, as `Task` takes them, ends before.
+    """
     from ...tasks.envs import EnvSpec  # imports gymnasium
 
     ends = [algorithm.learner.most_epochs(EnvSpec.of(env)) for env in environments]

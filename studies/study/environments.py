@@ -23,8 +23,8 @@ SCALE = "scale"  # the option of a confirmation: the scale of the study that it 
 DECILE = 0.1
 FIRST_SEEDS = 2  # trainings of a configuration before the first test of a race
 TOGETHER = 16  # configurations that race across environments, by default
-RACING = ("none", "halving", "hyperband")
-SCHEDULERS = ("adaptive", *RACING)
+RACING = ("none", "halving", "hyperband")  # schedulers under which seeds race
+ACROSS = ("adaptive", *RACING)  # schedulers of studies in several environments
 Scale = Sequence[tuple[float, float]]  # of each environment: the scores that count as 0 and as 1
 
 
@@ -164,10 +164,10 @@ def check_across(config: Config) -> None:
     """Raise BadConfig if the study's schedule or bounds cannot have several environments."""
     if not is_across(config):
         return
-    if config.scheduler not in SCHEDULERS:
+    if config.scheduler not in ACROSS:
         raise BadConfig(
             f"--across compares configurations that wait for each other, as with --scheduler "
-            f"{', '.join(SCHEDULERS)}, but it is {config.scheduler}; leave one out"
+            f"{', '.join(ACROSS)}, but it is {config.scheduler}; leave one out"
         )
     check_count("seeds", config.options["seeds"], MOST_SEEDS)
     if len(config.options.get("objectives", ())) > 1:

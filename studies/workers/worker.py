@@ -35,7 +35,7 @@ LARGEST_COHORT = 32
 LARGEST_ON_GPU = 256  # where members cost little until they fill it
 _RANDOM = random.SystemRandom()  # an environment may use the global stream
 POLL = (0.05, 0.5)  # seconds between two searches for work, at first and at most
-LONGER = 1.25  # a pause than the one before, so that work waits for at most a quarter of the time that a worker waited
+LONGER = 1.25  # factor from a pause to the next, so that work waits for at most a quarter of what a worker has waited
 LOOK = 0.05  # seconds between two looks, in a pause, whether to stop
 
 

@@ -13,7 +13,7 @@ rules hold everywhere in tasks/, and other files refer to them here:
   sigmoid, softplus, pow, silu and elu do not: only the former are used, and parameter vectors are padded to ALIGNMENT.
 - A sum rounds by its strides and its length: summands are contiguous, and a mean over a batch is taken in one way.
 - (a b) c rounds otherwise than a (b c), and g / B otherwise than g (1 / B): where a gradient is divided by the batch
-  size is part of the result (see fused.py), and so is the form of a derivative written by hand.
+  size is part of the result (see `fused`), and so is the form of a derivative written by hand.
 - The rows of a product depend on their number: B rows of a product of 2B differ from a product of B.
 - A factorization on several threads rounds by their number: `orthogonal` uses one.
 

@@ -45,7 +45,9 @@ def space(arguments: argparse.Namespace, algorithm: type[Task]) -> Space:
 
 
 def epochs_of(arguments: argparse.Namespace, algorithm: type[Task], values: Mapping[str, Any]) -> str | None:
-    """Return --epochs, or the epochs that take at least --env-steps; None without either.
+    """Return --epochs, or the epochs that take at least --env-steps.
+
+    None without either.
 
     Raises:
         ValueError: a number is wrong.

@@ -13,7 +13,10 @@ from .values import MANY, Parser, command, few, option, positive
 def add_tune(commands: Any) -> None:
     parser = command(commands, "tune", "search for good hyperparameters; rerun to resume", "tune.tune")
     _add_options_of_studies(parser)
-    text = "at the end, train the best 5 configurations and the defaults on so many fresh seeds, as `rekindle confirm`"
+    text = (
+        "at the end, race the best 5 configurations and the defaults, and estimate the winner, the runner-up and the "
+        "defaults on so many fresh seeds, as `rekindle confirm`"
+    )
     option(parser, "--confirm SEEDS", text, type=positive)
     text = "make the study that tune would make, and leave its trials to workers"
     _add_options_of_studies(command(commands, "create", text, "tune.create"))
@@ -97,7 +100,10 @@ def _add_options_of_studies(parser: Parser) -> None:
         "front (default: return)",
         **MANY,
     )
-    text = "trials suggested at a time (default: 12 by adaptive, else 8); asha keeps this many ready or in training"
+    text = (
+        "trials suggested at a time (default: 12 by adaptive, 16 in several environments, else 8); asha keeps this "
+        "many ready or in training"
+    )
     add("--generation N", text, type=positive)
     add("--cohort N", "consecutive trials that share their structure, so that they train as one batch", default=4)
     add("--seeds N", "seeds per configuration", default=1)

@@ -29,7 +29,7 @@ def take(
 
     The task is created if it is new. The token is the fencing token.
 
-    An event records it: start, resume (the task has a checkpoint), or takeover (the last owner did not release it;
+    An event records it: start, resume (the task has finished an epoch), or takeover (the last owner did not release it;
     "alive" if that process still runs; "lost" are about the seconds of its work after "saved", the last that counts).
 
     Raises:

@@ -98,7 +98,8 @@ def soft_value(q: Tensor, sample: SoftSample, alpha: Tensor, sign: int = 1) -> T
 
     Both entropies are added: arXiv:1812.05905, eq. 3, and arXiv:1910.07207, eq. 10. With h the entropies,
 
-    dV/dqᵢ_d = π_d where qᵢ_d is the lesser of the twins, the first one if they agree;   dV/dh = α
+    dV/dqᵢ_d = π_d where qᵢ_d is the lesser of the twins, the first one if they agree
+    dV/dπ_d = minᵢ qᵢ_d,   dV/dh = α
     """
     value: Tensor = apply(_SoftValue, q, sample.probs, sample.entropies, alpha, sign)
     return value
@@ -193,7 +194,7 @@ class SoftSample(NamedTuple):
 
     Attributes:
         continuous: c, (P, B, k).
-        probs: π of the choices, (P, B, n), None if n = 0.
+        probs: π of the choices, (P, B, n), None without choices (n = 1).
         entropies: -log π(c), whose mean is an entropy, and the entropy of the choices, (P, B, terms).
     """
 
@@ -220,7 +221,7 @@ def soft_samples(
     and what passes back is the gradient of a mean over `rows` rows, weighted with (P, B) numbers if any are given.
 
     Args:
-        outputs: k means, k log standard deviations, and n logits, (P, B, 2k + n).
+        outputs: k means, k log standard deviations, and n logits if there are choices, (P, B, 2k + n).
         next_outputs: the same for the next observations, without gradients.
         noise: standard normal, for both, (P, 2B, k).
         continuous_dim: k.

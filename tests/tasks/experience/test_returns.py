@@ -27,10 +27,6 @@ def coefficient(*values: float) -> Tensor:
 
 
 def test_a_table_made_by_hand() -> None:
-    # gamma = lambda = 0.5, so a step's advantage is its error δ + 0.25 of the next one's, unless an episode ends there.
-    #   t   r   v   v'  end         δ = r + 0.5 v' - v     Â
-    #   0   1   2   4               1                      1 + 0.25 * 0 = 1
-    #   1   2   4   6   terminated  2 - 4 = -2 (no v')     ...
     advantages = gae(
         rewards=column(1, 2, 3, 4, 5),
         values=column(2, 4, 6, 8, 2),
@@ -40,11 +36,13 @@ def test_a_table_made_by_hand() -> None:
         gamma=coefficient(0.5),
         gae_lambda=coefficient(0.5),
     )
-    #   4   5   2   4               5 + 2 - 2 = 5          5
-    #   3   4   8   10  truncated   4 + 5 - 8 = 1          1, and nothing of step 4
-    #   2   3   6   8               3 + 4 - 6 = 1          1 + 0.25 * 1 = 1.25
-    #   1                           -2                     -2, and nothing of step 2
-    #   0                           1                      1 + 0.25 * -2 = 0.5
+    # gamma = lambda = 0.5, so a step's advantage is its error δ + 0.25 of the next one's, unless an episode ends there:
+    #   t   r   v   v'   end         δ = r + 0.5 v' - v     advantage
+    #   4   5   2   4                5 + 2 - 2 = 5          5
+    #   3   4   8   10   truncated   4 + 5 - 8 = 1          1, and nothing of step 4
+    #   2   3   6   8                3 + 4 - 6 = 1          1 + 0.25 * 1 = 1.25
+    #   1   2   4   100  terminated  2 - 4 = -2 (no v')     -2, and nothing of step 2
+    #   0   1   2   4                1 + 2 - 2 = 1          1 + 0.25 * -2 = 0.5
     assert advantages.flatten().tolist() == [0.5, -2, 1.25, 1, 5]
 
 

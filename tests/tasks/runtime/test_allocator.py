@@ -22,12 +22,15 @@ def test_a_large_cohort_takes_no_new_pages_once_it_trains() -> None:
         before = page_faults()
         cohort.fit(epochs)
         faults.append((page_faults() - before) / (8 * 1024))
-    assert keep_freed_memory() is (platform.libc_ver()[0] == "glibc")
-    assert min(faults) < 0.1, faults  # the heap takes some epochs to settle
+    glibc = platform.libc_ver()[0] == "glibc"
+    assert keep_freed_memory() is glibc
+    assert faults[-1] < 0.1 or not glibc, faults  # the heap takes some epochs to settle
 
 
 def test_another_allocator_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     keep_freed_memory.cache_clear()
-    assert not keep_freed_memory()
-    keep_freed_memory.cache_clear()
+    try:
+        assert not keep_freed_memory()
+    finally:
+        keep_freed_memory.cache_clear()
