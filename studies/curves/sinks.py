@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from ..redact import masked
 from .names import TABLES
@@ -37,17 +37,30 @@ class Sink(Protocol):
         """Complete the tool's files; more runs may follow later."""
 
 
-# By kind: the module and the class, the library that it needs, and the names of metrics that its users expect.
+class Kind(NamedTuple):
+    """A kind of sink.
+
+    Attributes:
+        place: what it writes: a "folder" of many files, a "table" that is one file, written whole, or a "database",
+            which is a file or has a URL.
+        sink: its module and class.
+        names: of metrics, as its users expect them.
+        library: that it needs.
+    """
+
+    place: Literal["folder", "table", "database"]
+    sink: str
+    names: str
+    library: str | None = None
+
+
 KINDS = {
-    "tensorboard": ("tensorboard:TensorBoard", "tensorboard", "sb3"),
-    "csv": ("tables:CSV", None, "rekindle"),
-    "parquet": ("tables:Parquet", "pyarrow", "rekindle"),
-    "wandb": ("wandb:WandB", "wandb", "sb3"),
-    "mlflow": ("mlflow:MLflow", "mlflow", "sb3"),
+    "tensorboard": Kind("folder", "tensorboard:TensorBoard", "sb3", "tensorboard"),
+    "csv": Kind("table", "tables:CSV", "rekindle"),
+    "parquet": Kind("table", "tables:Parquet", "rekindle", "pyarrow"),
+    "wandb": Kind("folder", "wandb:WandB", "sb3", "wandb"),
+    "mlflow": Kind("database", "mlflow:MLflow", "sb3", "mlflow"),
 }
-FOLDERS = ("tensorboard", "wandb")  # kinds that write many files
-WHOLE = ("csv", "parquet")  # kinds that write one file whole
-SERVERS = ("mlflow",)  # kinds whose place may be a URL
 
 
 def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
@@ -59,12 +72,12 @@ def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
     kind, colon, place = text.partition(":")
     if kind not in KINDS or not colon or not place:
         raise ValueError(f"curves go to KIND:PLACE with one of the kinds {', '.join(KINDS)}, but got {text!r}")
-    _, library, usual = KINDS[kind]
+    form, _, usual, library = KINDS[kind]
     if library is not None and find_spec(library) is None:
         raise ValueError(f"{kind} needs the library {library}: pip install 'rekindle[{kind}]'")
     if names is not None and names not in TABLES:
         raise ValueError(f"names of metrics are one of {', '.join(TABLES)}, but got {names!r}")
-    if kind in SERVERS and "://" in place:
+    if form == "database" and "://" in place:
         if masked(place) != place:
             raise ValueError(
                 "MLflow takes a password from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, and no command "
@@ -73,9 +86,9 @@ def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
         return kind, place, names or usual
     path = Path(place).expanduser().absolute()
     try:
-        _try(path, kind in FOLDERS)
+        _try(path, form == "folder")
     except OSError as error:
-        what = "folder" if kind in FOLDERS else "file"
+        what = "folder" if form == "folder" else "file"
         raise ValueError(f"{kind} writes to a {what}, but {path} cannot be written: {error.strerror}") from None
     return kind, path, names or usual
 
@@ -97,10 +110,10 @@ def opened(kind: str, place: Path | str, names: str, wait: Callable[[str], None]
     Only one process at a time writes to a place here; `wait` is told if that is another one. Tables need no lock: each
     is written whole.
     """
-    module, _, name = KINDS[kind][0].partition(":")
+    form, (module, _, name) = KINDS[kind].place, KINDS[kind].sink.partition(":")
     with ExitStack() as ending:
-        if isinstance(place, Path) and kind not in WHOLE:
-            file = place / ".rekindle.lock" if kind in FOLDERS else place.with_name(f".{place.name}.rekindle.lock")
+        if isinstance(place, Path) and form != "table":
+            file = place / ".rekindle.lock" if form == "folder" else place.with_name(f".{place.name}.rekindle.lock")
             lock = ending.enter_context(file.open("w", encoding="utf-8"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

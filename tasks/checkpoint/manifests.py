@@ -74,7 +74,7 @@ def read_manifest(manifest: bytes) -> Manifest:
 
 
 def is_within_epoch(manifest: bytes) -> bool:
-    """Return whether a manifest's state has begun an epoch and not ended it.
+    """Return whether a manifest's state lies within an epoch.
 
     A signal asks for such a state. Of what is no manifest this is False: that is another matter.
     """
