@@ -143,13 +143,13 @@ class ActiveReplayGuidance(ReplayGuidance, Composite):
 
     @torch.no_grad()
     def total(self, rewards: Tensor, batch: Batch) -> Tensor:
-        total, steps = rewards if self.strength is None else rewards * self.strength, _steps(batch)
+        total, steps = rewards if self.strength is None else rewards * self.strength, self._steps(batch)
         for signal in self.signals:
             total = total + signal.hp.strength * signal.scaled(signal.rewards(steps))
         return total
 
     def update(self, learner: Replaying, batch: Batch, number: int, lr: Tensor) -> dict[str, Tensor]:
-        metrics, steps = {}, _steps(batch)
+        metrics, steps = {}, self._steps(batch)
         for signal in self.signals:
             signal.observe(steps)
             with torch.no_grad():
@@ -165,6 +165,13 @@ class ActiveReplayGuidance(ReplayGuidance, Composite):
             metrics |= self.cloning.update(self.host, lr, None)
         return metrics
 
+    def _steps(self, batch: Batch) -> dict[str, Tensor]:
+        """Return a replayed batch as signals take it.
+
+        Without signals it is not asked for: sequences, of which none learns, have no next observations.
+        """
+        return {"obs": batch["obs"], "actions": batch["action"], "next_obs": batch["next_obs"]} if self.signals else {}
+
 
 class Host:
     """An off-policy learner as a `SignalHost`."""
@@ -174,8 +181,3 @@ class Host:
         self.hp, self.members, self.keys = learner.hp, learner.members, learner.keys
         self.agent: Any = SimpleNamespace(policy=imitator, obs_normalizer=learner.obs_normalizer)
         self.env_steps = self.iterations = 0
-
-
-def _steps(batch: Batch) -> dict[str, Tensor]:
-    """Return a replayed batch as signals take it."""
-    return {"obs": batch["obs"], "actions": batch["action"], "next_obs": batch["next_obs"]}

@@ -74,6 +74,18 @@ def test_the_total_is_every_reward_times_its_strength(task: type[Task]) -> None:
     assert float(icm.rewards(steps).min()) > 0
 
 
+@pytest.mark.parametrize("task", [DQN, SAC])
+def test_rewards_of_sequences_have_a_strength_too(task: type[Task]) -> None:
+    """Once is what they are without it."""
+    memory = {"model.memory": "gru", "model.sequence_length": 4, "model.burn_in": 2}
+    histories = []
+    for strength in (None, 1.0, 3.0):
+        made = task("CartPole-v1", seed=1).init(**unflatten({**REPLAY, **memory, "extrinsic.strength": strength}))
+        made.fit(2)
+        histories.append(made.history)
+    assert histories[0] == histories[1] != histories[2]
+
+
 def test_rnd_pays_less_for_what_it_saw_often() -> None:
     learner = learner_of(SAC, "Pendulum-v1", **RND, **{"rnd.lr": 0.01})
     _, batch = learner.loop.draw(learner.env_steps)
