@@ -131,6 +131,7 @@ SQUARES = {"tiny image, Box": EnvSpec("own_envs:Square-v0", {"side": 6, "box": T
 FAMILIES |= SQUARES
 ALGORITHMS |= {
     "sac, small": ("sac", {**REPLAYS, "model.encoder": "small", "use_sde": True, "max_grad_norm": 0.5}, SQUARES),
+    "sac, small, curious": ("sac", {**REPLAYS, **CURIOUS, "model.encoder": "small"}, TINY),
     "sac, impala, n-step": ("sac", {**REPLAYS, "n_step": 3, "model.encoder": "impala"}, TINY | SQUARES),
     "sac, flat": ("sac", {**REPLAYS, "model.encoder": "flat"}, TINY | SQUARES),
 }

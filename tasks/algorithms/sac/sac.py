@@ -267,11 +267,11 @@ class SACLearner(Learner):
             measured: whether metrics have the gradients' norms.
         """
         hp, policy, size, mask = self.hp, self.policy, self.hp.batch_size, batch.get("mask")
-        batch, alpha = policy.encode(batch), self.coefficients.alpha
+        reward, batch, alpha = self.total_reward(batch), policy.encode(batch), self.coefficients.alpha
         outputs, next_outputs = policy.outputs_of(batch)  # of the actor before its step
         sample, next_sample = self.actions.samples(outputs, next_outputs, noise, size, mask)
 
-        critic_loss, errors, q = self.critic_loss(batch, next_sample, alpha)
+        critic_loss, errors, q = self.critic_loss(batch, reward, next_sample, alpha)
         of_critics = clip_norm(policy.critic_gradient(critic_loss), hp.max_grad_norm)
         self.step_critics(of_critics.gradient, self.loop.scheduled(self.critic_lr, self.env_steps))
 
@@ -306,18 +306,27 @@ class SACLearner(Learner):
             ((start, stop),) = self.critic_spans[name]
             optimizer.step(gradient[:, start:stop].contiguous(), lr)
 
-    def critic_loss(self, batch: Batch, next_sample: SoftSample, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def total_reward(self, batch: Batch) -> Tensor:
+        """Return the scaled rewards (P, B) plus those of signals.
+
+        Signals take observations as they are, before an encoder.
+        """
+        reward = batch["reward"] if self.rewards is None else self.rewards.scale(batch["reward"])
+        return self.guidance.total(reward, batch)
+
+    def critic_loss(
+        self, batch: Batch, reward: Tensor, next_sample: SoftSample, alpha: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the critics' losses, errors and mean values of a batch.
 
             J = mean Σᵢ ½ (y - qᵢ(s, a))²,   y = r + discount V'(s')   (or `critic_loss`)
 
-        arXiv:1812.05905, eq. 5, with the actions a that were taken; V' is the soft value of the target critics. The
-        losses are (P, B), the errors y - qᵢ(s, a) (P, 2, B), and the mean of q (P,).
+        arXiv:1812.05905, eq. 5, with the actions a that were taken and the `total_reward` r; V' is the soft value of
+        the target critics. The losses are (P, B), the errors y - qᵢ(s, a) (P, 2, B), and the mean of q (P,).
         """
         numbers, choices = self.actions.normalize(batch["action"])
         q, next_q = self.policy.q_and_target(batch, numbers, next_sample.continuous)
-        reward = batch["reward"] if self.rewards is None else self.rewards.scale(batch["reward"])
-        targets = self.guidance.total(reward, batch) + batch["discount"] * soft_value(next_q, next_sample, alpha)
+        targets = reward + batch["discount"] * soft_value(next_q, next_sample, alpha)
         hp, mask = self.hp, batch.get("mask")
         weight, limit = batch.get("weight", mask), 1.0 if hp.critic_loss == "huber" else math.inf
         losses, errors, q = twins(q, choices, targets, weight, hp.batch_size, limit)
@@ -338,11 +347,11 @@ class SACLearner(Learner):
 
         The batch is (P, B, ...); the next actions are at their medians.
         """
-        batch = self.policy.encode(batch)
+        reward, batch = self.total_reward(batch), self.policy.encode(batch)
         outputs, next_outputs = self.policy.outputs_of(batch)
         noise = torch.zeros(1, 2 * outputs.shape[1], self.actions.continuous_dim, device=self.device)
         _, next_sample = self.actions.samples(outputs, next_outputs, noise, self.hp.batch_size)
-        _, errors, q = self.critic_loss(batch, next_sample, self.coefficients.alpha)
+        _, errors, q = self.critic_loss(batch, reward, next_sample, self.coefficients.alpha)
         return masked(errors.square().sum(1), batch.get("mask")).mean(1) / 2, {"q": q}
 
     # --- epochs ---

@@ -192,7 +192,9 @@ class TestGradients:
         made = learner(env)
         batch, policy = batch_of(made), made.policy
         with policy.autograd:
-            losses, errors, _ = made.critic_loss(batch, next_sample_of(made, batch), made.coefficients.alpha)
+            losses, errors, _ = made.critic_loss(
+                batch, made.total_reward(batch), next_sample_of(made, batch), made.coefficients.alpha
+            )
             gradient = policy.critic_gradient(losses).clone()
         numbers, choices = made.actions.normalize(batch["action"])
         mlp, x = policy._q, torch.cat([batch["obs"], numbers], -1)
@@ -331,7 +333,7 @@ class TestLearning:
         batch = batch_of(made)
         made.policy.target_vector.mul_(1.5)  # so that targets and critics differ
         following, alpha = next_sample_of(made, batch), torch.full((2, 1), 0.3)
-        _, errors, _ = made.critic_loss(batch, following, alpha)
+        _, errors, _ = made.critic_loss(batch, made.total_reward(batch), following, alpha)
         numbers = made.actions.normalize(batch["action"])[0]
         both = made.policy.q_and_target(batch, numbers, following.continuous)
         q, next_q = (x.detach().clone() for x in both)
@@ -450,7 +452,10 @@ class TestRewardScale:
         made, plain = learner(scale_reward=True), learner()
         batch, alpha = batch_of(plain), torch.full((2, 1), 0.3)
         following = next_sample_of(plain, batch)
-        difference = made.critic_loss(batch, following, alpha)[1] - plain.critic_loss(batch, following, alpha)[1]
+        difference = (
+            made.critic_loss(batch, made.total_reward(batch), following, alpha)[1]
+            - plain.critic_loss(batch, plain.total_reward(batch), following, alpha)[1]
+        )
         expected = made.rewards.scale(batch["reward"]) - batch["reward"]
         assert expected.abs().min() > 0.1
         torch.testing.assert_close(difference, expected.unsqueeze(1).expand_as(difference), rtol=1e-4, atol=1e-4)

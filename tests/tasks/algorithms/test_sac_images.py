@@ -241,7 +241,7 @@ def test_the_encoder_learns_from_the_critics_of_sequences_alone() -> None:
     assert [
         g for g in torch.autograd.grad(of_actor, leaves, retain_graph=True, allow_unused=True) if g is not None
     ] == []
-    losses = made.critic_loss(batch, next_sample, made.coefficients.alpha)[0].sum()
+    losses = made.critic_loss(batch, batch["reward"], next_sample, made.coefficients.alpha)[0].sum()
     seen = torch.autograd.grad(losses, [batch["obs"], *leaves])
     assert all(gradient.any() for gradient in seen)
     assert not seen[0][:, :, :2].any()  # of the burn-in

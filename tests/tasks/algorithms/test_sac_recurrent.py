@@ -156,7 +156,7 @@ def test_what_is_masked_counts_nowhere() -> None:
 def test_losses_are_means_over_what_counts_alone() -> None:
     made = learner()
     _, batch = made.loop.draw(made.env_steps)
-    errors = made.critic_loss(batch, next_sample_of(made, batch), made.coefficients.alpha)[1]
+    errors = made.critic_loss(batch, made.total_reward(batch), next_sample_of(made, batch), made.coefficients.alpha)[1]
     counts = torch.ones(2, 32)
     counts[:, 5:29] = 0
     batch["mask"] = counts * 32 / counts.sum(1, keepdim=True)

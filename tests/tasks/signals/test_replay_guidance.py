@@ -86,6 +86,14 @@ def test_rewards_of_sequences_have_a_strength_too(task: type[Task]) -> None:
     assert histories[0] == histories[1] != histories[2]
 
 
+@pytest.mark.parametrize("encoder", ["small", "flat"])
+def test_signals_see_the_images_that_sac_encodes(encoder: str) -> None:
+    values = {**REPLAY, "num_envs": 1, "model.encoder": encoder, **ICM, **RND, "normalize_obs": True}
+    learner = learner_of(SAC, "own_envs:CameraWalk-v0", **values)
+    metrics = [learner.iterate() for _ in range(30)][-1]
+    assert {"icm_reward", "rnd_reward", "critic_loss"} <= metrics.keys()
+
+
 def test_rnd_pays_less_for_what_it_saw_often() -> None:
     learner = learner_of(SAC, "Pendulum-v1", **RND, **{"rnd.lr": 0.01})
     _, batch = learner.loop.draw(learner.env_steps)
