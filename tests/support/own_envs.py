@@ -285,14 +285,19 @@ class Fragile(Walk):
         return super().step(action)
 
 
+def end_or_sleep(what: str) -> None:
+    """Ends or holds up the process."""
+    if what == "exit":
+        os._exit(3)
+    while what == "sleep":
+        time.sleep(60)
+
+
 class Faulty(Walk):
     """Shows or rewards NaN at some step, or cannot be made, or ends or holds up its process."""
 
     def __init__(self, what: str = "", at: int = 3) -> None:
-        if what == "exit":
-            os._exit(3)
-        while what == "sleep":
-            time.sleep(60)
+        end_or_sleep(what)
         if what == "file":
             raise FileNotFoundError("there is no map.txt")
         if what == "value":
@@ -306,6 +311,7 @@ class Faulty(Walk):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.steps += 1
+        end_or_sleep(self.what.removesuffix(" in a step"))
         obs, reward, *ends = super().step(action)
         wrong = self.what if self.steps == self.at else ""
         return obs * np.nan if wrong == "observation" else obs, np.nan if wrong == "reward" else reward, *ends

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...rng import streams
+from ...runtime.progress import tick
 from ..base import info
 from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations
@@ -196,6 +197,7 @@ def _episode(trial: _Trial, env: Env, seed: int, actions: Array, options: dict[s
 def _first(trial: _Trial, env: Env, seed: int, parameters: dict[str, Any]) -> Any:
     """Return the first observation of an episode."""
     told = of_reset(parameters)
+    tick()
     return env.reset(seed=seed, **({} if told is None else {"options": _Watched(told, trial.read)}))[0]
 
 
@@ -205,6 +207,7 @@ def _steps(trial: _Trial, env: Env, actions: Array) -> list[Record]:
     entries = np.empty(len(reported))
     for action in actions:
         obs, reward, terminated, truncated, said = env.step(action)
+        tick()
         trial.numbers.update(info.numbers_in(said))
         info.write(said, reported, entries, trial.spec.id)
         records.append((_bits(obs), float(reward), bool(terminated), bool(truncated), entries.tobytes()))
