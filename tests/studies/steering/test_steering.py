@@ -199,6 +199,9 @@ def test_commands_of_the_command_line(sqlite_url: str, capsys: pytest.CaptureFix
     ):
         assert main([*words, *end]) == 2
         assert law in capsys.readouterr().err
+    capsys.readouterr()
+    assert main(["enqueue", "s", "--set", "gamma=.98", "--json", *end]) == 0  # read as by `tune`, though it is no JSON
+    assert json.loads(capsys.readouterr().out)["data"]["hyperparameters"]["gamma"] == 0.98
     assert main(["resume", "s", *end]) == 0
     assert main(["worker", "--study", "s", "--quiet", *end]) == 0
     assert main(["resume", "s", *end]) == 2
