@@ -28,7 +28,7 @@ from ..study.durations import parse_duration
 from ..study.environments import TOGETHER, across_options, check_alike, races
 from ..study.objectives import DEFAULT, objective_options, own_objective
 from ..study.searched import defaults_except, known_values, open_space, with_preset
-from .configs import make_config, make_population
+from .configs import MEMBERS, make_config, make_population
 
 if TYPE_CHECKING:
     from ...tasks.task import Task
@@ -62,7 +62,7 @@ def study_config(
     weight: float | str | None = None,
     known: Sequence[Mapping[str, Any]] = (),
     preset: str | None = None,
-    population: int = 8,
+    population: int = MEMBERS,
     interval: int | None = None,
     exploit: str = EXPLOITS[0],
     explore: str = EXPLORES[0],
@@ -112,6 +112,9 @@ def study_config(
     several = [] if not others and across is None else [algorithm(e, **fixed).env.to_json() for e in (env, *others)]
     racing = racing or races(len(several), seeds, scheduler)
     scheduler = scheduler or default_scheduler(racing)
+    asked = {"population": population != MEMBERS, "interval": interval is not None, "perturb": bool(perturb)}
+    asked |= {"exploit": exploit != EXPLOITS[0], "explore": explore != EXPLORES[0]}
+    _check_population([name for name, is_asked in asked.items() if is_asked], scheduler, trials, population)
     if preset is not None:
         fixed, first = with_preset(algorithm, env, preset, fixed, priors, search, scheduler)
         known = [first, *known]
@@ -184,6 +187,21 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
     if scheduler == "pbt" or len(objectives) > 1:
         what = "the members of a population are no trials of their own" if scheduler == "pbt" else "a front has no best"
         raise BadConfig(f"a plateau counts trials since the best one, but {what}; leave --plateau out")
+
+
+def _check_population(asked: Sequence[str], scheduler: str, trials: int | None, population: int) -> None:
+    """Raise BadConfig for options of a population without one, or trials that it does not have."""
+    if asked and scheduler != "pbt":
+        names = " and ".join(f"--{name}" for name in asked)
+        raise BadConfig(
+            f"{names} {'is' if len(asked) == 1 else 'are'} for a population, but the scheduler is {scheduler}; add "
+            "--scheduler pbt, or leave it out"
+        )
+    if scheduler == "pbt" and trials not in (None, population):
+        raise BadConfig(
+            f"a population trains its members, {population}, but --trials is {trials}; say --population {trials}, or "
+            "leave --trials out"
+        )
 
 
 def _seconds(trial_time: float | str) -> float:
