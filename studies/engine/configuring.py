@@ -40,7 +40,7 @@ def study_config(
     *,
     epochs: int | str | Sequence[int],
     fixed: Mapping[str, Any] | None = None,
-    search: Sequence[str] = (),
+    search: str | Sequence[str] = (),
     priors: Mapping[str, str] | None = None,
     trials: int | None = None,
     seed: int = 0,
@@ -48,7 +48,7 @@ def study_config(
     sampler: str | None = None,
     generation: int | None = None,
     cohort: int = 4,
-    objective: Sequence[str] = (),
+    objective: str | Sequence[str] = (),
     seeds: int = 1,
     aggregate: str = "mean",
     across: str | None = None,
@@ -60,13 +60,13 @@ def study_config(
     plateau: int | None = None,
     trial_time: float | str | None = None,
     weight: float | str | None = None,
-    known: Sequence[Mapping[str, Any]] = (),
+    known: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
     preset: str | None = None,
     population: int = MEMBERS,
     interval: int | None = None,
     exploit: str = EXPLOITS[0],
     explore: str = EXPLORES[0],
-    perturb: Sequence[str] = (),
+    perturb: str | Sequence[str] = (),
 ) -> Config:
     """Return the configuration of a study from the options of `rekindle tune`.
 
@@ -107,7 +107,8 @@ def study_config(
         BadConfig: the study makes no sense.
         ValueError: the task or its space does not allow a value.
     """
-    fixed, priors = fixed or {}, priors or {}
+    fixed, priors, known = fixed or {}, priors or {}, [known] if isinstance(known, Mapping) else known
+    search, objective, perturb = listed(search), listed(objective), listed(perturb)
     env, *others = env if isinstance(env, list | tuple) and env else [env]
     several = [] if not others and across is None else [algorithm(e, **fixed).env.to_json() for e in (env, *others)]
     racing = racing or races(len(several), seeds, scheduler)
@@ -162,6 +163,11 @@ def study_config(
 
         check_alike(made, [open_space(algorithm, EnvSpec.of(each), fixed, priors) for each in made.environments])
     return _with_known(made, algorithm, known)
+
+
+def listed(names: str | Sequence[str]) -> Sequence[str]:
+    """Return names, of which one may be given as it is."""
+    return [names] if isinstance(names, str) else names
 
 
 def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Task]) -> None:
