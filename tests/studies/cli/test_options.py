@@ -84,12 +84,7 @@ def test_what_is_no_such_file_is_one_line(
 
 @pytest.mark.parametrize(
     ("what", "status", "told"),
-    [
-        ("exit", 3, ENDED),
-        ("sleep", -9, HUNG),
-        ("exit in a step", 3, ENDED),
-        ("sleep in a step", -9, HUNG),
-    ],
+    [("exit", 3, ENDED), ("sleep", -9, HUNG), ("exit in a step", 3, ENDED), ("sleep in a step", -9, HUNG)],
 )
 def test_an_environment_that_ends_or_hangs_before_any_training_is_told(
     sqlite_url: str, what: str, status: int, told: str
