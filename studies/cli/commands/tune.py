@@ -29,6 +29,7 @@ from ...engine.runner import scheduler_of, start_study
 from ...errors import StoreError
 from ...garbage import importing
 from ...redact import printable
+from ...samplers.registry import grid_size
 from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
@@ -110,7 +111,7 @@ def tune(arguments: argparse.Namespace) -> int:
         name, config = make(store)
         copiers: Sequence[Copier] = ()
         if look(store, name).complete:
-            note(errors, f"study {name} is complete; rerun with more --trials than {config.trials[-1]} to extend it")
+            note(errors, f"study {name} is complete{_how_to_extend(config)}")
         else:
             logs, say = [["--to", text] for text in arguments.log], partial(note, errors)
             url = arguments.storage
@@ -248,6 +249,14 @@ def _mirror(store: Store, url: str, name: str, errors: Console) -> None:
         mirror(store, url, name)
     except (StoreError, SQLAlchemyError, RuntimeError) as error:
         note(errors, f"Optuna's tables were left as they are: {' '.join(str(error).split())}")
+
+
+def _how_to_extend(config: Config) -> str:
+    """Return how a complete study gets more trials, if it can."""
+    trials = config.trials[-1]
+    if config.scheduler == "pbt" or (config.sampler == "grid" and trials == grid_size(config)):
+        return ""
+    return f"; rerun with more --trials than {trials} to extend it"
 
 
 def _print_study(study: Mapping[str, Any], searched: Sequence[str], store: Store) -> int:

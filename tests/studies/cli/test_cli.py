@@ -285,6 +285,20 @@ def test_a_complete_study_says_so(finished_url: str, cli: Callable[..., Any]) ->
     assert "rekindle show" in out
 
 
+def test_a_complete_population_or_grid_is_not_said_to_take_more_trials(
+    sqlite_url: str, cli: Callable[..., Any]
+) -> None:
+    common = ["surrogate", "--epochs", "1", "--workers", "1", "--storage", sqlite_url]
+    for how in (
+        ["--scheduler", "pbt", "--population", "2", "--interval", "1"],
+        ["--sampler", "grid", "--grid-points", "2", "--search", "lr", "--search", "gamma"],
+    ):
+        command = ["tune", *common, *how, "--study", how[1]]
+        assert cli(*command)[0] == 0
+        status, _, errors = cli(*command)
+        assert (status, errors) == (0, f"study {how[1]} is complete\n")
+
+
 BAD = {
     "unknown task": (["tune", "pppo", "CartPole-v1"], "did you mean ppo"),
     "unknown environment": (["tune", "ppo", "CartPoel-v1"], "CartPole"),
