@@ -57,6 +57,7 @@ def make_env(spec: EnvSpec) -> Env:
             raise _refusal(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}", error) from error
         for wrapper in spec.wrappers:
             env = _wrap(env, wrapper, spec)
+    _check_spaces(env, spec)
     _check_reset(env, spec)
     return JoinedActions(env) if can_join(env.action_space) else env
 
@@ -106,6 +107,18 @@ def of_reset(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the parameters that are options of the reset, or None."""
     options = {name: value for name, value in (parameters or {}).items() if not name.startswith(KWARGS)}
     return options or None
+
+
+def _check_spaces(env: Any, spec: EnvSpec) -> None:
+    """Raise EnvSpecError unless the environment names its spaces as Gymnasium does."""
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, gym.Space):
+            has = "no" if space is None else f"a {type(space).__module__}.{type(space).__name__} as"
+            raise EnvSpecError(
+                f"{spec.id}: environments have Gymnasium's observation_space and action_space, but "
+                f"{type(env.unwrapped).__name__} has {has} {name}; set it in its __init__"
+            )
 
 
 def _check_reset(env: Any, spec: EnvSpec) -> None:

@@ -13,6 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from ...rng import streams
 from ...runtime.progress import tick
@@ -198,7 +199,18 @@ def _first(trial: _Trial, env: Env, seed: int, parameters: dict[str, Any]) -> An
     """Return the first observation of an episode."""
     told = of_reset(parameters)
     tick()
-    return env.reset(seed=seed, **({} if told is None else {"options": _Watched(told, trial.read)}))[0]
+    obs = env.reset(seed=seed, **({} if told is None else {"options": _Watched(told, trial.read)}))[0]
+    _check_shape(obs, env.observation_space, trial.spec)
+    return obs
+
+
+def _check_shape(obs: Any, space: spaces.Space[Any], spec: EnvSpec) -> None:
+    """Raise EnvSpecError where NumPy would repeat numbers of an observation, or fail later and elsewhere."""
+    if isinstance(space, spaces.Box) and np.size(obs) != int(np.prod(space.shape)):
+        raise EnvSpecError(
+            f"{spec.id}: an observation has the shape that observation_space names, {space.shape}, but reset gave "
+            f"{np.shape(obs)}; mend one of them"
+        )
 
 
 def _steps(trial: _Trial, env: Env, actions: Array) -> list[Record]:

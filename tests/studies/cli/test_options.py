@@ -100,6 +100,14 @@ def test_an_environment_that_ends_or_hangs_before_any_training_is_told(
     assert ("own_envs.py" in errors) == what.startswith("sleep"), errors  # where it hangs
 
 
+def test_what_an_environment_s_own_code_raises_is_told_with_its_place(sqlite_url: str, cli: Cli) -> None:
+    spec = json.dumps({"id": "own_envs:Faulty-v0", "kwargs": {"what": "fuel"}})
+    status, out, errors = cli("tune", "ppo", spec, "--storage", sqlite_url)
+    assert (status, out, errors.count("\n")) == (1, "", 1)
+    assert "the environment's own code raised ValueError: there is no fuel (" in errors
+    assert "own_envs.py, line " in errors
+
+
 def test_info_that_is_no_metric_cannot_be_sought(sqlite_url: str, cli: Cli) -> None:
     status, _, errors = cli("tune", "ppo", "CartPole-v1", "--objective", "info.cost:minimize", "--storage", sqlite_url)
     assert status == 2

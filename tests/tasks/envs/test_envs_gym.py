@@ -392,6 +392,19 @@ def test_an_environment_that_cannot_be_made_or_seeded_is_named() -> None:
         make_envs(EnvSpec("own_envs:Faulty-v0", {"what": "file"}), [1], 1)
 
 
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("no space", "observation_space and action_space, but Faulty has no action_space; set it in its __init__"),
+        ("no Gymnasium", "action_space, but Faulty has a builtins.tuple as observation_space; set it"),
+        ("shape", r"has the shape that observation_space names, \(2,\), but reset gave \(1,\); mend one of them"),
+    ],
+)
+def test_spaces_are_gymnasium_s_and_hold_the_observations(what: str, message: str) -> None:
+    with pytest.raises(EnvSpecError, match=f"own_envs:Faulty-v0: .*{message}"):
+        make_envs(EnvSpec("own_envs:Faulty-v0", {"what": what}), [1], 1)
+
+
 @pytest.mark.parametrize("what", ["observation", "reward"])
 def test_a_number_that_is_not_finite_is_blamed_on_the_environment(what: str) -> None:
     task = PPO(EnvSpec("own_envs:Faulty-v0", {"what": what, "at": 5})).init(
