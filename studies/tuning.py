@@ -27,7 +27,7 @@ from ..tasks.runtime.notebook import html_table
 from ..tasks.signals.demonstrations import Demonstrations
 from .analysis.learning import with_learned
 from .engine.configuring import listed, study_config
-from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, confirmation_name
+from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, start_confirmation
 from .engine.json_views import front, rank, study_json
 from .engine.optuna_mirror import mirror
 from .engine.progress import StudyProgress
@@ -218,9 +218,8 @@ class Study(Pictures):
             BadConfig: the study cannot be confirmed, or a number is too small.
             StudyMismatch: the confirmation began with other numbers, or before the study was extended.
         """
-        name = confirmation_name(self.name)
-        start_study(self.store, name, confirmation_config(self.store, self.name, top, seeds))
-        Study(name, self.store).run(**how)
+        config = confirmation_config(self.store, self.name, top, seeds)
+        Study(start_confirmation(self.store, self.name, config), self.store).run(**how)
         result = confirmation_json(self.store, self.name)
         assert result is not None
         return result

@@ -21,7 +21,7 @@ from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import parse
 from ...engine.configs import load_task
 from ...engine.configuring import study_config
-from ...engine.confirming import TOP, check_confirmable, confirmation_config, confirmation_json, confirmation_name
+from ...engine.confirming import TOP, check_confirmable, confirmation_config, confirmation_json, start_confirmation
 from ...engine.json_views import study_json
 from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
@@ -150,9 +150,9 @@ def _confirm(
     """Run the confirmation of a study to its end."""
     config = confirmation_config(store, study, top, seeds)
     config.probe(load_task(config), _device_here(arguments))
-    start_study(store, confirmation_name(study), config)
-    if not look(store, confirmation_name(study)).complete:
-        _work(arguments, store, confirmation_name(study), errors, crew)
+    name = start_confirmation(store, study, config)
+    if not look(store, name).complete:
+        _work(arguments, store, name, errors, crew)
 
 
 def _crew(arguments: argparse.Namespace) -> Crew:
