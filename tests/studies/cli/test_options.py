@@ -108,6 +108,14 @@ def test_what_an_environment_s_own_code_raises_is_told_with_its_place(sqlite_url
     assert "own_envs.py, line " in errors
 
 
+def test_an_environment_that_is_no_json_is_named(sqlite_url: str, cli: Cli) -> None:
+    status, _, errors = cli("tune", "ppo", '{"id": "CartPole-v1"', "--storage", sqlite_url)
+    assert status == 2
+    assert (
+        """ENV must be an id, such as CartPole-v1, or JSON, but '{"id": "CartPole-v1"': Expecting ',' del""" in errors
+    )
+
+
 def test_info_that_is_no_metric_cannot_be_sought(sqlite_url: str, cli: Cli) -> None:
     status, _, errors = cli("tune", "ppo", "CartPole-v1", "--objective", "info.cost:minimize", "--storage", sqlite_url)
     assert status == 2
