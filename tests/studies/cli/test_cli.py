@@ -502,6 +502,18 @@ def test_a_name_cannot_write_to_the_terminal(sqlite_url: str, cli: Callable[...,
         assert (status, "\\x1b[31mred[bold]" in out) == (0, True)
 
 
+def test_counts_have_all_their_digits_and_a_table_says_what_it_measures() -> None:
+    assert [tables.number(value) for value in (36864.0, 1e6, 0.0, -3.0, 1e300, 0.00020822, 12345.6)] == [
+        *("36864", "1000000", "0", "-3", "1e+300", "0.0002082", "1.235e+04")
+    ]
+    common = {"study": "s", "task": "ppo", "env": {}, "seed": 0, "rungs": [1], "trials": [], "front": []}
+    for objectives, told in (
+        ({"return": "maximize"}, "s: ppo, seed 0"),
+        ({"episode_length": "minimize"}, "s: ppo, seed 0, minimize episode_length"),
+    ):
+        assert tables.trials_table({**common, "objectives": objectives}).title == told
+
+
 def test_show_loses_nothing_on_a_narrow_terminal(finished_url: str) -> None:
     with Store(finished_url) as store:
         uid = store.trials("s")[0].uid
