@@ -113,7 +113,7 @@ def test_what_is_given_by_hidden_is_not_searched() -> None:
         (
             {"encoder": "own_nets:Population"},
             BadEncoder,
-            "cannot be made: TypeError: .* missing 1 required .* 'size'; a constructor has the shape of observations as obs_shape",
+            "missing 1 required .* 'size'; a constructor has the shape of observations as obs_shape",
         ),
         ({"encoder": "own_nets:Population(size=3)"}, BadEncoder, r"forward must take observations of shape \(B, \*"),
         ({"encoder": "own_nets:Flat"}, BadEncoder, r"must return features of shape \(B, F\), but of B = 2 .* \(\)"),
