@@ -464,6 +464,10 @@ def test_a_worker_says_what_the_study_is_when_it_ends(finished_url: str, cli: Ca
     ("words", "message"),
     [
         (["train", "--no-better", "foo:2"], "--no-better's metric must be one of episode_return, episode_length"),
+        (
+            ["train", "--no-better", "return:2"],
+            "--no-better return:2 follows the return of each epoch, but --snapshots",
+        ),
         (["tune", "--search", "gamma", "--search", "gamma"], "gamma is named twice; leave one out"),
         (["tune", "--scheduler", "pbt", "--population", "1"], "--population is 1; give it at least 2"),
         (["tune", "--scheduler", "pbt", "--epochs", "2", "--interval", "5"], "--interval 5 is above the 2 epochs"),
