@@ -46,7 +46,8 @@ def train(arguments: argparse.Namespace) -> int:
     if until is not None and arguments.env and until.metric == RETURN and not _measures_returns(arguments.snapshots):
         raise ValueError(
             f"--no-better {arguments.no_better} follows the return of each epoch, but --snapshots "
-            f"{arguments.snapshots or 'latest'} measures it at the end alone; add --snapshots best, or take episode_return"
+            f"{arguments.snapshots or 'latest'} measures it at the end alone; add --snapshots best, or take "
+            "episode_return"
         )
     if arguments.record is not None:
         check_name(arguments.record)
