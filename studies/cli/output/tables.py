@@ -171,7 +171,7 @@ def trials_table(study: Json) -> Table:
             str(trial["number"]),
             _origin(trial) if branches else number(trial["bracket"]),
             Text(trial["uid"][:8], "cyan"),
-            Text(trial["state"], colors[trial["state"]]),
+            Text(trial["state"] + (", excluded" if trial["excluded"] else ""), colors[trial["state"]]),
             *(results.get(rung, "") for rung in range(len(rungs))),
             *(column[index] for column in measured),
             *("*" if trial["number"] in study["front"] else "" for _ in several),
