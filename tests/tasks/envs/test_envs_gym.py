@@ -337,6 +337,7 @@ def test_what_cannot_be_seen_or_done_is_named() -> None:
         ("CartPole-v9", "provides versioned environments"),
         ("LunarLander-v1", "use `LunarLander-v3`"),
         ("no_such_module:Env-v0", "no_such_module"),
+        ("CartPole", "named with its version, as results depend on it, but got CartPole; write CartPole-v1"),
         ("own_envs:Missing-v0", "Missing"),
     ],
 )
