@@ -416,7 +416,7 @@ def _fixed(dimension: Dimension, value: object, path: str) -> Fixed:
 
 
 def _read_for(dimension: Dimension, text: str) -> Value:
-    """Return the value of a command line's text, where the dimension may decide what a word means."""
+    """Return a command line's value, as the dimension reads it."""
     if isinstance(dimension, Choice) and text in dimension.values:
         return text
     return None if text == "none" and isinstance(dimension, Maybe | Sizes) else read(text)

@@ -146,7 +146,11 @@ def uid_of(identity: Mapping[str, Any]) -> str:
 
 
 def check_seed(where: str, seed: Any) -> int:
-    """Return a seed, which may be NumPy's; ValueError unless it is an integer of the allowed range."""
+    """Return a seed, which may be NumPy's.
+
+    Raises:
+        ValueError: it is no integer of the allowed range.
+    """
     if isinstance(seed, np.integer):
         seed = int(seed)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:

@@ -196,7 +196,7 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
 
 
 def _check_population(asked: Sequence[str], scheduler: str, trials: int | None, population: int) -> None:
-    """Raise BadConfig for options of a population without one, or trials that it does not have."""
+    """Raise BadConfig for options of a population, or trials, without effect."""
     if asked and scheduler != "pbt":
         names = " and ".join(f"--{name}" for name in asked)
         raise BadConfig(

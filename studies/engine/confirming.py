@@ -104,7 +104,9 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
 
 
 def start_confirmation(store: Store, study: str, config: Config) -> str:
-    """Make the study that confirms another, or find it again, and return its name.
+    """Make the study that confirms another, and return its name.
+
+    One that there is already stays as it is.
 
     Raises:
         StudyMismatch: it was made with other numbers, or of other best configurations.

@@ -73,7 +73,10 @@ def _return(row: Segment) -> float | None:
 
 
 def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
-    """Rank the trials with a result, but those excluded, by epochs trained, then by objectives."""
+    """Rank the trials with a result by epochs trained, then by objectives.
+
+    Excluded ones are left out.
+    """
     done = sorted(_with_results(trials), key=lambda trial: (*_training(trial), trial["number"]))
     ranked: list[Json] = []
     for _, together in groupby(done, key=_training):

@@ -167,7 +167,7 @@ class Steering:
 
         Raises:
             CommandRefused: the study has as many.
-            BadConfig: it cannot have so many, or such ranges or bounds.
+            BadConfig: it cannot have this number, or such ranges or bounds.
         """
         changes: list[Change] = []
         if trials is not None:

@@ -116,7 +116,7 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
 
 
 def _needed(connection: Connection, uids: Collection[str], names: Sequence[str]) -> dict[str, str]:
-    """Return those of the tasks that others than these studies need, each with the reason."""
+    """Return the tasks that others than these studies need, with reasons."""
     kept: dict[str, str] = {}
     for uid in sorted(uids):
         t = trial.c

@@ -114,7 +114,10 @@ def of_reset(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _check_version(env: Env, spec: EnvSpec) -> None:
-    """Raise EnvSpecError where Gymnasium chose the latest version, which may be another one tomorrow."""
+    """Raise EnvSpecError where Gymnasium chose the version.
+
+    It is the latest one, and so may be another one tomorrow.
+    """
     made = env.spec.id if env.spec is not None else spec.id
     version = parse_env_id(spec.id.rpartition(":")[2])[2]
     if version is None and parse_env_id(made)[2] is not None:

@@ -205,7 +205,10 @@ def _first(trial: _Trial, env: Env, seed: int, parameters: dict[str, Any]) -> An
 
 
 def _check_shape(obs: Any, space: spaces.Space[Any], spec: EnvSpec) -> None:
-    """Raise EnvSpecError where NumPy would repeat numbers of an observation, or fail later and elsewhere."""
+    """Raise EnvSpecError for an observation of another shape.
+
+    NumPy would repeat its numbers, or fail later and elsewhere.
+    """
     if isinstance(space, spaces.Box) and np.size(obs) != int(np.prod(space.shape)):
         raise EnvSpecError(
             f"{spec.id}: an observation has the shape that observation_space names, {space.shape}, but reset gave "
