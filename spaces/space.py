@@ -17,7 +17,7 @@ from .conditions import Row, Unresolved, rows
 from .dimension import Dimension, Maybe
 from .errors import MissingParameter, SpaceError, UnknownParameter, WrongType, near
 from .priors import parse, render
-from .ranges import Curve, Fidelity
+from .ranges import Curve, Fidelity, Sizes
 from .values import REQUIRED, Nested, Value, display, flatten, identity, read, unflatten
 
 VERSION = 1
@@ -154,7 +154,7 @@ class Space(Mapping[str, "Dimension | Space"]):
     def parse(self, *assignments: str) -> Nested:
         """Return the checked values of a command line's `name=value` texts.
 
-        'model.size=8' gives {'model': {'size': 8}}.
+        'model.size=8' gives {'model': {'size': 8}}. None is written as Python, JSON or Rekindle's tables write it.
         """
         flat: dict[str, Value] = {}
         for assignment in assignments:
@@ -165,9 +165,7 @@ class Space(Mapping[str, "Dimension | Space"]):
                 self._refuse(path, text)
             if path in flat:
                 raise SpaceError(f"{path} is given twice")
-            dimension = self._flat[path]
-            is_text = isinstance(dimension, Choice) and text in dimension.values
-            flat[path] = dimension.check(text if is_text else read(text), path)
+            flat[path] = self._flat[path].check(_read_for(self._flat[path], text), path)
         return unflatten(flat)
 
     def identifying(self, values: Mapping[str, Any]) -> dict[str, Value]:
@@ -415,3 +413,10 @@ def _enable(dimension: Dimension, enabled: bool, path: str) -> Dimension:
 
 def _fixed(dimension: Dimension, value: object, path: str) -> Fixed:
     return Fixed(values=(dimension.check(value, path),), when=dimension.when, structural=dimension.structural)
+
+
+def _read_for(dimension: Dimension, text: str) -> Value:
+    """Return a command line's value, as the dimension reads it."""
+    if isinstance(dimension, Choice) and text in dimension.values:
+        return text
+    return None if text == "none" and isinstance(dimension, Maybe | Sizes) else read(text)

@@ -127,7 +127,7 @@ def _is_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _MEMORY)
 
 
-def _is_environment(error: BaseException) -> bool:
+def is_environment(error: BaseException) -> bool:
     """Return whether an environment's code outside of Rekindle raised the error."""
     if isinstance(error, TaskError):
         return isinstance(error, EnvironmentFailed)
@@ -147,7 +147,7 @@ _KINDS: Mapping[str, Callable[[BaseException], bool]] = {
     "diverged": lambda error: isinstance(error, Diverged | FloatingPointError),
     "time": lambda error: isinstance(error, OutOfTime),
     "memory": _is_memory,
-    "environment": _is_environment,
+    "environment": is_environment,
     "input": lambda error: isinstance(error, (*_REQUEST, *_INPUT, TaskError)),
     "storage": lambda error: isinstance(error, StoreError),
 }

@@ -14,18 +14,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..spaces import flatten
+from ..spaces.errors import near
 from ..tasks.registry import load
 from ..tasks.runtime.notebook import html_table
 from ..tasks.signals.demonstrations import Demonstrations
 from .analysis.learning import with_learned
-from .engine.configuring import study_config
-from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, confirmation_name
+from .engine.configuring import listed, study_config
+from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, start_confirmation
 from .engine.json_views import front, rank, study_json
 from .engine.optuna_mirror import mirror
 from .engine.progress import StudyProgress
@@ -216,9 +218,8 @@ class Study(Pictures):
             BadConfig: the study cannot be confirmed, or a number is too small.
             StudyMismatch: the confirmation began with other numbers, or before the study was extended.
         """
-        name = confirmation_name(self.name)
-        start_study(self.store, name, confirmation_config(self.store, self.name, top, seeds))
-        Study(name, self.store).run(**how)
+        config = confirmation_config(self.store, self.name, top, seeds)
+        Study(start_confirmation(self.store, self.name, config), self.store).run(**how)
         result = confirmation_json(self.store, self.name)
         assert result is not None
         return result
@@ -304,7 +305,7 @@ def tune(
     fixed: Mapping[str, Any] | None = None,
     warm_start: Any = None,
     demonstrations: Any = None,
-    learn_from: Sequence[str] = (),
+    learn_from: str | Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> Study:
@@ -337,6 +338,9 @@ def tune(
         StudyMismatch: a study of this name was made with other options.
         KeyboardInterrupt: after Ctrl-C; everything is saved.
     """
+    known = signature(study_config).parameters.keys() - {"algorithm", "env"}
+    for name in options.keys() - known:
+        raise TypeError(f"tune has no option {name!r}{near(name, sorted(known))}")
     algorithm = load(task) if isinstance(task, str) else task
     if demonstrations is not None:
         demonstrations = Demonstrations.load(demonstrations)
@@ -349,7 +353,7 @@ def tune(
         config = study_config(algorithm, env, epochs=epochs, fixed=fixed, **{**options, "scheduler": stored})
     if warm_start is not None or demonstrations is not None:
         config = started(store, config, algorithm, warm_start, demonstrations)
-    start_study(store, name, with_learned(store, name, config, learn_from))
+    start_study(store, name, with_learned(store, name, config, listed(learn_from)))
     return Study(name, store).run(progress=progress, device=device, env_processes=env_processes, callbacks=callbacks)
 
 

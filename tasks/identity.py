@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
 import torch
 
 from ..spaces import Space
@@ -64,7 +65,7 @@ class TaskIdentity:
             UnsupportedSpace: the algorithm cannot act in this environment, or not with these values.
         """
         spec, learner = EnvSpec.of(env), algorithm.learner
-        check_seed(algorithm.name, seed)
+        seed = check_seed(algorithm.name, seed)
         space = learner.space_in(spec)
         complete = space.validate(values)
         learner.check(complete)
@@ -144,10 +145,17 @@ def uid_of(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(identity)).hexdigest()[:20]
 
 
-def check_seed(where: str, seed: int) -> None:
-    """Raise ValueError unless a seed is an integer of the allowed range."""
+def check_seed(where: str, seed: Any) -> int:
+    """Return a seed, which may be NumPy's.
+
+    Raises:
+        ValueError: it is no integer of the allowed range.
+    """
+    if isinstance(seed, np.integer):
+        seed = int(seed)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ValueError(f"{where}: seed must be an integer from 0 to 2**63 - 1, but got {seed!r}")
+    return seed
 
 
 def device_of(device: str, where: str) -> torch.device:

@@ -68,7 +68,7 @@ def load(name: str) -> type[Any]:
         except (ImportError, AttributeError) as error:
             raise ValueError(f"the task {name!r}, {offer}, cannot be imported: {error}") from error
         return _checked(offered, name, offer)
-    raise ValueError(f"a task must be one of {', '.join(names())}, but got {name!r}{near(name, names())}")
+    raise ValueError(f"a task must be one of {', '.join(names())}, but got {name!r}{near(name.lower(), names())}")
 
 
 def task_of(identity: Mapping[str, Any], **options: Any) -> Any:

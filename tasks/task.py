@@ -112,7 +112,11 @@ class Task:
             logger: is called with an EpochEvent at each epoch's end.
             fixed: hyperparameters to take out of the space, nested like it.
         """
-        check_seed(self.name, seed)
+        seed = check_seed(self.name, seed)
+        if isinstance(storage, str):
+            raise ValueError(
+                f"{self.name}: storage must be a Store, such as rekindle.Store({storage!r}), but got a text"
+            )
         if isinstance(env_processes, bool) or not isinstance(env_processes, int) or env_processes < 0:
             raise ValueError(f"{self.name}: env_processes must be an integer of at least 0, but got {env_processes!r}")
         self.env, self.seed, self.device = EnvSpec.of(env), seed, device_of(device, self.name)
@@ -587,7 +591,7 @@ class Task:
     def _elsewhere(self, env: EnvLike | None, seed: int | None) -> dict[str, Any]:
         """Return the arguments for an evaluation elsewhere."""
         if seed is not None:
-            check_seed(str(self), seed)
+            seed = check_seed(str(self), seed)
         given = {"env": None if env is None else other_env(self.env, env, str(self)), "seed": seed}
         return {name: value for name, value in given.items() if value is not None}
 

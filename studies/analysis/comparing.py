@@ -33,6 +33,7 @@ Json = dict[str, Any]
 Scale = tuple[float, float]  # what counts as 0 and as 1
 POINTS = 21  # of a performance profile
 PROFILE_REPETITIONS = 500
+UNNAMED = "-"  # the environment of files that name none
 
 
 def compare(store: Store | None, sources: Sequence[str], scales: Mapping[str, Scale] | None = None) -> Json:
@@ -91,7 +92,7 @@ def _with_environments(runs: Sequence[Runs]) -> list[Runs]:
             raise BadSource(
                 f"{each.source} names no environment, but others are of {', '.join(known)}; write LABEL@ENV=FILE"
             )
-    only = known[0] if known else "-"
+    only = known[0] if known else UNNAMED
     return [each if each.env is not None else Runs(**{**vars(each), "env": only}) for each in runs]
 
 
@@ -167,9 +168,10 @@ def _matrix(
     runs = min(len(by_env[env]) for env in environments)
     if runs < FEWEST:
         env = min(environments, key=lambda each: len(by_env[each]))
+        place = "" if env == UNNAMED else f" in {env}"
         raise BadSource(
-            f"an interval needs at least {FEWEST} runs, but {label} has {runs} in {env}; train more seeds, and give "
-            f"each file the same label"
+            f"an interval needs at least {FEWEST} runs, but {label} has {runs}{place}; train more seeds, and give each "
+            f"file the same label"
         )
     columns = []
     for env in environments:

@@ -24,6 +24,7 @@ import numpy as np
 
 from ..engine.confirming import confirmation_json
 from ..engine.json_views import rank, study_json
+from ..schedulers.confirming import CONFIRM
 from ..statistics.intervals import FEWEST
 from ..study.config import Config
 from ..study.environments import is_across
@@ -76,6 +77,9 @@ def read_runs(store: Store | None, texts: Sequence[str]) -> list[Runs]:
         BadSource: a source gives none.
         UnknownStudy: there is no such study.
     """
+    for text in texts:
+        if is_file(text) and texts.count(text) > 1:
+            raise BadSource(f"a run counts once, but {text} is named {texts.count(text)} times; leave one")
     return [runs for text in texts for runs in _read(store, text)]
 
 
@@ -97,6 +101,9 @@ def _read(store: Store | None, text: str) -> Iterator[Runs]:
 
 def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
     config = Config.from_json(store.study(name).config, name)
+    if config.scheduler == CONFIRM:
+        confirmed = config.options["confirms"]["study"]
+        raise BadSource(f"{name} is the confirmation of {confirmed}; compare {confirmed}, which has its fresh seeds")
     objectives = objectives_of(config)
     if len(objectives) > 1:
         raise BadSource(
@@ -121,9 +128,12 @@ def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
     rows = [row for row in store.segments(name) if (row.configuration, row.epochs) == (number, epochs)]
     results = tuple(measured(config, row) for row in rows if row.state == "done")
     if len(results) < FEWEST:
+        cure = f"`rekindle confirm {name}` trains it with fresh ones"
+        if config.scheduler == "pbt":  # what changes while it trains cannot be confirmed
+            cure = f"make it with --seeds {FEWEST} or more"
         raise BadSource(
             f"an interval needs at least {FEWEST} seeds, but the best configuration of {name} was trained with "
-            f"{len(results)}; `rekindle confirm {name}` trains it with fresh ones"
+            f"{len(results)}; {cure}"
         )
     yield Runs(*about, SELECTED, results, objective, epochs)
 
@@ -180,6 +190,11 @@ def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
     column = next((name for name in (*RESULT, *OF_LOGS) if name in names), None)
     if column is None:
         raise BadSource(f"{path} must have a column return or score, but has {', '.join(names) or 'none'}; rename one")
+    if {"uid", "epoch"} <= {*names}:
+        raise BadSource(
+            f"{path} must have a run in each row, but it has an epoch in each, as of `rekindle export-curves`; compare "
+            "the study itself"
+        )
     if column in OF_LOGS:
         lines = [(line, row) for line, row in lines if row[column]][-1:]
     found: dict[str, list[float]] = {}

@@ -30,8 +30,9 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   confirmation (null, or as of confirm),
                   best (a trial or null), front [numbers of the trials that trained longest and that no other one
                   dominates, the best in the first objective first], trials [trial]
-      trial       number, uid, state ("running", "complete", "pruned", "failed", "cancelled"), bracket, rung (the last
-                  one that it was promoted to, or null), member (of a population),
+      trial       number, uid, state ("running", "complete", "pruned", "failed", "cancelled"), excluded (true of what
+                  `exclude` names, which is never the best), bracket, rung (the last one that it was promoted to, or
+                  null), member (of a population),
                   branch (null, or {trial, uid, epochs, digest} that it starts from), epochs, return,
                   objectives (null where the return is the only one, else {name: number}), digest,
                   hyperparameters {dotted name: value}, error (text or null),

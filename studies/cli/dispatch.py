@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
@@ -59,8 +60,9 @@ def _run(arguments: Namespace) -> int:
 
 def _explain(error: Exception) -> int:
     """Print an error as one line, and return the exit status."""
-    from ...tasks.errors import Diverged, EnvironmentFailed, Stopped
+    from ...tasks.errors import Diverged, EnvironmentFailed, Stopped, TaskError
     from ..errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy
+    from ..failures import is_environment
     from ..workers.supervisor import Interrupted
 
     if isinstance(error, Interrupted):
@@ -69,6 +71,10 @@ def _explain(error: Exception) -> int:
         return _say(str(error), 143)
     if isinstance(error, DamagedCheckpoint):
         return _say(f"{error}; or run the same command with --use-previous", FAILED)
+    if not isinstance(error, TaskError) and is_environment(error):
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"the environment's own code raised {type(error).__name__}: {error}"
+        return _say(f"error: {what} ({frame.filename}, line {frame.lineno}; --debug shows the traceback)", FAILED)
     if isinstance(error, BadURL | StudyMismatch | UnknownStudy | ValueError):
         return _say(f"error: {error}", USAGE)
     if isinstance(error, StoreError | Diverged | EnvironmentFailed):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TRIALS = 16
 INTERVAL = 3  # epochs per generation of a population
+MEMBERS = 8  # of a population
 
 
 def make_config(
@@ -119,7 +120,7 @@ def make_population(
     *,
     epochs: int,
     interval: int | None = None,
-    population: int = 8,
+    population: int = MEMBERS,
     seed: int = 0,
     fixed: Mapping[str, Any] | None = None,
     exploit: str = EXPLOITS[0],

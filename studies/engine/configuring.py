@@ -29,7 +29,7 @@ from ..study.durations import parse_duration
 from ..study.environments import TOGETHER, across_options, check_alike, races
 from ..study.objectives import DEFAULT, objective_options, own_objective
 from ..study.searched import defaults_except, known_values, open_space, with_preset
-from .configs import make_config, make_population
+from .configs import MEMBERS, make_config, make_population
 
 if TYPE_CHECKING:
     from ...tasks.task import Task
@@ -41,7 +41,7 @@ def study_config(
     *,
     epochs: int | str | Sequence[int] | None = None,
     fixed: Mapping[str, Any] | None = None,
-    search: Sequence[str] = (),
+    search: str | Sequence[str] = (),
     priors: Mapping[str, str] | None = None,
     trials: int | None = None,
     seed: int = 0,
@@ -49,7 +49,7 @@ def study_config(
     sampler: str | None = None,
     generation: int | None = None,
     cohort: int = 4,
-    objective: Sequence[str] = (),
+    objective: str | Sequence[str] = (),
     seeds: int = 1,
     aggregate: str = "mean",
     across: str | None = None,
@@ -61,13 +61,13 @@ def study_config(
     plateau: int | None = None,
     trial_time: float | str | None = None,
     weight: float | str | None = None,
-    known: Sequence[Mapping[str, Any]] = (),
+    known: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
     preset: str | None = None,
-    population: int = 8,
+    population: int = MEMBERS,
     interval: int | None = None,
     exploit: str = EXPLOITS[0],
     explore: str = EXPLORES[0],
-    perturb: Sequence[str] = (),
+    perturb: str | Sequence[str] = (),
 ) -> Config:
     """Return the configuration of a study from the options of `rekindle tune`.
 
@@ -108,11 +108,15 @@ def study_config(
         BadConfig: the study makes no sense.
         ValueError: the task or its space does not allow a value.
     """
-    fixed, priors = fixed or {}, priors or {}
+    fixed, priors, known = fixed or {}, priors or {}, [known] if isinstance(known, Mapping) else known
+    search, objective, perturb = listed(search), listed(objective), listed(perturb)
     env, *others = env if isinstance(env, list | tuple) and env else [env]
     several = [] if not others and across is None else [algorithm(e, **fixed).env.to_json() for e in (env, *others)]
     racing = racing or races(len(several), seeds, scheduler)
     scheduler = scheduler or default_scheduler(racing)
+    asked = {"population": population != MEMBERS, "interval": interval is not None, "perturb": bool(perturb)}
+    asked |= {"exploit": exploit != EXPLOITS[0], "explore": explore != EXPLORES[0]}
+    _check_population([name for name, is_asked in asked.items() if is_asked], scheduler, trials, population)
     if preset is not None:
         fixed, first = with_preset(algorithm, env, preset, fixed, priors, search, scheduler)
         known = [first, *known]
@@ -164,6 +168,11 @@ def study_config(
     return _with_known(made, algorithm, known)
 
 
+def listed(names: str | Sequence[str]) -> Sequence[str]:
+    """Return names, of which one may be given as it is."""
+    return [names] if isinstance(names, str) else names
+
+
 def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Task]) -> None:
     """Raise BadConfig if a study cannot have its bounds.
 
@@ -187,6 +196,21 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
     if scheduler == "pbt" or len(objectives) > 1:
         what = "the members of a population are no trials of their own" if scheduler == "pbt" else "a front has no best"
         raise BadConfig(f"a plateau counts trials since the best one, but {what}; leave --plateau out")
+
+
+def _check_population(asked: Sequence[str], scheduler: str, trials: int | None, population: int) -> None:
+    """Raise BadConfig for options of a population, or trials, without effect."""
+    if asked and scheduler != "pbt":
+        names = " and ".join(f"--{name}" for name in asked)
+        raise BadConfig(
+            f"{names} {'is' if len(asked) == 1 else 'are'} for a population, but the scheduler is {scheduler}; add "
+            "--scheduler pbt, or leave it out"
+        )
+    if scheduler == "pbt" and trials not in (None, population):
+        raise BadConfig(
+            f"a population trains its members, {population}, but --trials is {trials}; say --population {trials}, or "
+            "leave --trials out"
+        )
 
 
 def _seconds(trial_time: float | str) -> float:

@@ -6,13 +6,14 @@ killed and resumed like any other.
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import flatten, unflatten
 from ...spaces.errors import SpaceError
-from ..errors import UnknownStudy
+from ..errors import StudyMismatch, UnknownStudy
 from ..schedulers.confirming import CONFIRM, Confirmation, Standing, by_seed, standing
 from ..statistics.aggregates import probability_of_improvement
 from ..statistics.intervals import FEWEST, Interval, interval, mean_interval
@@ -23,6 +24,7 @@ from ..study.environments import SCALE, is_across, labels, scale_of
 from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of, point
 from .configs import load_task
 from .json_views import Json, rank, study_json
+from .runner import start_study
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -101,6 +103,25 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
     )
 
 
+def start_confirmation(store: Store, study: str, config: Config) -> str:
+    """Make the study that confirms another, and return its name.
+
+    One that there is already stays as it is.
+
+    Raises:
+        StudyMismatch: it was made with other numbers, or of other best configurations.
+    """
+    name = confirmation_name(study)
+    try:
+        start_study(store, name, config)
+    except StudyMismatch as error:
+        raise StudyMismatch(
+            f"{study} was confirmed with other numbers, or before it got other trials, so {name!r} keeps what it has; "
+            f"`rekindle delete {shlex.quote(name)}` lets it begin anew ({error})"
+        ) from None
+    return name
+
+
 def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = SEEDS) -> None:
     """Raise BadConfig if a study of this configuration cannot be confirmed."""
     if top < 1:
@@ -136,12 +157,15 @@ def _defaults(config: Config) -> dict[str, Any] | None:
 def confirmation_json(store: Store, study: str) -> Json | None:
     """Return the results of a study's confirmation, documented in `cli`.
 
-    None if there is no confirmation.
+    None if there is no confirmation, or one of another study that had the same name.
     """
     name = confirmation_name(study)
     try:
         config = Config.from_json(store.study(name).config, name)
     except UnknownStudy:
+        return None
+    of = Config.from_json(store.study(study).config, study)
+    if (of.task, of.environments, of.seed, of.fixed) != (config.task, config.environments, config.seed, config.fixed):
         return None
     confirmation, form, rows = Confirmation.of(config), config.options["confirms"], store.segments(name)
     pairs = by_seed(config, rows)

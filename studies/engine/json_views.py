@@ -15,7 +15,7 @@ from ..schedulers.registry import plan
 from ..schedulers.seeds import collapse, is_racing, seeds_of
 from ..statistics.rank_correlation import Agreement, unrestricted
 from ..storage.branches import BRANCH
-from ..storage.commands import PAUSE, STOP, Command, hold_of
+from ..storage.commands import EXCLUDE, EXCLUDED, PAUSE, STOP, Command, hold_of
 from ..storage.locks.owner import Owner
 from ..storage.retention import reasons
 from ..storage.rows import Segment, Trial
@@ -42,6 +42,7 @@ def trial_json(trial: Trial, own: Sequence[Segment]) -> Json:
         "number": trial.number,
         "uid": trial.uid,
         "state": trial.state,
+        "excluded": EXCLUDED in trial.attrs,
         "bracket": trial.attrs.get("bracket"),
         "rung": max((row.rung for row in own), default=None),
         "member": trial.attrs.get("member"),
@@ -72,10 +73,11 @@ def _return(row: Segment) -> float | None:
 
 
 def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
-    """Rank the trials with a result by epochs trained, then by objectives."""
-    done = sorted(
-        (trial for trial in trials if trial["epochs"]), key=lambda trial: (*_training(trial), trial["number"])
-    )
+    """Rank the trials with a result by epochs trained, then by objectives.
+
+    Excluded ones are left out.
+    """
+    done = sorted(_with_results(trials), key=lambda trial: (*_training(trial), trial["number"]))
     ranked: list[Json] = []
     for _, together in groupby(done, key=_training):
         equals = list(together)
@@ -85,10 +87,15 @@ def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> lis
 
 def front(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
     """Return the Pareto front of the longest trained trials, best first."""
-    longest = min(map(_training, trials), default=(0, 0))
-    equals = [trial for trial in trials if trial["epochs"] and _training(trial) == longest]
+    known = _with_results(trials)
+    longest = min(map(_training, known), default=(0, 0))
+    equals = [trial for trial in known if _training(trial) == longest]
     points = _points(equals, objectives)
     return [equals[index] for index in sorted(undominated(points), key=lambda index: -points[index][0])]
+
+
+def _with_results(trials: Sequence[Json]) -> list[Json]:
+    return [trial for trial in trials if trial["epochs"] and not trial["excluded"]]
 
 
 def _training(trial: Json) -> tuple[int, int]:
@@ -151,7 +158,10 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
 def summary_json(store: Store, name: str) -> Json:
     """Return a study without its trials, reading only the best of them."""
     config = Config.from_json(store.study(name).config, name)
-    if seeds_of(config) > 1:  # seeds are aggregated here, not in the database
+    excluded = any(given.kind == EXCLUDE for given in store.commands(name))
+    if (
+        excluded or seeds_of(config) > 1
+    ):  # seeds are aggregated, and excluded trials left out, here, not in the database
         return {key: value for key, value in study_json(store, name).items() if key != "trials"}
     totals, objectives = store.totals(name), objectives_of(config)
     counts = {state: totals.trials.get(state, 0) for state in STATES}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import getpass
 import socket
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from ..engine.bounds import is_lifted
 from ..engine.configs import load_task
 from ..engine.configuring import check_bounds
 from ..errors import CommandRefused
-from ..samplers.registry import KNOWN
+from ..samplers.registry import KNOWN, check_sampler
 from ..schedulers.confirming import CONFIRM
 from ..schedulers.seeds import seeds_of
 from ..storage import commands
@@ -166,7 +167,7 @@ class Steering:
 
         Raises:
             CommandRefused: the study has as many.
-            BadConfig: it cannot have such ranges or bounds.
+            BadConfig: it cannot have this number, or such ranges or bounds.
         """
         changes: list[Change] = []
         if trials is not None:
@@ -216,7 +217,9 @@ class Steering:
         uid = self.store.uid(trial)
         numbers = [row.number for name, row in self.store.trials_of(uid) if name == self.study]
         if not numbers:
-            raise CommandRefused(f"study {self.study!r} has no trial of task {uid}; `rekindle trials {self.study}`")
+            raise CommandRefused(
+                f"study {self.study!r} has no trial of task {uid}; `rekindle trials {self.study}` shows those it has"
+            )
         return numbers
 
 
@@ -247,6 +250,8 @@ def _extend(connection: Connection, study: str, total: int) -> None:
         config = Config.from_json(stored or {}, study)
         if total <= config.trials[-1]:
             raise CommandRefused(f"extend takes more trials than {study!r} has, {config.trials[-1]}, but got {total}")
-        return {**(stored or {}), "trials": [*config.trials, total]}
+        longer = replace(config, trials=[*config.trials, total])
+        check_sampler(longer)
+        return {**(stored or {}), "trials": longer.trials}
 
     change_study(connection, study, change)

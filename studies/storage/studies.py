@@ -68,7 +68,7 @@ def check_same(name: str, stored: Mapping[str, Any], config: Mapping[str, Any], 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in config.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):  # an empty one is as none
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

@@ -3,13 +3,14 @@
     deletion = delete(store, "cartpole")                  # a dry run: what would go, and what stays and why
     deletion = delete(store, "cartpole", dry_run=False)
 
-A task that another study trains too stays, and so does one that another task branches from: its lineage needs it. Bytes
+The confirmation of a study goes with it: it would be taken for that of a later study of the same name. A task that
+another study trains too stays, and so does one that another task branches from: its lineage needs it. Bytes
 that other checkpoints name stay. Policies that were stored for warm starts are left to `gc`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,13 +35,15 @@ class Deletion:
 
     Attributes:
         study: the study that goes, or None.
-        trials: how many of its trials go.
+        confirmation: the name of its confirmation, which goes too, or None.
+        trials: how many of their trials go.
         tasks: uids of the tasks that go.
         checkpoints: how many of theirs go.
         kept: tasks of the study that stay, each with the reason.
     """
 
     study: str | None
+    confirmation: str | None
     trials: int
     tasks: list[str]
     checkpoints: int
@@ -49,8 +52,13 @@ class Deletion:
     def to_json(self) -> dict[str, Any]:
         """Return the deletion as JSON."""
         kept = [{"uid": uid, "why": why} for uid, why in self.kept.items()]
-        return {"study": self.study, "trials": self.trials, "tasks": self.tasks, "checkpoints": self.checkpoints} | {
-            "kept": kept
+        return {
+            "study": self.study,
+            "confirmation": self.confirmation,
+            "trials": self.trials,
+            "tasks": self.tasks,
+            "checkpoints": self.checkpoints,
+            "kept": kept,
         }
 
 
@@ -61,22 +69,30 @@ def delete(store: Store, name: str, *, dry_run: bool = True) -> Deletion:
         StillNeeded: a process trains it, a study needs the task, or another task branches from it.
         ValueError: there is neither.
     """
-    is_study = name in {row.name for row in store.studies()}
-    uid = None if is_study else store.uid(name)
+    studies = store.studies()
+    names = [name] if name in {row.name for row in studies} else []
+    names += [row.name for row in studies if names and _confirms(row.config) == name]
+    uid = None if names else store.uid(name)
     run = store.database.read if dry_run else store.database.write
-    return run(lambda connection: _delete(connection, name if is_study else None, uid, dry_run))
+    return run(lambda connection: _delete(connection, names, uid, dry_run))
 
 
-def _delete(connection: Connection, name: str | None, uid: str | None, dry_run: bool) -> Deletion:
+def _confirms(config: Mapping[str, Any]) -> str | None:
+    """Return the study that a stored configuration confirms."""
+    name: str | None = config.get("options", {}).get("confirms", {}).get("study")
+    return name
+
+
+def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_run: bool) -> Deletion:
     if uid is not None:
-        uids, kept = {uid}, _needed(connection, {uid}, None)
+        uids, kept = {uid}, _needed(connection, {uid}, ())
         if kept:
             raise StillNeeded(f"a task is deleted once nothing needs it, but {uid} {kept[uid]}")
     else:
-        uids = set(connection.scalars(sa.select(trial.c.uid).where(trial.c.study == name)))
-        kept = _needed(connection, uids, name)
+        uids = set(connection.scalars(sa.select(trial.c.uid).where(trial.c.study.in_(names))))
+        kept = _needed(connection, uids, names)
     going = sorted(uids - kept.keys())
-    rows = [MIRROR + name] if name is not None else []
+    rows = [MIRROR + name for name in names]
     known = set(connection.scalars(sa.select(task.c.uid)))
     for each in [*going, *rows]:
         if each in known and not lock_if_free(connection, each, dry_run=dry_run):
@@ -86,25 +102,25 @@ def _delete(connection: Connection, name: str | None, uid: str | None, dry_run: 
             )
     c = checkpoint.c
     ids = [id for each in going for id in connection.scalars(sa.select(c.id).where(c.uid == each))]
-    numbers = sa.select(sa.func.count()).select_from(trial).where(trial.c.study == name)
-    found = Deletion(name, connection.scalar(numbers) or 0, going, len(ids), kept)
+    numbers = sa.select(sa.func.count()).select_from(trial).where(trial.c.study.in_(names))
+    first, second, *_ = (*names, None, None)
+    found = Deletion(first, second, connection.scalar(numbers) or 0, going, len(ids), kept)
     if not dry_run:
-        if name is not None:
-            for table in (segment, trial, command):
-                connection.execute(table.delete().where(table.c.study == name))
-            connection.execute(study.delete().where(study.c.name == name))
+        for table in (segment, trial, command):
+            connection.execute(table.delete().where(table.c.study.in_(names)))
+        connection.execute(study.delete().where(study.c.name.in_(names)))
         drop(connection, ids)
         for each in [*going, *rows]:
             _forget(connection, each)
     return found
 
 
-def _needed(connection: Connection, uids: Collection[str], name: str | None) -> dict[str, str]:
-    """Return those of the tasks that others need, each with the reason."""
+def _needed(connection: Connection, uids: Collection[str], names: Sequence[str]) -> dict[str, str]:
+    """Return the tasks that others than these studies need, with reasons."""
     kept: dict[str, str] = {}
     for uid in sorted(uids):
         t = trial.c
-        other = sa.select(t.study, t.number).where(t.uid == uid, t.study != (name or "")).order_by(t.study, t.number)
+        other = sa.select(t.study, t.number).where(t.uid == uid, t.study.not_in(names)).order_by(t.study, t.number)
         if (row := connection.execute(other.limit(1)).one_or_none()) is not None:
             kept[uid] = f"is trial {row.number} of study {row.study!r}"
     children = {uid: _children(connection, uid) for uid in uids}

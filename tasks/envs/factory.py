@@ -40,7 +40,8 @@ def make_envs(
     spec = EnvSpec.of(spec)
     if is_classic(spec):
         return ClassicEnvs(spec, seeds, num_envs, purpose)
-    restore = pool_test(spec) if is_pool(spec) else self_test(spec)  # tried once per process
+    with at_work():  # its episodes may hang, or end the process
+        restore = pool_test(spec) if is_pool(spec) else self_test(spec)  # tried once per process
     spaces, size = spaces_of(spec), len(seeds) * num_envs
 
     def backend() -> Backend:

@@ -135,7 +135,8 @@ def constructor(text: str, obs_shape: tuple[int, ...]) -> Callable[[], nn.Module
         try:
             module = made(**arguments)
         except Exception as error:
-            raise BadEncoder(f"model.encoder {text} cannot be made: {type(error).__name__}: {error}") from error
+            cure = "; a constructor has the shape of observations as obs_shape" if isinstance(error, TypeError) else ""
+            raise BadEncoder(f"model.encoder {text} cannot be made: {type(error).__name__}: {error}{cure}") from error
         if not isinstance(module, nn.Module):
             raise BadEncoder(f"model.encoder {text} must be a torch.nn.Module, but is a {type(module).__name__}")
         return module

@@ -18,7 +18,7 @@ from contextlib import suppress
 WORDS = 2  # of the shared page: ticks, and how many parts of the process are at work
 TRACE = signal.SIGUSR2  # makes the process write where it is
 ANSWER = 0.5  # seconds in which a process says where it is
-DOING = "while it made its environment"  # all that is watched without a command
+DOING = "while it made or tried its environment"  # all that is watched without a command
 LAST_WORDS = 30.0  # seconds that writing down what happened may take
 
 
@@ -73,7 +73,7 @@ def watch(page: int, trace: int, pid: int, limit: float, then: list[str]) -> Non
         if not words[1]:
             still.ticks = None
     if words[1] and not then:
-        _tell(f"process {pid} ended {DOING}: its constructor exits, or crashes in C code")
+        _tell(f"process {pid} ended {DOING}: its code exits, or crashes in C")
 
 
 def _end(trace: int, pid: int, limit: float, then: list[str]) -> None:

@@ -436,6 +436,7 @@ def test_command_line_texts_are_read_by_their_dimension() -> None:
         "model": {"hidden": [32, 32]},
     }
     assert space.parse("mode=None", "target_kl=None", "on=False") == {"mode": None, "target_kl": None, "on": False}
+    assert space.parse("target_kl=none")["target_kl"] is None  # as tables show it
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,16 @@ def test_a_task_is_picked_up_to_act_evaluate_and_train_on(study: rekindle.Study)
         ({"fixed": {"gama": 1}}, ValueError, "did you mean gamma"),
         ({"sampler": "tep"}, ValueError, "did you mean tpe"),
         ({"device": "cuda:99"}, ValueError, "'cuda:99' is not here"),
-        ({"trails": 4}, TypeError, "trails"),
+        ({"trails": 4}, TypeError, "tune has no option 'trails'; did you mean trials?"),
+        ({"n_trials": 4}, TypeError, "tune has no option 'n_trials'; did you mean trials?"),
+        (
+            {"search": "gama"},
+            ValueError,
+            "'gama' is not a hyperparameter that is open; did you mean gamma?",
+        ),  # one name
+        ({"objective": "retrun"}, ValueError, "objective 'retrun' is not one of return,"),
+        ({"scheduler": "pbt", "perturb": "gama"}, ValueError, "but got 'gama'; did you mean gamma?"),
+        ({"known": {"gama": 0.9}}, ValueError, "names hyperparameters of ppo, but gama is none; did you mean gamma?"),
     ],
 )
 def test_bad_options_are_refused_before_a_database_exists(

@@ -285,27 +285,40 @@ class Fragile(Walk):
         return super().step(action)
 
 
+def end_or_sleep(what: str) -> None:
+    """Ends or holds up the process."""
+    if what == "exit":
+        os._exit(3)
+    while what == "sleep":
+        time.sleep(60)
+
+
 class Faulty(Walk):
     """Shows or rewards NaN at some step, or cannot be made, or ends or holds up its process."""
 
     def __init__(self, what: str = "", at: int = 3) -> None:
-        if what == "exit":
-            os._exit(3)
-        while what == "sleep":
-            time.sleep(60)
+        end_or_sleep(what)
         if what == "file":
             raise FileNotFoundError("there is no map.txt")
         if what == "value":
             raise ValueError("a map has four corners")
         super().__init__(BOX, spaces.Discrete(2))
+        if what == "no space":
+            del self.action_space
+        if what == "no Gymnasium":
+            self.observation_space = (2,)  # type: ignore[assignment]
         self.what, self.at, self.steps = what, at, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.steps = 0
-        return super().reset(seed=seed, options=options)
+        obs, info = super().reset(seed=seed, options=options)
+        return obs[:1] if self.what == "shape" else obs, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.steps += 1
+        if self.what == "fuel":
+            raise ValueError("there is no fuel")
+        end_or_sleep(self.what.removesuffix(" in a step"))
         obs, reward, *ends = super().step(action)
         wrong = self.what if self.steps == self.at else ""
         return obs * np.nan if wrong == "observation" else obs, np.nan if wrong == "reward" else reward, *ends

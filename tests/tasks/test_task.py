@@ -277,6 +277,16 @@ def test_a_seed_is_an_integer_in_its_range(seed: Any) -> None:
         PPO("CartPole-v1", seed=seed)
 
 
+def test_a_seed_may_be_an_integer_of_numpy_s() -> None:
+    task = PPO("CartPole-v1", seed=np.int64(3)).init()  # as a loop over np.arange gives it
+    assert (task.uid, type(task.seed)) == (PPO("CartPole-v1", seed=3).init().uid, int)
+
+
+def test_a_url_is_no_storage_of_a_task() -> None:
+    with pytest.raises(ValueError, match=r"ppo: storage must be a Store, such as rekindle.Store\('sqlite:///x.db'\)"):
+        PPO("CartPole-v1", storage="sqlite:///x.db")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("device", "message"),
     [
@@ -309,6 +319,8 @@ def test_an_unknown_task_is_answered_with_the_near_one() -> None:
     assert "ppo" in names()
     with pytest.raises(ValueError, match=r"a task must be one of .*ppo.* got 'pppo'; did you mean ppo"):
         load("pppo")
+    with pytest.raises(ValueError, match=r"got 'PPO'; did you mean ppo"):
+        load("PPO")
 
 
 # The uid

@@ -27,7 +27,12 @@ def parse_env(text: str | None, info: Sequence[str] = ()) -> Any:
         text: of the argument.
         info: entries to report, as NAME or NAME:REDUCTION, beside those of the JSON.
     """
-    env = json.loads(text) if text is not None and text.lstrip().startswith("{") else text
+    env: Any = text
+    if text is not None and text.lstrip().startswith("{"):
+        try:
+            env = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"ENV must be an id, such as CartPole-v1, or JSON, but {text[:80]!r}: {error}") from None
     if not info:
         return env
     from ....tasks.envs import EnvSpec  # imports gymnasium

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ....spaces import Space, flatten, unflatten
 from ....tasks import load
+from ....tasks.checkpoint.retention import RETURN, keep_of
 from ....tasks.identity import TaskIdentity
 from ....tasks.runtime.interrupts import Interrupts
 from ....tasks.runtime.observers import EpochEvent, NoImprovement
@@ -42,6 +43,12 @@ OF_EPISODES = ("info.", "recent_")  # metrics that a task reports once episodes 
 def train(arguments: argparse.Namespace) -> int:
     """Train or resume one task."""
     until = _stopping_rule(arguments.no_better)
+    if until is not None and arguments.env and until.metric == RETURN and not _measures_returns(arguments.snapshots):
+        raise ValueError(
+            f"--no-better {arguments.no_better} follows the return of each epoch, but --snapshots "
+            f"{arguments.snapshots or 'latest'} measures it at the end alone; add --snapshots best, or take "
+            "episode_return"
+        )
     if arguments.record is not None:
         check_name(arguments.record)
     for text in arguments.log:
@@ -161,6 +168,12 @@ def _stopping_rule(text: str | None) -> NoImprovement | None:
     if not metric or not number.isdecimal() or int(number) < 1:
         raise ValueError(f"--no-better must be METRIC:N with N epochs, such as episode_return:20, but got {text!r}")
     return NoImprovement(metric, int(number))
+
+
+def _measures_returns(snapshots: str | None) -> bool:
+    """Return whether a task is evaluated while it trains."""
+    keep = keep_of(snapshots or "latest")
+    return keep is not None and keep.every > 0
 
 
 def _hint_at_info(task: Task) -> str:

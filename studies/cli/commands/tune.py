@@ -21,7 +21,7 @@ from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import parse
 from ...engine.configs import load_task
 from ...engine.configuring import study_config
-from ...engine.confirming import TOP, check_confirmable, confirmation_config, confirmation_json, confirmation_name
+from ...engine.confirming import TOP, check_confirmable, confirmation_config, confirmation_json, start_confirmation
 from ...engine.json_views import study_json
 from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
@@ -29,6 +29,7 @@ from ...engine.runner import scheduler_of, start_study
 from ...errors import StoreError
 from ...garbage import importing
 from ...redact import printable
+from ...samplers.registry import grid_size
 from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
@@ -110,7 +111,7 @@ def tune(arguments: argparse.Namespace) -> int:
         name, config = make(store)
         copiers: Sequence[Copier] = ()
         if look(store, name).complete:
-            note(errors, f"study {name} is complete; rerun with more --trials than {config.trials[-1]} to extend it")
+            note(errors, f"study {name} is complete{_how_to_extend(config)}")
         else:
             logs, say = [["--to", text] for text in arguments.log], partial(note, errors)
             url = arguments.storage
@@ -149,9 +150,9 @@ def _confirm(
     """Run the confirmation of a study to its end."""
     config = confirmation_config(store, study, top, seeds)
     config.probe(load_task(config), _device_here(arguments))
-    start_study(store, confirmation_name(study), config)
-    if not look(store, confirmation_name(study)).complete:
-        _work(arguments, store, confirmation_name(study), errors, crew)
+    name = start_confirmation(store, study, config)
+    if not look(store, name).complete:
+        _work(arguments, store, name, errors, crew)
 
 
 def _crew(arguments: argparse.Namespace) -> Crew:
@@ -248,6 +249,14 @@ def _mirror(store: Store, url: str, name: str, errors: Console) -> None:
         mirror(store, url, name)
     except (StoreError, SQLAlchemyError, RuntimeError) as error:
         note(errors, f"Optuna's tables were left as they are: {' '.join(str(error).split())}")
+
+
+def _how_to_extend(config: Config) -> str:
+    """Return how a complete study gets more trials, if it can."""
+    trials = config.trials[-1]
+    if config.scheduler == "pbt" or (config.sampler == "grid" and trials == grid_size(config)):
+        return ""
+    return f"; rerun with more --trials than {trials} to extend it"
 
 
 def _print_study(study: Mapping[str, Any], searched: Sequence[str], store: Store) -> int:

@@ -97,7 +97,8 @@ def delete(arguments: argparse.Namespace) -> int:
     with existing_store(arguments) as store:
         found = remove(store, arguments.name)
         if not arguments.json:
-            what = f"study {found.study}, its {counted(found.trials, 'trial')}" if found.study else "no study"
+            confirmed = f" and its confirmation, {found.confirmation}: their" if found.confirmation else ", its"
+            what = f"study {found.study}{confirmed} {counted(found.trials, 'trial')}" if found.study else "no study"
             parts = f"{counted(len(found.tasks), 'task')} and {counted(found.checkpoints, 'checkpoint')}"
             _print(f"{what}, {parts} would be deleted")
             for uid, why in found.kept.items():
@@ -105,8 +106,8 @@ def delete(arguments: argparse.Namespace) -> int:
         agreed = arguments.yes or (not arguments.json and _agrees())
         if agreed:
             found = remove(store, arguments.name, dry_run=False)
-            if found.study:
-                forget(store, found.study)
+            for name in filter(None, (found.study, found.confirmation)):
+                forget(store, name)
             shrink(store)
     if arguments.json:
         return print_json({"storage": store.url, "dry_run": not agreed, **found.to_json()})

@@ -21,6 +21,7 @@ from ...study.objectives import DEFAULT, RETURN
 
 LONG = ("digest", "kept", "more", "searched", "until", "when")  # columns whose texts may be broken
 UNENDED = {"running": "unfinished"}  # of trials, also while nobody trains them
+WHOLE = 2.0**53  # below it, a number without decimals is a count, shown with all its digits
 UNFINISHED = {"ready": "...", "failed": "failed"}  # what stands for the result of a segment, by its state
 
 
@@ -36,7 +37,7 @@ def harmless(value: Any) -> Any:
 def number(value: Any) -> str:
     """Format a hyperparameter or metric briefly."""
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.0f}" if value.is_integer() and abs(value) < WHOLE else f"{value:.4g}"
     return "none" if value is None else str(value)
 
 
@@ -156,7 +157,8 @@ def trials_table(study: Json) -> Table:
     origin = "branches from" if branches else "bracket"
     table = _table(
         f"{study['study']}: {title(study['task'], *environments_of(study))}, seed {study['seed']}"
-        + (f", {study['aggregate']} of results on one scale" if "environments" in study else ""),
+        + (f", {study['aggregate']} of results on one scale" if "environments" in study else "")
+        + ("" if main == RETURN else f", {study['objectives'][main]} {main}"),
         ["trial", origin, "uid", "state", *rungs, *others, *several, "digest"],
         left=["uid", "state", "front", "digest"],
         collapse_padding=True,  # so that four rungs fit on a terminal
@@ -171,7 +173,7 @@ def trials_table(study: Json) -> Table:
             str(trial["number"]),
             _origin(trial) if branches else number(trial["bracket"]),
             Text(trial["uid"][:8], "cyan"),
-            Text(trial["state"], colors[trial["state"]]),
+            Text(trial["state"] + (", excluded" if trial["excluded"] else ""), colors[trial["state"]]),
             *(results.get(rung, "") for rung in range(len(rungs))),
             *(column[index] for column in measured),
             *("*" if trial["number"] in study["front"] else "" for _ in several),

@@ -12,6 +12,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import parse_env_id
 
 from ...errors import EnvironmentFailed
 from ...runtime.warning_filters import changed_filters
@@ -27,6 +28,8 @@ IGNORED = {
     "builtin type .* has no __module__ attribute": DeprecationWarning,
     # The spec names a version on purpose.
     ".*The environment .* is out of date": DeprecationWarning,
+    # An error says what to write instead.
+    ".*Using the latest versioned environment": UserWarning,
 }
 # The extra with the packages of an environment, by the module of its entry point.
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco", "ale_py": "atari"}
@@ -55,8 +58,10 @@ def make_env(spec: EnvSpec) -> Env:
             raise EnvSpecError(f"{spec.id} must be an environment that Gymnasium knows: {error}") from error
         except Exception as error:
             raise _refusal(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}", error) from error
+        _check_version(env, spec)
         for wrapper in spec.wrappers:
             env = _wrap(env, wrapper, spec)
+    _check_spaces(env, spec)
     _check_reset(env, spec)
     return JoinedActions(env) if can_join(env.action_space) else env
 
@@ -106,6 +111,31 @@ def of_reset(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the parameters that are options of the reset, or None."""
     options = {name: value for name, value in (parameters or {}).items() if not name.startswith(KWARGS)}
     return options or None
+
+
+def _check_version(env: Env, spec: EnvSpec) -> None:
+    """Raise EnvSpecError where Gymnasium chose the version.
+
+    It is the latest one, and so may be another one tomorrow.
+    """
+    made = env.spec.id if env.spec is not None else spec.id
+    version = parse_env_id(spec.id.rpartition(":")[2])[2]
+    if version is None and parse_env_id(made)[2] is not None:
+        raise EnvSpecError(
+            f"an environment is named with its version, as results depend on it, but got {spec.id}; write {made}"
+        )
+
+
+def _check_spaces(env: Any, spec: EnvSpec) -> None:
+    """Raise EnvSpecError unless the environment names its spaces as Gymnasium does."""
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, gym.Space):
+            has = "no" if space is None else f"a {type(space).__module__}.{type(space).__name__} as"
+            raise EnvSpecError(
+                f"{spec.id}: environments have Gymnasium's observation_space and action_space, but "
+                f"{type(env.unwrapped).__name__} has {has} {name}; set it in its __init__"
+            )
 
 
 def _check_reset(env: Any, spec: EnvSpec) -> None:

@@ -13,8 +13,10 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from ...rng import streams
+from ...runtime.progress import tick
 from ..base import info
 from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations
@@ -196,7 +198,22 @@ def _episode(trial: _Trial, env: Env, seed: int, actions: Array, options: dict[s
 def _first(trial: _Trial, env: Env, seed: int, parameters: dict[str, Any]) -> Any:
     """Return the first observation of an episode."""
     told = of_reset(parameters)
-    return env.reset(seed=seed, **({} if told is None else {"options": _Watched(told, trial.read)}))[0]
+    tick()
+    obs = env.reset(seed=seed, **({} if told is None else {"options": _Watched(told, trial.read)}))[0]
+    _check_shape(obs, env.observation_space, trial.spec)
+    return obs
+
+
+def _check_shape(obs: Any, space: spaces.Space[Any], spec: EnvSpec) -> None:
+    """Raise EnvSpecError for an observation of another shape.
+
+    NumPy would repeat its numbers, or fail later and elsewhere.
+    """
+    if isinstance(space, spaces.Box) and np.size(obs) != int(np.prod(space.shape)):
+        raise EnvSpecError(
+            f"{spec.id}: an observation has the shape that observation_space names, {space.shape}, but reset gave "
+            f"{np.shape(obs)}; mend one of them"
+        )
 
 
 def _steps(trial: _Trial, env: Env, actions: Array) -> list[Record]:
@@ -205,6 +222,7 @@ def _steps(trial: _Trial, env: Env, actions: Array) -> list[Record]:
     entries = np.empty(len(reported))
     for action in actions:
         obs, reward, terminated, truncated, said = env.step(action)
+        tick()
         trial.numbers.update(info.numbers_in(said))
         info.write(said, reported, entries, trial.spec.id)
         records.append((_bits(obs), float(reward), bool(terminated), bool(truncated), entries.tobytes()))

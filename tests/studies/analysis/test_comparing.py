@@ -12,6 +12,8 @@ import pytest
 import rekindle
 from rekindle.studies.analysis.comparing import compare
 from rekindle.studies.analysis.sources import BadSource
+from rekindle.studies.engine.confirming import confirmation_config, confirmation_name
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.algorithms.surrogate import Surrogate
 from rliable import metrics
@@ -34,6 +36,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     ):
         env = more.pop("env", None)
         rekindle.tune(Surrogate, env, storage=store, study=name, fixed=NOISY, **OPTIONS, **more)
+    members = {**OPTIONS, "scheduler": "pbt", "population": 2}
+    rekindle.tune(Surrogate, storage=store, study="members", fixed=NOISY, **members)
+    start_study(store, confirmation_name("single"), confirmation_config(store, "single", 1, 3))
     return store
 
 
@@ -121,6 +126,11 @@ def test_the_command_prints_what_its_json_says(store: Store, cli: Callable[..., 
         (["two", "{}/short.csv"], "at least 3 runs, but short has 1 in surrogate; train more seeds"),
         (["two", "{}/empty.csv"], "must have a column return or score, but has steps, reward; rename one"),
         (["two", "{}/none.csv"], "must be a CSV file with a header, but: .*No such file"),
+        (["two", "{0}/short.csv", "{0}/short.csv"], "a run counts once, but .*short.csv is named 2 times; leave one"),
+        (["two", "{}/curves.csv"], "must have a run in each row, but it has an epoch in each, as of .*export-curves"),
+        (["{0}/short.csv", "b={0}/short.csv"], "at least 3 runs, but short has 1; train more seeds"),
+        (["two", "members"], "members was trained with 1; make it with --seeds 3 or more"),
+        (["two", "single:confirmation"], "single:confirmation is the confirmation of single; compare single"),
         (["two", "{}/none.npz"], "must be an evaluations.npz of Stable-Baselines3"),
     ],
 )
@@ -128,6 +138,7 @@ def test_what_cannot_be_compared_is_told(tmp_path: Path, store: Store, sources: 
     (tmp_path / "nan.csv").write_text("return\n1\nnan\n2\n")
     (tmp_path / "short.csv").write_text("return\n1\n")
     (tmp_path / "empty.csv").write_text("steps,reward\n1,2\n")
+    (tmp_path / "curves.csv").write_text("study,trial,uid,epoch,return\nx,0,ab,1,7\nx,0,ab,2,8\nx,0,ab,3,9\n")
     with pytest.raises(BadSource, match=message):
         compare(store, [source.format(tmp_path) for source in sources])
 

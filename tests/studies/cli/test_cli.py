@@ -291,6 +291,20 @@ def test_a_complete_study_says_so(finished_url: str, cli: Callable[..., Any]) ->
     assert "rekindle show" in out
 
 
+def test_a_complete_population_or_grid_is_not_said_to_take_more_trials(
+    sqlite_url: str, cli: Callable[..., Any]
+) -> None:
+    common = ["surrogate", "--epochs", "1", "--workers", "1", "--storage", sqlite_url]
+    for how in (
+        ["--scheduler", "pbt", "--population", "2", "--interval", "1"],
+        ["--sampler", "grid", "--grid-points", "2", "--search", "lr", "--search", "gamma"],
+    ):
+        command = ["tune", *common, *how, "--study", how[1]]
+        assert cli(*command)[0] == 0
+        status, _, errors = cli(*command)
+        assert (status, errors) == (0, f"study {how[1]} is complete\n")
+
+
 BAD = {
     "unknown task": (["tune", "pppo", "CartPole-v1"], "did you mean ppo"),
     "unknown environment": (["tune", "ppo", "CartPoel-v1"], "CartPole"),
@@ -456,9 +470,25 @@ def test_a_worker_says_what_the_study_is_when_it_ends(finished_url: str, cli: Ca
     ("words", "message"),
     [
         (["train", "--no-better", "foo:2"], "--no-better's metric must be one of episode_return, episode_length"),
+        (
+            ["train", "--no-better", "return:2"],
+            "--no-better return:2 follows the return of each epoch, but --snapshots",
+        ),
         (["tune", "--search", "gamma", "--search", "gamma"], "gamma is named twice; leave one out"),
         (["tune", "--scheduler", "pbt", "--population", "1"], "--population is 1; give it at least 2"),
         (["tune", "--scheduler", "pbt", "--epochs", "2", "--interval", "5"], "--interval 5 is above the 2 epochs"),
+        (
+            ["tune", "--scheduler", "pbt", "--trials", "50"],
+            "trains its members, 8, but --trials is 50; say --population 50",
+        ),
+        (
+            ["tune", "--population", "4"],
+            "--population is for a population, but the scheduler is adaptive; add --scheduler",
+        ),
+        (
+            ["tune", "--scheduler", "asha", "--interval", "2", "--perturb", "gamma"],
+            "--interval and --perturb are for a population, but the scheduler is asha",
+        ),
     ],
 )
 def test_what_could_have_no_effect_is_refused(
@@ -480,6 +510,18 @@ def test_a_name_cannot_write_to_the_terminal(sqlite_url: str, cli: Callable[...,
         status, out, errors = cli(*words)
         assert "\x1b" not in out + errors
         assert (status, "\\x1b[31mred[bold]" in out) == (0, True)
+
+
+def test_counts_have_all_their_digits_and_a_table_says_what_it_measures() -> None:
+    assert [tables.number(value) for value in (36864.0, 1e6, 0.0, -3.0, 1e300, 0.00020822, 12345.6)] == [
+        *("36864", "1000000", "0", "-3", "1e+300", "0.0002082", "1.235e+04")
+    ]
+    common = {"study": "s", "task": "ppo", "env": {}, "seed": 0, "rungs": [1], "trials": [], "front": []}
+    for objectives, told in (
+        ({"return": "maximize"}, "s: ppo, seed 0"),
+        ({"episode_length": "minimize"}, "s: ppo, seed 0, minimize episode_length"),
+    ):
+        assert tables.trials_table({**common, "objectives": objectives}).title == told
 
 
 def test_show_loses_nothing_on_a_narrow_terminal(finished_url: str) -> None:

@@ -19,6 +19,8 @@ from studying import TINY
 
 Cli = Callable[..., tuple[int, str, str]]
 SETTINGS = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+ENDED = "ended while it made or tried its environment: its code exits, or crashes in C"
+HUNG = "has made no step for 2 s while it made or tried its environment, and is killed (--stuck)"
 
 
 def write(path: Path, content: Any) -> str:
@@ -82,12 +84,9 @@ def test_what_is_no_such_file_is_one_line(
 
 @pytest.mark.parametrize(
     ("what", "status", "told"),
-    [
-        ("exit", 3, "ended while it made its environment: its constructor exits, or crashes in C code"),
-        ("sleep", -9, "has made no step for 2 s while it made its environment, and is killed (--stuck)"),
-    ],
+    [("exit", 3, ENDED), ("sleep", -9, HUNG), ("exit in a step", 3, ENDED), ("sleep in a step", -9, HUNG)],
 )
-def test_an_environment_whose_constructor_ends_or_hangs_is_told(
+def test_an_environment_that_ends_or_hangs_before_any_training_is_told(
     sqlite_url: str, what: str, status: int, told: str
 ) -> None:
     spec = json.dumps({"id": "own_envs:Faulty-v0", "kwargs": {"what": what}})
@@ -98,7 +97,23 @@ def test_an_environment_whose_constructor_ends_or_hangs_is_told(
     errors = process.communicate(timeout=120)[1]
     assert process.returncode == status, errors
     assert told in errors
-    assert ("own_envs.py" in errors) == (what == "sleep"), errors  # where it hangs
+    assert ("own_envs.py" in errors) == what.startswith("sleep"), errors  # where it hangs
+
+
+def test_what_an_environment_s_own_code_raises_is_told_with_its_place(sqlite_url: str, cli: Cli) -> None:
+    spec = json.dumps({"id": "own_envs:Faulty-v0", "kwargs": {"what": "fuel"}})
+    status, out, errors = cli("tune", "ppo", spec, "--storage", sqlite_url)
+    assert (status, out, errors.count("\n")) == (1, "", 1)
+    assert "the environment's own code raised ValueError: there is no fuel (" in errors
+    assert "own_envs.py, line " in errors
+
+
+def test_an_environment_that_is_no_json_is_named(sqlite_url: str, cli: Cli) -> None:
+    status, _, errors = cli("tune", "ppo", '{"id": "CartPole-v1"', "--storage", sqlite_url)
+    assert status == 2
+    assert (
+        """ENV must be an id, such as CartPole-v1, or JSON, but '{"id": "CartPole-v1"': Expecting ',' del""" in errors
+    )
 
 
 def test_info_that_is_no_metric_cannot_be_sought(sqlite_url: str, cli: Cli) -> None:

@@ -114,6 +114,17 @@ def test_a_study_is_made_of_a_file_and_again_of_the_one_it_writes(
     assert (status, "differs in" in errors) == (2, True)
 
 
+def test_files_that_options_take_are_not_the_run_file(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
+    known, saved = tmp_path / "known.toml", tmp_path / "saved.toml"
+    known.write_text("gamma = 0.9")
+    for taken in (["--set", f"@{known}"], ["--try", f"@{known}"]):
+        asked = ["create", "ppo", "CartPole-v1", *taken, "--study", taken[0][2:], "--save-config", str(saved)]
+        status, _, errors = cli(*asked, "--storage", sqlite_url)
+        assert status == 0, errors
+        assert tomllib.loads(saved.read_text())["study"]["name"] == taken[0][2:]
+        saved.unlink()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from rekindle.studies import Study
 from rekindle.studies.cli import main
-from rekindle.studies.engine.json_views import status_json
+from rekindle.studies.engine.confirming import confirmation_config
+from rekindle.studies.engine.json_views import rank, status_json, study_json, summary_json
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.errors import CommandRefused
+from rekindle.studies.schedulers.seeds import seed_options
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig
@@ -134,6 +136,25 @@ def test_an_excluded_trial_is_promoted_no_further_and_taught_to_no_sampler(
         assert_follows_from_rows(store)
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_an_excluded_trial_is_never_the_best(sqlite_url: str, seeds: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its result may be that of a fault of the simulator; people still see it, and that it does not count."""
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(4, scheduler="none", epochs=(2,), options=seed_options(seeds, "mean")))
+        study = Study("s", store).run(progress=False)
+        ranked = rank(study_json(store, "s")["trials"])
+        first, second = (trial["number"] for trial in ranked[:2])
+        assert study.best is not None
+        assert (study.best.number, summary_json(store, "s")["best"]["number"]) == (first, first)
+        study.exclude(first, "a fault of the simulator")
+        assert (study.best.number, study.front[0].number) == (second, second)
+        assert summary_json(store, "s")["best"]["number"] == second
+        assert first not in confirmation_config(store, "s", 2, 3).options["confirms"]["trials"]
+    assert main(["trials", "s", "--storage", sqlite_url]) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "excluded" in line]
+    assert line.split()[0] == str(first)
+
+
 def test_enqueued_hyperparameters_are_the_next_trials(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
         start_study(store, "s", surrogate(4))
@@ -199,6 +220,9 @@ def test_commands_of_the_command_line(sqlite_url: str, capsys: pytest.CaptureFix
     ):
         assert main([*words, *end]) == 2
         assert law in capsys.readouterr().err
+    capsys.readouterr()
+    assert main(["enqueue", "s", "--set", "gamma=.98", "--json", *end]) == 0  # read as by `tune`, though it is no JSON
+    assert json.loads(capsys.readouterr().out)["data"]["hyperparameters"]["gamma"] == 0.98
     assert main(["resume", "s", *end]) == 0
     assert main(["worker", "--study", "s", "--quiet", *end]) == 0
     assert main(["resume", "s", *end]) == 2

@@ -39,6 +39,8 @@ def test_a_configuration_that_differs_is_refused_by_what_differs() -> None:
         check_same("cartpole", CONFIG, other, [])
     with pytest.raises(StudyMismatch, match=r"extra \('absent', now 1\)"):
         check_same("cartpole", CONFIG, {**CONFIG, "extra": 1}, [])
+    with pytest.raises(StudyMismatch, match=r"differs in fixed.gamma \('absent', now 0.9\); use"):  # not in fixed
+        check_same("cartpole", {**CONFIG, "fixed": {}}, {**CONFIG, "fixed": {"gamma": 0.9}}, [])
     check_same("cartpole", CONFIG, {**CONFIG, "trials": 32}, ["trials"])
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import optuna
 import pytest
+import rekindle
+from rekindle.studies.engine.confirming import confirmation_json
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.errors import StudyMismatch
+from rekindle.studies.storage.sql.schema import command, segment, trial
+from rekindle.studies.storage.sql.schema import study as study_table
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.deleting import StillNeeded, delete
 from rekindle.studies.upkeep.fsck import check
@@ -45,6 +51,32 @@ def test_a_study_goes_and_what_another_one_trains_too_stays(url: str) -> None:
         assert bits(store, "large") == undisturbed(LARGE)
 
 
+def test_the_confirmation_of_a_study_goes_with_it(sqlite_url: str, cli: Cli) -> None:
+    made: dict[str, Any] = {"storage": sqlite_url, "study": "s", "epochs": 1, "trials": 2, "progress": False}
+    study = rekindle.tune("surrogate", seed=1, **made)
+    assert study.confirm(top=1, seeds=3, progress=False)["state"] == "complete"
+    with pytest.raises(StudyMismatch, match=r"s was confirmed with other numbers, .* `rekindle delete s:confirmation`"):
+        study.confirm(top=1, seeds=4)
+    with Store(sqlite_url) as store:
+        first = {trial.uid for trial in store.trials("s")}
+        _delete_only(store, "s")  # as a Rekindle did that left confirmations behind
+        other = rekindle.tune("surrogate", seed=2, **made)
+        assert confirmation_json(store, "s") is None  # that of another study
+        delete(store, "s:confirmation", dry_run=False)
+        other.confirm(top=1, seeds=3, progress=False)
+        both = len(store.trials("s")) + len(store.trials("s:confirmation"))
+        status, out, _ = cli("delete", "s", "--yes", "--storage", sqlite_url)
+        assert (status, f"study s and its confirmation, s:confirmation: their {both} trials, " in out) == (0, True)
+        assert {row.uid for row in store.tasks()} == first
+        assert (store.studies(), check(store)) == ([], [])
+
+
+def _delete_only(store: Store, name: str) -> None:
+    for table in (segment, trial, command, study_table):
+        column = table.c.name if table is study_table else table.c.study
+        store.database.write(lambda c, table=table, column=column: c.execute(table.delete().where(column == name)))
+
+
 def test_a_task_goes_once_nothing_needs_it(sqlite_url: str, cli: Cli) -> None:
     asked = ["train", "ppo", "CartPole-v1", "--epochs", "2", "--snapshots", "all", *SETTINGS, "--storage", sqlite_url]
     uid = json.loads(cli(*asked, "--json")[1])["uid"]
@@ -69,9 +101,9 @@ def test_a_task_goes_once_nothing_needs_it(sqlite_url: str, cli: Cli) -> None:
 def test_the_command_changes_nothing_before_one_agrees(
     sqlite_url: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ["tune", "ppo", "CartPole-v1", "--trials", "2", "--epochs", "1:2:2", "--generation", "4", "--cohort", "2"]
+    words = ["tune", "ppo", "CartPole-v1", "--trials", "2", "--epochs", "1:2:2", "--generation", "4", "--cohort", "2"]
     run(sqlite_url, SMALL)
-    assert cli(*command, *SETTINGS, "--study", "s", "--storage", sqlite_url)[0] == 0  # it is in Optuna's tables too
+    assert cli(*words, *SETTINGS, "--study", "s", "--storage", sqlite_url)[0] == 0  # it is in Optuna's tables too
     asked = ["delete", "s", "--storage", sqlite_url]
     status, out, _ = cli(*asked)
     assert status == 0

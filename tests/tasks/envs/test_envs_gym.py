@@ -337,6 +337,7 @@ def test_what_cannot_be_seen_or_done_is_named() -> None:
         ("CartPole-v9", "provides versioned environments"),
         ("LunarLander-v1", "use `LunarLander-v3`"),
         ("no_such_module:Env-v0", "no_such_module"),
+        ("CartPole", "named with its version, as results depend on it, but got CartPole; write CartPole-v1"),
         ("own_envs:Missing-v0", "Missing"),
     ],
 )
@@ -390,6 +391,19 @@ def test_an_environment_that_cannot_be_made_or_seeded_is_named() -> None:
         make_envs(EnvSpec("own_envs:Faulty-v0", {"what": "value"}), [1], 1)
     with pytest.raises(EnvironmentFailed, match=r"Faulty-v0 .*: its constructor raised FileNotFoundError: there is no"):
         make_envs(EnvSpec("own_envs:Faulty-v0", {"what": "file"}), [1], 1)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("no space", "observation_space and action_space, but Faulty has no action_space; set it in its __init__"),
+        ("no Gymnasium", "action_space, but Faulty has a builtins.tuple as observation_space; set it"),
+        ("shape", r"has the shape that observation_space names, \(2,\), but reset gave \(1,\); mend one of them"),
+    ],
+)
+def test_spaces_are_gymnasium_s_and_hold_the_observations(what: str, message: str) -> None:
+    with pytest.raises(EnvSpecError, match=f"own_envs:Faulty-v0: .*{message}"):
+        make_envs(EnvSpec("own_envs:Faulty-v0", {"what": what}), [1], 1)
 
 
 @pytest.mark.parametrize("what", ["observation", "reward"])

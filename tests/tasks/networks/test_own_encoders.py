@@ -110,7 +110,11 @@ def test_what_is_given_by_hidden_is_not_searched() -> None:
         ({"encoder": "own_nets:Eye(3)"}, SpaceError, r"or package.module:Class\(argument=1\)"),
         ({"encoder": "own_nets:None"}, BadEncoder, "ppo on CartPole-v1: model.encoder own_nets:None cannot be"),
         ({"encoder": "nowhere:Net"}, BadEncoder, "No module named 'nowhere'; install its package, or add its folder"),
-        ({"encoder": "own_nets:Population"}, BadEncoder, "cannot be made: TypeError: .* missing 1 required .* 'size'"),
+        (
+            {"encoder": "own_nets:Population"},
+            BadEncoder,
+            "missing 1 required .* 'size'; a constructor has the shape of observations as obs_shape",
+        ),
         ({"encoder": "own_nets:Population(size=3)"}, BadEncoder, r"forward must take observations of shape \(B, \*"),
         ({"encoder": "own_nets:Flat"}, BadEncoder, r"must return features of shape \(B, F\), but of B = 2 .* \(\)"),
         ({"encoder": "own_nets:Counting"}, BadEncoder, "buffers must be constants, but calls changes; make it a param"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from .....spaces import flatten
+from ....engine.configs import load_task
 from ....steering.steering import Steering
 from ....storage.commands import BOUNDS, Command
 from ...output.terminal import new_console, note, print_json
@@ -41,8 +42,11 @@ def exclude(arguments: argparse.Namespace) -> int:
 
 def enqueue(arguments: argparse.Namespace) -> int:
     """Try hyperparameters next."""
-    values = dict(_assignment(text) for text in expand_files(arguments.set))
-    return _give(arguments, lambda steering: steering.enqueue(values, arguments.why))
+    texts = expand_files(arguments.set)
+    for text in texts:
+        if not text.partition("=")[1]:
+            raise ValueError(f"--set must be written NAME=VALUE, such as gamma=0.98, but got {text!r}")
+    return _give(arguments, lambda steering: steering.enqueue(_read(steering, texts), arguments.why))
 
 
 def extend(arguments: argparse.Namespace) -> int:
@@ -62,12 +66,6 @@ def _give(arguments: argparse.Namespace, give: Callable[[Steering], Command]) ->
     return 0
 
 
-def _assignment(text: str) -> tuple[str, Any]:
-    """Return the name and the value of NAME=VALUE."""
-    name, equals, value = (part.strip() for part in text.partition("="))
-    if not equals or not name:
-        raise ValueError(f"--set must be written NAME=VALUE, such as gamma=0.98, but got {text!r}")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value  # a word, such as adam
+def _read(steering: Steering, texts: Sequence[str]) -> dict[str, Any]:
+    """Return the hyperparameters of NAME=VALUE texts, as `rekindle tune` reads them."""
+    return flatten(steering.config.space_in(load_task(steering.config)).parse(*texts))
