@@ -298,6 +298,13 @@ def test_a_device_that_is_not_here_is_refused_before_any_training(device: Any, m
     task.fit(1)
 
 
+def test_the_device_auto_is_a_gpu_where_there_is_one() -> None:
+    task = PPO("CartPole-v1", device="auto")
+    gpu = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    assert task.device == torch.device(gpu)
+    assert task.uid == PPO("CartPole-v1").uid  # the device is no part of the identity
+
+
 @pytest.mark.parametrize("env", ["CartPol-v1", "CartPole-v77", "nowhere:Thing-v0"])
 def test_an_unknown_environment_is_refused_by_name(env: str) -> None:
     with pytest.raises(TaskError, match=env.rpartition(":")[0] or env):
@@ -641,6 +648,7 @@ FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "seed": (lambda state: state["identity"].update(seed=9), "seed is 9"),
     "gamma": (lambda state: state["identity"]["hyperparameters"].update(gamma=0.5), "hyperparameters.gamma is 0.5"),
     "structure": (lambda state: state.update(structure="[]"), "another structure"),
+    "identity": (lambda state: state.update(identity="ppo"), "a state's identity must be a mapping, but got ppo"),
     "no format": (drop("format"), "lacks format"),
     "no identity": (drop("identity"), "lacks identity"),
     "no learner": (drop("learner"), "lacks learner"),
@@ -658,6 +666,10 @@ FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "other env": (lambda state: state["learner"]["envs"].update(env="{}"), "cannot be loaded into"),
     "mode": (lambda state: state["learner"]["envs"].update(mode="replay"), "mode"),
+    "form of envs": (
+        lambda state: state["learner"]["envs"].update(elapsed=3),
+        "the state of CartPole-v1 has another form",
+    ),
 }
 
 

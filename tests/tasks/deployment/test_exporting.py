@@ -14,6 +14,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from rekindle import DQN, PPO, SAC, SVPG, Task
+from rekindle.tasks import load
 from rekindle.tasks.deployment.exporting import ExportError, _action, _named, _vector
 from rekindle.tasks.envs import spaces_of
 from test_acting import MEMORY, OFF, ON, env_of
@@ -129,6 +130,8 @@ def test_what_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ExportError, match=r"pip install 'rekindle\[onnx\]'"):
         task.export_policy(tmp_path / "policy.onnx")
+    with pytest.raises(ExportError, match=r"Surrogate has no environment to act in; export it as \.safetensors"):
+        load("surrogate")(None).init().export_policy(tmp_path / "policy.pt")
     assert list(tmp_path.iterdir()) == []
 
 
