@@ -160,6 +160,12 @@ def test_a_name_of_another_library_is_answered_with_ours(name: str, answer: str)
             ask()
 
 
+@pytest.mark.parametrize("name", ["device", "seed", "demo_path"])
+def test_what_init_does_not_take_is_an_argument_of_the_task(name: str) -> None:
+    with pytest.raises(SpaceError, match=rf"{name}'; that is .*an argument of the task \(--\w+\)"):
+        PPO("CartPole-v1").init(**{name: 1})
+
+
 def test_every_synonym_is_of_a_hyperparameter() -> None:
     known = {path for each in names() for path in load(each).learner.hyperparameters.flat()}
     assert {path for paths in SYNONYMS.values() for path in paths} <= known

@@ -14,9 +14,10 @@ from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
 from rekindle.studies.engine.json_views import study_json
-from rekindle.studies.report import what_mattered
+from rekindle.studies.report import figures, what_mattered
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.drawing import escape
+from rekindle.studies.report.matplotlib_figures import figure_of
 from rekindle.studies.report.page import page
 from rekindle.studies.report.pictures import save
 from rekindle.studies.report.timeline import timeline
@@ -222,6 +223,12 @@ def test_each_picture_is_drawn(studies: Store, tmp_path: Path, picture: str) -> 
     save(figure, tmp_path / "1.svg")
     text = (tmp_path / "1.svg").read_text(encoding="utf-8")
     assert text.count("<path") > 10
+
+
+def test_several_drawings_stand_in_rows_without_empty_frames(studies: Store) -> None:
+    drawing = figures.curves(report_json(studies, "halved"))
+    assert drawing is not None
+    assert [len(figure_of([drawing] * count).axes) for count in (1, 2, 4)] == [1, 2, 4]
 
 
 def test_a_picture_has_the_numbers_of_the_report(studies: Store) -> None:

@@ -166,13 +166,13 @@ def test_any_number_of_workers_confirms_the_same(sqlite_url: str, tmp_path: Any)
 def test_the_command_resumes_and_prints_the_answer(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     searched(sqlite_url, noisy())
     command = ["confirm", "s", "--top", "2", "--seeds", "4", "--workers", "1", "--storage", sqlite_url]
+    assert main([*command, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)  # how far it is, it tells elsewhere
+    assert answer["state"] == "complete"
     assert main(command) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "on seeds that its search has not used: return" in said
     assert "with 95% confidence between" in said
-    assert main([*command, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["state"] == "complete"
     assert f"It took {answer['cost']['trainings']} trainings" in said
     assert main(["trials", "s", "--storage", sqlite_url, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["confirmation"]["winner"] == answer["winner"]

@@ -33,7 +33,12 @@ CASES = [
     (sb3.PPO, "CnnPolicy", "own_envs:PictureWalk-v0", {}),
     (sb3.A2C, "MlpPolicy", "Acrobot-v1", {}),
     (sb3.DQN, "MlpPolicy", "CartPole-v1", {"buffer_size": 10}),
-    (sb3.SAC, "MlpPolicy", "Pendulum-v1", {"buffer_size": 10, "policy_kwargs": {"net_arch": [32, 32]}}),
+    (
+        sb3.SAC,
+        "MlpPolicy",
+        "Pendulum-v1",
+        {"buffer_size": 10, "policy_kwargs": {"net_arch": [32, 32], "activation_fn": torch.nn.Tanh}},
+    ),
 ]
 
 

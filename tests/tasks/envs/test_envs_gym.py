@@ -8,7 +8,9 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import ClassVar
 
+import gymnasium as gym
 import mujoco
 import numpy as np
 import nursery
@@ -163,6 +165,31 @@ def test_the_self_test_finds_the_way(name: str) -> None:
 def test_sticky_actions_and_frames_skipped_at_random_are_no_part_of_an_emulator_s_state(id: str) -> None:
     restore = self_test(EnvSpec(id, {"obs_type": "ram"}))
     assert (restore.mode, restore.exact) == ("replay", True)
+
+
+class Counted(gym.Wrapper):  # type: ignore[type-arg]
+    """An environment that is open until it is closed."""
+
+    open: ClassVar[set[int]] = set()
+
+    def __init__(self, env: gym.Env) -> None:  # type: ignore[type-arg]
+        super().__init__(env)
+        self.open.add(id(self))
+
+    def close(self) -> None:
+        self.open.discard(id(self))
+        super().close()
+
+
+def test_environments_that_are_replaced_are_closed() -> None:
+    wrappers = [{"entry_point": f"{__name__}:Counted"}]
+    spec = EnvSpec("Pendulum-v1", wrappers=wrappers, parameters={"kwargs.g": {"uniform": [5, 10]}}, max_episode_steps=4)
+    envs = make_envs(spec, [1], 2)
+    for k in range(13):
+        envs.step(choose(envs, k, [1]))
+    assert len(Counted.open) == 2
+    envs.close()
+    assert not Counted.open
 
 
 def test_an_environment_that_ignores_its_seed_is_labelled_not_exact() -> None:
