@@ -141,7 +141,7 @@ class VectorEntryPoint:
 
 
 def _imported(spec: EnvSpec, name: str) -> str:
-    """Import the module that an id may begin with, which registers it; return the id without it."""
+    """Import the module that an id begins with; return the rest."""
     module, _, own = name.rpartition(":")
     try:
         if module:
@@ -154,7 +154,7 @@ def _imported(spec: EnvSpec, name: str) -> str:
 
 
 def rows(obs: Any, which: Any) -> Any:
-    """Return the observation of one environment by its index, or those of a mask, in the form of the space."""
+    """Return the observations of a mask, or one by its index."""
     if isinstance(obs, Mapping):
         return {name: rows(part, which) for name, part in obs.items()}
     if isinstance(obs, tuple):
