@@ -12,9 +12,12 @@ import pytest
 import rekindle
 from rekindle.studies.analysis.comparing import compare
 from rekindle.studies.analysis.sources import BadSource
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
+from rekindle.studies.study.objectives import objective_options
 from rekindle.tasks.algorithms.surrogate import Surrogate
 from rliable import metrics
+from studying import surrogate
 
 OPTIONS: dict[str, Any] = {"epochs": 3, "scheduler": "none", "sampler": "random", "progress": False}
 NOISY = {"noise": 3.0}
@@ -34,6 +37,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     ):
         env = more.pop("env", None)
         rekindle.tune(Surrogate, env, storage=store, study=name, fixed=NOISY, **OPTIONS, **more)
+    start_study(store, "fresh", surrogate())
+    start_study(store, "both", surrogate(options=objective_options(["return", "env_steps:minimize"])))
     return store
 
 
@@ -58,7 +63,6 @@ def test_the_numbers_are_rliables(tmp_path: Path) -> None:
     assert result["profiles"]["sides"]["here"]["fraction"][-1] in (0.0, pytest.approx(0.1))
 
 
-@pytest.mark.slow
 def test_a_study_gives_the_seeds_of_its_best_configuration_until_it_is_confirmed(store: Store) -> None:
     study = rekindle.Study("one", store)
     assert study.best is not None
@@ -122,12 +126,20 @@ def test_the_command_prints_what_its_json_says(store: Store, cli: Callable[..., 
         (["two", "{}/empty.csv"], "must have a column return or score, but has steps, reward; rename one"),
         (["two", "{}/none.csv"], "must be a CSV file with a header, but: .*No such file"),
         (["two", "{}/none.npz"], "must be an evaluations.npz of Stable-Baselines3"),
+        (["two", "{}/flat.npz"], r"results are \(evaluations, episodes\), at least one, but they are \(3,\)"),
+        (["two", "{}/inf.npz"], "the last evaluation has a result that is not finite; leave this run out"),
+        (["two", "{}/head.csv"], "must have at least one result in the column return, but has none; leave it out"),
+        (["two", "fresh"], "a comparison needs results, but study fresh has none yet; train it, or leave it out"),
+        (["two", "both"], "by one objective, but both has return, env_steps; compare studies of one"),
     ],
 )
 def test_what_cannot_be_compared_is_told(tmp_path: Path, store: Store, sources: list[str], message: str) -> None:
     (tmp_path / "nan.csv").write_text("return\n1\nnan\n2\n")
     (tmp_path / "short.csv").write_text("return\n1\n")
     (tmp_path / "empty.csv").write_text("steps,reward\n1,2\n")
+    (tmp_path / "head.csv").write_text("return\n")
+    np.savez(tmp_path / "flat.npz", results=np.zeros(3))
+    np.savez(tmp_path / "inf.npz", results=np.array([[1.0, 2.0], [3.0, np.inf]]))
     with pytest.raises(BadSource, match=message):
         compare(store, [source.format(tmp_path) for source in sources])
 
