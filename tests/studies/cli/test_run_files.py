@@ -87,7 +87,6 @@ def test_a_file_is_the_command_line_and_what_is_typed_wins(file: str, sqlite_url
     assert other["hyperparameters"]["max_grad_norm"] is None
 
 
-@pytest.mark.slow
 def test_what_is_written_alone_trains_the_same(file: str, sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
     saved, shown = tmp_path / "saved.toml", tmp_path / "shown.toml"
     first = train(cli, file, "--set", "gamma=0.9", "--storage", sqlite_url, "--save-config", str(saved))

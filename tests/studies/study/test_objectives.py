@@ -69,7 +69,6 @@ def test_objectives_have_directions() -> None:
     assert objectives_of(tiny()) == {"return": "maximize"}
 
 
-@pytest.mark.slow
 def test_another_aggregate_of_the_episodes_can_be_sought(sqlite_url: str) -> None:
     config = tiny(trials=1, options=objective_options(["return_median", "return_top_quartile"]))
     run(sqlite_url, config)
