@@ -112,6 +112,29 @@ def test_the_command_prints_what_its_json_says(store: Store, cli: Callable[..., 
     assert (status, "must be written ENV=LOW:HIGH" in errors) == (2, True)
 
 
+def test_the_command_warns_of_what_flatters_or_is_left_out(
+    store: Store, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    here, there = table(tmp_path / "here.csv", HERE), tmp_path / "there.csv"
+    there.write_text("env,score\n" + "".join(f"A,{n}\n" for n in range(5)) + "".join(f"B,{n}\n" for n in range(3)))
+    status, out, errors = cli("compare", here, str(there))
+    text = " ".join(out.split())
+    assert status == 0, errors
+    assert "0 and 1 are the worst and the best run of any side; --scale ENV=LOW:HIGH names others." in text
+    assert "Environments have different numbers of runs; of there, only the first ones count." in text
+    assert "flatters" not in text
+    scales = ["--scale", "A=0:4", "--scale", "B=0:2"]
+    result = json.loads(cli("compare", here, str(there), *scales, "--json")[1])
+    assert result["sides"][1]["mean"]["estimate"] == pytest.approx(0.375)  # of 0, 1, 2 quarters and 0, 1, 2 halves
+    twice = cli("compare", here, str(there), *scales, "--scale", "A=0:1")
+    assert (twice[0], "'A=0:1' is given twice" in twice[2]) == (2, True)
+    where = ("--storage", str(store.database.url))
+    rekindle.tune(Surrogate, storage=store, study="longer", fixed=NOISY, seeds=3, trials=1, **{**OPTIONS, "epochs": 4})
+    assert "The studies trained differently long: 3, 4 epochs." in " ".join(
+        cli("compare", "two", "longer", *where)[1].split()
+    )
+
+
 @pytest.mark.parametrize(
     ("sources", "message"),
     [

@@ -11,7 +11,7 @@ import pytest
 from gated import Gate
 from rekindle.studies import Study
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configs import make_config
+from rekindle.studies.engine.configs import make_config, make_population
 from rekindle.studies.engine.confirming import confirmation_config, confirmation_json, confirmation_name, verdict
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.schedulers.confirming import Confirmation, Standing, standing
@@ -82,6 +82,17 @@ def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> 
     assert (
         "The search found nothing better than the defaults. A training of it beats a training of the runner-up" in text
     )
+
+
+def test_a_verdict_says_what_is_missing() -> None:
+    cost = {"trainings": 1200, "epochs": 3600}
+    told: dict[str, Any] = {"state": "running", "cost": cost, "study": "s", "winner": None, "candidates": []}
+    spent = "It took 1,200 trainings, 3,600 epochs."
+    assert verdict(told) == f"The confirmation is not complete; `rekindle confirm s` resumes it. {spent}"
+    failed = {"trial": 3, "defaults": False, "claim": 500.0, "estimate": None}
+    for winner in (None, 0):
+        text = verdict(told | {"state": "complete", "winner": winner, "candidates": [failed]})
+        assert text == f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
 
 
 def test_equal_results_of_all_seeds_are_no_certainty() -> None:
@@ -215,6 +226,10 @@ def test_populations_fronts_and_confirmations_are_refused(sqlite_url: str) -> No
         start_study(store, "front", front)
         with pytest.raises(BadConfig, match="ranks by one objective, but front has return, model_size"):
             confirmation_config(store, "front")
+        population = make_population(load("ppo"), "CartPole-v1", epochs=4)
+        start_study(store, "bred", population)
+        with pytest.raises(BadConfig, match=r"those of bred change while it trains \(pbt\); `rekindle replay UID`"):
+            confirmation_config(store, "bred")
         start_study(store, "s", noisy())
         assert Worker(store, "s").run()
         with pytest.raises(BadConfig, match="--top must be at least 1, the best configuration alone, but got 0"):
