@@ -20,8 +20,10 @@ from rekindle import PPO
 from rekindle.tasks.checkpoint import state
 from rekindle.tasks.envs import Envs, EnvSpec, EnvSpecError, make_envs, spaces_of
 from rekindle.tasks.envs.base.encode import Actions
+from rekindle.tasks.envs.gym import snapshot
 from rekindle.tasks.envs.gym.backend import InProcess
 from rekindle.tasks.envs.gym.envs import GymEnvs, reset_seed
+from rekindle.tasks.envs.gym.make import make_env
 from rekindle.tasks.envs.gym.selftest import Restore, self_test
 from rekindle.tasks.errors import Diverged, EnvironmentFailed, StateMismatch, UnsupportedSpace
 from rekindle.tasks.rng import streams
@@ -158,6 +160,27 @@ def test_the_self_test_finds_the_way(name: str) -> None:
     assert envs.member_state(0)["mode"] == mode
     assert envs.member_state(0)["exact"] is True
     envs.close()
+
+
+def test_an_emulator_s_state_leads_to_the_same_frames_in_another() -> None:
+    kwargs = {"obs_type": "ram", "repeat_action_probability": 0.0}
+    spec = EnvSpec("ALE/Pong-v5", kwargs)
+    one, other = make_env(spec), make_env(spec)
+    assert snapshot.has_snapshot(one)
+    assert not snapshot.has_snapshot(make_env(EnvSpec("ALE/Pong-v5", {**kwargs, "repeat_action_probability": 0.25})))
+    one.reset(seed=1)
+    for action in (2, 3, 2, 0):
+        one.step(action)
+    states = snapshot.from_tree(snapshot.to_tree([snapshot.take(one), snapshot.take(one)[:-4]]))
+    assert [len(state) for state in states] == [len(snapshot.take(one)), len(snapshot.take(one)) - 4]
+    other.reset(seed=2)
+    snapshot.put(other, states[0], 4)
+    for action in (2, 0, 3, 3, 2):
+        (expected, *rest), (found, *others) = one.step(action), other.step(action)
+        np.testing.assert_array_equal(found, expected)
+        assert others[:3] == rest[:3]
+    for env in (one, other):
+        env.close()
 
 
 @pytest.mark.slow
