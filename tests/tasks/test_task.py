@@ -24,6 +24,7 @@ from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent, StateMismatch, Ta
 from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.checkpoint.state import copy, difference, pack
 from rekindle.tasks.errors import Diverged, NotInitialized, Stopped
+from rekindle.tasks.registry import task_of
 
 SMALL: dict[str, Any] = {
     "num_steps": 16,
@@ -695,6 +696,23 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(name: str) -> 
     assert task.history == history
     task.fit(2)
     assert task.digest == reference(2).digest
+
+
+def test_another_version_of_a_task_is_not_continued() -> None:
+    identity = make().identity.to_json()
+    assert task_of(identity).uid == make().uid
+    with pytest.raises(
+        StateMismatch, match=r"the version that it began with, ppo 99, but \d+ is installed; use the Rek"
+    ):
+        task_of({**identity, "version": 99})
+
+
+def test_members_of_a_learner_are_at_the_same_point() -> None:
+    one, other = reference(1), reference(2)
+    learner = one.build_learner([make(), make(seed=2)])
+    learner.load_member(0, one.state_dict()["learner"])
+    with pytest.raises(StateMismatch, match=r"members must be at the same point, but got \d+ and \d+ env_steps"):
+        learner.load_member(1, other.state_dict()["learner"])
 
 
 @pytest.mark.parametrize("state", [{}, {"format": 1}, {"format": 1, "identity": {}, "structure": "", "learner": {}}])

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from rekindle import A2C, PPO, SVPG, Cohort
+from rekindle import A2C, PPO, SVPG, Cohort, EnvSpec
 from rekindle.tasks import load
 from rekindle.tasks.algorithms.svpg import SVPGPPO, SVPGPPO2, SVPGLearner, kernel, stein_gradient
 from rekindle.tasks.checkpoint.state import difference
-from rekindle.tasks.errors import StateMismatch, UnsupportedSpace
+from rekindle.tasks.errors import Diverged, StateMismatch, UnsupportedSpace
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from torch import Tensor
 
@@ -240,6 +240,23 @@ def test_a_particle_of_another_point_or_structure_is_refused_and_changes_nothing
         task.load_particle(3, task.particle_state(0))
     assert task.digest == digest
     task.fit(2)
+
+
+def test_particles_that_wait_for_whole_episodes_resume_exactly() -> None:
+    small = {"num_particles": 2, "num_envs": 2, "epoch_steps": 128, "num_steps": 16, "min_steps": 60}
+    whole, begun, resumed = (SVPG("CartPole-v1", seed=1).init(**small) for _ in range(3))
+    whole.fit(3)
+    begun.fit(1)
+    resumed.load_state_dict(begun.state_dict())
+    resumed.fit(3)
+    assert resumed.digest == whole.digest
+
+
+def test_a_fault_of_a_particle_s_environment_is_named() -> None:
+    env = EnvSpec("own_envs:Faulty-v0", {"what": "reward", "at": 5})
+    task = SVPG(env, seed=1).init(num_particles=2, num_envs=2, epoch_steps=32, num_steps=8)
+    with pytest.raises(Diverged, match=r"Faulty-v0 gave a reward that is not finite at step 5 .*; mend it"):
+        task.fit(1)
 
 
 def test_a_state_has_every_particle() -> None:

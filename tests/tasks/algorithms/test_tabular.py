@@ -103,6 +103,13 @@ def test_the_content_of_the_table_is_part_of_the_identity(write: Write) -> None:
         task.fit(1)
 
 
+def test_training_ends_where_the_table_ends(write: Write) -> None:
+    task = Tabular(write()).init(lr=0.1)
+    with pytest.raises(EnvSpecError, match=r"table\.npz has 3 epochs and no more; train at most so many"):
+        task.fit(4)
+    assert task.epochs == 3
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

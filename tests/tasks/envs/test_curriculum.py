@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from rekindle import A2C, Cohort, EnvSpec
@@ -103,6 +104,19 @@ def test_a_parameter_that_the_environment_ignores_is_refused() -> None:
     with pytest.raises(EnvSpecError, match=r"reset reads, but it does not read 'gravity'; .* named 'kwargs.gravity'"):
         make_envs(EnvSpec("CartPole-v1", parameters={"gravity": 5.0, "low": -0.01}), [0], 1)
     make_envs(EnvSpec("CartPole-v1", parameters={"low": -0.01, "high": 0.01}), [0], 1)
+
+
+class Curious(gym.Wrapper):  # type: ignore[type-arg]
+    """Reads all options of a reset, whatever their names."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.last = dict(options or {})
+        return super().reset(seed=seed)
+
+
+def test_an_environment_that_reads_all_options_ignores_none() -> None:
+    wrappers = [{"entry_point": f"{__name__}:Curious"}]
+    make_envs(EnvSpec("CartPole-v1", wrappers=wrappers, parameters={"gravity": 5.0}), [0], 1).close()
 
 
 def test_arguments_of_the_constructor_are_drawn_for_each_episode() -> None:

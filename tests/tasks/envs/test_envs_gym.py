@@ -8,7 +8,7 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import mujoco
@@ -24,7 +24,7 @@ from rekindle.tasks.envs.gym import snapshot
 from rekindle.tasks.envs.gym.backend import InProcess
 from rekindle.tasks.envs.gym.envs import GymEnvs, reset_seed
 from rekindle.tasks.envs.gym.make import make_env
-from rekindle.tasks.envs.gym.selftest import Restore, self_test
+from rekindle.tasks.envs.gym.selftest import PARTS, Restore, _difference, self_test
 from rekindle.tasks.errors import Diverged, EnvironmentFailed, StateMismatch, UnsupportedSpace
 from rekindle.tasks.rng import streams
 from support_path import SUPPORT
@@ -433,6 +433,23 @@ def test_the_self_test_is_deterministic_and_leaves_global_random_state_alone() -
     assert torch.equal(torch_before, torch.get_rng_state())
 
 
+def test_a_replay_ends_with_its_episode() -> None:
+    backend = InProcess(EnvSpec("own_envs:BoxWalk-v0", max_episode_steps=9), 1)
+    first = backend.begin([0], [3], [None], False)
+    [last] = backend.replay([0], [np.ones((9, 2), np.float32)])
+    backend.begin([0], [3], [None], False)
+    [longer] = backend.replay([0], [np.ones((20, 2), np.float32)])
+    np.testing.assert_array_equal(longer, last)
+    assert not np.array_equal(last, first[0])
+    backend.close()
+
+
+def test_episodes_of_different_lengths_differ_in_that() -> None:
+    record: Any = ("the same",) * len(PARTS)
+    assert _difference([record] * 3, [record] * 3) is None
+    assert _difference([record] * 3, [record] * 4) == "the length of the episode (2 steps)"
+
+
 def test_an_environment_that_cannot_be_made_or_seeded_is_named() -> None:
     with pytest.raises(EnvSpecError, match=r"Seedless-v0: environments have .*reset.* that of Seedless has no seed;"):
         make_envs("own_envs:Seedless-v0", [1], 1)
@@ -442,15 +459,15 @@ def test_an_environment_that_cannot_be_made_or_seeded_is_named() -> None:
         make_envs(EnvSpec("own_envs:Faulty-v0", {"what": "file"}), [1], 1)
 
 
-@pytest.mark.parametrize("what", ["observation", "reward"])
-def test_a_number_that_is_not_finite_is_blamed_on_the_environment(what: str) -> None:
-    task = PPO(EnvSpec("own_envs:Faulty-v0", {"what": what, "at": 5})).init(
+@pytest.mark.parametrize(
+    ("what", "at", "when"), [("observation", 5, "step 5"), ("reward", 5, "step 5"), ("observation", 0, "the reset")]
+)
+def test_a_number_that_is_not_finite_is_blamed_on_the_environment(what: str, at: int, when: str) -> None:
+    task = PPO(EnvSpec("own_envs:Faulty-v0", {"what": what, "at": at})).init(
         num_steps=8, num_envs=2, num_minibatches=1, update_epochs=1, epoch_steps=16, model={"width": 8, "layers": 1}
     )
-    where = (
-        r"own_envs:Faulty-v0 gave an? {} that is not finite at step 5 of episode 0 of its environment 0 \(seed \d+\)"
-    )
-    with pytest.raises(Diverged, match=where.format(what) + "; mend it"):
+    where = rf"an? {what} that is not finite at {when} of episode 0 of its environment 0 \(seed \d+\); mend it"
+    with pytest.raises(Diverged, match=f"own_envs:Faulty-v0 gave {where}"):
         task.fit(1)
 
 
