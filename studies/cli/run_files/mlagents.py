@@ -140,7 +140,7 @@ def _sees_images(trainer: str, env: str) -> bool:
 
 
 class _Settings:
-    """Settings of a behavior by path, and the names of hyperparameters that those taken became."""
+    """Settings of a behavior by path, and the hyperparameters they became."""
 
     def __init__(self, flat: Mapping[str, Any]):
         self.flat = flat
@@ -158,7 +158,7 @@ class _Settings:
 
 
 def _hyperparameters(trainer: str, flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """Return the hyperparameters by name, and the paths they come from, with a name if they are one."""
+    """Return the hyperparameters, and the name that each used path became."""
     settings = _Settings(flat)
     values = {name: flat[path] for path, name in DIRECT.items() if path in flat}
     values |= _rollouts_of_ppo(settings) if trainer == "ppo" else _memory_of_sac(settings)
