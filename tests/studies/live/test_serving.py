@@ -111,10 +111,14 @@ def test_the_command_serves_until_ctrl_c(storage: Store, cli: Callable[..., Any]
                 answers.append(page.status)
         os.kill(os.getpid(), signal.SIGINT)
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
     thread = threading.Thread(target=look)
-    thread.start()
-    status, out, _ = cli("serve", "--storage", storage.url, "--port", str(port), *form)
-    thread.join()
+    try:
+        thread.start()
+        status, out, _ = cli("serve", "--storage", storage.url, "--port", str(port), *form)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (status, answers) == (0, [200])
     url = f"http://127.0.0.1:{port}/"
     if form:
