@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..engine.study_rows import StudyRows
@@ -60,7 +60,7 @@ class Point:
 
     epoch: int
     time: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float]
 
 
 class Curves:

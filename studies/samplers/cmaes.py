@@ -65,7 +65,6 @@ class CMAES(BaseSampler):
             # Only the order counts to CMA-ES: of more epochs before of fewer, and among equals by score.
             ranked = sorted(population, key=lambda each: (each.last_step or 0, each.value, -each.number), reverse=True)
             optimizer.tell([(cube.transform(each.params), float(rank)) for rank, each in enumerate(ranked)])
-        optimizer.reseed_rng(self.seed)
         return cube.untransform(optimizer.ask())
 
     def sample_independent(

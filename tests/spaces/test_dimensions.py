@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -286,3 +287,11 @@ def test_a_list_that_is_handed_out_is_not_the_dimensions_own() -> None:
     dimension.check([1, 2], "x").append(9)  # type: ignore[union-attr]
     dimension.at(0).append(9)  # type: ignore[union-attr]
     assert dimension.check([1, 2], "x") == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("length", "shown"), [(76, "'" + 76 * "x" + "'"), (78, "'" + 78 * "x" + "'"), (79, "'" + 76 * "x" + "...")]
+)
+def test_a_message_shows_the_beginning_of_a_long_value(length: int, shown: str) -> None:
+    with pytest.raises(WrongType, match=rf"not {re.escape(shown)} \(str\)"):
+        real(0, 1, default=0).check(length * "x", "lr")

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import rekindle
 from rekindle.spaces import unflatten
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import StudyMismatch, UnknownStudy
 from rekindle.studies.storage.store import Store
-from studying import TINY, bits, tiny, undisturbed
+from studying import TINY, bits, surrogate, tiny, undisturbed
 
 OPTIONS: dict[str, Any] = {"trials": 4, "generation": 2, "cohort": 2, "study": "s", "epochs": (1, 4, 2), "fixed": TINY}
 
@@ -61,6 +62,16 @@ def test_the_results_are_a_table(study: rekindle.Study, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="needs pandas, which is not installed: pip install pandas"):
         study.dataframe()
+
+
+def test_a_study_can_be_pasted_back_and_begins_without_a_best(study: rekindle.Study, sqlite_url: str) -> None:
+    again = eval(repr(study), {"Study": rekindle.Study})
+    assert (again.name, [each.uid for each in again.trials]) == (study.name, [each.uid for each in study.trials])
+    assert study.front == [study.best]
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate())
+        fresh = rekindle.Study("s", store)
+        assert (fresh.best, fresh.front, "best" in fresh._repr_html_()) == (None, [], False)
 
 
 def test_callbacks_see_each_result_and_may_stop_a_study(sqlite_url: str) -> None:

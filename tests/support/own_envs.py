@@ -312,6 +312,7 @@ class Faulty(Walk):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.steps = 0
         obs, info = super().reset(seed=seed, options=options)
+        obs = obs * np.nan if (self.what, self.at) == ("observation", 0) else obs
         return obs[:1] if self.what == "shape" else obs, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

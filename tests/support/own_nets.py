@@ -59,5 +59,16 @@ class Counting(nn.Module):
         return obs
 
 
+class Double(Flat):
+    """A parameter in double precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+
+number = 3
+
+
 def no_module() -> str:
     return "a text"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,23 @@ def records(path: Path) -> Iterator[Any]:
             parts = b""
 
 
+def ended(path: Path) -> list[Any]:
+    """The records of an offline run, whose end W&B's own process may write a little later than it says."""
+    deadline = time.monotonic() + 60
+    while True:
+        found = [*records(path)]
+        if any(record.HasField("exit") for record in found):
+            return found
+        assert time.monotonic() < deadline, path
+        time.sleep(0.02)
+
+
 def of_wandb(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """The rows of each run, by name."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
-        name, ended = "", False
-        for record in records(path):
+        name = ""
+        for record in ended(path):
             if record.HasField("run"):
                 name = name or record.run.display_name
                 assert runs.setdefault(name, []) == []
@@ -84,8 +96,6 @@ def of_wandb(folder: Path) -> dict[str, list[dict[str, Any]]]:
             if record.HasField("history"):
                 items = record.history.item
                 runs[name].append({item.key or item.nested_key[0]: json.loads(item.value_json) for item in items})
-            ended = ended or record.HasField("exit")
-        assert ended, path
     return runs
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rekindle import A2C, DQN, PPO, SAC, SVPG, Cohort, EnvSpec
-from rekindle.tasks import Task
+from rekindle.tasks import Task, evaluation
 from rekindle.tasks.evaluation import evaluate_episodes, evaluation_keys
 
 SMALL: dict[str, Any] = {"num_steps": 8, "num_envs": 4, "epoch_steps": 64, "model": {"width": 16}}
@@ -106,6 +106,13 @@ def test_an_episode_counts_once_whether_it_is_terminated_or_truncated(length: in
     assert evaluate_episodes(learner, 3).tolist() == [[value] * 3]
     assert evaluate_episodes(learner, 3).tolist() == [[value] * 3]
     assert (learner.envs.obs == began).all()
+
+
+def test_an_episode_that_does_not_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "EVALUATION_STEPS", 4)
+    task = PPO(EnvSpec("fakes:Corridor-v0", {"length": 10**6})).init(**SMALL)
+    task.member_ref().learner.actor = lambda *_, **__: lambda obs: np.ones(obs.shape[:2], np.int64)  # type: ignore[method-assign]
+    assert task.returns(2) == [1 + 2 + 3 + 4] * 2
 
 
 def test_a_policy_is_evaluated_in_another_environment() -> None:

@@ -24,6 +24,7 @@ from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent, StateMismatch, Ta
 from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.checkpoint.state import copy, difference, pack
 from rekindle.tasks.errors import Diverged, NotInitialized, Stopped
+from rekindle.tasks.registry import task_of
 
 SMALL: dict[str, Any] = {
     "num_steps": 16,
@@ -158,6 +159,12 @@ def test_a_name_of_another_library_is_answered_with_ours(name: str, answer: str)
     for ask in (lambda: PPO("CartPole-v1").init(**{name: 1}), lambda: PPO("CartPole-v1", **{name: 1})):
         with pytest.raises(SpaceError, match=f"{name}'.*{answer}"):
             ask()
+
+
+@pytest.mark.parametrize("name", ["device", "seed", "demo_path"])
+def test_what_init_does_not_take_is_an_argument_of_the_task(name: str) -> None:
+    with pytest.raises(SpaceError, match=rf"{name}'; that is .*an argument of the task \(--\w+\)"):
+        PPO("CartPole-v1").init(**{name: 1})
 
 
 def test_every_synonym_is_of_a_hyperparameter() -> None:
@@ -306,6 +313,13 @@ def test_a_device_that_is_not_here_is_refused_before_any_training(device: Any, m
     with pytest.raises(ValueError, match=message.replace("ppo: ", r"ppo on CartPole-v1, seed 1 \(.{8}\): ")):
         task.set_device(device)
     task.fit(1)
+
+
+def test_the_device_auto_is_a_gpu_where_there_is_one() -> None:
+    task = PPO("CartPole-v1", device="auto")
+    gpu = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    assert task.device == torch.device(gpu)
+    assert task.uid == PPO("CartPole-v1").uid  # the device is no part of the identity
 
 
 @pytest.mark.parametrize("env", ["CartPol-v1", "CartPole-v77", "nowhere:Thing-v0"])
@@ -653,6 +667,7 @@ FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "seed": (lambda state: state["identity"].update(seed=9), "seed is 9"),
     "gamma": (lambda state: state["identity"]["hyperparameters"].update(gamma=0.5), "hyperparameters.gamma is 0.5"),
     "structure": (lambda state: state.update(structure="[]"), "another structure"),
+    "identity": (lambda state: state.update(identity="ppo"), "a state's identity must be a mapping, but got ppo"),
     "no format": (drop("format"), "lacks format"),
     "no identity": (drop("identity"), "lacks identity"),
     "no learner": (drop("learner"), "lacks learner"),
@@ -670,6 +685,10 @@ FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "other env": (lambda state: state["learner"]["envs"].update(env="{}"), "cannot be loaded into"),
     "mode": (lambda state: state["learner"]["envs"].update(mode="replay"), "mode"),
+    "form of envs": (
+        lambda state: state["learner"]["envs"].update(elapsed=3),
+        "the state of CartPole-v1 has another form",
+    ),
 }
 
 
@@ -689,6 +708,23 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(name: str) -> 
     assert task.history == history
     task.fit(2)
     assert task.digest == reference(2).digest
+
+
+def test_another_version_of_a_task_is_not_continued() -> None:
+    identity = make().identity.to_json()
+    assert task_of(identity).uid == make().uid
+    with pytest.raises(
+        StateMismatch, match=r"the version that it began with, ppo 99, but \d+ is installed; use the Rek"
+    ):
+        task_of({**identity, "version": 99})
+
+
+def test_members_of_a_learner_are_at_the_same_point() -> None:
+    one, other = reference(1), reference(2)
+    learner = one.build_learner([make(), make(seed=2)])
+    learner.load_member(0, one.state_dict()["learner"])
+    with pytest.raises(StateMismatch, match=r"members must be at the same point, but got \d+ and \d+ env_steps"):
+        learner.load_member(1, other.state_dict()["learner"])
 
 
 @pytest.mark.parametrize("state", [{}, {"format": 1}, {"format": 1, "identity": {}, "structure": "", "learner": {}}])

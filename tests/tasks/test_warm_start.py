@@ -17,7 +17,7 @@ from rekindle.tasks import DQN, PPO, SAC, SVPG, Cohort, StateMismatch, Task
 from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.errors import NotInitialized
 from rekindle.tasks.testing import VariantSuite
-from rekindle.tasks.warm_start import WarmStart
+from rekindle.tasks.warm_start import WarmStart, policy_in, policy_tree
 
 SMALL: dict[str, Any] = {
     "num_steps": 16,
@@ -372,6 +372,16 @@ def test_what_does_not_fit_is_named_before_anything_is_made(
 def test_a_source_of_another_form_is_refused(start: Any, message: str) -> None:
     with pytest.raises(StateMismatch, match=message):
         make(start)
+
+
+def test_a_policy_of_another_format_is_refused(source: PPO) -> None:
+    tree = policy_tree(source.policy())
+    assert policy_in(tree).keys() == source.policy().keys()
+    for wrong in ({"format": 99}, {"policy": [1.0]}):
+        with pytest.raises(
+            StateMismatch, match=r"a policy must have format \d+, but got .*; use the Rekindle that wrote"
+        ):
+            policy_in({**tree, **wrong})
 
 
 @pytest.mark.parametrize("name", ["policy.npz", "policy.npy", "policy.safetensors"])

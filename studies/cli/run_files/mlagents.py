@@ -79,7 +79,7 @@ def convert(path: Path, env: str | None = None, behavior: str | None = None) -> 
         raise ValueError(
             f"the trainers ppo and sac have counterparts, but behavior {name} has trainer_type {trainer!r}"
         )
-    values, used = _hyperparameters(trainer, flat)
+    values, names = _hyperparameters(trainer, flat)
     space = load(trainer).learner.hyperparameters
     unknown = sorted(values.keys() - space.flat().keys())
     values = {each: value for each, value in values.items() if each in space.flat()}
@@ -104,8 +104,8 @@ def convert(path: Path, env: str | None = None, behavior: str | None = None) -> 
     if device := outside.pop("torch_settings.device", None):
         content["device"] = device
     content["hyperparameters"] = values
-    used |= {"max_steps", "keep_checkpoints", "checkpoint_interval"}
-    left = {path: value for path, value in flat.items() if path not in used or DIRECT.get(path) in unknown} | outside
+    names |= dict.fromkeys(("max_steps", "keep_checkpoints", "checkpoint_interval"))
+    left = {path: value for path, value in flat.items() if path not in names or names[path] in unknown} | outside
     return Converted(content, [f"{path}: {value}" for path, value in left.items() if value not in ABSENT])
 
 
@@ -140,14 +140,15 @@ def _sees_images(trainer: str, env: str) -> bool:
 
 
 class _Settings:
-    """Settings of a behavior by path, and which of them were taken."""
+    """Settings of a behavior by path, and the hyperparameters they became."""
 
     def __init__(self, flat: Mapping[str, Any]):
-        self.flat, self.used = flat, set[str]()
+        self.flat = flat
+        self.names: dict[str, str | None] = {path: name for path, name in DIRECT.items() if path in flat}
 
-    def take(self, path: str, default: Any = None) -> Any:
+    def take(self, path: str, default: Any = None, name: str | None = None) -> Any:
         """Return a setting; the default where it is absent or null."""
-        self.used.add(path)
+        self.names[path] = name
         value = self.flat.get(path)
         return default if value is None else value
 
@@ -156,13 +157,13 @@ class _Settings:
         return any(path.startswith(prefix) for path in self.flat)
 
 
-def _hyperparameters(trainer: str, flat: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
-    """Return the hyperparameters by name, and the paths they come from."""
+def _hyperparameters(trainer: str, flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """Return the hyperparameters, and the name that each used path became."""
     settings = _Settings(flat)
     values = {name: flat[path] for path, name in DIRECT.items() if path in flat}
     values |= _rollouts_of_ppo(settings) if trainer == "ppo" else _memory_of_sac(settings)
     values |= _schedules(settings) | _networks(trainer, settings) | _signals(settings)
-    return values, settings.used | {path for path in DIRECT if path in flat}
+    return values, settings.names
 
 
 def _rollouts_of_ppo(settings: _Settings) -> dict[str, Any]:
@@ -190,7 +191,7 @@ def _memory_of_sac(settings: _Settings) -> dict[str, Any]:
 def _schedules(settings: _Settings) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for theirs, ours in SCHEDULES.items():
-        if (kind := settings.take(f"hyperparameters.{theirs}")) is not None:
+        if (kind := settings.take(f"hyperparameters.{theirs}", name=f"{ours}.name")) is not None:
             values[f"{ours}.name"] = kind
             if kind == "linear" and "max_steps" in settings.flat:
                 values[f"{ours}.horizon"] = int(settings.flat["max_steps"])
@@ -201,8 +202,9 @@ def _networks(trainer: str, settings: _Settings) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if encoder := settings.take("network_settings.vis_encode_type"):
         values["model.encoder"] = ENCODERS.get(encoder, encoder)
-    if settings.take("network_settings.goal_conditioning_type") == "hyper":
-        values["model.goal_conditioning"] = "hyper"
+    goal = "model.goal_conditioning"
+    if settings.take("network_settings.goal_conditioning_type", name=goal) == "hyper":
+        values[goal] = "hyper"
     if settings.have("network_settings.memory."):
         values["model.memory"] = "lstm"
         if trainer == "sac" and (length := settings.take("network_settings.memory.sequence_length")) is not None:
@@ -217,7 +219,7 @@ def _signals(settings: _Settings) -> dict[str, Any]:
             values[f"{ours}.use"] = True
         for key, name in OF_SIGNAL.items():
             if (path := f"reward_signals.{theirs}.{key}") in settings.flat:
-                values[f"{ours}.{name}"] = settings.take(path)
+                values[f"{ours}.{name}"] = settings.take(path, name=f"{ours}.{name}")
     if settings.have("behavioral_cloning."):
         values["cloning.use"] = True
     return values

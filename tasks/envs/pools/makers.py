@@ -96,9 +96,11 @@ class VectorEntryPoint:
 
     def __init__(self, spec: EnvSpec, name: str, seeds: Sequence[int], threads: int) -> None:
         more: dict[str, Any] = dict(spec.kwargs)
-        if name.startswith("ALE/"):
+        self.is_atari = name.startswith("ALE/")
+        if self.is_atari:
             register_atari(spec)
             more["num_threads"] = threads
+        name = _imported(spec, name)
         if gym.spec(name).vector_entry_point is None:
             raise EnvSpecError(f"{spec.id}: {name} has no vector entry point; use {name}, by several processes if slow")
         if spec.max_episode_steps is not None:
@@ -120,8 +122,15 @@ class VectorEntryPoint:
 
     def reset(self, indices: Array, seeds: Array) -> tuple[Any, Array]:
         mask = np.isin(self.indices, indices)
-        obs, _ = self.envs.reset(seed=seeds, options={"reset_mask": mask})  # type: ignore[arg-type]  # says int
-        return obs[mask], self.indices[mask]
+        given: Any = (
+            seeds  # Atari takes those of the environments that are reset, Gymnasium's own classes a list of all
+        )
+        if not self.is_atari:
+            given = np.zeros(len(mask), np.int64)
+            given[mask] = seeds
+            given = given.tolist()
+        obs, _ = self.envs.reset(seed=given, options={"reset_mask": mask})
+        return rows(obs, mask), self.indices[mask]
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array, Mapping[str, Any]]:
         obs, reward, terminated, truncated, info = self.envs.step(actions)
@@ -129,6 +138,28 @@ class VectorEntryPoint:
 
     def close(self) -> None:
         self.envs.close()
+
+
+def _imported(spec: EnvSpec, name: str) -> str:
+    """Import the module that an id begins with; return the rest."""
+    module, _, own = name.rpartition(":")
+    try:
+        if module:
+            import_module(module)
+    except ImportError as error:
+        raise EnvSpecError(
+            f"{spec.id} needs a module that cannot be imported: {error}; install its package, or run where its file is"
+        ) from error
+    return own
+
+
+def rows(obs: Any, which: Any) -> Any:
+    """Return the observations of a mask, or one by its index."""
+    if isinstance(obs, Mapping):
+        return {name: rows(part, which) for name, part in obs.items()}
+    if isinstance(obs, tuple):
+        return tuple(rows(part, which) for part in obs)
+    return obs[which]
 
 
 RawPool = EnvPool | VectorEntryPoint

@@ -22,7 +22,7 @@ from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, Options
 from ..gym.selftest import Restore
-from .makers import RawPool, make_pool
+from .makers import RawPool, make_pool, rows
 
 STEPS, IMAGE_STEPS = 64, 8  # of the self-test
 
@@ -93,7 +93,7 @@ class Pool:
             return np.asarray(obs)[order].reshape(len(order), *self.encoder.shape).astype(self.encoder.dtype)
         out = np.zeros((len(order), *self.encoder.shape), self.encoder.dtype)
         for row, i in zip(out, order.tolist(), strict=True):
-            self.encoder.write(_row(obs, i), row)
+            self.encoder.write(rows(obs, i), row)
         return out
 
     def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
@@ -109,15 +109,6 @@ class Pool:
         if self.pool is not None:
             self.pool.close()
         self.pool = None
-
-
-def _row(obs: Any, i: int) -> Any:
-    """Return one environment's observation, in the form of its space."""
-    if isinstance(obs, Mapping):
-        return {name: _row(part, i) for name, part in obs.items()}
-    if isinstance(obs, tuple):
-        return tuple(_row(part, i) for part in obs)
-    return obs[i]
 
 
 @lru_cache(maxsize=64)

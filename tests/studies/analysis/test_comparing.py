@@ -15,8 +15,10 @@ from rekindle.studies.analysis.sources import BadSource
 from rekindle.studies.engine.confirming import confirmation_config, confirmation_name
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
+from rekindle.studies.study.objectives import objective_options
 from rekindle.tasks.algorithms.surrogate import Surrogate
 from rliable import metrics
+from studying import surrogate
 
 OPTIONS: dict[str, Any] = {"epochs": 3, "scheduler": "none", "sampler": "random", "progress": False}
 NOISY = {"noise": 3.0}
@@ -39,6 +41,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     members = {**OPTIONS, "scheduler": "pbt", "population": 2}
     rekindle.tune(Surrogate, storage=store, study="members", fixed=NOISY, **members)
     start_study(store, confirmation_name("single"), confirmation_config(store, "single", 1, 3))
+    start_study(store, "fresh", surrogate())
+    start_study(store, "both", surrogate(options=objective_options(["return", "env_steps:minimize"])))
     return store
 
 
@@ -63,7 +67,6 @@ def test_the_numbers_are_rliables(tmp_path: Path) -> None:
     assert result["profiles"]["sides"]["here"]["fraction"][-1] in (0.0, pytest.approx(0.1))
 
 
-@pytest.mark.slow
 def test_a_study_gives_the_seeds_of_its_best_configuration_until_it_is_confirmed(store: Store) -> None:
     study = rekindle.Study("one", store)
     assert study.best is not None
@@ -113,6 +116,29 @@ def test_the_command_prints_what_its_json_says(store: Store, cli: Callable[..., 
     assert (status, "must be written ENV=LOW:HIGH" in errors) == (2, True)
 
 
+def test_the_command_warns_of_what_flatters_or_is_left_out(
+    store: Store, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    here, there = table(tmp_path / "here.csv", HERE), tmp_path / "there.csv"
+    there.write_text("env,score\n" + "".join(f"A,{n}\n" for n in range(5)) + "".join(f"B,{n}\n" for n in range(3)))
+    status, out, errors = cli("compare", here, str(there))
+    text = " ".join(out.split())
+    assert status == 0, errors
+    assert "0 and 1 are the worst and the best run of any side; --scale ENV=LOW:HIGH names others." in text
+    assert "Environments have different numbers of runs; of there, only the first ones count." in text
+    assert "flatters" not in text
+    scales = ["--scale", "A=0:4", "--scale", "B=0:2"]
+    result = json.loads(cli("compare", here, str(there), *scales, "--json")[1])
+    assert result["sides"][1]["mean"]["estimate"] == pytest.approx(0.375)  # of 0, 1, 2 quarters and 0, 1, 2 halves
+    twice = cli("compare", here, str(there), *scales, "--scale", "A=0:1")
+    assert (twice[0], "'A=0:1' is given twice" in twice[2]) == (2, True)
+    where = ("--storage", str(store.database.url))
+    rekindle.tune(Surrogate, storage=store, study="longer", fixed=NOISY, seeds=3, trials=1, **{**OPTIONS, "epochs": 4})
+    assert "The studies trained differently long: 3, 4 epochs." in " ".join(
+        cli("compare", "two", "longer", *where)[1].split()
+    )
+
+
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
@@ -132,6 +158,11 @@ def test_the_command_prints_what_its_json_says(store: Store, cli: Callable[..., 
         (["two", "members"], "members was trained with 1; make it with --seeds 3 or more"),
         (["two", "single:confirmation"], "single:confirmation is the confirmation of single; compare single"),
         (["two", "{}/none.npz"], "must be an evaluations.npz of Stable-Baselines3"),
+        (["two", "{}/flat.npz"], r"results are \(evaluations, episodes\), at least one, but they are \(3,\)"),
+        (["two", "{}/inf.npz"], "the last evaluation has a result that is not finite; leave this run out"),
+        (["two", "{}/head.csv"], "must have at least one result in the column return, but has none; leave it out"),
+        (["two", "fresh"], "a comparison needs results, but study fresh has none yet; train it, or leave it out"),
+        (["two", "both"], "by one objective, but both has return, env_steps; compare studies of one"),
     ],
 )
 def test_what_cannot_be_compared_is_told(tmp_path: Path, store: Store, sources: list[str], message: str) -> None:
@@ -139,6 +170,9 @@ def test_what_cannot_be_compared_is_told(tmp_path: Path, store: Store, sources: 
     (tmp_path / "short.csv").write_text("return\n1\n")
     (tmp_path / "empty.csv").write_text("steps,reward\n1,2\n")
     (tmp_path / "curves.csv").write_text("study,trial,uid,epoch,return\nx,0,ab,1,7\nx,0,ab,2,8\nx,0,ab,3,9\n")
+    (tmp_path / "head.csv").write_text("return\n")
+    np.savez(tmp_path / "flat.npz", results=np.zeros(3))
+    np.savez(tmp_path / "inf.npz", results=np.array([[1.0, 2.0], [3.0, np.inf]]))
     with pytest.raises(BadSource, match=message):
         compare(store, [source.format(tmp_path) for source in sources])
 

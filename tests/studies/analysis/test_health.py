@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import rekindle
-from rekindle.studies.analysis.health import diagnose, workers_idle
-from rekindle.studies.storage.rows import Event
+from rekindle.studies.analysis.health import (
+    diagnose,
+    failures_of_one_kind,
+    first_rung_misleads,
+    seeds_vary,
+    spent_on_pruned,
+    workers_idle,
+)
+from rekindle.studies.schedulers.seeds import seed_options
+from rekindle.studies.storage.rows import Event, Segment, Trial
 from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import Config
+from studying import surrogate
 
 ROWS, POINTS = 4000, 4
 HALVED: dict[str, Any] = {"scheduler": "halving", "epochs": (1, 4, 2), "generation": 16, "trials": 32}
@@ -118,6 +128,77 @@ def test_sound_studies_raise_no_alarm(tmp_path: Path, rng: int) -> None:
     ][rng % 5]
     options = {"noise": 0.03, **options}
     assert study(tmp_path, lambda a, b: np.sin(3 * a) + np.sin(3 * b), rng=rng, **options)["findings"] == []
+
+
+def told(check: Any, config: Config, trials: Sequence[Trial] = (), runs: Sequence[Segment] = ()) -> list[str]:
+    """What a check finds in rows."""
+    rows: Any = SimpleNamespace(config=config, replicates=trials, runs=runs, segments=runs)
+    return [finding.text for finding in check(rows)]
+
+
+def test_failures_of_one_kind_are_told_with_their_share() -> None:
+    def found(*errors: str | None) -> list[str]:
+        states = ["complete" if error is None else "failed" for error in errors]
+        rows = zip(states, errors, strict=True)
+        trials = [Trial(n, uid=str(n), params={}, state=state, error=error) for n, (state, error) in enumerate(rows)]
+        return told(failures_of_one_kind, surrogate(), [*trials, Trial(99, uid="99", params={})])
+
+    assert found("Diverged: NaN", "Diverged: inf", None) == ["2 of 3 trials failed in one way: diverged"]
+    assert found("[memory] MemoryError: 3", "[memory] killed", None) == ["2 of 3 trials failed in one way: memory"]
+    assert found("OSError: no", "ValueError: no", "Killed: 9", None) == []  # each in its own way
+    assert found("Diverged: NaN", None) == []  # one is no kind
+    assert found("Diverged: NaN", "Diverged: NaN", *[None] * 9) == []  # less than a fifth
+
+
+def test_seeds_that_vary_more_than_configurations_are_told() -> None:
+    def found(*results: tuple[float, float], seeds: int = 2) -> list[str]:
+        rows = [
+            Segment(2 * n + k, rung=0, epochs=3, state="done", score=score, seeds=2)
+            for n, pair in enumerate(results)
+            for k, score in enumerate(pair)
+        ]
+        return told(seeds_vary, surrogate(options=seed_options(seeds, "mean")), runs=rows)
+
+    [text] = found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0))  # variances of 2 within, of 1/4 - 2/2 between
+    assert text == "seeds vary more (standard deviation 1.41) than configurations do (0)"
+    assert found((0.0, 0.1), (5.0, 5.1), (10.0, 10.1), (15.0, 15.1)) == []
+    assert found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0)) == []  # too few to tell
+    assert found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0), seeds=1) == []
+
+
+def test_a_first_rung_that_says_nothing_of_the_last_is_told() -> None:
+    def found(early: Sequence[float], late: Sequence[float]) -> list[str]:
+        scores = [(0, 1, early), (1, 3, late)]
+        rows = [
+            Segment(n, rung=rung, epochs=epochs, state="done", score=score)
+            for rung, epochs, each in scores
+            for n, score in enumerate(each)
+        ]
+        return told(first_rung_misleads, surrogate(), runs=rows)
+
+    [text] = found(range(12), [-float(n) for n in range(12)])
+    assert text == "results at epoch 1 say little about those at epoch 3 (rank correlation -1.00)"
+    assert found(range(12), range(12)) == []
+    assert found(range(12), [-float(n) for n in range(5)]) == []  # five reached it, which is too few
+
+
+def test_epochs_that_go_into_what_is_pruned_are_told() -> None:
+    def found(*pruned: int, scheduler: str = "halving", state: str = "complete") -> list[str]:
+        ends = [9, *pruned]
+        states = [state, *["pruned"] * len(pruned)]
+        trials = [Trial(n, uid=str(n), params={}, state=each) for n, each in enumerate(states)]
+        rows = [
+            Segment(n, rung=rung, epochs=epochs, state="done", score=0.0)
+            for n, end in enumerate(ends)
+            for rung, epochs in enumerate((1, 3, 9))
+            if epochs <= end
+        ]
+        return told(spent_on_pruned, surrogate(scheduler=scheduler), trials, rows)
+
+    assert found(*[3] * 10) == ["77% of all epochs went into trials that were pruned"]  # 30 of 39
+    assert found(*[3] * 9) == []  # 27 of 36 are three quarters, and no more
+    assert found(*[3] * 10, scheduler="adaptive") == []
+    assert found(*[3] * 10, state="running") == []  # the best may still come
 
 
 def test_workers_that_wait_for_most_of_the_time_are_found() -> None:

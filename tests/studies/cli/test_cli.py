@@ -288,6 +288,7 @@ def test_a_complete_study_says_so(finished_url: str, cli: Callable[..., Any]) ->
     assert status == 0
     assert "study s is complete; rerun with more --trials than 4 to extend it" in errors
     assert "best trials of s" in out
+    assert "4 trials: 2 complete, 2 pruned" in out
     assert "rekindle show" in out
 
 

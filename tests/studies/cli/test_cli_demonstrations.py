@@ -61,7 +61,6 @@ def alone(file: Path, epochs: int, env: str = "CartPole-v1") -> PPO:
     return task
 
 
-@pytest.mark.slow
 def test_a_stored_checkpoint_is_recorded_and_shown_to_another_task(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
     settings = [part for name, value in TINY.items() for part in ("--set", f"{name}={value}")]
     source = ["train", "ppo", "CartPole-v1", "--storage", sqlite_url, *settings, "--epochs", "1", "--json"]
@@ -175,7 +174,6 @@ def test_every_trial_of_a_study_is_shown_the_same_and_shares_cohorts(tmp_path: P
     assert (whole.uid, whole.digest) == (trial.uid, segment.digest)
 
 
-@pytest.mark.slow
 def test_the_command_tunes_what_learns_from_demonstrations(sqlite_url: str, cli: Cli, file: Path) -> None:
     settings = [part for name, value in LEARNING.items() for part in ("--set", f"{name}={value}")]
     command = [

@@ -147,7 +147,6 @@ NESTED: dict[str, Any] = {
 }
 
 
-@pytest.mark.slow
 def test_known_configurations_are_tried_first(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
     asked = ["ppo", "CartPole-v1", *SETTINGS, "--trials", "3", "--epochs", "1", "--storage", sqlite_url, "--json"]
     for n, content in enumerate(({"gamma": 0.97, "optimizer": {"lr": 2e-3}}, {"hyperparameters": {"gamma": 0.95}})):

@@ -102,6 +102,40 @@ def test_soft_actor_critic_has_its_own_names(file: Path, cli: Cli) -> None:
     assert found["without"] == ["hyperparameters.save_replay_buffer: True"]
 
 
+def test_settings_that_sac_does_not_have_are_listed(file: Path, cli: Cli) -> None:
+    file.write_text(
+        "behaviors:\n  Walker:\n    trainer_type: sac\n    hyperparameters: {beta_schedule: linear}\n"
+        "    network_settings: {goal_conditioning_type: hyper, memory: {memory_size: 128, sequence_length: 32}}\n"
+        "    reward_signals: {curiosity: {gamma: 0.9, strength: 0.02}}\n"
+    )
+    found = json.loads(cli("import-config", str(file), "--json")[1])
+    hp = found["config"]["hyperparameters"]
+    assert (hp["model.memory"], hp["model.sequence_length"], hp["icm.strength"]) == ("lstm", 32, 0.02)
+    assert found["without"] == [
+        "hyperparameters.beta_schedule: linear",
+        "network_settings.goal_conditioning_type: hyper",
+        "network_settings.memory.memory_size: 128",
+        "reward_signals.curiosity.gamma: 0.9",
+    ]
+
+
+def test_memories_goals_cloning_and_schedules_have_ours(file: Path, cli: Cli) -> None:
+    file.write_text(
+        "behaviors:\n  Walker:\n    trainer_type: ppo\n"
+        "    hyperparameters: {learning_rate_schedule: linear}\n"
+        "    network_settings: {goal_conditioning_type: hyper, memory: {memory_size: 128, sequence_length: 32}}\n"
+        "    behavioral_cloning: {demo_path: demo.demo, strength: 0.5}\n"
+    )
+    hp = json.loads(cli("import-config", str(file), "--json")[1])["config"]["hyperparameters"]
+    assert (hp["model.goal_conditioning"], hp["model.memory"], hp["cloning.use"]) == ("hyper", "lstm", True)
+    assert hp["lr_schedule.name"] == "linear"
+    assert not hp.keys() & {"lr_schedule.horizon", "num_steps", "num_minibatches"}  # ours stay
+    sizes = "{buffer_size: 1000}"
+    file.write_text(f"behaviors: {{A: {{trainer_type: ppo, time_horizon: 100, hyperparameters: {sizes}}}}}")
+    hp = json.loads(cli("import-config", str(file), "--json")[1])["config"]["hyperparameters"]
+    assert (hp["num_steps"], hp["num_envs"], "num_minibatches" in hp) == (100, 10, False)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

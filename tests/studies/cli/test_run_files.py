@@ -12,6 +12,7 @@ import pytest
 from rekindle.studies.cli.parsers import make_parser
 from rekindle.studies.cli.run_files.reading import COMMANDS, places
 from rekindle.studies.cli.run_files.writing import to_toml
+from rekindle.studies.storage.store import Store
 from studying import TINY
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -87,7 +88,6 @@ def test_a_file_is_the_command_line_and_what_is_typed_wins(file: str, sqlite_url
     assert other["hyperparameters"]["max_grad_norm"] is None
 
 
-@pytest.mark.slow
 def test_what_is_written_alone_trains_the_same(file: str, sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
     saved, shown = tmp_path / "saved.toml", tmp_path / "shown.toml"
     first = train(cli, file, "--set", "gamma=0.9", "--storage", sqlite_url, "--save-config", str(saved))
@@ -133,6 +133,7 @@ def test_files_that_options_take_are_not_the_run_file(sqlite_url: str, tmp_path:
         ('task = "ppo"', "", "has no task"),
         ("seed = 3", "seed = [3]", "seed must be one value, as --seed takes it, but is [3]"),
         ("seed = 3", "seed = -1", "argument --seed: must be an integer from 0"),
+        ("[env]", "[extra]", "there is no 'extra.id' in a run file"),
         ("seed = 3", "partial = 1", "partial must be true or false, but is 1"),
         ("optimizer.lr = 2e-3", "optimizer.rl = 1", "did you mean optimizer.lr"),
         ("[env]", "[env", "must be a file of TOML, but: Expected ']'"),
@@ -147,6 +148,25 @@ def test_a_wrong_file_is_one_line_before_a_database(
     assert message in errors
     assert errors.count("\n") == 1
     assert not Path(sqlite_url.removeprefix("sqlite:///")).exists()
+
+
+def test_a_file_may_leave_all_out_but_the_task(tmp_path: Path, sqlite_url: str, cli: Cli) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('task = "surrogate"\nepochs = 2\nuse_previous = true\n')
+    assert train(cli, str(file), "--storage", sqlite_url)["epochs"] == 2
+    file.write_text('task = "ppo"\nenv = ["CartPole-v1", "Acrobot-v1"]\n')
+    status, _, errors = cli("train", str(file), "--storage", sqlite_url)
+    assert (status, "a training has one environment, but" in errors) == (2, True), errors
+    file.write_text('task = "ppo"\nenv = "CartPole-v1"\n[ranges.optimizer]\nlr = "loguniform(1e-4, 1e-3)"\n')
+    status, out, errors = cli("create", str(file), "--trials", "2", "--storage", sqlite_url, "--json")
+    assert status == 0, errors
+    with Store(sqlite_url) as store:
+        assert (
+            store.study(json.loads(out)["study"]).config["space"]["optimizer.lr"].startswith("loguniform(0.0001, 0.001")
+        )
+    listed = tmp_path / "run.yaml"
+    listed.write_text("- task\n- ppo\n")
+    assert "must hold options by name, but holds \"['task', 'ppo']\"" in cli("train", str(listed))[2]
 
 
 def test_every_option_has_one_place_in_a_file() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import rekindle
 from reading_copies import expected, in_order, of_table, of_tensorboard
+from rekindle.studies.cli.commands.live import curves as following
 from rekindle.studies.curves.beside import Copier
 from rekindle.studies.curves.copying import Copy
 from rekindle.studies.curves.runs import Curves
@@ -20,6 +24,7 @@ from rekindle.studies.engine.configuring import study_config
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.training import TaskStorage
+from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
@@ -159,6 +164,41 @@ def test_a_short_training_starts_no_copier_that_would_come_later(store: Store) -
     copier.end()
     assert copier._process is None
     assert not copier.wrote_all
+
+
+def test_the_curve_of_a_task_is_copied_alone(store: Store, cli: Cli, tmp_path: Path) -> None:
+    url = store.database.url.render_as_string(hide_password=False)
+    task = load("surrogate")(None, seed=5, storage=store).init()
+    task.fit(2)
+    file = tmp_path / "task.csv"
+    for epochs in (2, 3):
+        task.fit(epochs)
+        status, out, errors = cli("export-curves", task.uid[:8], "--to", f"csv:{file}", "--storage", url, "--json")
+        assert status == 0, errors
+        assert json.loads(out)["copies"] == [{"to": f"csv:{file}", "runs": 1, "points": epochs}]
+    task.finish()
+    assert [int(row["epoch"]) for row in csv.DictReader(file.read_text().splitlines())] == [1, 2, 3]
+
+
+def test_curves_are_followed_to_the_end_of_a_study(
+    sqlite_url: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "POLL", (0.01, 0.01))
+    with Store(sqlite_url) as store:
+        start_study(store, "s", study_config(load("surrogate"), None, trials=3, epochs=(2,), scheduler="none"))
+
+    def train() -> None:
+        with Store(sqlite_url) as own:
+            assert Worker(own, "s").run()
+
+    thread = threading.Timer(0.1, train)
+    thread.start()
+    file = tmp_path / "study.csv"
+    status, out, errors = cli("export-curves", "s", "--follow", "--to", f"csv:{file}", "--storage", sqlite_url)
+    thread.join()
+    assert status == 0, errors
+    assert "6 new epochs of 3 runs" in out
+    assert len(file.read_text().splitlines()) == 1 + 6
 
 
 @pytest.mark.parametrize(

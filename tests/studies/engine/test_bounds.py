@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from rekindle.studies.engine.study_rows import StudyRows
 from rekindle.studies.errors import CommandRefused
 from rekindle.studies.failures import FAILED
 from rekindle.studies.schedulers.seeds import seed_options
-from rekindle.studies.storage.rows import score_of
+from rekindle.studies.storage.rows import Segment, score_of
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, parse_budget, parse_plateau
 from rekindle.studies.study.durations import in_words, parse_duration
@@ -228,6 +229,18 @@ def test_a_better_trial_within_the_noise_is_not_better(sqlite_url: str) -> None:
             row = replace(second, score=score_of(first) + gain * noise)
             assert bounds._is_better(store, rows, row, first) is better
         assert bounds._is_better(store, rows, replace(second, epochs=2, score=0.0), first)
+
+
+def test_the_noise_of_several_seeds_is_their_standard_error(sqlite_url: str) -> None:
+    rows: Any = SimpleNamespace(config=surrogate(options=seed_options(3, "mean")))
+    scores = {3: 1.0, 4: 4.0, 5: 7.0}  # of configuration 1
+    done = {(n, 0): Segment(n, rung=0, epochs=1, state="done", score=score) for n, score in scores.items()}
+    rows.segments = {**done, (0, 0): Segment(0, rung=0, epochs=1, state="done", score=99.0)}
+    configuration = Segment(1, rung=0, epochs=1, state="done", score=4.0)
+    with Store(sqlite_url) as store:
+        assert bounds._noise(store, rows, configuration) == pytest.approx(3 / math.sqrt(3))
+        rows.segments[5, 0] = Segment(5, rung=0, epochs=1, state="failed")
+        assert bounds._noise(store, rows, configuration) == pytest.approx(math.sqrt(4.5) / math.sqrt(2))
 
 
 def test_goals_and_plateaus_are_of_one_return() -> None:

@@ -294,6 +294,15 @@ def test_a_lineage_is_a_schedule_whose_gain_and_luck_add_up(finished: str, cli: 
     assert found["gain"]["value"] == pytest.approx(found["schedule"]["value"] - found["last"]["value"])
     assert len({*found["schedule"]["results"]}) > 1  # seeds differ
     assert found["schedule"]["results"] != found["last"]["results"]
+    told = " ".join(cli("schedule", trial.uid, "--seeds", "3", "--storage", finished)[1].split())
+    for stage in found["stages"]:
+        assert f"epochs {stage['from']} to {stage['to']}: " in told
+    for text in (
+        "this schedule, on 3 fresh seeds: ",
+        "gain by the schedule, on 3 fresh seeds: ",
+        "the recorded result is ",
+    ):
+        assert text in told
 
 
 def test_what_is_no_schedule_is_told(finished: str, cli: Callable[..., Any]) -> None:

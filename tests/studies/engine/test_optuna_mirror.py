@@ -10,8 +10,9 @@ import pytest
 import rekindle
 from optuna.trial import TrialState
 from rekindle.studies.engine.configuring import study_config
-from rekindle.studies.engine.optuna_mirror import FORM, Mirror, MirrorError, mirror
+from rekindle.studies.engine.optuna_mirror import FORM, Mirror, MirrorError, forget, frozen, mirror
 from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.storage.rows import Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.training import TaskStorage, Training
 from rekindle.tasks import load
@@ -94,6 +95,28 @@ def test_branches_of_a_population_name_what_they_start_from(store: Store) -> Non
 
 
 @pytest.mark.slow
+def test_cancelled_and_failed_trials_say_why(store: Store) -> None:
+    config = study_config(load("surrogate"), None, trials=2, epochs=(3,), scheduler="none")
+    for state, error, more in (
+        ("cancelled", "by me", {"rk_state": "cancelled", "rk_error": "by me"}),
+        ("failed", "Traceback\nDiverged: NaN\n", {"rk_error": "Diverged: NaN"}),
+    ):
+        trial = Trial(0, uid="a", params={}, state=state, error=error, finished=3.0)
+        found = frozen(config, (trial, [], {}), 2.0)
+        assert found.state == TrialState.FAIL
+        assert found.user_attrs == {"rk_uid": "a", **more}
+
+
+def test_only_a_copy_is_forgotten(store: Store, sqlite_url: str) -> None:
+    forget(store, "s")  # there are no tables of Optuna's yet
+    search(store, 1)
+    mirror(store, sqlite_url, "s")
+    optuna.create_study(study_name="own", storage=sqlite_url)
+    for name in ("own", "none", "s"):
+        forget(store, name)
+    assert optuna.get_all_study_names(sqlite_url) == ["own"]
+
+
 def test_a_copy_of_an_older_form_is_made_again_and_a_foreign_study_is_left(store: Store, sqlite_url: str) -> None:
     search(store, 2)
     old = shown(store)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -91,6 +96,36 @@ def test_other_addresses_need_a_token(storage: Store) -> None:
         assert get(server, "/")[0] == get(server, "/?token=wrong")[0] == 403
         assert get(server, "/?token=s%3Bcret", Host="any.example")[0] == 200
         assert get(server, "/", Cookie=f"{COOKIE}=s%3Bcret")[0] == 200
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_the_command_serves_until_ctrl_c(storage: Store, cli: Callable[..., Any], form: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    answers: list[int] = []
+
+    def look() -> None:
+        deadline = time.monotonic() + 60
+        while not answers and time.monotonic() < deadline:
+            with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/") as page:
+                answers.append(page.status)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
+    thread = threading.Thread(target=look)
+    try:
+        thread.start()
+        status, out, _ = cli("serve", "--storage", storage.url, "--port", str(port), *form)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (status, answers) == (0, [200])
+    url = f"http://127.0.0.1:{port}/"
+    if form:
+        assert json.loads(out)["url"] == url
+    else:
+        assert f"{url} (Ctrl-C ends it)" in out
+        assert "nobody is served any more; no study was changed" in out
 
 
 def test_a_bad_address_is_refused_in_one_line(storage: Store, cli: Callable[..., tuple[int, str, str]]) -> None:

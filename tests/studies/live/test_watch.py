@@ -121,6 +121,14 @@ def test_watch_ends_at_q_and_says_the_state(filled: Store, cli: Cli, monkeypatch
     assert "study: running; 0:00  trials: 1 complete, 1 pruned" in screen.getvalue()
 
 
+def test_watch_of_an_empty_storage_says_what_makes_a_study(sqlite_url: str, cli: Cli) -> None:
+    Store(sqlite_url).close()
+    status, _, errors = cli("watch", "--storage", sqlite_url)
+    assert (status, "there is no study in" in errors, "`rekindle tune` makes one" in errors) == (2, True, True)
+    status, out, _ = cli("status", "--storage", sqlite_url)
+    assert (status, "no study yet" in out) == (0, True)
+
+
 def test_a_sparkline_spans_its_values() -> None:
     assert sparkline([1.0, 4.0, 2.5]) == "▁█▅"
     assert sparkline([2.0, 2.0]) == "▁▁"

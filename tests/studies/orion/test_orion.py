@@ -249,6 +249,25 @@ def test_the_trial_is_the_one_that_orion_names(
             assert command._trial_row() is None
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            ["--no-better", "return:3"],
+            "under Orion its algorithm says how far trials are trained; leave --no-better out",
+        ),
+        (["--record", "x.npz"], "under Orion all trials would write the same file; leave --record out"),
+        (["--epochs", "1:9"], r"a trial has one number of epochs, such as --epochs~'fidelity(1, 9)' gives it, but got"),
+    ],
+)
+def test_what_makes_no_sense_for_one_of_many_trials_is_refused(
+    under_orion: Path, capsys: pytest.CaptureFixture[str], option: list[str], message: str
+) -> None:
+    assert cli.main([*TRAIN, *option]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not under_orion.exists()
+
+
 def test_train_reports_to_orion_and_carries_on(under_orion: Path, sqlite_url: str) -> None:
     assert cli.main([*TRAIN, "--set:optimizer.lr", "1e-3", "--epochs", "1.0"]) == 0
     assert cli.main([*TRAIN, "--set:optimizer.lr", "1e-3", "--epochs", "2"]) == 0

@@ -107,7 +107,6 @@ def check_population_in(url: str, trials: list[Trial]) -> None:
         assert check_population(store, trials) > 0
 
 
-@pytest.mark.slow
 def test_a_population_goes_on_from_its_parents_states(population: tuple[Path, list[Trial]]) -> None:
     path, trials = population
     check_population_in(f"sqlite:///{path}", trials)
@@ -118,7 +117,6 @@ def test_a_population_goes_on_from_its_parents_states_on_postgresql(postgres_url
     check_population_in(postgres_url, breed(postgres_url))
 
 
-@pytest.mark.slow
 def test_a_branch_ends_the_same_when_its_parents_state_is_gone_or_it_went_further_before(
     population: tuple[Path, list[Trial]], tmp_path: Path
 ) -> None:
@@ -242,7 +240,6 @@ def test_a_worker_waits_for_others_but_not_for_nobody(
     assert [each.status for each in found[0].fetch_trials()] == ["completed", "completed"]
 
 
-@pytest.mark.slow
 def test_a_hunt_whose_algorithm_waits_for_a_broken_trial_ends_with_an_error(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,9 +14,10 @@ from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
 from rekindle.studies.engine.json_views import study_json
-from rekindle.studies.report import what_mattered
+from rekindle.studies.report import figures, what_mattered
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.drawing import escape
+from rekindle.studies.report.matplotlib_figures import figure_of
 from rekindle.studies.report.page import page
 from rekindle.studies.report.pictures import save
 from rekindle.studies.report.timeline import timeline
@@ -224,6 +225,12 @@ def test_each_picture_is_drawn(studies: Store, tmp_path: Path, picture: str) -> 
     assert text.count("<path") > 10
 
 
+def test_several_drawings_stand_in_rows_without_empty_frames(studies: Store) -> None:
+    drawing = figures.curves(report_json(studies, "halved"))
+    assert drawing is not None
+    assert [len(figure_of([drawing] * count).axes) for count in (1, 2, 4)] == [1, 2, 4]
+
+
 def test_a_picture_has_the_numbers_of_the_report(studies: Store) -> None:
     shown, [axes] = report_json(studies, "halved"), Study("halved", studies).plot_curves().axes
     drawn = [list(map(tuple, line.get_xydata())) for line in axes.get_lines()]
@@ -313,6 +320,27 @@ def test_work_after_the_last_checkpoint_of_a_dead_process_is_lost() -> None:
     assert found["workers"][0]["work"] == [{"from": 0.0, "to": 7.0, "trials": [0]}]
     [lost] = found["lost"]  # 10 epochs in 4 + 6 seconds of work that counts
     assert lost == {"worker": "7 on host", "from": 4.0, "to": 7.0, "trial": 0, "epochs": pytest.approx(3.0)}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit", "factor"), [(200.0, "seconds", 1.0), (6000.0, "minutes", 60.0), (9000.0, "hours", 3600.0)]
+)
+def test_workers_are_drawn_with_what_they_lost_and_took_over(seconds: float, unit: str, factor: float) -> None:
+    names = ["7 on host", "8 on host"]
+    work = [{"name": name, "work": [{"from": 0.0, "to": seconds, "trials": list(range(14))}]} for name in names]
+    lost = [{"worker": names[0], "from": 60.0, "to": 120.0, "trial": 3, "epochs": 2.5}]
+    marks = [{"worker": names[1], "at": 90.0, "kind": kind, "trial": 3} for kind in ("takeover", "memory (retried)")]
+    chart = figures.workers({"timeline": {"seconds": seconds, "workers": work, "lost": lost, "marks": marks}})
+    assert chart is not None
+    assert (chart.labels[0], chart.x.high) == (unit, pytest.approx(seconds / factor))
+    drawn = {mark.name: mark for mark in chart.marks}
+    assert "trials 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11..." in drawn
+    missing = drawn["trial 3: about 2.5 epochs were lost"]
+    assert (missing.style, missing.points[0][0], missing.points[1][0]) == ("lost", 60 / factor, 120 / factor)
+    assert drawn["trial 3: takeover"].style == "takeover"
+    assert drawn["trial 3: memory (retried)"].style == "failure"
+    assert drawn["trial 3: takeover"].points == [(90 / factor, 1.5)]
+    assert figures.workers({"timeline": None}) is None
 
 
 def test_a_notebook_shows_a_study_and_a_task_without_their_markup(studies: Store) -> None:

@@ -11,7 +11,7 @@ import pytest
 from gated import Gate
 from rekindle.studies import Study
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configs import make_config
+from rekindle.studies.engine.configs import make_config, make_population
 from rekindle.studies.engine.confirming import confirmation_config, confirmation_json, confirmation_name, verdict
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.schedulers.confirming import Confirmation, Standing, standing
@@ -82,6 +82,17 @@ def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> 
     assert (
         "The search found nothing better than the defaults. A training of it beats a training of the runner-up" in text
     )
+
+
+def test_a_verdict_says_what_is_missing() -> None:
+    cost = {"trainings": 1200, "epochs": 3600}
+    told: dict[str, Any] = {"state": "running", "cost": cost, "study": "s", "winner": None, "candidates": []}
+    spent = "It took 1,200 trainings, 3,600 epochs."
+    assert verdict(told) == f"The confirmation is not complete; `rekindle confirm s` resumes it. {spent}"
+    failed = {"trial": 3, "defaults": False, "claim": 500.0, "estimate": None}
+    for winner in (None, 0):
+        text = verdict(told | {"state": "complete", "winner": winner, "candidates": [failed]})
+        assert text == f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
 
 
 def test_equal_results_of_all_seeds_are_no_certainty() -> None:
@@ -168,13 +179,13 @@ def test_any_number_of_workers_confirms_the_same(sqlite_url: str, tmp_path: Any)
 def test_the_command_resumes_and_prints_the_answer(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     searched(sqlite_url, noisy())
     command = ["confirm", "s", "--top", "2", "--seeds", "4", "--workers", "1", "--storage", sqlite_url]
+    assert main([*command, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)  # how far it is, it tells elsewhere
+    assert answer["state"] == "complete"
     assert main(command) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "on seeds that its search has not used: return" in said
     assert "with 95% confidence between" in said
-    assert main([*command, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["state"] == "complete"
     assert f"It took {answer['cost']['trainings']} trainings" in said
     assert main(["trials", "s", "--storage", sqlite_url, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["confirmation"]["winner"] == answer["winner"]
@@ -217,6 +228,10 @@ def test_populations_fronts_and_confirmations_are_refused(sqlite_url: str) -> No
         start_study(store, "front", front)
         with pytest.raises(BadConfig, match="ranks by one objective, but front has return, model_size"):
             confirmation_config(store, "front")
+        population = make_population(load("ppo"), "CartPole-v1", epochs=4)
+        start_study(store, "bred", population)
+        with pytest.raises(BadConfig, match=r"those of bred change while it trains \(pbt\); `rekindle replay UID`"):
+            confirmation_config(store, "bred")
         start_study(store, "s", noisy())
         assert Worker(store, "s").run()
         with pytest.raises(BadConfig, match="--top must be at least 1, the best configuration alone, but got 0"):

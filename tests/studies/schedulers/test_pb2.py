@@ -175,7 +175,6 @@ def bandit_population(**options: Any) -> Config:
     return population(members=4, epochs=4, explore="pb2", **options)
 
 
-@pytest.mark.slow
 def test_any_number_of_workers_trains_the_same_population(sqlite_url: str) -> None:
     assert run_by_three(sqlite_url, bandit_population()) == undisturbed(bandit_population())
     with Store(sqlite_url) as store:

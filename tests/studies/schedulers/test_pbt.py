@@ -187,6 +187,7 @@ def test_members_train_as_one_cohort_and_copy_the_state_of_others(
             assert store.metrics(child.uid)[0][0] == start["epochs"] + 1
         shown = study_json(store, "s")
         assert shown["state"] == "complete"
+        assert shown["agreement"] == []  # members change between rungs, so ranks there are not compared
         assert [trial["branch"]["trial"] for trial in shown["trials"] if trial["branch"]] == [
             child.attrs["parent"] for child in children
         ]

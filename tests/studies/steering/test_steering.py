@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rekindle.studies import Study
 from rekindle.studies.cli import main
+from rekindle.studies.engine.configs import make_population
 from rekindle.studies.engine.confirming import confirmation_config
 from rekindle.studies.engine.json_views import rank, status_json, study_json, summary_json
 from rekindle.studies.engine.runner import StudyRunner, start_study
@@ -153,6 +154,16 @@ def test_an_excluded_trial_is_never_the_best(sqlite_url: str, seeds: int, capsys
     assert main(["trials", "s", "--storage", sqlite_url]) == 0
     [line] = [line for line in capsys.readouterr().out.splitlines() if "excluded" in line]
     assert line.split()[0] == str(first)
+
+
+def test_trials_of_grids_and_populations_are_not_chosen_by_hand(store: Store) -> None:
+    start_study(store, "grid", surrogate(2, sampler="grid"))
+    with pytest.raises(CommandRefused, match="a grid has its own trials, but 'grid' is one; use `rekindle train`"):
+        Steering(store, "grid").enqueue({})
+    start_study(store, "bred", make_population(load("surrogate"), None, epochs=4))
+    for command in (lambda: Steering(store, "bred").exclude(0), lambda: Steering(store, "bred").enqueue({})):
+        with pytest.raises(CommandRefused, match=r"(exclude|enqueue) changes a search by trials, but 'bred' is by pbt"):
+            command()
 
 
 def test_enqueued_hyperparameters_are_the_next_trials(sqlite_url: str) -> None:

@@ -100,7 +100,6 @@ def test_a_command_carries_on_when_its_file_is_gone(sqlite_url: str, tmp_path: P
     assert result["digest"] == warm(given(), 3).digest
 
 
-@pytest.mark.slow
 def test_a_source_that_has_changed_is_another_start_and_that_is_said(sqlite_url: str, cli: Cli) -> None:
     source = json.loads(cli(*train(sqlite_url, "--seed", "9", epochs=1))[1])["uid"]
     first = json.loads(cli(*train(sqlite_url, "--warm-start", source, epochs=1))[1])["uid"]
@@ -278,7 +277,6 @@ def test_a_population_can_start_warm_and_branches_follow(sqlite_url: str, cli: C
     assert cli("replay", branches[-1]["uid"], "--storage", sqlite_url)[0] == 0
 
 
-@pytest.mark.slow
 def test_tune_starts_warm_and_carries_on_without_its_source(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
     file = given().save_policy(tmp_path / "policy.safetensors")
     arguments = [
@@ -321,7 +319,6 @@ def test_a_study_that_searches_the_networks_form_cannot_start_warm(sqlite_url: s
     assert "--set model.width=" in errors
 
 
-@pytest.mark.slow
 def test_an_imported_study_knows_what_its_trials_started_from(tmp_path: Path, cli: Cli) -> None:
     url, other = (f"sqlite:///{tmp_path / name}.db" for name in "ab")
     with Store(url) as store:

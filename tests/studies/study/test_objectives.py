@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import random
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,13 @@ from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, Config, invalid_field
 from rekindle.studies.study.digits import in_digits, in_digits_alone
 from rekindle.studies.study.objectives import (
+    Unmeasured,
     best_first,
     crowding,
     dominates,
     fronts,
+    mean_of_known,
+    measure,
     objective_options,
     objectives_of,
     ranking,
@@ -40,8 +44,9 @@ from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.upkeep.fsck_repair import repair
 from rekindle.studies.upkeep.importing import import_study
 from rekindle.studies.workers.worker import Worker
-from rekindle.tasks import load
+from rekindle.tasks import EnvSpec, load
 from studying import TINY, run, run_by_three, tiny, undisturbed
+from support_path import SUPPORT
 
 RETURN_AND_SIZE = objective_options(["return", "model_size"])
 OPEN = {name: value for name, value in TINY.items() if name != "model.width"}
@@ -69,7 +74,6 @@ def test_objectives_have_directions() -> None:
     assert objectives_of(tiny()) == {"return": "maximize"}
 
 
-@pytest.mark.slow
 def test_another_aggregate_of_the_episodes_can_be_sought(sqlite_url: str) -> None:
     config = tiny(trials=1, options=objective_options(["return_median", "return_top_quartile"]))
     run(sqlite_url, config)
@@ -108,6 +112,24 @@ def test_what_cannot_be_sought_is_said_before_anything_is_trained() -> None:
     assert tiny(options=objective_options(["approx_kl:minimize"])).options["objectives"] == {"approx_kl": "minimize"}
     with pytest.raises(BadConfig, match="copy those with the best return, but --objective asks for model_size"):
         make_population(load("ppo"), "CartPole-v1", epochs=4, **objective_options(["model_size"]))
+
+
+def test_an_objective_is_a_finite_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SUPPORT)
+    env = EnvSpec("own_envs:Search-v0", info={"cost": "sum", "never": "last"})
+    task = load("ppo")(env).init(**unflatten(TINY))
+
+    def found(name: str, own: float = 1.0) -> float:
+        return measure([name], task, own, lambda: task)[name]
+
+    assert found("return") == 1.0
+    assert found("evaluated.info.cost") == pytest.approx(statistics.fmean(task.measure()["info.cost"]))
+    with pytest.raises(Unmeasured, match=r"measured in evaluation, but own_envs:Search-v0 gave no info\.never there"):
+        found("evaluated.info.never")
+    with pytest.raises(Unmeasured, match="an objective is a finite number, but return became inf"):
+        found("return", math.inf)
+    assert mean_of_known([math.nan, 1.0, 3.0]) == 2.0
+    assert mean_of_known([math.nan]) is mean_of_known([]) is None
 
 
 @pytest.mark.parametrize("objectives", [[], {}, {"return": "up"}, {"return": 1}, {1: "maximize"}])

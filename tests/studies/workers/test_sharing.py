@@ -13,7 +13,7 @@ import pytest
 import rekindle
 from rekindle.studies.cli import main
 from rekindle.studies.engine.runner import StudyRunner, start_study
-from rekindle.studies.errors import UnknownStudy
+from rekindle.studies.errors import DamagedCheckpoint, UnknownStudy
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Work
 from rekindle.studies.storage.store import Store
@@ -21,7 +21,9 @@ from rekindle.studies.study.config import BadConfig, Config, parse_weight
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers.forked import CommandProcess
 from rekindle.studies.workers.sharing import in_turn, sharing_worker
+from rekindle.studies.workers.worker import Worker
 from studying import bits, sqlite_first, surrogate, tiny, undisturbed
+from test_worker import damage
 
 Cli = Callable[..., tuple[int, str, str]]
 SMALL = {"a": tiny(2, (1, 2, 2)), "b": surrogate(3)}
@@ -186,6 +188,27 @@ def test_a_weight_belongs_to_the_study_and_is_a_row(sqlite_url: str, cli: Cli) -
 def test_a_weight_is_a_number_within_bounds(text: str) -> None:
     with pytest.raises(BadConfig, match=f"--weight must be a number from 0.001 to 1000, such as 3, but got '{text}'"):
         parse_weight(text)
+
+
+def test_a_damaged_study_is_left_and_the_others_are_trained(sqlite_url: str) -> None:
+    configs = {"a": tiny(3, (1, 2, 2), scheduler="halving"), "b": surrogate(2, seed=1)}
+    said = list[tuple[str, str]]()
+    with Store(sqlite_url) as store:
+        for name, config in configs.items():
+            start_study(store, name, config)
+
+        assert not Worker(store, "a").run(lambda: [row.state for row in store.segments("a")] == ["done"] * 3)
+        for trial in store.trials("a"):  # of which some are promoted
+            damage(store, trial.uid, 2)
+        worker = sharing_worker(store, ("a", "b"), lambda name, text: said.append((name, text)))
+        with pytest.raises(DamagedCheckpoint):
+            worker.run()
+        assert [name for name, text in said if "is left to others: " in text] == ["a"]
+        assert bits(store, "b") == undisturbed(configs["b"])
+        with pytest.raises(DamagedCheckpoint):  # who trains that study alone is told at once
+            sharing_worker(store, ("a",), lambda name, text: None).run()
+        assert sharing_worker(store, ("a",), lambda name, text: None, use_previous=True).run()
+        assert bits(store, "a") == undisturbed(configs["a"])
 
 
 def test_what_a_worker_cannot_share_is_an_error(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:

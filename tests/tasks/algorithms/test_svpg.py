@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from rekindle import A2C, PPO, SVPG, Cohort
+from rekindle import A2C, PPO, SVPG, Cohort, EnvSpec
 from rekindle.tasks import load
 from rekindle.tasks.algorithms.svpg import SVPGPPO, SVPGPPO2, SVPGLearner, kernel, stein_gradient
 from rekindle.tasks.checkpoint.state import difference
-from rekindle.tasks.errors import StateMismatch, UnsupportedSpace
+from rekindle.tasks.errors import Diverged, StateMismatch, UnsupportedSpace
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from torch import Tensor
 
@@ -218,7 +218,9 @@ def test_each_particle_acts_and_is_taken_over_alone(tmp_path: Path) -> None:
         alone = A2C("CartPole-v1", seed=9, warm_start=task.policy(j)).init()
         assert alone.evaluate(4) == returns[j]
         rng = np.random.default_rng(j)
-        for obs in rng.standard_normal((20, 4)).astype(np.float32):
+        some = rng.standard_normal((20, 4)).astype(np.float32)
+        np.testing.assert_array_equal(task.value(some, particle=j), alone.value(some))
+        for obs in some:
             assert task.act(obs, particle=j) == task.player(j)(obs) == alone.act(obs)
     first, file = task.policy(0), task.save_policy(tmp_path / "second.safetensors", particle=1)
     assert {f"0.{name}" for name in first} < task.policy().keys()
@@ -238,6 +240,40 @@ def test_a_particle_of_another_point_or_structure_is_refused_and_changes_nothing
         task.load_particle(3, task.particle_state(0))
     assert task.digest == digest
     task.fit(2)
+
+
+def test_particles_that_wait_for_whole_episodes_resume_exactly() -> None:
+    small = {"num_particles": 2, "num_envs": 2, "epoch_steps": 128, "num_steps": 16, "min_steps": 60}
+    whole, begun, resumed = (SVPG("CartPole-v1", seed=1).init(**small) for _ in range(3))
+    whole.fit(3)
+    begun.fit(1)
+    resumed.load_state_dict(begun.state_dict())
+    resumed.fit(3)
+    assert resumed.digest == whole.digest
+
+
+def test_a_fault_of_a_particle_s_environment_is_named() -> None:
+    env = EnvSpec("own_envs:Faulty-v0", {"what": "reward", "at": 5})
+    task = SVPG(env, seed=1).init(num_particles=2, num_envs=2, epoch_steps=32, num_steps=8)
+    with pytest.raises(Diverged, match=r"Faulty-v0 gave a reward that is not finite at step 5 .*; mend it"):
+        task.fit(1)
+
+
+def test_a_state_has_every_particle() -> None:
+    task, state = fitted(), fitted().state_dict()
+    del state["learner"]["particles"]["1"]
+    with pytest.raises(StateMismatch, match="particles"):
+        task.load_state_dict(state)
+
+
+def test_the_loss_of_a_batch_is_the_mean_of_the_particles() -> None:
+    task, batch = fitted(), {"obs": torch.linspace(-1, 1, 24).view(6, 4), "actions": torch.zeros(6, dtype=torch.int64)}
+    batch |= {name: torch.linspace(-1, 1, 6) for name in ("log_probs", "values", "advantages", "returns")}
+    losses = task.eval_loss(batch)
+    alone = [A2C("CartPole-v1", warm_start=task.policy(j)).init(num_envs=3).eval_loss(batch) for j in range(3)]
+    assert len({each["policy_loss"] for each in alone}) == 3
+    for name in ("policy_loss", "value_loss", "entropy"):
+        assert losses[name] == pytest.approx(sum(each[name] for each in alone) / 3)
 
 
 def test_bad_input_is_refused_before_any_training() -> None:

@@ -49,6 +49,15 @@ def test_other_hyperparameters_take_the_nearest_row(write: Write) -> None:
     assert read_table(table).nearest({"lr": 0.07, "kind": "sgd"}) == 1
 
 
+def test_each_hyperparameter_weighs_the_same(write: Write) -> None:
+    along = np.linspace(0, 1, 101)
+    depth = np.where(along > 0, 3, 1)  # a few integers are ordinal, from 0 to 1 as the ranges are
+    columns = {"param.lr": along, "param.kind": along, "param.depth": depth}
+    table = read_table(write(**columns, curves=np.zeros((101, 1, 4))))
+    assert table.nearest({"lr": 1.0, "kind": 1.0, "depth": 1}) == 100  # 1 apart, not sqrt(2)
+    assert table.nearest({"lr": 0.4, "kind": 0.4, "depth": 1}) == 0
+
+
 def test_a_range_is_logarithmic_if_its_values_are(write: Write) -> None:
     lr = np.geomspace(1e-5, 1e-1, 100)
     changes = {"param.kind": np.linspace(-1, 1, 100), "curves": np.zeros((100, 1, 4))}
@@ -92,6 +101,13 @@ def test_the_content_of_the_table_is_part_of_the_identity(write: Write) -> None:
     assert Tabular(table).init().uid != task.uid
     with pytest.raises(EnvSpecError, match=r"goes on with the table that it began with, sha256 .* bring the old file"):
         task.fit(1)
+
+
+def test_training_ends_where_the_table_ends(write: Write) -> None:
+    task = Tabular(write()).init(lr=0.1)
+    with pytest.raises(EnvSpecError, match=r"table\.npz has 3 epochs and no more; train at most so many"):
+        task.fit(4)
+    assert task.epochs == 3
 
 
 @pytest.mark.parametrize(

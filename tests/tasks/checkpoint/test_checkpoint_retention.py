@@ -93,6 +93,13 @@ def test_a_mode_that_means_nothing_is_refused_before_any_training(mode: Any) -> 
         PPO("CartPole-v1", snapshots=mode)
 
 
+@pytest.mark.parametrize("wrong", [{"latest": 0}, {"spaced_latest": 0}, {"best": -1}, {"every": -1}, {"spaced": -1}])
+def test_a_number_of_checkpoints_that_means_nothing_is_refused(wrong: dict[str, int]) -> None:
+    ((name, number),) = wrong.items()
+    with pytest.raises(ValueError, match=f"Keep: {name} must be at least [01].* but got {number}"):
+        Keep(**wrong)
+
+
 def test_a_misspelled_mode_gets_a_hint() -> None:
     with pytest.raises(ValueError, match="got 'bset'; did you mean best"):
         keep_of("bset")

@@ -33,7 +33,12 @@ CASES = [
     (sb3.PPO, "CnnPolicy", "own_envs:PictureWalk-v0", {}),
     (sb3.A2C, "MlpPolicy", "Acrobot-v1", {}),
     (sb3.DQN, "MlpPolicy", "CartPole-v1", {"buffer_size": 10}),
-    (sb3.SAC, "MlpPolicy", "Pendulum-v1", {"buffer_size": 10, "policy_kwargs": {"net_arch": [32, 32]}}),
+    (
+        sb3.SAC,
+        "MlpPolicy",
+        "Pendulum-v1",
+        {"buffer_size": 10, "policy_kwargs": {"net_arch": [32, 32], "activation_fn": torch.nn.Tanh}},
+    ),
 ]
 
 
@@ -101,6 +106,38 @@ def test_what_has_no_counterpart_is_refused(tmp_path: Path) -> None:
             "activations are Tanh, ReLU, SiLU, ELU, but got GELU",
         ),
         ({}, {f"q_net.q_net.0.{name}": x for name, x in layer.items()}, "networks have hidden layers"),
+        (
+            {},
+            {"q_net.q_net.0.weight": torch.zeros(2, 3)},
+            r"of an MlpPolicy or CnnPolicy, but got none named .*0\.bias",
+        ),
+        (
+            {"policy_kwargs": {"normalize_images": False}},
+            {
+                f"{place}.{name}": x
+                for place in ("q_net.q_net.0", "q_net.features_extractor.cnn.0")
+                for name, x in layer.items()
+            },
+            "images are bytes over 255, but got a model with normalize_images=False",
+        ),
+        (
+            {},
+            {
+                "action_net.weight": torch.zeros(2, 3),
+                "pi_features_extractor.x": torch.zeros(1),
+                "vf_features_extractor.x": torch.ones(1),
+            },
+            "actor and critic share the encoder of images, but got share_features_extractor=False",
+        ),
+        (
+            {},
+            {
+                f"{place}.{name}": x
+                for place in ("actor.mu.0", "actor.features_extractor.cnn.0", "actor.features_extractor.linear.0")
+                for name, x in layer.items()
+            },
+            "SAC's policies are of vectors, as its encoders of images differ, but got a CnnPolicy",
+        ),
     ]
     for data, weights, message in cases:
         with pytest.raises(StateMismatch, match=message):

@@ -263,6 +263,7 @@ def test_a_flipped_bit_in_a_blob_is_found(data: st.DataObject) -> None:
     damaged[data.draw(st.integers(0, len(blob) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(DamagedState, match=name[:12]):
         unpack(packed.manifest, verified({name: bytes(damaged)}.__getitem__))
+    assert difference(unpack(packed.manifest, verified(packed.blobs.__getitem__)), example()) == []
 
 
 @pytest.mark.parametrize("cut", [0, 1, 8, 100, -1])

@@ -14,8 +14,10 @@ import pytest
 import torch
 from gymnasium import spaces
 from rekindle import DQN, PPO, SAC, SVPG, Task
-from rekindle.tasks.deployment.exporting import ExportError, _action, _named, _vector
+from rekindle.tasks import load
+from rekindle.tasks.deployment.exporting import ExportError, _action, _image, _named, _vector
 from rekindle.tasks.envs import spaces_of
+from rekindle.tasks.envs.base.encode import Observations
 from test_acting import MEMORY, OFF, ON, env_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:DeprecationWarning")
@@ -129,6 +131,8 @@ def test_what_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ExportError, match=r"pip install 'rekindle\[onnx\]'"):
         task.export_policy(tmp_path / "policy.onnx")
+    with pytest.raises(ExportError, match=r"Surrogate has no environment to act in; export it as \.safetensors"):
+        load("surrogate")(None).init().export_policy(tmp_path / "policy.pt")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,6 +150,16 @@ def test_each_part_of_observations_is_the_numbers_that_gymnasium_makes_of_it(spa
     drawn = [space.sample() for _ in range(6)]
     expected = np.stack([spaces.flatten(space, each) for each in drawn])
     assert np.array_equal(_vector(space, torch.from_numpy(np.stack(drawn))).numpy(), expected)
+
+
+def test_images_are_those_that_the_encoder_writes() -> None:
+    for shape in ((5, 6), (5, 6, 3), (4, 5, 6, 3)):  # the last is frames of images
+        space = spaces.Box(0, 255, shape, np.uint8, seed=3)
+        drawn, encoder = [space.sample() for _ in range(2)], Observations(space, "here")
+        expected = np.zeros((2, *encoder.shape), np.uint8)
+        for obs, out in zip(drawn, expected, strict=True):
+            encoder.write(obs, out)
+        np.testing.assert_array_equal(_image(torch.from_numpy(np.stack(drawn)), encoder.shape).numpy(), expected)
 
 
 def test_each_part_of_actions_has_the_form_that_environments_take() -> None:

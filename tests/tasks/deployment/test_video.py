@@ -40,6 +40,7 @@ class Blind(gym.Wrapper[Any, Any, Any, Any]):
     [
         (SHORT, "x.gif", r"a video is written to a file that ends in \.mp4, but got .*x\.gif"),
         (SHORT, "no/x.mp4", r"but .*no/x\.mp4 cannot be: No such file or directory"),
+        ("vector/own_pools:BoxPool-v0", "x.mp4", "BoxPool-v0 steps many at once and draws none; name one that does"),
         (
             "own_envs:RowsWalk-v0",
             "x.mp4",

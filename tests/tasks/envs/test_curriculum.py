@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from rekindle import A2C, Cohort, EnvSpec
 from rekindle.tasks.checkpoint.manifests import canonical_json
 from rekindle.tasks.envs import EnvSpecError, make_envs
-from rekindle.tasks.envs.base.curriculum import Curriculum
+from rekindle.tasks.envs.base.curriculum import Curriculum, _in_ranges
 from rekindle.tasks.envs.gym.envs import GymEnvs
 from support_path import SUPPORT
 
@@ -103,6 +104,19 @@ def test_a_parameter_that_the_environment_ignores_is_refused() -> None:
     with pytest.raises(EnvSpecError, match=r"reset reads, but it does not read 'gravity'; .* named 'kwargs.gravity'"):
         make_envs(EnvSpec("CartPole-v1", parameters={"gravity": 5.0, "low": -0.01}), [0], 1)
     make_envs(EnvSpec("CartPole-v1", parameters={"low": -0.01, "high": 0.01}), [0], 1)
+
+
+class Curious(gym.Wrapper):  # type: ignore[type-arg]
+    """Reads all options of a reset, whatever their names."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.last = dict(options or {})
+        return super().reset(seed=seed)
+
+
+def test_an_environment_that_reads_all_options_ignores_none() -> None:
+    wrappers = [{"entry_point": f"{__name__}:Curious"}]
+    make_envs(EnvSpec("CartPole-v1", wrappers=wrappers, parameters={"gravity": 5.0}), [0], 1).close()
 
 
 def test_arguments_of_the_constructor_are_drawn_for_each_episode() -> None:
@@ -307,6 +321,7 @@ UNTIL = {"threshold": 1}
         ({"lessons": [{"value": 1}, {"value": 2}]}, r"lessons\[0\] must have completion_criteria, as lessons follow"),
         ({"lessons": [{"name": "low"}]}, r"lessons\[0\] must have a value"),
         ({"lessons": [{"value": 1, "completion_criteria": {"treshold": 1}}]}, "did you mean threshold"),
+        ({"lessons": [{"value": 1, "completion_criteria": 3}]}, r"completion_criteria must be an object, but got 3"),
         ({"lessons": [{"value": 1, "completion_criteria": {"measure": "luck"}}]}, "measure must be one of reward, pro"),
         ({"lessons": [{"value": 1, "completion_criteria": {"threshold": "1"}}]}, "threshold must be a number"),
         ({"lessons": [{"value": 1, "completion_criteria": {"min_lesson_length": -1}}]}, "min_lesson_length must be"),
@@ -321,6 +336,23 @@ UNTIL = {"threshold": 1}
 def test_what_makes_no_sense_is_refused_by_its_place(form: Any, words: str) -> None:
     with pytest.raises(EnvSpecError, match=words):
         EnvSpec("own_envs:LessonWalk-v0", parameters={"x": form})
+
+
+def test_the_last_of_several_ranges_ends_at_its_end() -> None:
+    ranges = [[0.0, 0.1], [5.0, 5.2], [7.0, 7.7]]
+    assert [_in_ranges(ranges, u) for u in (0.0, 0.05, 0.2)] == pytest.approx([0.0, 0.05, 5.1])
+    for count in range(1, 60):  # lengths are rounded, and so is their sum: the largest draw must not pass the end
+        tenths = [[float(i), i + 0.1] for i in range(count)]
+        assert count - 1 < _in_ranges(tenths, np.nextafter(1.0, 0.0)) <= tenths[-1][1]
+
+
+def test_a_lesson_that_measures_info_waits_for_an_episode_that_has_it() -> None:
+    until = {"measure": "info.score", "threshold": 1.0, "min_lesson_length": 2, "signal_smoothing": False}
+    lessons = {"lessons": [{"value": 0, "completion_criteria": until}, {"value": 1}]}
+    made = Curriculum({"height": lessons}, [0], "train", ("score",))
+    for score, lesson in ((5.0, 0), (math.nan, 0), (math.nan, 0), (5.0, 1)):
+        made.advance(1, np.array([0]), np.array([0.0]), {"info.score": np.array([score])})
+        assert made.metrics(0) == {"lesson.height": lesson}
 
 
 def test_a_pool_takes_none() -> None:

@@ -8,7 +8,9 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
 
+import gymnasium as gym
 import mujoco
 import numpy as np
 import nursery
@@ -18,9 +20,11 @@ from rekindle import PPO
 from rekindle.tasks.checkpoint import state
 from rekindle.tasks.envs import Envs, EnvSpec, EnvSpecError, make_envs, spaces_of
 from rekindle.tasks.envs.base.encode import Actions
+from rekindle.tasks.envs.gym import snapshot
 from rekindle.tasks.envs.gym.backend import InProcess
 from rekindle.tasks.envs.gym.envs import GymEnvs, reset_seed
-from rekindle.tasks.envs.gym.selftest import Restore, self_test
+from rekindle.tasks.envs.gym.make import make_env
+from rekindle.tasks.envs.gym.selftest import PARTS, Restore, _difference, self_test
 from rekindle.tasks.errors import Diverged, EnvironmentFailed, StateMismatch, UnsupportedSpace
 from rekindle.tasks.rng import streams
 from support_path import SUPPORT
@@ -158,11 +162,57 @@ def test_the_self_test_finds_the_way(name: str) -> None:
     envs.close()
 
 
+def test_an_emulator_s_state_leads_to_the_same_frames_in_another() -> None:
+    kwargs = {"obs_type": "ram", "repeat_action_probability": 0.0}
+    spec = EnvSpec("ALE/Pong-v5", kwargs)
+    one, other = make_env(spec), make_env(spec)
+    assert snapshot.has_snapshot(one)
+    assert not snapshot.has_snapshot(make_env(EnvSpec("ALE/Pong-v5", {**kwargs, "repeat_action_probability": 0.25})))
+    one.reset(seed=1)
+    for action in (2, 3, 2, 0):
+        one.step(action)
+    states = snapshot.from_tree(snapshot.to_tree([snapshot.take(one), snapshot.take(one)[:-4]]))
+    assert [len(state) for state in states] == [len(snapshot.take(one)), len(snapshot.take(one)) - 4]
+    other.reset(seed=2)
+    snapshot.put(other, states[0], 4)
+    for action in (2, 0, 3, 3, 2):
+        (expected, *rest), (found, *others) = one.step(action), other.step(action)
+        np.testing.assert_array_equal(found, expected)
+        assert others[:3] == rest[:3]
+    for env in (one, other):
+        env.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("id", ["ALE/Pong-v5", "ale_py:Pong-v4"])
 def test_sticky_actions_and_frames_skipped_at_random_are_no_part_of_an_emulator_s_state(id: str) -> None:
     restore = self_test(EnvSpec(id, {"obs_type": "ram"}))
     assert (restore.mode, restore.exact) == ("replay", True)
+
+
+class Counted(gym.Wrapper):  # type: ignore[type-arg]
+    """An environment that is open until it is closed."""
+
+    open: ClassVar[set[int]] = set()
+
+    def __init__(self, env: gym.Env) -> None:  # type: ignore[type-arg]
+        super().__init__(env)
+        self.open.add(id(self))
+
+    def close(self) -> None:
+        self.open.discard(id(self))
+        super().close()
+
+
+def test_environments_that_are_replaced_are_closed() -> None:
+    wrappers = [{"entry_point": f"{__name__}:Counted"}]
+    spec = EnvSpec("Pendulum-v1", wrappers=wrappers, parameters={"kwargs.g": {"uniform": [5, 10]}}, max_episode_steps=4)
+    envs = make_envs(spec, [1], 2)
+    for k in range(13):
+        envs.step(choose(envs, k, [1]))
+    assert len(Counted.open) == 2
+    envs.close()
+    assert not Counted.open
 
 
 def test_an_environment_that_ignores_its_seed_is_labelled_not_exact() -> None:
@@ -384,6 +434,23 @@ def test_the_self_test_is_deterministic_and_leaves_global_random_state_alone() -
     assert torch.equal(torch_before, torch.get_rng_state())
 
 
+def test_a_replay_ends_with_its_episode() -> None:
+    backend = InProcess(EnvSpec("own_envs:BoxWalk-v0", max_episode_steps=9), 1)
+    first = backend.begin([0], [3], [None], False)
+    [last] = backend.replay([0], [np.ones((9, 2), np.float32)])
+    backend.begin([0], [3], [None], False)
+    [longer] = backend.replay([0], [np.ones((20, 2), np.float32)])
+    np.testing.assert_array_equal(longer, last)
+    assert not np.array_equal(last, first[0])
+    backend.close()
+
+
+def test_episodes_of_different_lengths_differ_in_that() -> None:
+    record: Any = ("the same",) * len(PARTS)
+    assert _difference([record] * 3, [record] * 3) is None
+    assert _difference([record] * 3, [record] * 4) == "the length of the episode (2 steps)"
+
+
 def test_an_environment_that_cannot_be_made_or_seeded_is_named() -> None:
     with pytest.raises(EnvSpecError, match=r"Seedless-v0: environments have .*reset.* that of Seedless has no seed;"):
         make_envs("own_envs:Seedless-v0", [1], 1)
@@ -406,15 +473,15 @@ def test_spaces_are_gymnasium_s_and_hold_the_observations(what: str, message: st
         make_envs(EnvSpec("own_envs:Faulty-v0", {"what": what}), [1], 1)
 
 
-@pytest.mark.parametrize("what", ["observation", "reward"])
-def test_a_number_that_is_not_finite_is_blamed_on_the_environment(what: str) -> None:
-    task = PPO(EnvSpec("own_envs:Faulty-v0", {"what": what, "at": 5})).init(
+@pytest.mark.parametrize(
+    ("what", "at", "when"), [("observation", 5, "step 5"), ("reward", 5, "step 5"), ("observation", 0, "the reset")]
+)
+def test_a_number_that_is_not_finite_is_blamed_on_the_environment(what: str, at: int, when: str) -> None:
+    task = PPO(EnvSpec("own_envs:Faulty-v0", {"what": what, "at": at})).init(
         num_steps=8, num_envs=2, num_minibatches=1, update_epochs=1, epoch_steps=16, model={"width": 8, "layers": 1}
     )
-    where = (
-        r"own_envs:Faulty-v0 gave an? {} that is not finite at step 5 of episode 0 of its environment 0 \(seed \d+\)"
-    )
-    with pytest.raises(Diverged, match=where.format(what) + "; mend it"):
+    where = rf"an? {what} that is not finite at {when} of episode 0 of its environment 0 \(seed \d+\); mend it"
+    with pytest.raises(Diverged, match=f"own_envs:Faulty-v0 gave {where}"):
         task.fit(1)
 
 

@@ -106,7 +106,7 @@ def test_the_number_of_processes_changes_nothing(name: str) -> None:
 
 @pytest.mark.usefixtures("nobody_stays")
 @pytest.mark.parametrize(
-    "name", ["dict", "restart", *(pytest.param(x, marks=pytest.mark.slow) for x in ("replay", "renewed", "snapshot"))]
+    "name", ["dict", "restart", "snapshot", *(pytest.param(x, marks=pytest.mark.slow) for x in ("replay", "renewed"))]
 )
 def test_a_killed_process_is_replaced_and_its_environments_come_back(name: str) -> None:
     whole, envs = make(name, 0), make(name, 2)
@@ -367,7 +367,6 @@ def test_actions_are_each_step_s_own() -> None:
     envs.close()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("nobody_stays")
 def test_a_constructor_that_kills_its_process_is_named() -> None:
     spec = EnvSpec("own_envs:Fragile-v0", {"home": os.getpid(), "how": "die at birth"})

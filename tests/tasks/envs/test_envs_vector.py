@@ -1,4 +1,4 @@
-"""Atari games by Gymnasium's vector entry point: seeds of every episode, true final observations, no step lost."""
+"""Gymnasium's vector entry points: seeds of every episode, true final observations, no step lost."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
+from own_pools import STEPS
+from rekindle import DQN, PPO, Task
 from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs, spaces_of
+from rekindle.tasks.envs.base.encode import Actions, Observations
 from rekindle.tasks.envs.gym.envs import reset_seed
+from rekindle.tasks.envs.gym.make import make_env
 from test_envs_gym import choose, run
 
 KWARGS: dict[str, Any] = {"img_height": 20, "img_width": 20, "stack_num": 2, "max_num_frames_per_episode": 120}
@@ -48,6 +52,80 @@ def test_every_episode_is_that_of_its_seed_to_the_true_final_observation() -> No
     alone.close()
 
 
+@pytest.mark.parametrize("name", ["Box", "Dict", "Camera"])
+def test_episodes_are_those_of_an_environment_stepped_alone(name: str) -> None:
+    pool = make_envs(EnvSpec(f"vector/own_pools:{name}Pool-v0"), [4], 3)
+    assert (pool.mode, pool.exact) == ("restart", True), pool.reason
+    alone = [make_env(EnvSpec(f"own_envs:{name}Walk-v0", max_episode_steps=STEPS)) for _ in range(3)]
+    encoder, codec = Observations(alone[0].observation_space, name), Actions(alone[0].action_space, name)
+    episodes = [0, 0, 0]
+
+    def begun(n: int) -> np.ndarray:
+        return encoded(alone[n].reset(seed=reset_seed("train", 4, "epoch", 0, n, episodes[n]))[0])
+
+    def encoded(obs: Any) -> np.ndarray:
+        out = np.zeros((1, *encoder.shape), encoder.dtype)
+        encoder.write(obs, out[0])
+        return out[0]
+
+    for n in range(3):
+        np.testing.assert_array_equal(pool.obs[0, n], begun(n))
+    for k in range(40):
+        actions = choose(pool, k, [4])
+        step, decoded = pool.step(actions), codec.decode(actions)
+        for n in range(3):
+            obs, reward, *ended, _ = alone[n].step(decoded[n])
+            np.testing.assert_array_equal(step.next_obs[0, n], encoded(obs))
+            assert [step.reward[0, n], step.terminated[0, n], step.truncated[0, n]] == [np.float32(reward), *ended]
+            if any(ended):
+                episodes[n] += 1
+                np.testing.assert_array_equal(pool.obs[0, n], begun(n))
+    assert min(episodes) > 2
+    pool.close()
+
+
+@pytest.mark.parametrize("task", [PPO, DQN])
+def test_resuming_equals_not_stopping(task: type[Task]) -> None:
+    replay = {"learning_starts": 16, "batch_size": 16}
+    small = {"num_envs": 2, "epoch_steps": 64} | (replay if task is DQN else {"num_steps": 32})
+    env = "vector/own_pools:DictPool-v0"
+    whole, begun, resumed = (task(env, seed=1).init(**small) for _ in range(3))
+    whole.fit(3)
+    begun.fit(1)
+    resumed.load_state_dict(begun.state_dict())
+    resumed.fit(3)
+    assert resumed.digest == whole.digest
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Other", "two new pools with the same seeds and actions differ"),
+        ("Crowded", "an environment alone differs from the same one in a pool of three"),
+    ],
+)
+def test_pools_that_do_not_repeat_themselves_are_labelled_not_exact(name: str, reason: str) -> None:
+    envs = make_envs(EnvSpec(f"vector/own_pools:{name}Pool-v0"), [1], 2)
+    assert (envs.mode, envs.exact, envs.reason) == ("restart", False, reason)
+    envs.close()
+
+
+def test_entries_of_info_are_numbers_that_may_be_missing() -> None:
+    info = {"even": "max", "inner.negative": "min", "never": "last"}
+    envs = make_envs(EnvSpec("vector/own_pools:ToldPool-v0", info=info), [4], 2)
+    assert envs.info is not None
+    ended = 0
+    while not ended:  # the last even step of an episode is counted, whenever it ends
+        step = envs.step(choose(envs, 0, [4]))
+        ended = int((step.terminated | step.truncated).sum())
+    metrics = envs.info.take_metrics()[0]
+    assert metrics["info.even"] == -metrics["info.inner.negative"] > 0
+    assert "info.never" not in metrics
+    envs.close()
+    with pytest.raises(EnvSpecError, match=r"must be one number a step, but info\['word'\] is object"):
+        make_envs(EnvSpec("vector/own_pools:ToldPool-v0", info={"word": "last"}), [4], 2)
+
+
 @pytest.mark.slow
 def test_neither_neighbours_nor_threads_change_a_member() -> None:
     together, alone = make_envs(PONG, [5, 6], 1, processes=2), make_envs(PONG, [6], 1)
@@ -65,6 +143,7 @@ def test_neither_neighbours_nor_threads_change_a_member() -> None:
         (EnvSpec("vector/CartPole-v1"), "take a seed for each .* CartPoleVectorEnv does not .*; use CartPole-v1"),
         (EnvSpec("vector/FrozenLake-v1"), "FrozenLake-v1 has no vector entry point; use FrozenLake-v1, by several"),
         (EnvSpec("vector/Nothing-v1"), "Nothing.*doesn't exist"),
+        (EnvSpec("vector/no_module:Nothing-v1"), "No module named 'no_module'; install its package"),
         (EnvSpec("vector/ALE/Pong-v5", {"num_envs": 3}), "kwargs must leave num_envs to the task"),
         (EnvSpec("vector/ALE/Pong-v5", {"autoreset_mode": "SameStep"}), "must leave autoreset_mode to the task"),
         (EnvSpec("vector/ALE/Pong-v5", {"stack": 3}), "cannot be made with kwargs"),

@@ -72,6 +72,13 @@ def torch_log_prob_and_entropy(dist: Distribution, params: Tensor, actions: Tens
     return independent.log_prob(flat), independent.entropy()
 
 
+def test_a_dict_of_numbers_alone_is_one_gaussian() -> None:
+    space = Joined(gym.spaces.Dict({"a": gym.spaces.Box(-1, 1, (2,)), "b": gym.spaces.Box(0, 5, (1,))}))
+    found = distribution_for(space, "here")
+    assert isinstance(found, Gaussian)
+    assert found.action_shape == (3,)
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_log_prob_and_entropy_are_those_of_torch(name: str) -> None:
     dist = EVERY[name]

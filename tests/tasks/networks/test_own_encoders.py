@@ -116,6 +116,8 @@ def test_what_is_given_by_hidden_is_not_searched() -> None:
             "missing 1 required .* 'size'; a constructor has the shape of observations as obs_shape",
         ),
         ({"encoder": "own_nets:Population(size=3)"}, BadEncoder, r"forward must take observations of shape \(B, \*"),
+        ({"encoder": "own_nets:Double"}, BadEncoder, "parameters are float32, but scale is not"),
+        ({"encoder": "own_nets:number"}, BadEncoder, "own_nets:number must be a class, but is 3"),
         ({"encoder": "own_nets:Flat"}, BadEncoder, r"must return features of shape \(B, F\), but of B = 2 .* \(\)"),
         ({"encoder": "own_nets:Counting"}, BadEncoder, "buffers must be constants, but calls changes; make it a param"),
         ({"encoder": "own_nets:no_module"}, BadEncoder, "must be a torch.nn.Module, but is a str"),

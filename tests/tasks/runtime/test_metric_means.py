@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -54,6 +56,14 @@ def test_sums_are_the_same_bits_whenever_they_are_read(saved_after: int) -> None
     assert alone.member_state(0) == whole.member_state(1)
     exact = sum(report["loss"][0].item() for report in reports(2 * TOGETHER + 20)) / (2 * TOGETHER + 20)
     assert whole.take()[0]["loss"] == exact
+
+
+def test_reports_of_a_long_epoch_are_not_all_kept() -> None:
+    tally, made = Tally(1), []
+    for _ in range(3 * TOGETHER):
+        tally.add({"loss": torch.ones(1)})
+        made.append(weakref.ref(tally._unread[-1][1]) if tally._unread else None)
+    assert sum(report is not None and report() is not None for report in made) < TOGETHER
 
 
 def test_a_report_keeps_no_graph_alive() -> None:

@@ -120,6 +120,9 @@ def test_a_file_that_holds_none_is_refused(tmp_path: Path) -> None:
     np.savez(path, observations=np.array([{}]), actions=np.zeros(1), begins=np.ones(1))  # pickled
     with pytest.raises(BadDemonstrations, match=r"must be an \.npz file"):
         make(path)
+    np.savez(path, **{**vars(shown()), "begins": np.zeros(30)})
+    with pytest.raises(BadDemonstrations, match=r"demo\.npz: .*begins is 1 where an episode begins"):
+        make(path)
     with pytest.raises(BadDemonstrations, match=r"call it demo\.npz"):
         shown().save(tmp_path / "demo.pkl")
     with pytest.raises(BadDemonstrations, match="Demonstrations or a file, but got a int"):

@@ -134,10 +134,9 @@ def test_networks_of_signals_have_no_memory() -> None:
         torch.testing.assert_close(mixed, signal.rewards(seen)[:, order])
 
 
-IMAGES = pytest.param("own_envs:PictureWalk-v0", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("env", ["own_envs:RowsWalk-v0", "own_envs:BitsWalk-v0", IMAGES, "Pendulum-v1"])
+@pytest.mark.parametrize(
+    "env", ["own_envs:RowsWalk-v0", "own_envs:BitsWalk-v0", "own_envs:PictureWalk-v0", "Pendulum-v1"]
+)
 def test_every_signal_learns_in_every_kind_of_space(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(SUPPORT)
     learner = built(env=env, num_steps=8, num_envs=2, **unflatten({**ICM, **RND, **GAIL, **CLONING}))

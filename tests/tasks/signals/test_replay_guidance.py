@@ -107,10 +107,7 @@ def test_rnd_pays_less_for_what_it_saw_often() -> None:
     assert set(metrics) == {"rnd_reward", "rnd_loss"}
 
 
-@pytest.mark.parametrize(
-    ("task", "env"),
-    [(DQN, "CartPole-v1"), (SAC, "Pendulum-v1"), pytest.param(SAC, "CartPole-v1", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("task", "env"), [(DQN, "CartPole-v1"), (SAC, "Pendulum-v1"), (SAC, "CartPole-v1")])
 def test_cloning_learns_the_demonstrated_actions(task: type[Task], env: str) -> None:
     learner = learner_of(task, env, **{"cloning.use": True, "cloning.batch_size": 48})
     _, batch = learner.loop.draw(learner.env_steps)
