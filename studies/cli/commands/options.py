@@ -60,6 +60,11 @@ def epochs_of(
     Raises:
         ValueError: a number is wrong.
     """
+    if None not in (arguments.env_steps, arguments.epochs):
+        raise ValueError(
+            f"a training is as long as --epochs or --env-steps says, but got --epochs {arguments.epochs} and "
+            f"--env-steps {arguments.env_steps}; leave one out"
+        )
     if arguments.env_steps is None and arguments.epochs is not None:
         return str(arguments.epochs)
     if arguments.env_steps is None:
