@@ -72,7 +72,10 @@ def delete(store: Store, name: str, *, dry_run: bool = True) -> Deletion:
     studies = store.studies()
     names = [name] if name in {row.name for row in studies} else []
     names += [row.name for row in studies if names and _confirms(row.config) == name]
-    uid = None if names else store.uid(name)
+    try:
+        uid = None if names else store.uid(name)
+    except ValueError as error:
+        raise ValueError(f"there is no study {name!r}, and {error}") from None
     run = store.database.read if dry_run else store.database.write
     return run(lambda connection: _delete(connection, names, uid, dry_run))
 

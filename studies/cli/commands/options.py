@@ -57,6 +57,11 @@ def epochs_of(arguments: argparse.Namespace, algorithm: type[Task], values: Mapp
     Raises:
         ValueError: a number is wrong.
     """
+    if None not in (arguments.env_steps, arguments.epochs):
+        raise ValueError(
+            f"a training is as long as --epochs or --env-steps says, but got --epochs {arguments.epochs} and "
+            f"--env-steps {arguments.env_steps}; leave one out"
+        )
     if arguments.env_steps is None:
         return arguments.epochs
     parts = arguments.env_steps.split(":")

@@ -27,6 +27,7 @@ SUFFIXES = (".toml", ".yaml", ".yml")
 COMMANDS = ("train", "tune", "create")
 SECTIONS = {"study": "study", "with --scheduler pbt": "population", "with --engine ray": "ray"}  # by title of the group
 NAMES = {"set": "hyperparameters", "prior": "ranges", "study.study": "study.name", "study.prior": "ranges"}
+INSTEAD = {"--epochs": "--env-steps", "--env-steps": "--epochs"}  # what is typed in place of the other wins too
 TYPED_ONLY = ("help", "json", "debug", "save_config")
 
 
@@ -75,7 +76,7 @@ def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) 
 
             raise ValueError(f"{file}: there is no {path!r} in a run file{near(path, known)}")
         action = own.get(path)  # a file of a study may be trained: what is about studies alone is left out
-        if action is not None and action.option_strings[0] not in given:
+        if action is not None and not given & {(option := action.option_strings[0]), INSTEAD.get(option, option)}:
             words += _words(action, value, f"{file}: {path}")
     after = (word for before, word in pairwise(typed) if before == "--prior")
     typed_priors = {word.partition("=")[0].strip() for word in after}

@@ -475,6 +475,7 @@ def test_a_worker_says_what_the_study_is_when_it_ends(finished_url: str, cli: Ca
             ["train", "--no-better", "return:2"],
             "--no-better return:2 follows the return of each epoch, but --snapshots",
         ),
+        (["tune", "--epochs", "3", "--env-steps", "9"], "got --epochs 3 and --env-steps 9; leave one out"),
         (["tune", "--search", "gamma", "--search", "gamma"], "gamma is named twice; leave one out"),
         (["tune", "--scheduler", "pbt", "--population", "1"], "--population is 1; give it at least 2"),
         (["tune", "--scheduler", "pbt", "--epochs", "2", "--interval", "5"], "--interval 5 is above the 2 epochs"),

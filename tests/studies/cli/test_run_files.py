@@ -86,6 +86,7 @@ def test_a_file_is_the_command_line_and_what_is_typed_wins(file: str, sqlite_url
     other = train(cli, file, "--seed=4", "--set", "optimizer.lr=1e-3", "--epochs", "1", "--storage", sqlite_url)
     assert (other["seed"], other["epochs"], other["hyperparameters"]["optimizer.lr"]) == (4, 1, 1e-3)
     assert other["hyperparameters"]["max_grad_norm"] is None
+    assert train(cli, file, "--env-steps", "128", "--storage", sqlite_url)["epochs"] == 2  # the file has epochs
 
 
 def test_what_is_written_alone_trains_the_same(file: str, sqlite_url: str, tmp_path: Path, cli: Cli) -> None:

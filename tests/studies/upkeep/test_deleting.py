@@ -118,4 +118,4 @@ def test_the_command_changes_nothing_before_one_agrees(
             assert [row.name for row in store.studies()] == rest
     assert optuna.get_all_study_names(sqlite_url) == []
     status, _, errors = cli(*asked)
-    assert (status, "begins with 's'" in errors) == (2, True)
+    assert (status, "there is no study 's', and no task of" in errors) == (2, True)
