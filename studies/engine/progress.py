@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
-from ..storage.commands import Command
+from ..storage.commands import EXCLUDED, Command
 from ..storage.rows import Segment, Trial
 from ..study.config import Config
 from ..study.environments import is_across
@@ -150,8 +151,8 @@ class StudyProgress:
 
     def _count(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
         """Count rows that are new or have changed."""
+        trials, scored = list(trials), []
         changed = {trial.number for trial in trials}
-        scored = []
         for row in segments:
             key = (row.number, row.rung)
             changed.add(row.number)
@@ -162,9 +163,11 @@ class StudyProgress:
         self._measure(changed)
         config, seeds = self.rows.config, seeds_of(self.rows.config)
         replicates = {(row.configuration * seeds + n, row.rung) for row in scored for n in range(seeds)}
-        if is_across(config) and scored:  # each result may change the scale
+        forgotten = any(EXCLUDED in trial.attrs for trial in trials)
+        if forgotten or (is_across(config) and scored):  # each result may change the scale
             replicates, self._best = set(self.rows.segments), None
-        scored = collapse(config, [], [self.rows.segments[key] for key in replicates & self.rows.segments.keys()])[1]
+        rows = [self.rows.segments[key] for key in replicates & self.rows.segments.keys()]
+        scored = collapse(config, [], remembered([self.rows.trials[row.number] for row in rows], rows)[1])[1]
         candidates = [row for row in scored if row.state == "done"] + ([self._best] if self._best else [])
         # As in the tables: of the longest trained the one with the best score.
         self._best = max(candidates, key=lambda row: (row.epochs, row.score, -row.number), default=None)

@@ -55,6 +55,8 @@ def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5
     objectives = study["objectives"]
     best = rank(study["trials"], objectives)[:limit]
     title = f"best trials of {study['study']}"
+    if len({trial["epochs"] for trial in best}) > 1:
+        title += ", the longest trained first"
     if len(objectives) > 1:
         by_number = {trial["number"]: trial for trial in study["trials"]}
         best, title = [by_number[number] for number in study["front"]], f"Pareto front of {study['study']}"

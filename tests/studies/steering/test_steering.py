@@ -15,6 +15,7 @@ from rekindle.studies.cli import main
 from rekindle.studies.engine.configs import make_population
 from rekindle.studies.engine.confirming import confirmation_config
 from rekindle.studies.engine.json_views import rank, status_json, study_json, summary_json
+from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.errors import CommandRefused
 from rekindle.studies.schedulers.seeds import seed_options
@@ -147,7 +148,10 @@ def test_an_excluded_trial_is_never_the_best(sqlite_url: str, seeds: int, capsys
         first, second = (trial["number"] for trial in ranked[:2])
         assert study.best is not None
         assert (study.best.number, summary_json(store, "s")["best"]["number"]) == (first, first)
+        watched = StudyProgress(store, "s")
+        assert watched.look().best[1] == first  # type: ignore[index]
         study.exclude(first, "a fault of the simulator")
+        assert [each.look().best[1] for each in (watched, StudyProgress(store, "s"))] == [second] * 2  # type: ignore[index]
         assert (study.best.number, study.front[0].number) == (second, second)
         assert summary_json(store, "s")["best"]["number"] == second
         assert first not in confirmation_config(store, "s", 2, 3).options["confirms"]["trials"]
