@@ -219,11 +219,12 @@ def status_table(status: Json) -> Table:
         value = None if best is None else _measured(best, own)
         unit = "" if value is None or own == RETURN else f" {own}"
         front = len(study["front"]) if len(study["objectives"]) > 1 else 1
+        begun = sum(study["counts"].values())
         table.add_row(
             study["study"],
             Text(*_state(study)),
             " ".join([study["task"], *(str(env.get("id", "")) for env in environments_of(study))]),
-            f"{sum(study['counts'].values())}/{study['trials_total']}",
+            f"{begun}/{max(begun, study['trials_total'])}",  # a population's branches are further trials
             *(str(study["counts"][state]) for state in shown),
             *(f"{study[each]:g}" for each in weighs),
             "→".join(str(rung["done"]) for rung in study["progress"]),
