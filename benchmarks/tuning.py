@@ -271,9 +271,10 @@ class Results:
 
     def add(self, study: Study, found: Mapping[str, Any]) -> None:
         """Keep what a process found."""
-        self._take(line := {**study._asdict(), **found})
+        line = {**study._asdict(), **found}
         with self.path.open("a") as file:
             print(json.dumps(line), file=file)
+        self._take(line)
 
     def _take(self, line: dict[str, Any]) -> None:
         study = Study(**{name: line.pop(name) for name in Study._fields})
