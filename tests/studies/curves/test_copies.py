@@ -17,6 +17,7 @@ from reading_copies import expected, in_order, of_table, of_tensorboard
 from rekindle.studies.cli.commands.live import curves as following
 from rekindle.studies.curves.beside import Copier
 from rekindle.studies.curves.copying import Copy
+from rekindle.studies.curves.names import renamed
 from rekindle.studies.curves.runs import Curves
 from rekindle.studies.curves.sinks import opened, parse
 from rekindle.studies.curves.tensorboard import EPOCH
@@ -164,6 +165,14 @@ def test_a_short_training_starts_no_copier_that_would_come_later(store: Store) -
     copier.end()
     assert copier._process is None
     assert not copier.wrote_all
+
+
+def test_metrics_have_the_names_of_other_tools() -> None:
+    ours = {"episode_return": 1.0, "grad_norm.actor": 2.0, "grad_norm_clipped.critic": 3.0, "own": 4.0}
+    assert renamed(ours, "rekindle") == ours
+    theirs = renamed(ours, "metabox")
+    assert (theirs["grad/actor"], theirs["grad_clipped/critic"], theirs["train/own"]) == (2.0, 3.0, 4.0)
+    assert renamed(ours, "sb3")["train/grad_norm.actor"] == 2.0
 
 
 def test_the_curve_of_a_task_is_copied_alone(store: Store, cli: Cli, tmp_path: Path) -> None:

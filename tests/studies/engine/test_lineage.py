@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
+from rekindle.studies.engine.branching import score_at
 from rekindle.studies.engine.configs import make_population
 from rekindle.studies.engine.lineage import LineageError, NotEqual, lineage, retrain
 from rekindle.studies.engine.runner import start_study
@@ -255,6 +256,18 @@ def test_a_lineage_that_the_store_does_not_know_is_an_error(sqlite_url: str) -> 
             pytest.raises(LineageError, match="do not"),
         ):
             lineage(store, "b")
+
+
+def test_a_score_is_the_stored_one_or_measured_again(store: Store, cli: Callable[..., Any]) -> None:
+    task = load("surrogate")(None, storage=store).init()
+    url = store.database.url.render_as_string(hide_password=False)
+    status, _, errors = cli("replay", task.uid, "--storage", url)
+    assert (status, "a checkpoint at an epoch's end, but none of task" in errors) == (2, True), errors
+    task.fit(2)
+    task.finish()
+    stored = dict(store.metrics(task.uid))[2]
+    assert score_at(store, task.uid, 2, "episode_return") == stored["episode_return"]
+    assert score_at(store, task.uid, 2, "never measured") == task.evaluate()
 
 
 def test_a_branch_without_its_state_does_not_train(store: Store) -> None:

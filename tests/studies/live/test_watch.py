@@ -13,13 +13,19 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from rekindle.studies.cli.commands.live import watch as command
+from rekindle.studies.cli.output.progress import Progress
 from rekindle.studies.cli.output.watching import sparkline
+from rekindle.studies.engine.configs import make_config
+from rekindle.studies.engine.progress import look
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.failures import FAILED
 from rekindle.studies.live.views import LiveStudy
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.rows import Segment
 from rekindle.studies.storage.sql.schema import event, task
 from rekindle.studies.storage.store import Store
+from rekindle.studies.workers.worker import Worker
+from rekindle.tasks import load
 from rich.console import Console
 from sample_study import ALL, NAME, RUNGS, dead_owner, execute, fill, hold, uid
 from studying import sqlite_first
@@ -119,6 +125,42 @@ def test_watch_ends_at_q_and_says_the_state(filled: Store, cli: Cli, monkeypatch
         assert cli("watch", NAME, "--storage", filled.url, "--every", "0.01")[0] == 0
     assert "in training" in screen.getvalue()
     assert "study: running; 0:00  trials: 1 complete, 1 pruned" in screen.getvalue()
+
+
+@on_sqlite
+def test_watch_without_a_keyboard_ends_by_ctrl_c(filled: Store, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, look, seen = io.StringIO(), LiveStudy.look, list[None]()
+
+    def looked(study: LiveStudy) -> Any:
+        seen.append(None)
+        if len(seen) == 3:
+            raise KeyboardInterrupt  # as the signal would, at some moment
+        return look(study)
+
+    terminal: dict[str, Any] = {"file": screen, "force_terminal": True, "width": 80, "height": 40, "highlight": False}
+    monkeypatch.setattr(command, "new_console", lambda: Console(**terminal))
+    monkeypatch.setattr(LiveStudy, "look", looked)
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        assert cli("watch", NAME, "--storage", filled.url, "--every", "0.01")[0] == 0
+    assert "trials: 1 complete, 1 pruned, 1 failed, 1 waiting" in screen.getvalue()
+
+
+def test_a_panel_stands_in_a_terminal_while_a_study_runs(sqlite_url: str) -> None:
+    screen = io.StringIO()
+    with Store(sqlite_url) as store:
+        start_study(store, "s", make_config(load("surrogate"), None, trials=2, epochs=(1, 2, 2), scheduler="none"))
+        with Progress(Console(file=screen, force_terminal=True, width=100), "s", sqlite_url) as progress:
+            progress.state = "waits"
+            progress.show(look(store, "s"))
+            assert Worker(store, "s").run()
+            progress.show(look(store, "s"))
+            progress.say("a line above")
+    shown = " ".join(screen.getvalue().split())
+    assert "epochs/s on 0 workers" in shown  # steps of an environment are not told where there is none
+    assert "a line above" in shown
+    assert "0/4" in shown
+    assert "4/4" in shown
 
 
 def test_watch_of_an_empty_storage_says_what_makes_a_study(sqlite_url: str, cli: Cli) -> None:

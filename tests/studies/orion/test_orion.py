@@ -22,6 +22,7 @@ from rekindle.studies.cli.commands import under_orion as command
 from rekindle.studies.cli.commands.train import _orion_epochs
 from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.orion import OrionObjective, hunt, storage_of
+from rekindle.studies.orion.trial_rows import NoParent
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.errors import Diverged, Stopped
@@ -266,6 +267,18 @@ def test_what_makes_no_sense_for_one_of_many_trials_is_refused(
     assert cli.main([*TRAIN, *option]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not under_orion.exists()
+
+
+def test_a_trial_that_the_database_does_not_know_has_no_parent(
+    under_orion: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command._parent() is None  # Orion names no trial
+    monkeypatch.setenv("ORION_TRIAL_ID", "abc")
+    monkeypatch.setenv("ORION_EXPERIMENT_ID", "3")
+    Store(sqlite_url).close()
+    with pytest.raises(NoParent, match=r"has no such result for trial abc of experiment 3; keep Orion's"):
+        command._parent()
+    command._note_failure()  # nowhere to note it, which is no failure of the trial's
 
 
 def test_train_reports_to_orion_and_carries_on(under_orion: Path, sqlite_url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -250,6 +251,13 @@ def test_a_picture_is_the_same_bytes_when_built_twice(studies: Store, tmp_path: 
             assert cli("plot", "bred", "--kind", "genealogy", "--storage", url, "-o", str(path))[0] == 0
         assert paths[0].read_bytes().startswith(head)
         assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_a_picture_is_named_in_json(studies: Store, tmp_path: Path, cli: Cli) -> None:
+    url, path = studies.database.url.render_as_string(hide_password=False), tmp_path / "x.svg"
+    status, out, _ = cli("plot", "bred", "--kind", "genealogy", "--storage", url, "-o", str(path), "--json")
+    assert (status, path.exists()) == (0, True)
+    assert {"file": str(path), "study": "bred", "kind": "genealogy"}.items() <= json.loads(out).items()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from rekindle.studies.workers.supervisor import WorkerProcess
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
 from replaying import assert_follows_from_rows
-from studying import bits, sqlite_first, surrogate, undisturbed
+from studying import bits, sqlite_first, surrogate, tiny, undisturbed
 
 
 def during_epoch(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], object]) -> list[int]:
@@ -158,6 +158,20 @@ def test_an_excluded_trial_is_never_the_best(sqlite_url: str, seeds: int, capsys
     assert main(["trials", "s", "--storage", sqlite_url]) == 0
     [line] = [line for line in capsys.readouterr().out.splitlines() if "excluded" in line]
     assert line.split()[0] == str(first)
+
+
+def test_trials_are_excluded_and_enqueued_by_commands(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tiny(3, (1,), scheduler="none")
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        assert Worker(store, "s").run()
+    assert main(["exclude", "s", "1", "--why", "a bug", "--storage", sqlite_url]) == 0
+    assert "study s: exclude" in capsys.readouterr().out
+    words = ["enqueue", "s", "--set", "optimizer.lr=0.01", "--json", "--storage", sqlite_url]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["hyperparameters"]["optimizer.lr"] == 0.01
+    assert main([*words[:3], "clip_value=none at all", "--storage", sqlite_url]) == 2
+    assert "clip_value must be" in capsys.readouterr().err
 
 
 def test_trials_of_grids_and_populations_are_not_chosen_by_hand(store: Store) -> None:

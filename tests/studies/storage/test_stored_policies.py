@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -25,14 +26,14 @@ from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.branches import Start
 from rekindle.studies.storage.sql.schema import blob, checkpoint
 from rekindle.studies.storage.store import Store
-from rekindle.studies.storage.stored_policies import put_policy
+from rekindle.studies.storage.stored_policies import NoPolicy, load_policy, put_policy
 from rekindle.studies.study.config import Config
 from rekindle.studies.upkeep.exporting import export_study
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.upkeep.gc import gc
 from rekindle.studies.upkeep.importing import import_study
 from rekindle.studies.workers.worker import Worker
-from rekindle.tasks import PPO
+from rekindle.tasks import PPO, load
 from rekindle.tasks.checkpoint.storage import policy_uid
 from safetensors import safe_open
 from studying import TINY, bits, run, sqlite_first, tiny
@@ -98,6 +99,21 @@ def test_a_command_carries_on_when_its_file_is_gone(sqlite_url: str, tmp_path: P
     result = json.loads(out)
     assert (result["uid"], result["resumed"]) == (first["uid"], True)
     assert result["digest"] == warm(given(), 3).digest
+
+
+def test_a_run_file_names_the_policy_that_a_task_starts_from(store: Store, cli: Callable[..., Any]) -> None:
+    url = store.database.url.render_as_string(hide_password=False)
+    source = load("ppo")("CartPole-v1", storage=store).init(**unflatten(TINY))
+    source.fit(1)
+    source.finish()
+    digest = put_policy(store, load("ppo")("CartPole-v1", warm_start=source).init(**unflatten(TINY)), "mine")
+    warm = load("ppo")("CartPole-v1", seed=2, storage=store, warm_start=source).init(**unflatten(TINY))
+    warm.fit(1)
+    warm.finish()
+    content = tomllib.loads(cli("show", warm.uid, "--config", "--storage", url)[1])
+    assert (content["warm_start"], content["seed"]) == (policy_uid(digest), 2)
+    with pytest.raises(NoPolicy, match=r"task x starts from the policy 0000.*, which is not stored any more"):
+        load_policy(store, "x", Start("policy-0", 0, "0" * 64))
 
 
 def test_a_source_that_has_changed_is_another_start_and_that_is_said(sqlite_url: str, cli: Cli) -> None:
@@ -168,6 +184,7 @@ def test_a_stored_policy_is_shown_and_taken_like_a_checkpoint(sqlite_url: str, t
 
 PAUSES = """
 import sys
+import tomllib
 from rekindle.studies.cli import main
 from rekindle.tasks.learner import Learner
 run_epoch = Learner.run_epoch

@@ -136,6 +136,17 @@ def test_a_file_that_is_missing_or_something_else_is_refused(tmp_path: Path) -> 
         Tabular(str(tmp_path / "other.npz"))
 
 
+def test_a_study_whose_trials_all_fail_says_so(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = write(curves=np.full((4, 2, 4), np.nan))
+    command = ["tune", "tabular", table, "--storage", f"sqlite:///{tmp_path}/studies.db", "--workers", "1"]
+    command += ["--trials", "2", "--sampler", "bruteforce", "--scheduler", "none", "--study", "recorded"]
+    assert main(command) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "no trial has a result: 2 failed; `rekindle trials recorded` says why" in out
+
+
 def test_a_study_on_a_table_finds_its_best_row(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
