@@ -19,7 +19,7 @@ from ..statistics.aggregates import probability_of_improvement
 from ..statistics.intervals import FEWEST, Interval, interval, mean_interval
 from ..storage.rows import Segment, score_of
 from ..study.config import MOST_SEEDS, BadConfig, Config, check_count
-from ..study.digits import in_digits
+from ..study.digits import counted, in_digits
 from ..study.environments import SCALE, is_across, labels, scale_of
 from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of, point
 from .configs import load_task
@@ -263,7 +263,7 @@ def _improvement(own: Sequence[float], others: Sequence[float]) -> Interval:
 def verdict(confirmation: Json) -> str:
     """Return what a confirmation shows, in sentences."""
     winner, cost = confirmation["winner"], confirmation["cost"]
-    spent = f"It took {cost['trainings']:,} trainings, {cost['epochs']:,} epochs."
+    spent = f"It took {counted(cost['trainings'], 'training')}, {counted(cost['epochs'], 'epoch')}."
     if confirmation["state"] != "complete":
         return f"The confirmation is not complete; `rekindle confirm {confirmation['study']}` resumes it. {spent}"
     best = None if winner is None else confirmation["candidates"][winner]

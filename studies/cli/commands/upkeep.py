@@ -21,6 +21,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ...engine.confirming import confirmation_json, confirmation_name
 from ...engine.optuna_mirror import forget
 from ...redact import printable
 from ...storage.store import Store
@@ -31,7 +32,7 @@ from ...upkeep.fsck import check, repair
 from ...upkeep.gc import gc as collect
 from ...upkeep.importing import import_study
 from ...upkeep.shrinking import shrink
-from ..output.terminal import print_json
+from ..output.terminal import new_console, note, print_json
 from .options import FAILED
 from .storage import existing_store, open_store
 
@@ -123,6 +124,9 @@ def export(arguments: argparse.Namespace) -> int:
     """Write a study to a file."""
     with existing_store(arguments) as store:
         done = export_study(store, arguments.study, arguments.file)
+        if confirmation_json(store, arguments.study) is not None:
+            name = confirmation_name(arguments.study)
+            note(new_console(stderr=True), f"its confirmation is the study {name}, which a file of its own can take")
     return _transferred(arguments, store, done.to_json(), "written to")
 
 

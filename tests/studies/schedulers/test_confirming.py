@@ -176,7 +176,9 @@ def test_any_number_of_workers_confirms_the_same(sqlite_url: str, tmp_path: Any)
         assert confirmation_json(one, "s") == confirmation_json(two, "s")
 
 
-def test_the_command_resumes_and_prints_the_answer(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_resumes_and_prints_the_answer(
+    sqlite_url: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     searched(sqlite_url, noisy())
     command = ["confirm", "s", "--top", "2", "--seeds", "4", "--workers", "1", "--storage", sqlite_url]
     assert main([*command, "--json"]) == 0
@@ -189,6 +191,8 @@ def test_the_command_resumes_and_prints_the_answer(sqlite_url: str, capsys: pyte
     assert f"It took {answer['cost']['trainings']} trainings" in said
     assert main(["trials", "s", "--storage", sqlite_url, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["confirmation"]["winner"] == answer["winner"]
+    assert main(["export", "s", str(tmp_path / "s.rekindle"), "--storage", sqlite_url]) == 0
+    assert "its confirmation is the study s:confirmation" in capsys.readouterr().err
 
 
 def test_a_search_is_confirmed_at_its_end(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
