@@ -133,6 +133,8 @@ class Training:
     def _obey(self, event: EpochEvent) -> None:
         """Stop cancelled members, and all of a stopped or paused study.
 
+        What has reached the end of its segment is evaluated first: without a result its training would tell nothing.
+
         Raises:
             Held: the study was stopped or paused; what was trained is saved then.
         """
@@ -145,7 +147,7 @@ class Training:
             return
         given = self.store.commands(name)
         self._commands = len(given)
-        if hold_of(given) is not None:
+        if hold_of(given) is not None and event.epoch < self.epochs:
             raise Held
         rows = self.store.trials(name, of=[item.trial.number for item in self.items])
         if over := [row.uid for row in rows if row.state == CANCELLED and self.tasks[row.uid].bad is None]:

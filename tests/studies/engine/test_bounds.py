@@ -63,6 +63,18 @@ def test_a_budget_stops_a_study_and_more_of_it_carries_on(
         assert [each.kind for each in store.commands("s")] == ["stop", "resume"]
 
 
+def test_what_was_trained_when_the_budget_was_spent_has_results(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All four members of a cohort end their first epoch at once, beyond the budget."""
+    monkeypatch.setattr(training, "LOOK_EVERY", 0.0)
+    with Store(sqlite_url) as store:
+        start_study(store, "s", tiny(4, (1, 2, 2), cohort=4, options={"budget": parse_budget("2epochs")}))
+        assert not Worker(store, "s").run()
+        assert [row.state for row in store.segments("s")] == ["done"] * 4
+        assert [given.kind for given in store.commands("s")] == ["stop"]
+
+
 @pytest.mark.parametrize("text", ["0epochs", "0h", "1e2h", "5", "epochs", "1.5steps", "1e99steps", "-3epochs"])
 def test_a_budget_is_work_in_known_units(text: str) -> None:
     with pytest.raises(BadConfig, match=f"--budget must be a number of at least 1 with a unit, .* but got '{text}'"):
