@@ -81,9 +81,13 @@ def delete(store: Store, name: str, *, dry_run: bool = True) -> Deletion:
 
 
 def _confirms(config: Mapping[str, Any]) -> str | None:
-    """Return the study that a stored configuration confirms."""
-    name: str | None = config.get("options", {}).get("confirms", {}).get("study")
-    return name
+    """Return the study that a stored configuration confirms, or None.
+
+    Any program may have written the configuration.
+    """
+    options = config.get("options")
+    confirms = options.get("confirms") if isinstance(options, Mapping) else None
+    return confirms.get("study") if isinstance(confirms, Mapping) else None
 
 
 def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_run: bool) -> Deletion:
