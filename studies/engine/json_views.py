@@ -159,9 +159,8 @@ def summary_json(store: Store, name: str) -> Json:
     """Return a study without its trials, reading only the best of them."""
     config = Config.from_json(store.study(name).config, name)
     excluded = any(given.kind == EXCLUDE for given in store.commands(name))
-    if (
-        excluded or seeds_of(config) > 1
-    ):  # seeds are aggregated, and excluded trials left out, here, not in the database
+    # Seeds are aggregated, and excluded trials left out, here, not in the database.
+    if excluded or seeds_of(config) > 1:
         return {key: value for key, value in study_json(store, name).items() if key != "trials"}
     totals, objectives = store.totals(name), objectives_of(config)
     counts = {state: totals.trials.get(state, 0) for state in STATES}

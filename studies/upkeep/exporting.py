@@ -21,7 +21,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ...tasks.checkpoint.manifests import read_manifest
+from ...tasks.checkpoint.manifests import is_within_epoch, read_manifest
 from ..errors import DamagedCheckpoint, StoreError
 from ..redact import masked
 from ..storage import studies as study_rows
@@ -164,7 +164,8 @@ def _copy_states(source: Connection, target: Connection, uids: Iterable[str]) ->
                 _insert(target, blob, [{"digest": digest, "size": len(data or b""), "data": data}])
                 copied.add(digest)
         count += 1
-        _insert(target, checkpoint, [{"id": count, **row, "lease_epoch": 0}])
+        within = int(is_within_epoch(row["manifest"]))
+        _insert(target, checkpoint, [{"id": count, **row, "lease_epoch": 0, "within_epoch": within}])
         _insert(target, checkpoint_blob, [{"checkpoint": count, "digest": digest} for digest in named])
     return count, len(copied)
 

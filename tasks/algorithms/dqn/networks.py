@@ -76,7 +76,7 @@ class QNetwork(Stacked):
         if model.dueling:
             self.heads.append(MLP("value", [*hidden, 1], model.activation, last_gain=1.0))
         networks: list[Network] = [*trunk, *self.heads]
-        self._recordable = hp.model.encoder in ENCODERS
+        self._capturable = hp.model.encoder in ENCODERS
         self.parameters, self.target = (Parameters(shapes_of(networks), len(seeds), device) for _ in range(2))
         initialize(networks, self.parameters, seeds)
         self.target.vector.copy_(self.parameters.vector)
@@ -119,7 +119,7 @@ class QNetwork(Stacked):
 
         Not so by an encoder of one's own.
         """
-        return self._recordable and self.parameters.vector.is_cuda
+        return self._capturable and self.parameters.vector.is_cuda
 
     @captured
     def acting_values(self, features: Tensor) -> Tensor:

@@ -122,9 +122,8 @@ class VectorEntryPoint:
 
     def reset(self, indices: Array, seeds: Array) -> tuple[Any, Array]:
         mask = np.isin(self.indices, indices)
-        given: Any = (
-            seeds  # Atari takes those of the environments that are reset, Gymnasium's own classes a list of all
-        )
+        # Atari takes the seeds of the environments that are reset, Gymnasium's own classes a list of all.
+        given: Any = seeds
         if not self.is_atari:
             given = np.zeros(len(mask), np.int64)
             given[mask] = seeds
