@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from argparse import Namespace
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from itertools import islice
 
@@ -27,8 +28,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = expand(parser.commands, words)
     except ValueError as error:
         return _say(f"error: {error}", USAGE)
-    arguments = parser.parse_args(words)
+    if not words:
+        parser.print_help(sys.stderr)
+        return USAGE
+    if not words[0].startswith("-") and words[0] not in parser.commands:
+        parser.error(f"there is no command {words[0]!r}{_similar(words[0], parser.commands)}")
+    arguments, unknown = parser.parse_known_args(words)
     arguments.parser = parser.commands[arguments.command]
+    if unknown:
+        arguments.parser.error(_explain_word(arguments.parser, unknown[0]))
     arguments.own_process = argv is None  # not called by a program that has threads and databases of its own
     if arguments.own_process:
         end_quickly()
@@ -43,6 +51,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except Exception as error:  # noqa: BLE001 - people get one line; --debug shows the rest
         return _explain(error)
+
+
+def _similar(name: str, known: Collection[str]) -> str:
+    """Return '; did you mean ...?' with similar names, or ''."""
+    similar = get_close_matches(name, known, cutoff=0.7)
+    return f"; did you mean {' or '.join(similar)}?" if similar else ""
+
+
+def _explain_word(parser: ArgumentParser, word: str) -> str:
+    """Explain why a command does not take a word, and the cure."""
+    if not word.startswith("-"):
+        return f"{parser.prog} takes no further {word!r}"
+    options = {option for action in parser._actions for option in action.option_strings}
+    name = word.partition("=")[0]
+    cure = _similar(name, options)
+    if not cure and "--set" in options:
+        from ...spaces.errors import SYNONYMS
+
+        hyperparameters = SYNONYMS.get(name.lstrip("-").replace("-", "_"), ["NAME"])
+        cure = f"; a hyperparameter is given by {' or '.join(f'--set {each}=VALUE' for each in hyperparameters)}"
+    return f"{parser.prog} has no option {name}{cure}"
 
 
 def _run(arguments: Namespace) -> int:

@@ -78,7 +78,7 @@ class Steering:
         bound = kind == RESUME and held is not None and held.who in BOUNDS
         if held is not None and bound and not is_lifted(held.who, held.data, self.config.options):
             raise CommandRefused(
-                f"resume carries on what a user has stopped, but study {self.study!r} had the {held}; "
+                f"resume continues what a user has stopped, but study {self.study!r} had the {held}; "
                 f"{commands.cure_of(self.study, held)}"
             )
         return self.store.command(lambda c: commands.hold(c, self.study, kind, self.who, why))

@@ -89,8 +89,8 @@ def hold_of(given: Sequence[Command]) -> Command | None:
 def cure_of(name: str, held: Command) -> str:
     """Return how a study that was stopped or paused is resumed."""
     if held.who in BOUNDS and held.who in held.data:
-        return f"`rekindle extend {name} --{held.who} MORE` (or off) carries on"
-    return f"`rekindle resume {name}` carries on"
+        return f"`rekindle extend {name} --{held.who} MORE` (or off) continues it"
+    return f"`rekindle resume {name}` continues it"
 
 
 def add(connection: Connection, name: str, kind: str, data: Mapping[str, Any], who: str, why: str) -> Command:
@@ -110,7 +110,7 @@ def hold(connection: Connection, name: str, kind: str, who: str, why: str, data:
     revise(connection, name)
     now = hold_of(commands(connection, name))
     if kind == RESUME and now is None:
-        raise CommandRefused(f"resume carries on what is stopped or paused, but study {name!r} is neither")
+        raise CommandRefused(f"resume continues what is stopped or paused, but study {name!r} is neither")
     if now is not None and (kind == now.kind or now.kind == STOP != RESUME != kind):
         raise CommandRefused(f"a study is stopped or paused once, but {name!r} had the {now}; {cure_of(name, now)}")
     return add(connection, name, kind, data, who, why)

@@ -7,10 +7,20 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from .looking import add_answers, add_readers, add_report
+from .looking import add_answers, add_other_tools, add_readers, add_space
 from .single_tasks import add_lineage, add_policy, add_train, add_upkeep
 from .studies import add_confirm, add_steering, add_tune, add_worker
 from .values import Parser
+
+COMMANDS = {
+    "search and train": (add_space, add_tune, add_worker, add_confirm, add_train),
+    "look": (add_readers, add_answers),
+    "steer a study": (add_steering,),
+    "branch and repeat": (add_lineage,),
+    "policies": (add_policy,),
+    "files of other tools": (add_other_tools,),
+    "keep the storage in order": (add_upkeep,),
+}
 
 
 def make_parser() -> Parser:
@@ -19,20 +29,15 @@ def make_parser() -> Parser:
         prog="rekindle",
         description="Hyperparameter optimization for reinforcement learning, where every trial can be stopped and "
         "resumed exactly.",
+        epilog="`rekindle COMMAND --help` explains a command. To begin: rekindle tune ppo CartPole-v1",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"rekindle {version('rekindle')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    add_tune(commands)
-    add_confirm(commands)
-    add_report(commands)
-    add_train(commands)
-    add_worker(commands)
-    add_steering(commands)
-    add_readers(commands)
-    add_answers(commands)
-    add_lineage(commands)
-    add_upkeep(commands)
-    add_policy(commands)
     parser.commands = commands.choices
+    for title, adders in COMMANDS.items():
+        before = set(commands.choices)
+        for add in adders:
+            add(commands)
+        parser.sections[title] = [each for each in commands._get_subactions() if each.dest not in before]
     return parser

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from .values import MANY, Parser, amount, nonnegative, option, seed
+from .values import MANY, Container, Parser, amount, nonnegative, option, seed
 
 STUCK = 600.0  # seconds, as `tasks.runtime.progress` has it, whose package is slow to import
 TASK = "the algorithm, such as ppo, or package.module:Class"
@@ -17,33 +17,22 @@ def add_task(parser: Parser, epochs: str, setting: str, several: str = "") -> No
 
     several: the text about further environments, of commands that take them.
     """
-    add = partial(option, parser)
     text = f"{TASK}; or, for TASK and ENV, a run file in TOML or YAML with them and any options; typed options win"
     parser.add_argument("task", metavar="TASK", help=text)
     text = "a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON; left out for tasks without an environment"
     parser.add_argument("env", metavar="ENV", nargs="?", help=text)
     if several:
         parser.add_argument("others", metavar="ENV", nargs="*", help=several)
-    text = (
-        "report an entry of the environment's info, of an episode its last value, mean, sum, min or max, as info.NAME"
-    )
-    add("--info NAME[:HOW]", f"{text}; may be repeated", **MANY)
+    text = "write all that this command is told, with all defaults, as a run file"
+    option(parser, "--save-config FILE", text, type=Path)
+    add = partial(option, parser.add_argument_group("what is trained"))
     add("--epochs EPOCHS", epochs)
     add("--env-steps STEPS", "instead of --epochs: environment steps, rounded up to whole epochs of epoch_steps")
     add("--seed N", "seed of all randomness", type=seed, default=0)
-    add("--save-config FILE", "write all that this command is told, with all defaults, as a run file", type=Path)
     text = f"{setting}; may be repeated; @FILE reads them from JSON as `rekindle show --json` prints it"
     add("--set NAME=VALUE", text, **MANY)
     text = "known-good hyperparameters of TASK, such as cartpole; --set wins; a study tries them first and searches on"
     add("--preset NAME", text)
-
-
-def add_training(parser: Parser) -> None:
-    """Add options of commands that train new tasks."""
-    add = partial(option, parser)
-    add("--log KIND:PLACE", f"copy learning curves meanwhile to {SINKS}; may be repeated", **MANY)
-    add_env_processes(parser)
-    add_device(parser)
     add(
         "--warm-start POLICY",
         "copy network weights from a task (UID, UID@EPOCH or UID@best) or a file (.safetensors, .npz, .npy, or .zip of "
@@ -55,7 +44,17 @@ def add_training(parser: Parser) -> None:
         "demonstrations written by `rekindle evaluate --record FILE`, for tasks that learn from them (--set "
         "cloning.use=true, --set gail.use=true); they are stored as a warm start is",
     )
-    add(
+    text = (
+        "report an entry of the environment's info, of an episode its last value, mean, sum, min or max, as info.NAME"
+    )
+    add("--info NAME[:HOW]", f"{text}; may be repeated", **MANY)
+
+
+def add_outputs(parser: Parser) -> None:
+    """Add options about what is kept of new trainings."""
+    outputs = parser.add_argument_group("checkpoints and curves")
+    option(
+        outputs,
         "--snapshots MODE",
         "checkpoints to keep: latest (two); best (also the one with the best return, evaluated after each "
         "epoch), or best:5 (after each fifth); every:5 (also those of each fifth epoch), or every:5:3 (the last three "
@@ -63,11 +62,16 @@ def add_training(parser: Parser) -> None:
         "(without replay memories, which are filled again on resuming; not in studies); several of these with commas "
         "between; or no; no result depends on it (default: latest)",
     )
-    add_use_previous(parser)
+    add_use_previous(outputs)
+    option(outputs, "--log KIND:PLACE", f"copy learning curves meanwhile to {SINKS}; may be repeated", **MANY)
 
 
-def add_backends(parser: Parser) -> None:
-    parser.add_argument(
+def add_backends(parser: Parser, processes: Container) -> None:
+    """Add where workers run.
+
+    processes: the parser, or its group of options about processes.
+    """
+    processes.add_argument(
         "--engine",
         default="processes",
         choices=("processes", "ray"),
@@ -86,12 +90,12 @@ def add_backends(parser: Parser) -> None:
     )
 
 
-def add_lease(parser: Parser) -> None:
+def add_lease(parser: Container) -> None:
     option(parser, "--lease SECONDS", "how long a silent worker keeps its trials from other workers", default=60)
     add_grace(parser)
 
 
-def add_grace(parser: Parser) -> None:
+def add_grace(parser: Container) -> None:
     text = (
         "how long a process has after SIGTERM, before the scheduler's SIGKILL: it saves between two steps, also within "
         "epochs and evaluations, and exits in time if one step takes longer"
@@ -99,7 +103,7 @@ def add_grace(parser: Parser) -> None:
     option(parser, "--grace SECONDS", text, default=60)
 
 
-def add_env_processes(parser: Parser) -> None:
+def add_env_processes(parser: Container) -> None:
     text = "processes that step slow environments; no result depends on it (default: 0, the trainer's own process)"
     option(parser, "--env-processes N", text, type=nonnegative, default=0)
     text = (
@@ -109,7 +113,7 @@ def add_env_processes(parser: Parser) -> None:
     option(parser, "--stuck DURATION", text, default=STUCK)
 
 
-def add_device(parser: Parser) -> None:
+def add_device(parser: Container) -> None:
     text = (
         "torch device: auto (a GPU if there is one), cpu, cuda, cuda:1 or mps; no part of a task's identity, but "
         "results of different devices differ in their last bits (default: cpu)"
@@ -117,7 +121,7 @@ def add_device(parser: Parser) -> None:
     option(parser, "--device DEVICE", text, default="cpu")
 
 
-def add_use_previous(parser: Parser) -> None:
+def add_use_previous(parser: Container) -> None:
     option(parser, "--use-previous", "replace a damaged checkpoint by the last sound one, or by a fresh start")
 
 

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ...orion.trial import is_under_orion
-from .shared import add_checkpoint, add_device, add_grace, add_task, add_training, add_uid, add_use_previous
+from .shared import (
+    add_checkpoint,
+    add_device,
+    add_env_processes,
+    add_grace,
+    add_outputs,
+    add_task,
+    add_uid,
+    add_use_previous,
+)
 from .values import MANY, command, option, seed
 
 
@@ -19,6 +28,7 @@ def add_train(commands: Any) -> None:
         "epochs in all (default: 27, or what a recorded table has)",
         "set a hyperparameter; the others have their defaults",
     )
+    parser.usage = "%(prog)s [OPTION ...] TASK [ENV]"
     option(
         parser,
         "--no-better METRIC:N",
@@ -26,11 +36,21 @@ def add_train(commands: Any) -> None:
     )
     text = "write what the policy observes and does in this run to a file such as demo.npz, as `evaluate --record` does"
     option(parser, "--record FILE", text, type=Path)
-    add_grace(parser)
-    add_training(parser)
+    add_outputs(parser)
+    processes = parser.add_argument_group("processes and devices")
+    add_device(processes)
+    add_env_processes(processes)
+    add_grace(processes)
 
 
 def add_lineage(commands: Any) -> None:
+    text = "continue from a stored checkpoint with other hyperparameters"
+    parser = command(commands, "fork", text, "lineage.fork")
+    add_uid(parser)
+    option(parser, "--at EPOCH", "epoch of the checkpoint to start from", required=True)
+    option(parser, "--set NAME=VALUE", "a changed hyperparameter; may be repeated", **MANY)
+    add_device(parser)
+    add_use_previous(parser)
     text = "train a task's whole lineage again and compare digests"
     parser = command(commands, "replay", text, "lineage.replay")
     add_uid(parser)
@@ -40,13 +60,6 @@ def add_lineage(commands: Any) -> None:
     add_uid(parser)
     option(parser, "--seeds N", "fresh seeds, at least 3", default=10)
     add_device(parser)
-    text = "continue from a stored checkpoint with other hyperparameters"
-    parser = command(commands, "fork", text, "lineage.fork")
-    add_uid(parser)
-    option(parser, "--at EPOCH", "epoch of the checkpoint to start from", required=True)
-    option(parser, "--set NAME=VALUE", "a changed hyperparameter; may be repeated", **MANY)
-    add_device(parser)
-    add_use_previous(parser)
 
 
 def add_upkeep(commands: Any) -> None:

@@ -6,25 +6,17 @@ import argparse
 from functools import partial
 from typing import Any
 
-from .shared import add_backends, add_device, add_env_processes, add_lease, add_task, add_training, add_use_previous
-from .values import MANY, Parser, command, few, option, positive
+from .shared import add_backends, add_device, add_env_processes, add_lease, add_outputs, add_task, add_use_previous
+from .values import MANY, Container, Parser, command, few, option, positive
 
 
 def add_tune(commands: Any) -> None:
-    parser = command(commands, "tune", "search for good hyperparameters; rerun to resume", "tune.tune")
-    _add_options_of_studies(parser)
-    text = (
-        "at the end, race the best 5 configurations and the defaults, and estimate the winner, the runner-up and the "
-        "defaults on so many fresh seeds, as `rekindle confirm`"
-    )
-    option(parser, "--confirm SEEDS", text, type=positive)
+    _add_options_of_studies(command(commands, "tune", "search for good hyperparameters; rerun to resume", "tune.tune"))
     text = "make the study that tune would make, and leave its trials to workers"
     _add_options_of_studies(command(commands, "create", text, "tune.create"))
 
 
 def _add_options_of_studies(parser: Parser) -> None:
-    study = parser.add_argument_group("study")
-    add = partial(option, study)
     add_task(
         parser,
         "low:high[:base], such as 1:27: train every trial for low epochs, the best of them base times as long, "
@@ -33,6 +25,8 @@ def _add_options_of_studies(parser: Parser) -> None:
         "fix a hyperparameter instead of searching it",
         "further environments, with --across: one configuration is searched for all of them",
     )
+    parser.usage = "%(prog)s [OPTION ...] TASK [ENV ...]"
+    add = partial(option, parser.add_argument_group("what is searched"))
     add(
         "--search NAME",
         "search this hyperparameter, and leave those that are not named at their defaults; may be repeated "
@@ -54,11 +48,22 @@ def _add_options_of_studies(parser: Parser) -> None:
         "source; may be repeated",
         **MANY,
     )
+    add(
+        "--objective NAME",
+        "return; return_median, return_iqm or return_top_quartile, of the same episodes; return_stochastic, whose "
+        "actions are sampled as in training; model_size, the number "
+        "of parameters, minimized; env_steps_per_second, measured on this machine and not reproducible; or a metric "
+        "that the task reports with its direction, such as episode_length:minimize; may be repeated, for a Pareto "
+        "front (default: return)",
+        **MANY,
+    )
+    add = partial(option, parser.add_argument_group("the study: its size, and when it ends"))
+    add("--study NAME", "name of the study (default: TASK-ENV)")
     add("--trials N", "number of configurations in all (default: 16; with a grid, all of its points)")
     add(
         "--budget WORK",
         "stop after this work of all workers together: 200epochs, 5e6steps, or time that they train, such as 2h; rerun "
-        "with more to carry on",
+        "with more to continue",
     )
     add(
         "--goal return:VALUE",
@@ -75,12 +80,14 @@ def _add_options_of_studies(parser: Parser) -> None:
         "fail a trial that has trained for so long, such as 2h, of which a trial in a cohort has its share; retries go "
         "on counting (default: off)",
     )
+    add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)", type=few)
     add(
         "--weight W",
         "share of workers that train several studies, beside 1 of each other one, such as 3; `extend` changes it",
     )
-    add("--study NAME", "name of the study (default: TASK-ENV)")
-    add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)", type=few)
+    searching = parser.add_argument_group("how it is searched")
+    add = partial(option, searching)
+    _add_scheduler(searching)
     add(
         "--sampler NAME",
         "a sampler of Optuna: tpe, random, gp, cmaes, qmc, nsgaii, nsgaiii, bruteforce or grid (default: tpe; "
@@ -91,23 +98,20 @@ def _add_options_of_studies(parser: Parser) -> None:
         "with --sampler grid: points of each range including both ends, evenly spaced or evenly on the range's "
         "log scale; of a list of values, all are used (default: 5)",
     )
-    add(
-        "--objective NAME",
-        "return; return_median, return_iqm or return_top_quartile, of the same episodes; return_stochastic, whose "
-        "actions are sampled as in training; model_size, the number "
-        "of parameters, minimized; env_steps_per_second, measured on this machine and not reproducible; or a metric "
-        "that the task reports with its direction, such as episode_length:minimize; may be repeated, for a Pareto "
-        "front (default: return)",
-        **MANY,
-    )
     text = (
         "trials suggested at a time (default: 12 by adaptive, 16 in several environments, else 8); asha keeps this "
         "many ready or in training"
     )
     add("--generation N", text, type=positive)
     add("--cohort N", "consecutive trials that share their structure, so that they train as one batch", default=4)
+    add = partial(option, parser.add_argument_group("seeds and environments"))
     add("--seeds N", "seeds per configuration", default=1)
     add("--aggregate NAME", "aggregate of the seeds' returns: mean, median, iqm or top_quartile", default="mean")
+    add(
+        "--racing",
+        "race seeds: start each configuration with two of its --seeds, add one at a time, and drop "
+        "configurations that a Friedman test rules out",
+    )
     add(
         "--across NAME",
         "search one configuration for several ENV: the aggregate over environments and seeds of results on one scale, "
@@ -115,19 +119,23 @@ def _add_options_of_studies(parser: Parser) -> None:
         "loses in the first environments is not trained in the others (racing), except by --scheduler adaptive",
     )
     add(
-        "--racing",
-        "race seeds: start each configuration with two of its --seeds, add one at a time, and drop "
-        "configurations that a Friedman test rules out",
+        "--confirm SEEDS",
+        "at the end, race the best 5 configurations and the defaults, and estimate the winner, the runner-up and the "
+        "defaults on so many fresh seeds, as `rekindle confirm`",
+        type=positive,
     )
-    _add_schedulers(parser, study)
-    add_backends(parser)
-    add_lease(parser)
-    add_training(parser)
+    _add_population(parser)
+    add_outputs(parser)
+    processes = parser.add_argument_group("processes and devices")
+    add_device(processes)
+    add_env_processes(processes)
+    add_lease(processes)
+    add_backends(parser, processes)
 
 
-def _add_schedulers(parser: Parser, study: argparse._ArgumentGroup) -> None:
+def _add_scheduler(group: Container) -> None:
     option(
-        study,
+        group,
         "--scheduler NAME",
         "adaptive, which ends trials gently and the later the less the study's rungs agree, at the cost of a third of "
         "--trials trained to the end (default); halving (default with --racing); hyperband, whose brackets start on "
@@ -136,24 +144,25 @@ def _add_schedulers(parser: Parser, study: argparse._ArgumentGroup) -> None:
         "every trial to the end; or pbt, which trains a population to --epochs whose members copy and change each "
         "other's hyperparameters",
     )
-    add_of_population = partial(option, parser.add_argument_group("with --scheduler pbt"))
-    add_of_population("--population N", "members", default=8)
-    add_of_population("--interval EPOCHS", "epochs per generation (default: 3)", type=positive)
-    add_of_population(
+
+
+def _add_population(parser: Parser) -> None:
+    add = partial(option, parser.add_argument_group("with --scheduler pbt"))
+    add("--population N", "members", default=8)
+    add("--interval EPOCHS", "epochs per generation (default: 3)", type=positive)
+    add(
         "--exploit HOW",
         "truncation: each member of the worst fifth copies one of the best fifth; tournament: each member copies "
         "a randomly drawn one that is better",
         default="truncation",
     )
-    add_of_population(
+    add(
         "--explore HOW",
         "perturb: raise or lower copied values by a fifth; resample: draw new values; pb2: choose values by a "
         "bandit with a Gaussian process of score improvements",
         default="perturb",
     )
-    add_of_population(
-        "--perturb NAME", "a hyperparameter that is explored; may be repeated (default: all that are searched)", **MANY
-    )
+    add("--perturb NAME", "a hyperparameter that is explored; may be repeated (default: all that are searched)", **MANY)
 
 
 def add_confirm(commands: Any) -> None:
@@ -168,7 +177,7 @@ def add_confirm(commands: Any) -> None:
         default=20,
     )
     add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)", type=few)
-    add_backends(parser)
+    add_backends(parser, parser)
     add_lease(parser)
     add_env_processes(parser)
     add_device(parser)
@@ -200,7 +209,7 @@ def add_steering(commands: Any) -> None:
     for name, text in (
         ("stop", "let all workers of a study save and end, on any machine"),
         ("pause", "let all workers of a study save and wait"),
-        ("resume", "carry on a study that was stopped or paused"),
+        ("resume", "continue a study that was stopped or paused"),
         ("cancel", "end a trial of a study, which frees its worker"),
         ("exclude", "let samplers and schedulers forget a trial, and end it if it runs"),
         ("enqueue", "try hyperparameters of your own next in a study"),

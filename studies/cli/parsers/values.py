@@ -17,6 +17,7 @@ DEFAULT_URL = "sqlite:///rekindle.db"
 MOST = 10_000_000  # of what is counted
 MOST_PROCESSES = 1000
 MANY: dict[str, Any] = {"action": "append", "default": []}  # an option that may be repeated
+Container = argparse._ActionsContainer  # a parser, or a group of its options
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,9 +25,28 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         commands: the parsers of the commands, by name.
+        sections: the commands as the help lists them, by heading.
     """
 
     commands: dict[str, Parser]
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self.sections: dict[str, list[argparse.Action]] = {}
+
+    def format_help(self) -> str:
+        """Return the help, with the commands under their headings."""
+        if not self.sections:
+            return super().format_help()
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for title, commands in self.sections.items():
+            formatter.start_section(title)
+            formatter.add_arguments(commands)
+            formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
 
     def error(self, message: str) -> NoReturn:
         """Print the message on stderr and exit."""
@@ -57,7 +77,7 @@ def command(commands: Any, name: str, text: str, run: str) -> Parser:
     return parser
 
 
-def option(parser: argparse._ActionsContainer, form: str, text: str, **more: Any) -> None:
+def option(parser: Container, form: str, text: str, **more: Any) -> None:
     """Add an option "--name PLACEHOLDER", or a flag "--name".
 
     The placeholder decides the type, unless `more` has one. A default is added to the text, unless that names it.

@@ -25,7 +25,14 @@ from typing import Any
 
 SUFFIXES = (".toml", ".yaml", ".yml")
 COMMANDS = ("train", "tune", "create")
-SECTIONS = {"study": "study", "with --scheduler pbt": "population", "with --engine ray": "ray"}  # by title of the group
+SECTIONS = {
+    "what is searched": "study",
+    "the study: its size, and when it ends": "study",
+    "how it is searched": "study",
+    "seeds and environments": "study",
+    "with --scheduler pbt": "population",
+    "with --engine ray": "ray",
+}  # by the title of a group of options
 NAMES = {"set": "hyperparameters", "prior": "ranges", "study.study": "study.name", "study.prior": "ranges"}
 INSTEAD = {"--epochs": "--env-steps", "--env-steps": "--epochs"}  # what is typed in place of the other wins too
 TYPED_ONLY = ("help", "json", "debug", "save_config")

@@ -336,7 +336,6 @@ BAD = {
     ),
     "many digits": (["tune", "ppo", "CartPole-v1", "--seed", "9" * 5000], "must be an integer from 0 to 2**63 - 1"),
     "unknown command": (["tunne"], "tune"),
-    "no command": ([], "COMMAND"),
 }
 
 

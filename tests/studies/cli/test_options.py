@@ -127,6 +127,41 @@ def test_every_command_explains_itself() -> None:
         assert command.format_help().startswith(f"usage: rekindle {name}")  # a "%" in a text must be written "%%"
 
 
+def test_the_help_lists_every_command_once_under_a_heading(cli: Cli) -> None:
+    parser = make_parser()
+    listed = [command.dest for commands in parser.sections.values() for command in commands]
+    assert sorted(listed) == sorted(parser.commands)
+    assert listed.index("tune") < listed.index("gc")
+    status, _, errors = cli()
+    assert (status, errors) == (2, parser.format_help())  # without a command
+    for title, commands in parser.sections.items():
+        assert f"\n{title}:\n  {commands[0].dest} " in errors
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["tnue", "ppo"], "there is no command 'tnue'; did you mean tune? (see rekindle --help)"),
+        (["pray"], "there is no command 'pray' (see rekindle --help)"),
+        (
+            ["tune", "ppo", "CartPole-v1", "--trails", "5"],
+            "has no option --trails; did you mean --trials? (see rekindle",
+        ),
+        (
+            ["train", "ppo", "--learning-rate=1"],
+            "--learning-rate; a hyperparameter is given by --set optimizer.lr=VALUE",
+        ),
+        (["train", "ppo", "--strength", "1"], "--strength; a hyperparameter is given by --set NAME=VALUE"),
+        (["trials", "study", "other"], "rekindle trials takes no further 'other' (see rekindle trials --help)"),
+        (["trials", "study", "--width"], "rekindle trials has no option --width (see rekindle trials --help)"),
+    ],
+)
+def test_a_word_that_no_command_takes_is_named_with_a_cure(command: list[str], told: str, cli: Cli) -> None:
+    status, out, errors = cli(*command)
+    assert (status, out, errors.count("\n")) == (2, "", 1)
+    assert told in errors
+
+
 def test_entries_of_info_are_named_beside_those_of_the_environment() -> None:
     assert parse_env("CartPole-v1") == "CartPole-v1"
     spec = parse_env("own_envs:Search-v0", ["cost:mean", "right"])

@@ -184,8 +184,8 @@ def test_a_bound_is_lifted_by_extending_the_study(sqlite_url: str, monkeypatch: 
         study = Study("s", store)
         assert not Worker(store, "s").run()
         law = (
-            "resume carries on what a user has stopped, but study 's' had the stop by budget: 5 of 5 epochs are "
-            "trained; `rekindle extend s --budget MORE` (or off) carries on"
+            "resume continues what a user has stopped, but study 's' had the stop by budget: 5 of 5 epochs are "
+            "trained; `rekindle extend s --budget MORE` (or off) continues it"
         )
         with pytest.raises(CommandRefused, match=re.escape(law)):
             study.resume()

@@ -255,7 +255,7 @@ def test_commands_of_the_command_line(sqlite_url: str, capsys: pytest.CaptureFix
     assert main(["resume", "s", *end]) == 0
     assert main(["worker", "--study", "s", "--quiet", *end]) == 0
     assert main(["resume", "s", *end]) == 2
-    assert "resume carries on what is stopped or paused, but study 's' is neither" in capsys.readouterr().err
+    assert "resume continues what is stopped or paused, but study 's' is neither" in capsys.readouterr().err
 
 
 @pytest.mark.slow
