@@ -136,7 +136,10 @@ class Study(Pictures):
 
     @property
     def best(self) -> StudyTrial | None:
-        """The best of the longest trained trials, None before any result."""
+        """The best of the longest trained trials, None before any result.
+
+        Of equal ones it is the one that had the better result on the rung before, and so on.
+        """
         ranked = rank(self._json()["trials"], objectives_of(self.config))
         return next(iter(self._trials(ranked)), None)
 

@@ -133,11 +133,14 @@ def best_at_edge(rows: Rows) -> Iterator[Finding]:
 
 
 def _best_first(rows: Rows) -> list[int]:
-    """Return the configurations by epochs trained, then by score."""
-    best: dict[int, tuple[int, float]] = {}
+    """Return the configurations by epochs trained, then by score.
+
+    Of equal ones the scores on earlier rungs decide, as in the tables.
+    """
+    results: dict[int, list[tuple[int, float]]] = {}
     for number, rung, score in zip(rows.found.numbers, rows.found.rungs, rows.found.scores, strict=True):
-        best[int(number)] = max(best.get(int(number), (-1, 0.0)), (int(rung), float(score)))
-    return sorted(best, key=lambda number: best[number], reverse=True)
+        results.setdefault(int(number), []).append((-int(rung), -float(score)))
+    return sorted(results, key=lambda number: sorted(results[number]))
 
 
 def _place(dimension: Any, value: float) -> float:

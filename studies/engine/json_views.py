@@ -75,11 +75,12 @@ def _return(row: Segment) -> float | None:
 def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
     """Rank the trials with a result by epochs trained, then by objectives.
 
-    Excluded ones are left out.
+    Of equal ones the first is the one that had the better result on the rung before, and so on: many reach the highest
+    return that there is, and those that had it early are more likely to have it with other seeds. Excluded trials are
+    left out.
     """
-    done = sorted(_with_results(trials), key=lambda trial: (*_training(trial), trial["number"]))
     ranked: list[Json] = []
-    for _, together in groupby(done, key=_training):
+    for _, together in groupby(sorted(_with_results(trials, objectives), key=_training), key=_training):
         equals = list(together)
         ranked += [equals[index] for index in ranking(_points(equals, objectives))]
     return ranked
@@ -87,15 +88,23 @@ def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> lis
 
 def front(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
     """Return the Pareto front of the longest trained trials, best first."""
-    known = _with_results(trials)
+    known = _with_results(trials, objectives)
     longest = min(map(_training, known), default=(0, 0))
     equals = [trial for trial in known if _training(trial) == longest]
     points = _points(equals, objectives)
     return [equals[index] for index in sorted(undominated(points), key=lambda index: -points[index][0])]
 
 
-def _with_results(trials: Sequence[Json]) -> list[Json]:
-    return [trial for trial in trials if trial["epochs"] and not trial["excluded"]]
+def _with_results(trials: Sequence[Json], objectives: Mapping[str, str]) -> list[Json]:
+    """Return the trials with a result, in the order of equal ones."""
+    known = [trial for trial in trials if trial["epochs"] and not trial["excluded"]]
+    return sorted(known, key=lambda trial: (_earlier(trial, objectives), trial["number"]))
+
+
+def _earlier(trial: Json, objectives: Mapping[str, str]) -> list[float]:
+    """Return the negated first objective of earlier rungs, from last to first."""
+    rows = [row for row in trial["rungs"] if row["state"] == "done" and row["epochs"] < trial["epochs"]]
+    return [-values[0] for values in reversed(_points(rows, objectives))]
 
 
 def _training(trial: Json) -> tuple[int, int]:
@@ -104,8 +113,9 @@ def _training(trial: Json) -> tuple[int, int]:
     return -trial["epochs"], -trained
 
 
-def _points(trials: Sequence[Json], objectives: Mapping[str, str]) -> list[list[float]]:
-    return [point(objectives, trial["objectives"] or {RETURN: trial["return"]}) for trial in trials]
+def _points(results: Sequence[Json], objectives: Mapping[str, str]) -> list[list[float]]:
+    """Return the objectives of trials, or of their rungs."""
+    return [point(objectives, each["objectives"] or {RETURN: each["return"]}) for each in results]
 
 
 def study_json(store: Store, name: str) -> Json:

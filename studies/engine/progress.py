@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
 from ..storage.commands import EXCLUDED, Command
-from ..storage.rows import Segment, Trial
+from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import is_across
 from ..study.objectives import measured
@@ -117,6 +117,7 @@ class StudyProgress:
         self._done, self._env_steps = 0, 0  # epochs and steps trained
         self._trained: set[int] = set()  # trials under a lease at the last snapshot
         self._best: Segment | None = None
+        self._scores: dict[tuple[int, int], float] = {}  # by configuration and rung
         self._count(self.rows.trials.values(), self.rows.segments.values())
 
     def look(self) -> Snapshot:
@@ -168,9 +169,18 @@ class StudyProgress:
             replicates, self._best = set(self.rows.segments), None
         rows = [self.rows.segments[key] for key in replicates & self.rows.segments.keys()]
         scored = collapse(config, [], remembered([self.rows.trials[row.number] for row in rows], rows)[1])[1]
-        candidates = [row for row in scored if row.state == "done"] + ([self._best] if self._best else [])
-        # As in the tables: of the longest trained the one with the best score.
-        self._best = max(candidates, key=lambda row: (row.epochs, row.score, -row.number), default=None)
+        done = [row for row in scored if row.state == "done"]
+        self._scores |= {(row.number, row.rung): score_of(row) for row in done}
+        candidates = done + ([self._best] if self._best else [])
+        # As in the tables: of the longest trained the one with the best score, of equal ones on the rung before.
+        place = max(((row.epochs, row.score) for row in candidates), default=None)
+        equals = [row for row in candidates if (row.epochs, row.score) == place]
+        self._best = min(equals, key=lambda row: (self._earlier(row), row.number), default=None)
+
+    def _earlier(self, row: Segment) -> list[float]:
+        """Return a configuration's negated scores on earlier rungs, from last to first."""
+        keys = ((row.number, rung) for rung in range(row.rung - 1, -1, -1))
+        return [-self._scores[key] for key in keys if key in self._scores]
 
     def _held(self) -> set[int]:
         """Return the trials under a lease, after reading how far they are."""
