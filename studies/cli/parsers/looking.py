@@ -9,7 +9,9 @@ from typing import Any
 from .shared import SINKS, TASK, add_uid
 from .values import MANY, command, option, port
 
-PICTURES = "curves, promotions, genealogy, profiles, importance, ranks, parallel, slice, pareto or workers"
+PICTURES = (
+    "curves, promotions, genealogy, profiles, importance, marginals, pairs, ranks, parallel, slice, pareto or workers"
+)
 
 
 def add_readers(commands: Any) -> None:

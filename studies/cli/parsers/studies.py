@@ -194,7 +194,11 @@ def add_worker(commands: Any) -> None:
         "(default: all of the storage, also those that are made meanwhile)",
         **MANY,
     )
-    add("--workers N", "number of workers that share a study (default: as many as hold trials)", default=1)
+    add(
+        "--workers N",
+        "how many workers share a study, to leave work for all; starts none (default: as many as train)",
+        default=1,
+    )
     add("--quiet", "print nothing but errors")
     text = "text, or json: each line an object with time, study, worker and message (default: %(default)s)"
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help=text)

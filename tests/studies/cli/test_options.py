@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,8 @@ import own_envs
 import pytest
 from rekindle.studies.cli.commands.options import expand_files, parse_env
 from rekindle.studies.cli.parsers import make_parser
+from rekindle.studies.cli.parsers.looking import PICTURES
+from rekindle.studies.report.pictures import KINDS
 from studying import TINY
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -160,6 +163,10 @@ def test_a_word_that_no_command_takes_is_named_with_a_cure(command: list[str], t
     status, out, errors = cli(*command)
     assert (status, out, errors.count("\n")) == (2, "", 1)
     assert told in errors
+
+
+def test_the_help_names_every_picture() -> None:
+    assert re.split(", | or ", PICTURES) == [*KINDS]
 
 
 def test_entries_of_info_are_named_beside_those_of_the_environment() -> None:
