@@ -325,6 +325,26 @@ class Faulty(Walk):
         return obs * np.nan if wrong == "observation" else obs, np.nan if wrong == "reward" else reward, *ends
 
 
+class Brittle(Walk):
+    """Raises at the first step of all, at those of the seeds below a number, or at each."""
+
+    began = False
+
+    def __init__(self, when: str, below: int = 0) -> None:
+        super().__init__(BOX, spaces.Discrete(2))
+        self.when, self.below, self.seed = when, below, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.seed = seed or 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        began, Brittle.began = Brittle.began, True
+        if {"once": not began, "seeds": self.seed < self.below, "always": True}[self.when]:
+            raise ConnectionError(f"the simulator is gone ({self.seed})")
+        return super().step(action)
+
+
 class Seedless(Walk):
     """Its reset is not Gymnasium's."""
 
@@ -370,6 +390,7 @@ OWN = (
     Curriculum,
     Fragile,
     Faulty,
+    Brittle,
     Seedless,
 )
 for own in OWN:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import SyncVectorEnv
-from own_envs import BoxWalk, CameraWalk, DictWalk
+from own_envs import BoxWalk, Brittle, CameraWalk, DictWalk
 
 STEPS, MADE = 12, itertools.count()  # of an episode; pools so far
 
@@ -41,6 +42,7 @@ for name, own in {
     "BoxPool": {"walk": BoxWalk},
     "DictPool": {"walk": DictWalk},
     "CameraPool": {"walk": CameraWalk},
+    "BrittlePool": {"walk": partial(Brittle, "once")},
     "ToldPool": {"walk": Told},
     "OtherPool": {"walk": Told, "varied": "pools"},
     "CrowdedPool": {"walk": Told, "varied": "neighbours"},

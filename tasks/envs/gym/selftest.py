@@ -5,6 +5,7 @@ It compares a used environment with new ones: same seeds, same actions; every ob
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from ...errors import EnvironmentFailed, TaskError
 from ...rng import streams
 from ...runtime.progress import tick
 from ..base import info
@@ -27,6 +29,7 @@ from .make import Env, make_drawn, make_env, of_reset
 
 EPISODES, STEPS, IMAGE_STEPS = 6, 100, 8
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
+DRAWS = (0, 0, 1, 2)  # of seeds and actions, for each attempt; the second one tells failing always from failing once
 Episode = tuple[int, Array, dict[str, Any]]  # seed, actions, parameters
 Record = tuple[bytes, float, bool, bool, bytes]  # observation, reward, terminated, truncated, reported info
 PARTS = ("observation", "reward", "terminated", "truncated", "info")
@@ -71,6 +74,46 @@ class _Trial:
 @cache
 def self_test(spec: EnvSpec) -> Restore:
     """Return the best exact way for this environment, tried once per process."""
+    return patiently(spec, lambda draw: _tested(spec, draw))
+
+
+def patiently(spec: EnvSpec, test: Callable[[int], Restore]) -> Restore:
+    """Return the result of a test, repeated if the environment's code raises.
+
+    Training tolerates a simulator that fails rarely: a trial resumes from its last checkpoint, or one of many fails. So
+    the test raises, its first error, only if each attempt does; it warns of fewer.
+
+    Args:
+        spec: of the environment.
+        test: gets the number of the draw of seeds and actions.
+    """
+    failed: list[Exception] = []
+    for draw in DRAWS:
+        try:
+            restore = test(draw)
+        except Exception as error:
+            if isinstance(error, MemoryError | TaskError) and not isinstance(error, EnvironmentFailed):
+                raise  # it is no accident of the environment's code
+            failed.append(error)
+        else:
+            if failed:
+                _warn(spec, failed)
+            return restore
+    raise failed[0]
+
+
+def _warn(spec: EnvSpec, failed: list[Exception]) -> None:
+    again = "does not with the same" if len(failed) == 1 else "does so again with the same, but not with other"
+    warnings.warn(
+        f"{spec.id}: the environment's own code raised {type(failed[0]).__name__} ({failed[0]}) in its self-test, and "
+        f"{again} seeds and actions; a trial that meets this is retried from its last checkpoint, and fails if it "
+        f"happens again and again",
+        stacklevel=4,
+    )
+
+
+def _tested(spec: EnvSpec, draw: int) -> Restore:
+    """Return the best exact way by the episodes of one draw."""
     with ExitStack() as made:
 
         def new() -> Env:
@@ -79,7 +122,7 @@ def self_test(spec: EnvSpec) -> Restore:
             return env
 
         trial = _Trial(spec, new)
-        restore = _compare(trial)
+        restore = _compare(trial, draw)
         _check_read(trial)
         return replace(restore, unreported=tuple(sorted(trial.numbers - spec.info.keys())))
 
@@ -123,10 +166,10 @@ def _check_read(trial: _Trial) -> None:
             )
 
 
-def _compare(trial: _Trial) -> Restore:
+def _compare(trial: _Trial, draw: int) -> Restore:
     new = trial.new
     used = new()
-    plan = _plan(used, trial.spec)
+    plan = _plan(used, trial.spec, draw)
     if any(name.startswith(KWARGS) for name in trial.spec.parameters):
         return _of_drawn(trial, used, plan)
     of_used = [_episode(trial, used, *episode) for episode in plan]
@@ -175,7 +218,7 @@ def _clean(trial: _Trial, env: Env, episode: Episode) -> Restore:
     return Restore("replay", True, "the same seed and actions give the same episode in used and in new environments")
 
 
-def _plan(env: Env, spec: EnvSpec) -> list[Episode]:
+def _plan(env: Env, spec: EnvSpec, draw: int) -> list[Episode]:
     """Return episodes of unequal lengths to try.
 
     They are several, since a trace of the past can depend on their number.
@@ -183,10 +226,11 @@ def _plan(env: Env, spec: EnvSpec) -> list[Episode]:
     codec = Actions(env.action_space, spec.id)
     steps = IMAGE_STEPS if Observations(env.observation_space, spec.id).kind != "vector" else STEPS
     width = int(np.prod(codec.learner_shape))
-    draws = streams.uniform(streams.key("self-test"), np.arange(steps * width))
+    draws = streams.uniform(streams.key("self-test", *([draw] if draw else [])), np.arange(steps * width))
     actions = codec.decode(codec.pick(draws.reshape(steps, width)))
     drawn = Curriculum(spec.parameters, [0], "self-test", tuple(spec.info))
-    return [(seed, actions[: len(actions) // (1 + seed % 3)], drawn.options(0, seed)) for seed in range(EPISODES)]
+    seeds = range(draw * EPISODES, (draw + 1) * EPISODES)
+    return [(seed, actions[: len(actions) // (1 + seed % 3)], drawn.options(0, seed)) for seed in seeds]
 
 
 def _episode(trial: _Trial, env: Env, seed: int, actions: Array, options: dict[str, Any]) -> list[Record]:

@@ -16,6 +16,7 @@ import numpy as np
 import nursery
 import pytest
 import torch
+from own_envs import Brittle
 from rekindle import PPO
 from rekindle.tasks.checkpoint import state
 from rekindle.tasks.envs import Envs, EnvSpec, EnvSpecError, make_envs, spaces_of
@@ -432,6 +433,31 @@ def test_the_self_test_is_deterministic_and_leaves_global_random_state_alone() -
     assert self_test(spec) is self_test(EnvSpec("LunarLander-v3"))
     assert np.array_equal(before, np.random.get_state()[1])
     assert torch.equal(torch_before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "again"),
+    [
+        ({"when": "once"}, "does not with the same seeds and actions"),
+        ({"when": "seeds", "below": 6}, "does so again with the same, but not with other seeds and actions"),
+    ],
+)
+def test_a_simulator_that_fails_rarely_is_tested_again(
+    kwargs: dict[str, Any], again: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Brittle, "began", False)
+    self_test.cache_clear()
+    with pytest.warns(UserWarning, match=rf"Brittle-v0: .* ConnectionError \(.* gone \(0\)\) .*, and {again};"):
+        restore = self_test(EnvSpec("own_envs:Brittle-v0", kwargs))
+    assert restore == self_test(EnvSpec("own_envs:Brittle-v0", {"when": "seeds"}))  # which never fails
+    assert (restore.mode, restore.exact) == ("replay", True)
+
+
+def test_a_simulator_that_fails_at_every_attempt_is_refused() -> None:
+    with pytest.raises(ConnectionError, match=r"the simulator is gone \(0\)"):  # the first error
+        self_test(EnvSpec("own_envs:Brittle-v0", {"when": "always"}))
+    with pytest.raises(ConnectionError):
+        self_test(EnvSpec("own_envs:Brittle-v0", {"when": "seeds", "below": 18}))
 
 
 def test_a_replay_ends_with_its_episode() -> None:

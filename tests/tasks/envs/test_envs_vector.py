@@ -8,12 +8,14 @@ import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
+from own_envs import Brittle
 from own_pools import STEPS
 from rekindle import DQN, PPO, Task
 from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs, spaces_of
 from rekindle.tasks.envs.base.encode import Actions, Observations
 from rekindle.tasks.envs.gym.envs import reset_seed
 from rekindle.tasks.envs.gym.make import make_env
+from rekindle.tasks.envs.pools.pool import pool_test
 from test_envs_gym import choose, run
 
 KWARGS: dict[str, Any] = {"img_height": 20, "img_width": 20, "stack_num": 2, "max_num_frames_per_episode": 120}
@@ -108,6 +110,13 @@ def test_pools_that_do_not_repeat_themselves_are_labelled_not_exact(name: str, r
     envs = make_envs(EnvSpec(f"vector/own_pools:{name}Pool-v0"), [1], 2)
     assert (envs.mode, envs.exact, envs.reason) == ("restart", False, reason)
     envs.close()
+
+
+def test_a_pool_that_fails_once_is_tested_again() -> None:
+    Brittle.began = False
+    with pytest.warns(UserWarning, match=r"BrittlePool-v0: .* raised ConnectionError .* does not with the same seeds"):
+        restore = pool_test(EnvSpec("vector/own_pools:BrittlePool-v0"))
+    assert (restore.mode, restore.exact) == ("restart", True)
 
 
 def test_entries_of_info_are_numbers_that_may_be_missing() -> None:
