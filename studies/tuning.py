@@ -62,7 +62,7 @@ class StudyTrial:
     Attributes:
         number: of the trial.
         uid: of its task, see `Store.task`.
-        state: running, complete, pruned or failed.
+        state: running (a process trains it now), waiting (begun, and none does), complete, pruned, failed or cancelled.
         epochs: trained so far; 0 before the first result.
         value: the study's first objective, the return unless it has others; None before the first result.
         objectives: all objectives by name.

@@ -21,7 +21,7 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   seed, seeds, weight (among studies that share workers), aggregate, spared (seeds that --racing left
                   untrained), sampler, scheduler,
                   rungs [epochs], fixed {dotted name: value}, trials_total,
-                  counts {complete, pruned, failed, cancelled, running}, brackets (how many have begun),
+                  counts {complete, pruned, failed, cancelled, running, waiting}, brackets (how many have begun),
                   progress [{rung, epochs, ready, done, failed}] (how many trainings to each rung),
                   agreement [{epochs, next (epochs), trials, correlation, interval [low, high], misleads}] (rank
                   correlation of each rung with the next one among all trials, estimated from those that went on, its
@@ -30,9 +30,9 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   confirmation (null, or as of confirm),
                   best (a trial or null), front [numbers of the trials that trained longest and that no other one
                   dominates, the best in the first objective first], trials [trial]
-      trial       number, uid, state ("running", "complete", "pruned", "failed", "cancelled"), excluded (true of what
-                  `exclude` names, which is never the best), bracket, rung (the last one that it was promoted to, or
-                  null), member (of a population),
+      trial       number, uid, state ("running" (a process trains it now), "waiting" (begun, and no process does),
+                  "complete", "pruned", "failed", "cancelled"), excluded (true of what `exclude` names, which is never
+                  the best), bracket, rung (the last one that it was promoted to, or null), member (of a population),
                   branch (null, or {trial, uid, epochs, digest} that it starts from), epochs, return,
                   objectives (null where the return is the only one, else {name: number}), digest,
                   hyperparameters {dotted name: value}, error (text or null),

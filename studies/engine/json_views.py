@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -32,16 +32,20 @@ Json = dict[str, Any]
 Progress = Mapping[tuple[int, str], int]
 MISLEADING = 0.5  # a rung misleads if it agrees less with the next one, and that is sure
 HELD = {STOP: "stopped", PAUSE: "paused"}
-STATES = ("complete", "pruned", "failed", "cancelled", "running")
+RUNNING, WAITING = "running", "waiting"  # of trials that have not ended: a process trains it now, or none does
+STATES = ("complete", "pruned", "failed", "cancelled", RUNNING, WAITING)
 
 
-def trial_json(trial: Trial, own: Sequence[Segment]) -> Json:
-    """Return a trial with the results of its last finished rung."""
+def trial_json(trial: Trial, own: Sequence[Segment], in_training: Collection[int]) -> Json:
+    """Return a trial with the results of its last finished rung.
+
+    `in_training` are the numbers of trials that a process trains now.
+    """
     last = max((row for row in own if row.state == "done"), key=lambda row: row.rung, default=None)
     return {
         "number": trial.number,
         "uid": trial.uid,
-        "state": trial.state,
+        "state": _state(trial, in_training),
         "excluded": EXCLUDED in trial.attrs,
         "bracket": trial.attrs.get("bracket"),
         "rung": max((row.rung for row in own), default=None),
@@ -65,6 +69,10 @@ def trial_json(trial: Trial, own: Sequence[Segment]) -> Json:
             for row in own
         ],
     }
+
+
+def _state(trial: Trial, in_training: Collection[int]) -> str:
+    return WAITING if trial.state == RUNNING and trial.number not in in_training else trial.state
 
 
 def _return(row: Segment) -> float | None:
@@ -124,15 +132,16 @@ def study_json(store: Store, name: str) -> Json:
     config = Config.from_json(study.config, name)
     rows, replicates = store.segments(name), store.trials(name)
     trials, segments = collapse(config, replicates, rows)
-    configurations = _trials_json(trials, segments)
+    in_training = store.in_training(name)
+    configurations = _trials_json(trials, segments, {number // seeds_of(config) for number in in_training})
     if seeds_of(config) > 1:
-        _add_seeds(config, configurations, replicates, rows)
+        _add_seeds(config, configurations, replicates, rows, in_training)
     complete = plan(config, replicates, rows).complete
     finished, best = Counter((row.rung, row.state) for row in rows), front(configurations, objectives_of(config))
     given = store.commands(name)
     return {
         **_overview(config, name, complete, finished, best, given),
-        "counts": {state: sum(trial.state == state for trial in trials) for state in STATES},
+        "counts": {state: sum(trial["state"] == state for trial in configurations) for state in STATES},
         "brackets": max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
         "spared": _skipped_trainings(configurations) if is_racing(config) else 0,
         "agreement": _agreement(config, trials, segments),
@@ -172,10 +181,13 @@ def summary_json(store: Store, name: str) -> Json:
     # Seeds are aggregated, and excluded trials left out, here, not in the database.
     if excluded or seeds_of(config) > 1:
         return {key: value for key, value in study_json(store, name).items() if key != "trials"}
-    totals, objectives = store.totals(name), objectives_of(config)
+    totals, objectives, in_training = store.totals(name), objectives_of(config), store.in_training(name)
     counts = {state: totals.trials.get(state, 0) for state in STATES}
-    best = front([trial_json(*row) for row in store.longest(name, best=len(objectives) == 1)], objectives)
-    complete = not counts["running"] and sum(counts.values()) >= config.trials[-1]
+    longest = store.longest(name, best=len(objectives) == 1)
+    best = front([trial_json(*row, in_training) for row in longest], objectives)
+    complete = not counts[RUNNING] and sum(counts.values()) >= config.trials[-1]
+    counts[WAITING] = counts[RUNNING] - len(in_training)
+    counts[RUNNING] = len(in_training)
     overview = _overview(config, name, complete, totals.segments, best, store.commands(name))
     return {**overview, "counts": counts, "brackets": totals.brackets}
 
@@ -215,20 +227,24 @@ def _overview(
     }
 
 
-def _trials_json(trials: Sequence[Trial], segments: Sequence[Segment]) -> list[Json]:
+def _trials_json(trials: Sequence[Trial], segments: Sequence[Segment], in_training: Collection[int]) -> list[Json]:
     by_trial: dict[int, list[Segment]] = {}
     for row in segments:
         by_trial.setdefault(row.number, []).append(row)
-    return [trial_json(trial, by_trial.get(trial.number, [])) for trial in trials]
+    return [trial_json(trial, by_trial.get(trial.number, []), in_training) for trial in trials]
 
 
 def _add_seeds(
-    config: Config, configurations: Sequence[Json], trials: Sequence[Trial], segments: Sequence[Segment]
+    config: Config,
+    configurations: Sequence[Json],
+    trials: Sequence[Trial],
+    segments: Sequence[Segment],
+    in_training: Collection[int],
 ) -> None:
     """Add its replicates to each configuration."""
     of_configuration: dict[int, list[Json]] = {}
     names = labels(config.environments) if is_across(config) else []
-    for trial, values in zip(trials, _trials_json(trials, segments), strict=True):
+    for trial, values in zip(trials, _trials_json(trials, segments, in_training), strict=True):
         each = {name: values[name] for name in ("uid", "state", "epochs", "return", "digest")}
         each |= {"env": names[trial.replicate % len(names)]} if names else {}
         of_configuration.setdefault(trial.configuration, []).append({"seed": trial.attrs["seed"], **each})
@@ -315,7 +331,12 @@ def task_json(store: Store, uid: str) -> Json:
         "hyperparameters": identity.get("hyperparameters", {}),
         "lineage": _lineage(store, uid, row.epochs),
         "trials": [
-            {"study": study, "number": trial.number, "state": trial.state, "error": trial.error}
+            {
+                "study": study,
+                "number": trial.number,
+                "state": _state(trial, store.in_training(study)),
+                "error": trial.error,
+            }
             for study, trial in store.trials_of(uid)
         ],
         "metrics": metrics,

@@ -15,6 +15,7 @@ from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import is_across
 from ..study.objectives import measured
+from .json_views import RUNNING, WAITING
 from .study_rows import StudyRows
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
 WINDOW = 8.0  # seconds over which speed is measured
 SHOWN = 40  # trials whose states are listed
-WAITING, TRAINING, OPEN = "waiting", "training", "open"
+OPEN = "open"  # state of a trial that is not suggested yet
 WHOLE = ("complete", "pruned")  # states of trials that have trained all of their segments, if none is open
-STATES = ("complete", "pruned", "failed", "cancelled", TRAINING, WAITING, OPEN)
+STATES = ("complete", "pruned", "failed", "cancelled", RUNNING, WAITING, OPEN)
 
 
 @dataclass
@@ -115,7 +116,7 @@ class StudyProgress:
         self._finished: set[tuple[int, int]] = set()  # segments
         self._rungs = [0] * len(self.rows.config.rungs)  # finished segments on each rung
         self._done, self._env_steps = 0, 0  # epochs and steps trained
-        self._trained: set[int] = set()  # trials under a lease at the last snapshot
+        self._trained: set[int] = set()  # trials that a process trained at the last snapshot
         self._best: Segment | None = None
         self._scores: dict[tuple[int, int], float] = {}  # by configuration and rung
         self._count(self.rows.trials.values(), self.rows.segments.values())
@@ -132,7 +133,8 @@ class StudyProgress:
         config, complete = self.rows.config, self.rows.plan().complete
         trials = max(len(self.rows.trials), config.trials[-1] * seeds_of(config))
         counts = Counter(trial.state for trial in self.rows.trials.values())
-        counts |= {TRAINING: len(held), WAITING: counts["running"] - len(held), OPEN: trials - len(self.rows.trials)}
+        counts[WAITING], counts[OPEN] = counts[RUNNING] - len(held), trials - len(self.rows.trials)
+        counts[RUNNING] = len(held)
         best = self._best
         return Snapshot(
             config,
@@ -183,10 +185,10 @@ class StudyProgress:
         return [-self._scores[key] for key in keys if key in self._scores]
 
     def _held(self) -> set[int]:
-        """Return the trials under a lease, after reading how far they are."""
-        uids = self.store.held()
+        """Return the trials in training, after reading how far they are."""
+        uids = self.store.holders()
         trials = (self.rows.trials[number] for number, _ in self.rows.ready)
-        held = {trial.number for trial in trials if trial.state == "running" and trial.uid in uids}
+        held = {trial.number for trial in trials if trial.state == RUNNING and trial.uid in uids}
         self._measure(held | self._trained)
         self._trained = held
         return held
@@ -209,7 +211,7 @@ class StudyProgress:
 
     def _state(self, number: int, held: Collection[int]) -> str:
         state = self.rows.trials[number].state if number in self.rows.trials else OPEN
-        return (TRAINING if number in held else WAITING) if state == "running" else state
+        return WAITING if state == RUNNING and number not in held else state
 
     def _expected(self, complete: bool) -> list[int]:
         """Return the final or the expected number of trials on each rung."""

@@ -15,7 +15,7 @@ from . import studies as study_rows
 from .locks.fencing import TAKEN
 from .locks.owner import Owner
 from .rows import CheckpointRow, Claim, Event, TaskRow, Trial, Work
-from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task, trial
+from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, segment, task, trial
 from .sql.writes import chunks
 
 MIRROR = "mirror/"  # with the study's name: the uid of the lease of its copy in Optuna's tables
@@ -51,12 +51,6 @@ def trained_for(connection: Connection, uids: Collection[str]) -> dict[str, floa
     return {row.uid: row.trained for rows in found for row in rows}
 
 
-def held(connection: Connection) -> set[str]:
-    """Return the uids of tasks that have owners, alive or dead."""
-    owned = task.c.lease_owner > ""  # for "is not null" SQLite would go through all tasks
-    return set(connection.scalars(sa.select(task.c.uid).where(owned)))
-
-
 def trials_of(connection: Connection, uid: str) -> list[tuple[str, Trial]]:
     """Return the trials that train a task, each with its study's name."""
     t = trial.c
@@ -72,10 +66,20 @@ def holders(connection: Connection) -> dict[str, str]:
 
     A process is given as ``host:boot:pid:started``.
     """
+    # For "is not null" SQLite would go through all tasks.
     owned = sa.select(task.c.uid, task.c.lease_owner).where(task.c.lease_owner >= "", task.c.lease_expires > Now())
     owners = {uid: str(owner) for uid, owner in connection.execute(owned) if not uid.startswith(MIRROR)}
     dead = {owner for owner in set(owners.values()) if Owner.parse(owner).is_dead()}
     return {uid: owner for uid, owner in owners.items() if owner not in dead}
+
+
+def in_training(connection: Connection, study: str) -> set[int]:
+    """Return the numbers of a study's trials that a process trains now."""
+    t, s = trial.c, segment.c
+    numbers = sa.select(t.number).join(segment, (s.study == t.study) & (s.number == t.number))
+    numbers = numbers.where(t.study == study, t.state == "running", s.state == "ready")
+    some = chunks(list(holders(connection)))
+    return {number for uids in some for number in connection.scalars(numbers.where(t.uid.in_(uids)))}
 
 
 def claims(connection: Connection) -> list[Claim]:

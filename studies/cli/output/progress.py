@@ -12,7 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.progress import OPEN, TRAINING, WAITING, Snapshot, Speed, clock
+from ...engine.json_views import RUNNING, WAITING
+from ...engine.progress import OPEN, Snapshot, Speed, clock
 from ...redact import printable
 from ...study.digits import in_digits_alone
 
@@ -22,7 +23,7 @@ LOOKS = {
     "pruned": ("●", "bright_black"),
     "failed": ("✗", "red"),
     "cancelled": ("✗", "bright_black"),
-    TRAINING: ("◐", "yellow"),
+    RUNNING: ("◐", "yellow"),
     WAITING: ("○", "white"),
     OPEN: ("·", "bright_black"),
 }

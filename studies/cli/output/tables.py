@@ -13,14 +13,13 @@ from rich.text import Text
 
 from ....spaces import flatten
 from ...engine.confirming import candidate_name, verdict
-from ...engine.json_views import STATES, Json, rank
+from ...engine.json_views import RUNNING, STATES, Json, rank
 from ...redact import printable
 from ...study.config import title
 from ...study.digits import in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
 
 LONG = ("digest", "kept", "more", "searched", "until", "when")  # columns whose texts may be broken
-UNENDED = {"running": "unfinished"}  # of trials, also while nobody trains them
 WHOLE = 2.0**53  # below it, a number without decimals is a count, shown with all its digits
 UNFINISHED = {"ready": "...", "failed": "failed"}  # what stands for the result of a segment, by its state
 
@@ -165,7 +164,7 @@ def trials_table(study: Json) -> Table:
         left=["uid", "state", "front", "digest"],
         collapse_padding=True,  # so that four rungs fit on a terminal
     )
-    colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "running": "yellow", "cancelled": "dim"}
+    colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "cancelled": "dim", RUNNING: "yellow"}
     returns = iter(in_digits(_measured(row, main) if row["state"] == "done" else None for row in rows))
     measured = [in_digits((trial["objectives"] or {}).get(name) for trial in study["trials"]) for name in others]
     for index, trial in enumerate(study["trials"]):
@@ -175,7 +174,7 @@ def trials_table(study: Json) -> Table:
             str(trial["number"]),
             _origin(trial) if branches else number(trial["bracket"]),
             Text(trial["uid"][:8], "cyan"),
-            Text(trial["state"] + (", excluded" if trial["excluded"] else ""), colors[trial["state"]]),
+            Text(trial["state"] + (", excluded" if trial["excluded"] else ""), colors.get(trial["state"], "")),
             *(results.get(rung, "") for rung in range(len(rungs))),
             *(column[index] for column in measured),
             *("*" if trial["number"] in study["front"] else "" for _ in several),
@@ -202,16 +201,7 @@ def status_table(status: Json) -> Table:
     shown = [state for state in STATES if state != "complete" and any(study["counts"][state] for study in studies)]
     weighs = ["weight"] if any(study["weight"] != 1 for study in studies) else []
     table = _table(status["storage"], collapse_padding=True)
-    for name in (
-        "study",
-        "state",
-        "task",
-        "trials",
-        *(UNENDED.get(each, each) for each in shown),
-        *weighs,
-        "rungs",
-        "best return",
-    ):
+    for name in ("study", "state", "task", "trials", *shown, *weighs, "rungs", "best return"):
         justify: JustifyMethod = "left" if name in ("study", "state", "task") else "right"
         table.add_column(name, justify=justify, no_wrap=name in ("state", "trials", "rungs"))
     for study in studies:

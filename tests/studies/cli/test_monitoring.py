@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
+from typing import Any
 
 import pytest
+import rekindle
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.prometheus import prometheus
 from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.report.data import report_json
+from rekindle.studies.storage.commands import STOP, hold
 from rekindle.studies.storage.store import Store
 from studying import tiny
 
@@ -39,6 +44,48 @@ def test_status_names_each_worker_with_its_trials_and_lease(
         store.release([lease for lease, _ in claimed])
     assert main(["status", "--storage", sqlite_url]) == 0
     assert "no process trains any now" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_all_views_tell_trials_that_wait_from_those_in_training(
+    sqlite_url: str, seeds: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shown(*command: str) -> Any:
+        assert main([*command, "--storage", sqlite_url]) == 0
+        return capsys.readouterr().out
+
+    def found() -> list[Any]:
+        """The states of trials 0 to 2, by each view."""
+        study, states = json.loads(shown("trials", "s", "--json")), ["running", "waiting"]
+        summary, watched = (
+            json.loads(shown("status", "--json"))["studies"][0],
+            json.loads(shown("watch", "s", "--json")),
+        )
+        counts = [{name: some["counts"][name] for name in states} for some in (study, summary)]
+        counts += [{name: watched["counts"].get(name, 0) // seeds for name in states}]
+        table = re.findall(r"^ *\d +0 +[0-9a-f]{8} +(\w+)", shown("trials", "s"), re.MULTILINE)
+        [of_task] = json.loads(shown("show", study["trials"][1]["uid"], "--json"))["trials"]
+        with Store(sqlite_url) as store:
+            own = rekindle.Study("s", store)
+            views = [table, [trial.state for trial in own.trials]]
+            views += [[trial["state"] for trial in report_json(store, "s")["study"]["trials"]]]
+        assert counts == [counts[0]] * 3
+        assert views == [views[0]] * 3
+        assert of_task["state"] == views[0][1]
+        assert Counter(views[0]) == +Counter(counts[0])
+        heads = " ".join(shown("status").split())
+        assert [name in heads for name in states] == [name in views[0] for name in states]
+        return views[0]
+
+    with Store(sqlite_url) as store:
+        start_study(store, "s", tiny(trials=3, options={"seeds": seeds, "aggregate": "mean"} if seeds > 1 else {}))
+        ready = StudyRunner(store, "s").advance()
+        with_lease = [each.trial.uid for each in ready if each.trial.configuration == 1]
+        claimed = store.claim("s", with_lease, seeds)
+        assert found() == ["waiting", "running", "waiting"]
+        store.release([lease for lease, _ in claimed])
+        store.command(lambda c: hold(c, "s", STOP, "me", ""))
+    assert found() == ["waiting"] * 3
 
 
 def test_labels_are_escaped_and_each_metric_has_its_help_once() -> None:

@@ -203,7 +203,7 @@ def test_what_is_asked_at_each_look_goes_through_indexes(sqlite_url: str) -> Non
         store.database.read(lambda c: study_rows.changes(c, "s", 0))
         store.database.read(task_rows.holders)
         store.reached(["a", "b"])
-        store.held()
+        store.in_training("s")
         sa.event.remove(store.database._engine, "before_cursor_execute", note)
         looks = [(statement, parameters) for statement, parameters in asked if statement.startswith("SELECT")]
         assert len(looks) == 7

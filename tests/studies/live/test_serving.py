@@ -68,7 +68,7 @@ def test_pages_show_what_watch_and_report_show(storage: Store) -> None:
         assert (status, view["study"], view["running"][0]["curve"]) == (200, NAME, [1.0, 4.0, 3.0])
         status, html = get(server, f"/study?study={NAME}")
         assert status == 200
-        assert "<p>Running: 1 complete, 1 pruned, 1 failed, 1 training.</p><p>Best 3, trial 0 at epoch 3.</p>" in html
+        assert "<p>Running: 1 complete, 1 pruned, 1 failed, 1 running.</p><p>Best 3, trial 0 at epoch 3.</p>" in html
         fragment = get(server, f"/live?study={NAME}")[1]
         assert '<td class="n">2</td><td class="n">3/3</td>' in fragment
         assert get(server, f"/report?study={NAME}")[1] == page([report_json(storage, NAME)])

@@ -65,7 +65,7 @@ def test_a_view_tells_who_trains_what_and_what_failed(filled: Store) -> None:
     me = f"{os.getpid()} on {Owner.current().host}"
     [running], [worker] = view["running"], view["workers"]
     assert view["state"] == "running"
-    assert view["counts"] == {"complete": 1, "pruned": 1, "failed": 1, "training": 1}
+    assert view["counts"] == {"complete": 1, "pruned": 1, "failed": 1, "running": 1}
     assert (running["trial"], running["epochs"], running["target"], running["worker"]) == (RUNNING, 3, RUNGS[1], me)
     assert running["curve"] == [1.0, 4.0, 3.0]  # no episode return is reported, but the objective
     assert worker | {"seconds": 0} == {"name": me, "state": "trains", "trials": [RUNNING], "seconds": 0}

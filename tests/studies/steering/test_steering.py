@@ -60,7 +60,7 @@ def test_a_stopped_study_carries_on_with_the_same_bits(url: str, monkeypatch: py
         assert str(worker.held) == "stop by ana@laptop: enough"
         assert sum(task.epochs for task in store.tasks()) == sum(trained)  # finished and saved
         assert len(trained) == 7
-        assert not store.held()
+        assert not store.claims()
         assert not Worker(store, "s").run()
         with pytest.raises(CommandRefused, match="a study is stopped or paused once, but 's' had the stop by ana@lap"):
             steering.stop()

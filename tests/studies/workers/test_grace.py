@@ -43,7 +43,7 @@ def test_an_evaluation_is_stopped_and_repeated(sqlite_url: str, monkeypatch: pyt
             patched.setattr(training, "evaluate", interrupted)
             assert not Worker(store, "s").run(lambda: bool(asked))
         assert {task.epochs for task in store.tasks()} == {1}
-        assert not store.held()
+        assert not store.claims()
         assert not [row for row in store.segments("s") if row.state == "done"]
         assert Worker(store, "s").run()
         assert bits(store) == expected
@@ -66,7 +66,7 @@ def test_a_training_whose_step_takes_too_long_exits_in_time_and_is_resumed(
     assert first.returncode == 128 + signal.SIGTERM, said
     assert "a step takes longer than --grace 3: exits with what was saved last" in said
     with Store(sqlite_url) as store:
-        assert not store.held()
+        assert not store.claims()
         [before] = store.tasks()
     assert before.epochs >= 1
     assert main([*words, "--storage", sqlite_url]) == 0
@@ -122,7 +122,7 @@ def test_a_worker_whose_step_takes_too_long_exits_before_it_is_killed(
         assert 2.0 < time.monotonic() - asked < 10.0  # on a busy machine; 2.4 seconds on another
         worker.wait(1)
         assert "a step takes longer than --grace 3: exits with what was saved last" in "\n".join(worker.last_words)
-        assert not store.held()
+        assert not store.claims()
         assert Worker(store, "s").run()
         assert bits(store) == expected
         kinds = {event.kind for event in store.events_of_study("s")}
@@ -156,7 +156,7 @@ def test_the_recipe_of_slurm_is_preempted_and_requeued(
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-        assert not store.held()
+        assert not store.claims()
         return process.returncode, [row.epochs for row in store.segments("cartpole") if row.state == "done"]
 
     def steps() -> int:  # of the newest job
