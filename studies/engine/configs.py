@@ -10,7 +10,7 @@ from ...spaces import flatten, unflatten
 from ...spaces.dimension import Maybe
 from ...spaces.space import ENABLED
 from ..errors import StoreError, StudyMismatch
-from ..samplers.registry import KNOWN, check_sampler, grid_size, sampler_name
+from ..samplers.registry import KNOWN, check_exhausted, check_sampler, finite_size, grid_size, sampler_name
 from ..schedulers.pb2 import check_pb2
 from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
@@ -43,7 +43,7 @@ def make_config(
     Args:
         algorithm: the class of its tasks.
         env: see `Task`.
-        trials: None for TRIALS, or all points of a grid.
+        trials: None for TRIALS, all points of a finite space if it has fewer, or all points of a grid.
         epochs: see `check_epochs`.
         seed: of all trainings and suggestions.
         fixed: hyperparameters that are not searched, nested.
@@ -79,6 +79,9 @@ def make_config(
     check_at_once(config)
     choose("scheduler", config.scheduler, SCHEDULERS)
     check_sampler(config)
+    if config.sampler == "bruteforce" and trials is None:
+        config = replace(config, trials=[finite_size(config, most=TRIALS)])
+    check_exhausted(config)
     check_objectives(config, algorithm)
     check_racing(config)
     check_across(config)

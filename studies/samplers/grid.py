@@ -101,6 +101,25 @@ def _grid(priors: str, count: int, seed: int) -> Sequence[Point]:
     return points
 
 
+def count_points(space: Space, most: int) -> int:
+    """Return the number of points of a finite space, or `most`."""
+    points: Iterable[Point] = [{}]
+    for row in space.rows:
+        points = _extended(points, row, _first_values(row.dimension, most))
+    return sum(1 for _ in islice(points, most))
+
+
+def _first_values(dimension: Dimension, most: int) -> Sequence[Value]:
+    """Return all values of a dimension, or `most` of more."""
+    match dimension:
+        case Maybe():
+            return [None, *_first_values(dimension.dimension, most)]
+        case Choice():
+            return dimension.values
+    assert isinstance(dimension, Real | Integer)
+    return [dimension.after(index) for index in range(min(dimension.steps + 1, most))]
+
+
 def _extended(points: Iterable[Point], row: Row, values: Sequence[Value]) -> Iterator[Point]:
     """Yield each point with each value of one more dimension."""
     for point in points:

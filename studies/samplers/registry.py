@@ -103,6 +103,24 @@ def check_sampler(config: Config) -> None:
         )
 
 
+def check_exhausted(config: Config) -> None:
+    """Raise BadConfig if bruteforce has more trials than points."""
+    if config.sampler != "bruteforce" or "spaces" in config.options:  # a changed space has other points as well
+        return
+    if (points := finite_size(config, most=config.trials[-1])) < config.trials[-1]:
+        raise BadConfig(
+            f"sampler bruteforce tries each point once, but the space has {points} and there are to be "
+            f"{config.trials[-1]} trials; take --trials {points} at most"
+        )
+
+
+def finite_size(config: Config, most: int) -> int:
+    """Return the number of points of a finite space, or `most`."""
+    from .grid import count_points
+
+    return count_points(config.searched, most)
+
+
 def grid_size(config: Config) -> int:
     """Return the number of points of the study's grid.
 

@@ -20,7 +20,7 @@ from ..engine.bounds import is_lifted
 from ..engine.configs import load_task
 from ..engine.configuring import check_bounds
 from ..errors import CommandRefused
-from ..samplers.registry import KNOWN, check_sampler
+from ..samplers.registry import KNOWN, check_exhausted, check_sampler
 from ..schedulers.confirming import CONFIRM
 from ..schedulers.seeds import seeds_of
 from ..storage import commands
@@ -252,6 +252,7 @@ def _extend(connection: Connection, study: str, total: int) -> None:
             raise CommandRefused(f"extend takes more trials than {study!r} has, {config.trials[-1]}, but got {total}")
         longer = replace(config, trials=[*config.trials, total])
         check_sampler(longer)
+        check_exhausted(longer)
         return {**(stored or {}), "trials": longer.trials}
 
     change_study(connection, study, change)

@@ -29,7 +29,7 @@ from ...engine.runner import scheduler_of, start_study
 from ...errors import StoreError
 from ...garbage import importing
 from ...redact import printable
-from ...samplers.registry import grid_size
+from ...samplers.registry import finite_size, grid_size
 from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
@@ -255,6 +255,8 @@ def _how_to_extend(config: Config) -> str:
     """Return how a complete study gets more trials, if it can."""
     trials = config.trials[-1]
     if config.scheduler == "pbt" or (config.sampler == "grid" and trials == grid_size(config)):
+        return ""
+    if config.sampler == "bruteforce" and finite_size(config, most=trials + 1) == trials:
         return ""
     return f"; rerun with more --trials than {trials} to extend it"
 

@@ -59,7 +59,11 @@ def _add_options_of_studies(parser: Parser) -> None:
     )
     add = partial(option, parser.add_argument_group("the study: its size, and when it ends"))
     add("--study NAME", "name of the study (default: TASK-ENV)")
-    add("--trials N", "number of configurations in all (default: 16; with a grid, all of its points)")
+    add(
+        "--trials N",
+        "number of configurations in all (default: 16, or fewer if bruteforce has fewer points; with a grid, all of its "
+        "points)",
+    )
     add(
         "--budget WORK",
         "stop after this work of all workers together: 200epochs, 5e6steps, or time that they train, such as 2h; rerun "

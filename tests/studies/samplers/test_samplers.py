@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import random
@@ -12,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, maybe, near_one, ordinal, real
 from rekindle.studies.engine.configs import load_task, make_config
 from rekindle.studies.errors import StoreError
 from rekindle.studies.samplers.grid import grid
-from rekindle.studies.samplers.registry import KNOWN, check_sampler, make_sampler, sampler_name
+from rekindle.studies.samplers.registry import KNOWN, check_sampler, finite_size, make_sampler, sampler_name
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.storage.rows import Segment, Trial
@@ -133,6 +135,31 @@ def test_brute_force_tries_everything_once() -> None:
     total = 3 * 3 * (1 + 2)
     found = study(config("bruteforce", trials=[total], epochs=[1, 1, 3]), random.Random(0))
     assert len({tuple(sorted(values.items())) for values in found.values()}) == total
+
+
+def test_brute_force_has_no_more_trials_than_points(tmp_path: Path, cli: Callable[..., tuple[int, str, str]]) -> None:
+    np.savez(
+        tmp_path / "table.npz", **{"param.x": np.arange(5), "steps": np.arange(1, 3), "curves": np.ones((5, 1, 2))}
+    )
+    url = f"sqlite:///{tmp_path}/s.db"
+    command = ["tune", "tabular", f"{tmp_path}/table.npz", "--sampler", "bruteforce", "--storage", url, "--study", "s"]
+    status, _, errors = cli(*command, "--trials", "6")
+    assert status == 2
+    assert "tries each point once, but the space has 5 and there are to be 6 trials; take --trials 5 at most" in errors
+    status, shown, _ = cli(*command, "--workers", "1", "--json")
+    trials = json.loads(shown)["trials"]
+    assert (status, sorted(trial["hyperparameters"]["x"] for trial in trials)) == (0, [0, 1, 2, 3, 4])
+    assert "more --trials" not in cli(*command, "--workers", "1")[2]  # nothing is left to extend it by
+    status, _, errors = cli("extend", "s", "--trials", "6", "--storage", url)
+    assert (status, "take --trials 5 at most" in errors) == (2, True)
+
+
+@pytest.mark.parametrize(("most", "points"), [(100, 54), (54, 54), (7, 7)])
+def test_points_of_a_finite_space_are_counted_as_far_as_is_asked(most: int, points: int) -> None:
+    space = Space(**FINITE, clip=maybe(ordinal(0.1)))  # 3 * 3 * (1 + 2) * (1 + 1)
+    assert finite_size(config("bruteforce", space=space.priors()), most) == points
+    wide = Space(x=integer(1, 10**9), y=integer(1, 10**9))
+    assert finite_size(config("bruteforce", space=wide.priors()), most) == most
 
 
 def test_a_grid_has_the_ends_of_ranges_and_only_what_applies() -> None:
