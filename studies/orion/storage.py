@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -247,8 +248,10 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def update_heartbeat(self, trial: Trial) -> int:
         """Renew the heartbeat of a trial that this process holds.
 
-        Return 0 if this process does not hold the trial.
+        Return 0 if this process does not hold the trial, or its program has ended.
         """
+        if not threading.main_thread().is_alive():  # Orion's thread asks, and would keep the process until it hears 0
+            return 0
         if trial.worker is not None and not is_ours(trial.worker):
             return 0
         return self._held_rows.touch("trials", _owned(trial))

@@ -7,8 +7,8 @@ import os
 import pickle
 import random
 import signal
+import subprocess
 import sys
-import threading
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import nursery
 import orion.core.cli
 import pytest
 from hunting import FORK, orion_says, run_killed
@@ -26,7 +27,6 @@ from orion.client.experiment import ExperimentClient
 from orion.core.io.database import DatabaseError, DuplicateKeyError
 from orion.core.utils.exceptions import WaitingForTrials
 from orion.core.worker.trial import Trial
-from orion.core.worker.trial_pacemaker import TrialPacemaker
 from orion.storage.base import FailedUpdate, LockAcquisitionTimeout, setup_storage
 from rekindle.studies.orion.db import RekindleSQL
 from rekindle.studies.orion.lock import AlgorithmLockLost
@@ -56,9 +56,6 @@ def _settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     monkeypatch.setenv("ORION_HEARTBEAT", "1")  # Orion reads these where nothing else is configured
     monkeypatch.setenv("ORION_WORKING_DIR", str(tmp_path / "trials"))
     yield
-    for thread in threading.enumerate():  # Orion's own are no daemons: a test that fails would never end
-        if isinstance(thread, TrialPacemaker):
-            thread.stop()
     while OPEN:
         storage = OPEN.pop()
         storage._held_rows.rows().clear()
@@ -158,6 +155,31 @@ def test_a_trial_that_was_lost_is_neither_released_nor_kept_alive_by_its_old_wor
         storage.push_trial_results(old)
     assert experiment.fetch_trials_by_status("reserved") == [old]
     worker._release_reservation(trial)
+
+
+RAISES = """
+import sys
+from orion.client import build_experiment
+from orion.core.worker.trial_pacemaker import TrialPacemaker
+
+TrialPacemaker.__init__.__defaults__ = (0.1,)  # seconds between two signs of life; Orion has 60
+client = build_experiment("e", space={"x": "uniform(0, 1)"}, storage={
+    "type": "rekindlestorage", "database": {"type": "rekindlesql", "host": sys.argv[1]}
+})
+trial = client.suggest()
+raise ValueError("a mistake of the user's")
+"""
+
+
+def test_a_program_that_fails_with_a_trial_in_hand_ends_and_another_gets_it(sqlite_url: str) -> None:
+    program = nursery.Popen([sys.executable, "-c", RAISES, sqlite_url], stderr=subprocess.PIPE, text=True)
+    assert "a mistake of the user's" in program.communicate(timeout=120)[1]  # Orion's thread would keep it for ever
+    assert program.returncode == 1
+    other = build_experiment("e", storage=config(sqlite_url))
+    OPEN.append(other.storage)
+    [lost] = other.fetch_trials()
+    assert lost.status == "reserved"
+    assert other.suggest().id == lost.id
 
 
 def test_a_worker_that_shows_life_in_time_keeps_its_trial(url: str) -> None:

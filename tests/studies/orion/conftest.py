@@ -1,0 +1,18 @@
+"""What the tests of Orion share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from orion.core.worker.trial_pacemaker import TrialPacemaker
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_of_orion_s_outlives_a_test() -> Iterator[None]:
+    """They are no daemons, so pytest would wait for that of a test which failed with a trial in hand."""
+    yield
+    for thread in threading.enumerate():
+        if isinstance(thread, TrialPacemaker):
+            thread.stop()
