@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...spaces.ranges import Range
+from ..schedulers.registry import without_excluded
 from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.intervals import Interval
 from ..statistics.rank_correlation import spearman
@@ -52,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows and results that checks read.
+    """Rows and results that checks read, without those of excluded trials.
 
     Attributes:
         config: of the study.
@@ -62,7 +63,7 @@ class Rows:
         runs: segments of replicates.
         found: results of configurations.
         shares: see `Importances`.
-        events: of all tasks, the oldest first.
+        events: of all tasks, those of excluded trials too, the oldest first.
         saved: when each lease stored its last checkpoint, by uid and fencing token.
     """
 
@@ -86,7 +87,7 @@ def diagnose(store: Store, name: str, forest: bool = True) -> Json:
         forest: see `importances`.
     """
     config = Config.from_json(store.study(name).config, name)
-    replicates, runs = store.trials(name), store.segments(name)
+    replicates, runs = without_excluded(store.trials(name), store.segments(name))
     trials, segments = collapse(config, replicates, runs)
     found = observations(config, trials, segments)
     objective, direction = next(iter(objectives_of(config).items()))

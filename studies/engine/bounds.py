@@ -15,7 +15,7 @@ from ..errors import CommandRefused
 from ..failures import OutOfTime
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
-from ..storage.commands import STOP, hold
+from ..storage.commands import EXCLUDED, STOP, hold
 from ..storage.rows import Segment, score_of
 from ..study.durations import in_words
 
@@ -78,6 +78,8 @@ def stop_if_plateau(store: Store, rows: StudyRows) -> bool:
     for trial in sorted(trials, key=lambda trial: trial.number):
         if trial.state == "running":
             break
+        if EXCLUDED in trial.attrs:
+            continue
         row = last.get(trial.number)
         better = row is not None and (best is None or _is_better(store, rows, row, best))
         best, since = (row, 0) if better else (best, since + 1)

@@ -15,6 +15,7 @@ from ...spaces import flatten, unflatten
 from ...spaces.errors import SpaceError
 from ..errors import StudyMismatch, UnknownStudy
 from ..schedulers.confirming import CONFIRM, Confirmation, Standing, by_seed, standing
+from ..schedulers.registry import remembered
 from ..statistics.aggregates import probability_of_improvement
 from ..statistics.intervals import FEWEST, Interval, interval, mean_interval
 from ..storage.rows import Segment, score_of
@@ -73,7 +74,9 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
     kept = {
         name: config.options[name] for name in ("objectives", "warm_start", "environments") if name in config.options
     }
-    kept |= {SCALE: [*map(list, scale_of(config, store.segments(study)))]} if is_across(config) else {}
+    if is_across(config):
+        results = remembered(store.trials(study), store.segments(study))[1]
+        kept |= {SCALE: [*map(list, scale_of(config, results))]}
     return Config(
         task=config.task,
         task_version=config.task_version,

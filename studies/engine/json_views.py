@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...tasks.checkpoint.storage import POLICY_PREFIX
 from ..schedulers.adaptive import agreements
-from ..schedulers.registry import plan
+from ..schedulers.registry import plan, remembered, without_excluded
 from ..schedulers.seeds import collapse, is_racing, seeds_of
 from ..statistics.rank_correlation import Agreement, unrestricted
 from ..storage.branches import BRANCH
@@ -22,7 +22,7 @@ from ..storage.rows import Segment, Trial
 from ..storage.store import MIRROR
 from ..storage.studies import SEGMENT_STATES
 from ..study.config import Config
-from ..study.environments import is_across, labels
+from ..study.environments import is_across, labels, scale_of
 from ..study.objectives import DEFAULT, RETURN, objectives_of, point, ranking, undominated
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ def study_json(store: Store, name: str) -> Json:
     study = store.study(name)
     config = Config.from_json(study.config, name)
     rows, replicates = store.segments(name), store.trials(name)
-    trials, segments = collapse(config, replicates, rows)
+    scale = scale_of(config, remembered(replicates, rows)[1]) if is_across(config) else None
+    trials, segments = collapse(config, replicates, rows, scale)
     in_training = store.in_training(name)
     configurations = _trials_json(trials, segments, {number // seeds_of(config) for number in in_training})
     if seeds_of(config) > 1:
@@ -153,6 +154,7 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
     """Return how much each rung agrees with the next one."""
     if config.scheduler == "pbt":
         return []  # its members change between rungs
+    trials, segments = without_excluded(trials, segments)
     bracket = {trial.number: trial.attrs.get("bracket", 0) for trial in trials}
     rungs: dict[int, list[list[Segment]]] = {}
     for row in segments:

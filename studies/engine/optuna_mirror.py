@@ -19,7 +19,9 @@ from ...spaces.choices import Choice, Fixed
 from ...spaces.ranges import Integer, Range, Real
 from ..errors import StoreError, TaskBusy
 from ..schedulers.confirming import CONFIRM
+from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
+from ..storage.commands import EXCLUDED
 from ..storage.rows import Segment, Trial, score_of
 from ..storage.store import MIRROR
 from ..study.config import Config
@@ -119,9 +121,11 @@ class Mirror:
             raise MirrorError(
                 f"study {self.name!r} cannot be shown in Optuna's tables: they hold another one of that name"
             )
+        trials, rows = remembered(self.rows.trials.values(), self.rows.segments.values())
         form = [VERSION, *config.options.get("longer", ())]  # longer studies train complete trials on
         if is_across(config):  # the scale of several environments changes with their results
-            form += [*map(list, scale_of(config, self.rows.segments.values()))]
+            form += [*map(list, scale_of(config, rows))]
+        form += [f"without {trial.number}" for trial in trials if EXCLUDED in trial.attrs]  # it may be complete
         if copied and study.user_attrs.get(FORM) != form:
             optuna.delete_study(study_name=self.name, storage=storage)
             study = create()
@@ -133,7 +137,7 @@ class Mirror:
     def _changed(self, study: OptunaStudy) -> list[tuple[FrozenTrial | None, FrozenTrial]]:
         """Return the trials that differ from their copies, with these."""
         config = self.rows.config
-        trials, segments = collapse(config, list(self.rows.trials.values()), list(self.rows.segments.values()))
+        trials, segments = collapse(config, *remembered(self.rows.trials.values(), self.rows.segments.values()))
         copies = study.get_trials(deepcopy=False)
         trials = sorted(trials, key=lambda trial: trial.number)
         trials = [trial for number, trial in enumerate(trials) if trial.number == number]  # the others wait for a gap
@@ -256,7 +260,7 @@ def frozen(config: Config, row: Row, started: float | None) -> FrozenTrial:
     ends = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
     ends["cancelled"] = TrialState.FAIL
     waiting = TrialState.WAITING if started is None else TrialState.RUNNING
-    state = ends.get(trial.state, waiting)
+    state = TrialState.FAIL if EXCLUDED in trial.attrs else ends.get(trial.state, waiting)
     done = [row for row in segments if row.state == "done"]
     objectives = objectives_of(config)
     # Optuna has intermediate values of one objective only.
@@ -293,8 +297,8 @@ def _attributes(trial: Trial, segments: Sequence[Segment], done: Sequence[Segmen
         attributes |= {"rk_parent": trial.attrs["parent"], "rk_parent_epochs": trial.attrs["start"]["epochs"]}
     places = ("bracket", "member", "generation")
     attributes |= {f"rk_{name}": trial.attrs[name] for name in places if name in trial.attrs}
-    if trial.state == "cancelled":
-        attributes["rk_state"] = trial.state  # Optuna has no such state
+    if trial.state == "cancelled" or EXCLUDED in trial.attrs:  # Optuna has no such states
+        attributes["rk_state"] = EXCLUDED if EXCLUDED in trial.attrs else trial.state
     if trial.error:
         attributes["rk_error"] = trial.error.strip().splitlines()[-1][:1000]
     return attributes

@@ -17,6 +17,7 @@ from ..analysis.health import diagnose
 from ..engine.confirming import candidate_name, confirmation_json, verdict
 from ..engine.json_views import Json, rank, study_json
 from ..schedulers.confirming import CONFIRM
+from ..schedulers.registry import remembered
 from ..statistics.intervals import FEWEST, mean_interval
 from ..storage.rows import Segment
 from ..study.config import Config
@@ -45,6 +46,7 @@ def report_json(store: Store, name: str) -> Json:
     study, confirmation = study_json(store, name), confirmation_json(store, name)
     objective, direction = next(iter(objectives_of(config).items()))
     ranked = rank(study["trials"], study["objectives"])
+    counted = [trial for trial in study["trials"] if not trial["excluded"]]
     health = diagnose(store, name, forest=False)  # the same report wherever it is built
     segments, events = store.segments(name), store.events_of_study(name)
     values = [(trial, result_of(trial, objective)) for trial in ranked]
@@ -64,7 +66,7 @@ def report_json(store: Store, name: str) -> Json:
         "marginals": health["marginals"],
         "pairs": health["pairs"],
         "findings": health["findings"],
-        "correlations": rank_correlations(study["trials"], study["rungs"], objective),
+        "correlations": rank_correlations(counted, study["rungs"], objective),
         "timeline": timeline(
             name, rows, events, store.saved_last(name), {row.uid: reached.get(row.number, 0) for row in rows}
         ),
@@ -151,10 +153,11 @@ def _measured(store: Store, name: str, metrics: Sequence[str]) -> Curves:
         return store.curves(name, metrics)
     ((objective, direction),) = objectives_of(config).items()
     kept = metrics if objective == RETURN else (objective,)  # the scale is the objective's
-    found, scale = store.curves(name, kept), scale_of(config, store.segments(name))
+    rows = store.trials(name)
+    found, scale = store.curves(name, kept), scale_of(config, remembered(rows, store.segments(name))[1])
     worst, best = (1, 0) if direction == MINIMIZE else (0, 1)
     scaled = {}
-    for trial in store.trials(name):
+    for trial in rows:
         ends = [end if direction != MINIMIZE else -end for end in scale[trial.replicate % len(scale)]]
         span = (ends[1] - ends[0]) or 1.0
         scaled[trial.uid] = [
@@ -205,9 +208,9 @@ def _band(store: Store, shown: Json, measured: Curves) -> Json | None:
 def _verdict(shown: Json) -> list[str]:
     """Return what the study found, in sentences."""
     study, confirmation = shown["study"], shown["confirmation"]
-    trials = len(study["trials"])
+    trials = sum(not trial["excluded"] for trial in study["trials"])
     if not shown["ranked"]:
-        failed = study["counts"]["failed"]
+        failed = sum(trial["state"] == "failed" and not trial["excluded"] for trial in study["trials"])
         why = f"all {failed} of its trials failed" if failed and failed == trials else "no trial has a result yet"
         return [f"The study has nothing to show: {why}."]
     sentences = []

@@ -208,6 +208,7 @@ def _trials(shown: Json) -> str:
     for place, n in enumerate(order):
         trial = by_number[n]
         state = f'<span class="failed">{trial["state"]}</span>' if trial["state"] == "failed" else trial["state"]
+        state += ", excluded" if trial["excluded"] else ""
         values: list[tuple[object, str]] = [(n, str(n)), (None, state), (trial["epochs"], str(trial["epochs"]))]
         values += [
             (result_of(trial, objective), column[place]) for objective, column in zip(objectives, columns, strict=True)

@@ -68,3 +68,10 @@ def remembered(trials: Iterable[Trial], segments: Iterable[Segment]) -> tuple[li
     excluded = {trial.number for trial in known if EXCLUDED in trial.attrs}
     lost = {"state": "failed", "score": None, "objectives": None}
     return known, [replace(row, **lost) if row.number in excluded else row for row in segments]  # type: ignore[arg-type]
+
+
+def without_excluded(trials: Iterable[Trial], segments: Iterable[Segment]) -> tuple[list[Trial], list[Segment]]:
+    """Return the rows of trials that are not excluded, for analyses."""
+    kept = [trial for trial in trials if EXCLUDED not in trial.attrs]
+    numbers = {trial.number for trial in kept}
+    return kept, [row for row in segments if row.number in numbers]

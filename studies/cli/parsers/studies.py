@@ -61,8 +61,8 @@ def _add_options_of_studies(parser: Parser) -> None:
     add("--study NAME", "name of the study (default: TASK-ENV)")
     add(
         "--trials N",
-        "number of configurations in all (default: 16, or fewer if bruteforce has fewer points; with a grid, all of its "
-        "points)",
+        "number of configurations in all (default: 16, or fewer if bruteforce has fewer points; with a grid, all "
+        "of its points)",
     )
     add(
         "--budget WORK",

@@ -19,7 +19,12 @@ from rekindle.studies.analysis.health import (
     spent_on_pruned,
     workers_idle,
 )
+from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.engine.runner import start_study
+from rekindle.studies.report.data import report_json
+from rekindle.studies.report.page import page
 from rekindle.studies.schedulers.seeds import seed_options
+from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Event, Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
@@ -55,6 +60,44 @@ def study(
 
 def checks(diagnosis: dict[str, Any]) -> list[str]:
     return [finding["check"] for finding in diagnosis["findings"]]
+
+
+def test_excluded_trials_count_in_no_analysis(sqlite_url: str) -> None:
+    """Three of twelve ran on a broken simulator: their seeds differ by 1,000, and rungs contradict each other."""
+    config = surrogate(12, scheduler="halving", sampler="random", options=seed_options(2, "mean"))
+    rng, broken = np.random.default_rng(0), (2, 5, 11)
+    trials, segments = list[Trial](), list[Segment]()
+    for n in range(24):
+        number, seed = divmod(n, 2)
+        attrs = {"seed": seed, "bracket": number // 4}
+        values = {name: float(value) for name, value in zip(config.open, rng.uniform(0.1, 0.9, 9), strict=False)}
+        ended = "failed" if number in broken else "complete"
+        trials.append(Trial(n, f"u{n}", values, attrs, state=ended, error="[memory] no room", seeds=2))
+        for rung, epochs in enumerate(config.rungs):
+            score = number + seed / 100 if number not in broken else 1000.0 * seed - 50 * number * rung
+            segments.append(Segment(n, rung, epochs, "done", score, f"d{n}", seeds=2))
+
+    def found(store: Store) -> tuple[Any, ...]:
+        diagnosis, shown = diagnose(store, "s"), report_json(store, "s")
+        between = [each["correlation"] for each in shown["correlations"]]
+        agreement = [each["correlation"] for each in study_json(store, "s")["agreement"]]
+        return diagnosis, {round(each, 9) for each in (*between, *agreement)}, shown["verdict"][0]
+
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        store.add_rows("s", trials=trials, segments=segments)
+        diagnosis, correlations, verdict = found(store)
+        assert {"seeds", "failures"} <= {*checks(diagnosis)}
+        assert (diagnosis["configurations"], correlations == {1.0}) == (12, False)
+        assert "is the best of 12: " in verdict
+        for number in broken:
+            Steering(store, "s").exclude(number)
+        without, correlations, verdict = found(store)
+        assert not {"seeds", "failures"} & {*checks(without)}
+        assert (without["configurations"], without["results"], correlations) == (9, 9 * len(config.rungs), {1.0})
+        assert without["importances"] != diagnosis["importances"]
+        assert "Trial 10 is the best of 9: " in verdict
+        assert page([report_json(store, "s")]).count("failed</span>, excluded") == 3
 
 
 def hill(a: Any, b: Any, *_: Any) -> Any:

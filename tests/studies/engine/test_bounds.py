@@ -23,7 +23,8 @@ from rekindle.studies.engine.study_rows import StudyRows
 from rekindle.studies.errors import CommandRefused
 from rekindle.studies.failures import FAILED
 from rekindle.studies.schedulers.seeds import seed_options
-from rekindle.studies.storage.rows import Segment, score_of
+from rekindle.studies.steering.steering import Steering
+from rekindle.studies.storage.rows import Segment, Trial, score_of
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, parse_budget, parse_plateau
 from rekindle.studies.study.durations import in_words, parse_duration
@@ -225,6 +226,18 @@ def test_a_plateau_stops_a_study_whose_best_trial_is_long_ago(sqlite_url: str, s
         start_study(store, "s", make(options={"plateau": 99, **of_seeds}))
         assert Worker(store, "s").run()
         assert bits(store) == expected
+
+
+def test_a_plateau_does_not_count_an_excluded_trial(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(12, scheduler="none", epochs=(3,), options={"plateau": 4}))
+        trials = [Trial(n, f"u{n}", {}, {"bracket": 0}, state="complete") for n in range(5)]
+        results = [Segment(n, 0, 3, "done", -float(n), f"d{n}") for n in range(5)]  # none is better than the first
+        store.add_rows("s", trials=trials, segments=results)
+        Steering(store, "s").exclude(2, "a fault of the simulator")
+        assert not bounds.stop_if_plateau(store, StudyRows(store, "s"))
+        store.add_rows("s", trials=[replace(trials[0], number=5, uid="u5")], segments=[replace(results[4], number=5)])
+        assert bounds.stop_if_plateau(store, StudyRows(store, "s"))
 
 
 def test_a_better_trial_within_the_noise_is_not_better(sqlite_url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 import optuna
 import pytest
@@ -30,6 +31,23 @@ def shown(store: Store) -> optuna.Study:
 
 def search(store: Store, trials: int) -> None:
     rekindle.tune("surrogate", trials=trials, epochs=(1, 3, 3), study="s", storage=store, progress=False)
+
+
+def test_an_excluded_trial_is_no_result_of_optuna_s(store: Store, sqlite_url: str) -> None:
+    options: dict[str, Any] = {"epochs": 2, "scheduler": "none", "storage": store, "progress": False}
+    rekindle.tune("surrogate", trials=4, study="s", **options)
+    with Mirror(store, sqlite_url, "s") as copy:
+        copy.update()
+    first = shown(store).best_trial
+    rekindle.Study("s", store).exclude(first.number, "a fault of the simulator")
+    with Mirror(store, sqlite_url, "s") as copy:
+        assert copy.update() == 4  # a copy that is over cannot be changed
+        assert copy.update() == 0
+    trial = shown(store).trials[first.number]
+    assert (trial.state, trial.values, trial.user_attrs["rk_state"]) == (TrialState.FAIL, None, "excluded")
+    best = rekindle.Study("s", store).best
+    assert best is not None
+    assert shown(store).best_trial.number == best.number != first.number
 
 
 def test_trials_are_shown_while_they_train_and_as_they_end(store: Store, sqlite_url: str) -> None:

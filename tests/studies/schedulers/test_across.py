@@ -15,7 +15,9 @@ from gated import Gate
 from rekindle.studies.analysis.comparing import compare
 from rekindle.studies.cli import main
 from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.confirming import confirmation_config
 from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.report.data import report_json
 from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.schedulers.seeds import collapse
@@ -120,6 +122,28 @@ def test_plans_follow_from_the_rows_in_whatever_order_they_come(tables: list[str
     assert {(n, epochs): score for n in seen for epochs, score in seen[n]} == expected
     spared = [n for n in range(36) if (3 * n, 0) in rows and (3 * n + 2, 0) not in rows]
     assert bool(spared) == (how != "adaptive")  # lost in the first environments, and not trained in the last
+
+
+def test_the_scale_forgets_an_excluded_trial_in_every_view(tables: list[str], tmp_path: Path) -> None:
+    options = {"trials": 4, "known": [{"x": float(x)} for x in X[8:24:4]], "epochs": 2, "scheduler": "none"}
+    store = Store(f"sqlite:///{tmp_path}/s.db")
+    study = rekindle.tune("tabular", tables, across="mean", storage=store, study="s", progress=False, **options)
+
+    def views() -> list[list[float]]:
+        watched = StudyProgress(store, "s").look().best
+        assert watched is not None
+        best = study_json(store, "s")["best"]
+        [kept] = [each["options"]["scale"] for each in [confirmation_config(store, "s", 1, 3).to_json()]]
+        return [[watched[0], best["return"]], *kept]
+
+    (one, same), *scale = views()
+    assert one == same
+    study.exclude(3)  # the worst, which makes the lower ends
+    (one, same), *narrower = views()
+    assert one == same
+    assert [high for _, high in narrower] == [high for _, high in scale]
+    assert all(new > old for (new, _), (old, _) in zip(narrower, scale, strict=True))
+    store.close()
 
 
 @pytest.fixture(scope="module")
