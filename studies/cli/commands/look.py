@@ -144,7 +144,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 def import_config(arguments: argparse.Namespace) -> int:
     """Print or write the run file of an ML-Agents configuration."""
-    content, without = convert(arguments.file, arguments.env, arguments.behavior)
+    content, without = convert(arguments.file, parse_env(arguments.env), arguments.behavior)
     if arguments.json:
         return print_json({"config": content, "without": without})
     text = "".join(f"# no counterpart: {printable(line)}\n" for line in without) + to_toml(content)

@@ -18,17 +18,27 @@ if TYPE_CHECKING:
 
 FAILED = 1  # a sound request did not succeed
 USAGE = 2  # the request makes no sense
+EXAMPLE = '{"id": "CartPole-v1", "kwargs": {}}'  # of an environment
 
 
 def parse_env(text: str | None, info: Sequence[str] = ()) -> Any:
     """Return a Gymnasium id, an EnvSpec's JSON as a mapping, or None.
 
     Args:
-        text: of the argument.
+        text: of the argument; ``@FILE`` stands for what a file holds, or for its "env", as ``rekindle show --json``
+            prints it.
         info: entries to report, as NAME or NAME:REDUCTION, beside those of the JSON.
+
+    Raises:
+        ValueError: it is no JSON, or a file holds no environment.
     """
     env: Any = text
-    if text is not None and text.lstrip().startswith("{"):
+    if text is not None and text.startswith("@"):
+        env = _read_file(text, "ENV")
+        env = env["env"] if isinstance(env, Mapping) and "env" in env else env
+        if not isinstance(env, str | Mapping):
+            raise ValueError(f"ENV {text} must hold one environment, such as {EXAMPLE}, but holds {str(env)[:40]}")
+    elif text is not None and text.lstrip().startswith("{"):
         try:
             env = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -108,22 +118,24 @@ def read_hyperparameters(text: str, option: str = "--set") -> dict[str, Any]:
     """Return the hyperparameters in a file by dotted name; see `expand_files`."""
     if not text.startswith("@"):
         raise ValueError(f"{option} takes @FILE, but got {text!r}")
-    path = Path(text[1:])
     from ....spaces import SpaceError, flatten
 
-    try:
-        if path.suffix in SUFFIXES:
-            content: Any = read(path)
-        else:
-            content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{option} @{path} must be a file of JSON, but: {error}") from None
+    content = _read_file(text, option)
     if isinstance(content, Mapping) and isinstance(content.get("hyperparameters"), Mapping):
         content = content["hyperparameters"]
     try:
         return {name: None if value == NULL else value for name, value in flatten(content).items()}
     except SpaceError as error:
-        raise ValueError(f"{option} @{path} must hold hyperparameters by name, but: {error}") from None
+        raise ValueError(f"{option} {text} must hold hyperparameters by name, but: {error}") from None
+
+
+def _read_file(text: str, option: str) -> Any:
+    """Return the content of ``@FILE``: JSON, TOML or YAML."""
+    path = Path(text[1:])
+    try:
+        return read(path) if path.suffix in SUFFIXES else json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{option} {text} must be a file of JSON, but: {error}") from None
 
 
 def priors_of(assignments: Sequence[str]) -> dict[str, str]:

@@ -84,7 +84,7 @@ def add_other_tools(commands: Any) -> None:
     text = "convert an ML-Agents configuration into a run file, and list what has no counterpart"
     parser = command(commands, "import-config", text, "look.import_config")
     parser.add_argument("file", type=Path, metavar="FILE", help="such as mlagents.yaml")
-    parser.add_argument("env", metavar="ENV", nargs="?", help="a Gymnasium id; ML-Agents' configurations name none")
+    parser.add_argument("env", metavar="ENV", nargs="?", help="as of tune; ML-Agents' configurations name none")
     option(parser, "--behavior NAME", "which behavior, if the file has several")
     option(parser, "--output RUN.TOML", "write the run file here (default: stdout)", type=Path)
     text = "copy the learning curves of a study or a task for other tools; again, to add what is new"

@@ -19,7 +19,7 @@ def add_task(parser: Parser, epochs: str, setting: str, several: str = "") -> No
     """
     text = f"{TASK}; or, for TASK and ENV, a run file in TOML or YAML with them and any options; typed options win"
     parser.add_argument("task", metavar="TASK", help=text)
-    text = "a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON; left out for tasks without an environment"
+    text = "a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON or in @FILE; left out for tasks without any"
     parser.add_argument("env", metavar="ENV", nargs="?", help=text)
     if several:
         parser.add_argument("others", metavar="ENV", nargs="*", help=several)

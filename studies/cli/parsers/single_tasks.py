@@ -87,8 +87,8 @@ def add_policy(commands: Any) -> None:
     add("--episodes N", "number of episodes", default=20)
     add(
         "--env ENV",
-        "evaluate in another environment with the same observations and actions: an id, an EnvSpec as JSON, or JSON "
-        """without an id that changes the task's own, such as '{"parameters": {"gravity": 5}}'""",
+        "evaluate in another environment with the same observations and actions: an id, an EnvSpec as JSON or in "
+        """@FILE, or JSON without an id that changes the task's own, such as '{"parameters": {"gravity": 5}}'""",
     )
     add("--seed N", "evaluate on other episodes than all tasks are compared on", type=seed)
     add("--stochastic", "sample actions as training does, with the same random numbers each time")

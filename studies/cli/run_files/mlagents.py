@@ -61,7 +61,7 @@ class Converted(NamedTuple):
     without: list[str]
 
 
-def convert(path: Path, env: str | None = None, behavior: str | None = None) -> Converted:
+def convert(path: Path, env: str | Mapping[str, Any] | None = None, behavior: str | None = None) -> Converted:
     """Return the run file of one behavior.
 
     Args:
@@ -91,7 +91,8 @@ def convert(path: Path, env: str | None = None, behavior: str | None = None) -> 
         del values["model.encoder"]  # ML-Agents names one for every behavior
     content: dict[str, Any] = {"task": trainer}
     if parameters := whole.get("environment_parameters"):
-        content["env"] = {"id": env or "package:Environment-v0", "parameters": parameters}
+        own = env if isinstance(env, Mapping) else {"id": env or "package:Environment-v0"}
+        content["env"] = {**own, "parameters": parameters}
     elif env:
         content["env"] = env
     if "max_steps" in flat:
@@ -130,7 +131,7 @@ def _snapshots(flat: Mapping[str, Any], epoch_steps: int) -> str:
     return f"every:{max(1, round(int(flat['checkpoint_interval']) / epoch_steps))}:{keep}"
 
 
-def _sees_images(trainer: str, env: str) -> bool:
+def _sees_images(trainer: str, env: str | Mapping[str, Any]) -> bool:
     """Return whether the task would see this environment through an encoder."""
     try:
         TaskIdentity.of(load(trainer), env, 0, {"model.encoder": "simple"})

@@ -59,7 +59,7 @@ def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) 
     if not argv or argv[0] not in COMMANDS:
         return list(argv)
     takers = {word for action in parsers[argv[0]]._actions if action.nargs != 0 for word in action.option_strings}
-    places_of_files = (n for n, word in enumerate(argv) if not word.startswith("-") and word.endswith(SUFFIXES))
+    places_of_files = (n for n, word in enumerate(argv) if not word.startswith(("-", "@")) and word.endswith(SUFFIXES))
     files = [n for n in places_of_files if n and argv[n - 1] not in takers]  # others are values of options
     if not files:
         return list(argv)

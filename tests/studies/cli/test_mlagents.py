@@ -58,6 +58,14 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "mlagents.yaml"
 
 
+def test_a_configuration_gets_its_environment_from_json_too(file: Path, cli: Cli) -> None:
+    found = json.loads(
+        cli("import-config", str(file), '{"id": "my_envs:Pyramids-v0", "kwargs": {"n": 2}}', "--json")[1]
+    )
+    env = found["config"]["env"]
+    assert (env["id"], env["kwargs"], "mass" in env["parameters"]) == ("my_envs:Pyramids-v0", {"n": 2}, True)
+
+
 def test_a_configuration_becomes_a_run_file(file: Path, cli: Cli) -> None:
     status, out, errors = cli("import-config", str(file), "my_envs:Pyramids-v0")
     assert status == 0, errors

@@ -111,6 +111,42 @@ def test_what_an_environment_s_own_code_raises_is_told_with_its_place(sqlite_url
     assert "own_envs.py, line " in errors
 
 
+WINDY = {"id": "CartPole-v1", "max_episode_steps": 9, "info": {"wind": "mean"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("env.json", json.dumps(WINDY)),
+        ("shown.json", json.dumps({"uid": "x", "env": WINDY, "hyperparameters": {}})),
+        ("env.toml", 'id = "CartPole-v1"\nmax_episode_steps = 9\n[info]\nwind = "mean"\n'),
+    ],
+)
+def test_an_environment_is_read_from_a_file(
+    name: str, text: str, sqlite_url: str, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(text)
+    more = [*SETTINGS, "--trials", "1", "--epochs", "1", "--json", "--storage", sqlite_url]
+    for command in (["create"], ["tune", "--workers", "1"]):
+        status, out, errors = cli(*command, "ppo", f"@{name}", *more)
+        assert status == 0, errors
+        found = json.loads(out)["env"]
+        assert {key: found[key] for key in WINDY} == WINDY
+    assert parse_env(f"@{name}", ["x:max"])["info"] == {"wind": "mean", "x": "max"}
+
+
+def test_a_file_that_holds_no_environment_is_named(tmp_path: Path, cli: Cli) -> None:
+    several = write(tmp_path / "several.json", [WINDY, WINDY])
+    for file, message in (
+        (several, r'ENV @.*several.json must hold one environment, such as {"id": "CartPole-v1".*, but holds [{'),
+        ("@gone.json", "ENV @gone.json must be a file of JSON, but: [Errno 2] No such file"),
+    ):
+        status, _, errors = cli("space", "ppo", file)
+        assert status == 2
+        assert re.search(message.replace("[", r"\["), errors)
+
+
 def test_an_environment_that_is_no_json_is_named(sqlite_url: str, cli: Cli) -> None:
     status, _, errors = cli("tune", "ppo", '{"id": "CartPole-v1"', "--storage", sqlite_url)
     assert status == 2
