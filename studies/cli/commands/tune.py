@@ -127,7 +127,7 @@ def tune(arguments: argparse.Namespace) -> int:
         if arguments.confirm is not None and look(store, name).complete:
             _confirm(arguments, store, name, TOP, arguments.confirm, errors, crew)
         result = study_json(store, name) | {"confirmation": confirmation_json(store, name)}
-    return print_json(result) if arguments.json else _print_study(result, config.open, store)
+    return print_json(result) if arguments.json else _print_study(result, config, store)
 
 
 def confirm(arguments: argparse.Namespace) -> int:
@@ -261,13 +261,14 @@ def _how_to_extend(config: Config) -> str:
     return f"; rerun with more --trials than {trials} to extend it"
 
 
-def _print_study(study: Mapping[str, Any], searched: Sequence[str], store: Store) -> int:
+def _print_study(study: Mapping[str, Any], config: Config, store: Store) -> int:
     out = new_console()
     counts = ", ".join(f"{count} {state}" for state, count in study["counts"].items() if count)
     if study["best"] is None:
         note(out, f"no trial has a result: {counts}; `rekindle trials {study['study']}` says why")
         return options.FAILED
-    out.print(tables.best_table(study, searched))
+    flat = config.searched.flat()
+    tables.print_best(out, study, {name: flat[name].default for name in config.open})
     if study["confirmation"] is not None:
         tables.print_confirmation(out, study["confirmation"])
     spared = f"; racing spared {study['spared']} of {study['trials_total'] * study['seeds']} trainings"
@@ -281,7 +282,10 @@ def _print_study(study: Mapping[str, Any], searched: Sequence[str], store: Store
     storage = repeated(store)
     best = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
     for command, text in (
-        (f"rekindle show {study['best']['uid'][:8]} --storage {storage}", f"{best}, with its whole history"),
+        (
+            f"rekindle show {study['best']['uid'][:8]} --storage {storage}",
+            f"{best}: all of its hyperparameters, and its history",
+        ),
         (
             f"rekindle confirm {shlex.quote(study['study'])} --storage {storage}",
             "the best trials and the defaults on fresh seeds: what they are worth",

@@ -20,6 +20,7 @@ from ...study.digits import in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
 
 LONG = ("digest", "kept", "more", "searched", "until", "when")  # columns whose texts may be broken
+MANY_ROWS = 12  # hyperparameters of best trials, of which all are shown
 WHOLE = 2.0**53  # below it, a number without decimals is a count, shown with all its digits
 UNFINISHED = {"ready": "...", "failed": "failed"}  # what stands for the result of a segment, by its state
 
@@ -48,17 +49,46 @@ def _table(title: str, columns: Iterable[str] = (), left: Container[str] = (), *
     return table
 
 
-def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5) -> Table:
+def print_best(out: Console, study: Mapping[str, Any], searched: Mapping[str, Any]) -> None:
+    """Print the best trials with their searched hyperparameters.
+
+    Of more than MANY_ROWS, those that have their defaults in all of these trials are named only.
+
+    Args:
+        out: where to.
+        study: its JSON.
+        searched: names and defaults of the searched hyperparameters.
+    """
+    default = [name for name, value in searched.items() if _is_default(name, value, _best(study))]
+    named = default if len(searched) > MANY_ROWS else []
+    out.print(best_table(study, [name for name in searched if name not in named]))
+    if named:
+        out.print(f"[bright_black]with their defaults in all of these trials: {harmless(', '.join(named))}[/]\n")
+
+
+def _is_default(name: str, value: Any, trials: Sequence[Json]) -> bool:
+    """Return whether trials have a hyperparameter, all with its default."""
+    found = [trial["hyperparameters"][name] for trial in trials if name in trial["hyperparameters"]]
+    return bool(found) and all(each == value for each in found)
+
+
+def _best(study: Mapping[str, Any], limit: int = 5) -> list[Json]:
+    """Return the best trials, or the Pareto front of several objectives."""
+    if len(study["objectives"]) == 1:
+        return rank(study["trials"], study["objectives"])[:limit]
+    by_number = {trial["number"]: trial for trial in study["trials"]}
+    return [by_number[number] for number in study["front"]]
+
+
+def best_table(study: Mapping[str, Any], searched: Sequence[str]) -> Table:
     """Return a table of the best trials and their searched hyperparameters."""
     study = harmless(study)
-    objectives = study["objectives"]
-    best = rank(study["trials"], objectives)[:limit]
+    objectives, best = study["objectives"], _best(study)
     title = f"best trials of {study['study']}"
     if len({trial["epochs"] for trial in best}) > 1:
         title += ", the longest trained first"
     if len(objectives) > 1:
-        by_number = {trial["number"]: trial for trial in study["trials"]}
-        best, title = [by_number[number] for number in study["front"]], f"Pareto front of {study['study']}"
+        title = f"Pareto front of {study['study']}"
     if objectives != DEFAULT:
         title += ": " + ", ".join(f"{direction} {name}" for name, direction in objectives.items())
     table = _table(title, ["trial", *(str(trial["number"]) for trial in best)], left=["trial"])
