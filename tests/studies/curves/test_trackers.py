@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from reading_copies import expected, of_mlflow, of_wandb
 from rekindle.studies.curves import sinks
 from rekindle.studies.curves.beside import Copier
 from rekindle.studies.curves.copying import Copy
-from rekindle.studies.curves.runs import Curves
+from rekindle.studies.curves.runs import Curves, Point, Run
 from rekindle.studies.curves.sinks import opened, parse
 from rekindle.studies.storage.store import Store
 
@@ -46,6 +47,32 @@ def test_offline_runs_of_wandb_hold_each_epoch_once_and_in_order(store: Store, t
     uid = store.trials("s")[0].uid
     measured = [metrics["episode_return"] for _, metrics in store.metrics(uid)]
     assert [row["rollout/ep_rew_mean"] for row in found["trial-0000"]] == measured
+
+
+@pytest.mark.filterwarnings("ignore")  # W&B's own
+def test_an_offline_run_is_written_when_its_trial_ends_and_again_once_it_has_grown(tmp_path: Path) -> None:
+    hyperparameters = {"optimizer.lr": 1e-3, "clip": None}
+    run = Run("s", "trial-0000", "uid", "Surrogate", 0, 3, hyperparameters, None, "running", 10.0, None, None)
+    points = [Point(epoch, 10.0 + epoch, {"env_steps": 64 * epoch, "return": epoch / 2}) for epoch in range(1, 4)]
+
+    def write(run: Run, points: Sequence[Point], ends: bool) -> list[tuple[float, int, float]]:
+        """The return, the epoch and the time of each step that stands in the folder afterwards, in one run."""
+        before = of_wandb(tmp_path)
+        with opened(*parse(f"wandb:{tmp_path}"), print) as sink:
+            assert sink.last(run) == 0
+            sink.write(run, points)
+            assert of_wandb(tmp_path) == before
+            if ends:
+                sink.end(run)
+                sink.end(run)  # it has not grown
+                assert of_wandb(tmp_path) != before
+        rows = of_wandb(tmp_path)[run.name]
+        return [(row["eval/mean_reward"], row["time/epoch"], row["_timestamp"]) for row in rows]
+
+    half = write(run, points[:2], ends=False)  # the copy ends before the trial
+    whole = write(replace(run, state="failed", finished=13.0), points, ends=True)
+    assert half == whole[:2]
+    assert whole == [(0.5, 1, 11.0), (1.0, 2, 12.0), (1.5, 3, 13.0)]
 
 
 @pytest.mark.slow

@@ -12,13 +12,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.live.fragments import fragment
 from rekindle.studies.live.serving import COOKIE, Server
+from rekindle.studies.live.views import LiveStudy
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.page import page
 from rekindle.studies.storage.locks.owner import Owner
@@ -59,6 +62,14 @@ def get(server: Server, path: str, method: str = "GET", **headers: str) -> tuple
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def test_the_pace_is_told_once_it_is_known(storage: Store) -> None:
+    view = LiveStudy(storage, NAME).look()
+    assert "epochs.</p>" in fragment(replace(view, speed=(0.0, 0.0)))
+    paced = fragment(replace(view, speed=(12345.6, 2.0), left=65.0))
+    assert " epochs, 12,346 steps and 2 epochs a second, about 1:05 left.</p>" in paced
+    assert ", 12,346 steps and 2 epochs a second.</p>" in fragment(replace(view, speed=(12345.6, 2.0), left=None))
 
 
 def test_pages_show_what_watch_and_report_show(storage: Store) -> None:

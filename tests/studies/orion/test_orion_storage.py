@@ -340,6 +340,7 @@ def test_no_crash_leaves_an_experiment_without_its_lock(url: str) -> None:
         storage.create_experiment({"name": "a", "version": 1})
     assert storage._db.count("algo") == storage._db.count("experiments") == 1
     assert storage.get_algorithm_lock_info(uid=1).configuration == {"random": {}}
+    assert storage.get_algorithm_lock_info(uid=9) is None
 
 
 # What is stored

@@ -24,7 +24,7 @@ from rekindle.studies.schedulers.seeds import collapse
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, Config
-from rekindle.studies.study.environments import across, labels, scale_of, scaled
+from rekindle.studies.study.environments import across, as_objective, labels, scale_of, scaled
 from rekindle.tasks import load
 from studying import TINY, run, run_and_be_killed, run_by_three
 
@@ -67,6 +67,13 @@ def test_results_are_scaled_between_the_lower_decile_and_the_best_of_their_envir
         'B {"kwargs": {"g": 1}}',
         'B {"kwargs": {"g": 2}}',
     ]
+
+
+def test_an_aggregate_is_told_as_the_objective(tables: list[str]) -> None:
+    study = config(tables)
+    assert as_objective(study, 0.75) == {"return": 0.75}
+    losses = replace(study, options={**study.options, "objectives": {"loss": "minimize"}})
+    assert as_objective(losses, 0.75) == {"loss": 0.25}  # 0 is the best
 
 
 def carried(study: Config, rng: random.Random, tables: list[str]) -> list[Any]:

@@ -316,6 +316,8 @@ def test_a_trial_is_named_by_its_task_and_status_tells_why_a_study_stands(
         assert [trial.number for trial in store.trials("s") if trial.state == "cancelled"] == [2]
         with pytest.raises(CommandRefused, match=f"study 's' has no trial of task {other.uid}"):
             steering.cancel(other.uid)
+        Study("s", store).cancel(0, "too slow as well")
+        assert [trial.number for trial in store.trials("s") if trial.state == "cancelled"] == [0, 2]
         steering.stop("seen enough")
     assert main(["status", "--storage", sqlite_url]) == 0
     said = " ".join(capsys.readouterr().out.split())
