@@ -375,6 +375,7 @@ def test_what_passes_is_tried_again_under_orion_and_what_does_not_is_broken(
 def test_epochs_without_a_number_are_refused_under_orion(under_orion: Path) -> None:
     with pytest.raises(ValueError, match=r"fidelity\(1, 27\)"):
         _orion_epochs("1:27")
+    assert [_orion_epochs(text) for text in ("9", "9.0", "9:9")] == [9, 9, 9]
 
 
 @pytest.mark.slow

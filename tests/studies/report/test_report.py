@@ -15,6 +15,7 @@ from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
 from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.failures import FAILED
 from rekindle.studies.report import figures, what_mattered
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.drawing import escape
@@ -23,6 +24,8 @@ from rekindle.studies.report.page import page
 from rekindle.studies.report.pictures import save
 from rekindle.studies.report.timeline import timeline
 from rekindle.studies.storage.rows import Event, Trial
+from rekindle.studies.storage.sql.schema import event
+from sample_study import NAME, execute, fill, uid
 
 EVIL = '<script>alert("x")</script>'
 Cli = Callable[..., tuple[int, str, str]]
@@ -291,6 +294,15 @@ def test_pictures_without_matplotlib_say_what_to_install(studies: Store, monkeyp
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ValueError, match=r"pictures need the library matplotlib: pip install 'rekindle\[plot\]'"):
         Study("bred", studies).plot_curves()
+
+
+def test_failures_are_counted_by_kind_and_end(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        fill(store)
+        for retry in (True, True, False):
+            note = {"kind": "memory", "retry": retry, "report": "[memory] no room"}
+            execute(store, event.insert().values(uid=uid(2), created=1.7e9, kind=FAILED, data=note))
+        assert report_json(store, NAME)["failures"] == {"memory, for good": 1, "memory, retried": 2}
 
 
 def test_the_timeline_tells_takeovers_and_failures() -> None:
