@@ -18,7 +18,7 @@ from rekindle.studies.storage.rows import Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, Config
 from rekindle.studies.study.plan import Plan
-from studying import bits, tiny, work
+from studying import bits, surrogate, tiny, work
 
 ROWS = 300
 RANDOM: dict[str, Any] = {
@@ -129,6 +129,19 @@ def test_what_a_source_says_of_some_hyperparameters_alone_is_tried_once(earlier:
         trials.append(Trial(number, "", suggest(config, trials, Plan(ask=range(number, number + 1), seen=seen))[0], {}))
     tried = [(trial.params["a"], trial.params["b"]) for trial in trials]
     assert len(set(tried)) == 4
+
+
+def test_values_that_the_space_does_not_have_are_never_tried() -> None:
+    config = surrogate(4, scheduler="none", sampler="random")
+    ordinal, ranges = "width", {"lr": 1e-3, "gamma": 0.99}
+    told = [{ordinal: width, **ranges} for width in (48, 64, 96, 32, 48, 16, 96, 128)]  # 48 and 96 are the best
+    config.options["learned"] = [source("s", told)]  # type: ignore[index]
+    trials: list[Trial] = []
+    for number in range(4):
+        seen = {n: [(1, 0.0)] for n in range(number)}
+        trials.append(Trial(number, "", suggest(config, trials, Plan(ask=range(number, number + 1), seen=seen))[0], {}))
+    assert {trial.params[ordinal] for trial in trials} <= {16, 32, 64, 128}
+    assert any({name: trial.params[name] for name in ranges} == ranges for trial in trials)  # others of the source are
 
 
 def test_every_fourth_trial_is_the_samplers_own_and_few_follow_before_a_result() -> None:
