@@ -1,10 +1,10 @@
-"""Base of everything that trains, whatever it learns from.
+"""Base class of everything that trains, with or without environments.
 
-A learner declares `hyperparameters` and `parts`, makes its parts in `build`, does one iteration in `iterate`, and
-measures what it learned in `score`. Seeds, counters, epochs, means of metrics and the state are here. `Learner` adds
+A learner declares `hyperparameters` and `parts`, builds its parts in `build`, does one iteration in `iterate`, and
+measures the result in `score`. This module adds seeds, counters, epochs, mean metrics and the state. `Learner` adds
 environments; a task without one derives from this class, as `examples.digits` does.
 
-Of an epoch each member reports the work done so far, under the name of its unit, and the means of what `iterate`
+The metrics of an epoch are the total work done, under the name of its unit, and the means of the values that `iterate`
 returned.
 """
 
@@ -39,9 +39,13 @@ def stack_hyperparameters(
 ) -> SimpleNamespace:
     """Stack the hyperparameters of P members.
 
-    Structural ones are plain values, all others tensors (P, 1).
+    Structural ones stay plain values; the others become (P, 1) tensors. The record has every hyperparameter of the
+    space, nested; those that do not apply are None.
 
-    The record has every hyperparameter of the space, nested; those that do not apply are None.
+    Args:
+        space: the hyperparameters.
+        values: complete values of each member.
+        device: torch device.
     """
     columns = [space.dynamic(member) for member in values]
     flat: dict[str, Any] = {**dict.fromkeys(space.flat()), **flatten(values[0])}
@@ -55,7 +59,7 @@ def _namespace(values: Mapping[str, Any]) -> SimpleNamespace:
 
 
 def check_counters(tree: Any, where: str, names: Sequence[str] = ("iterations", "epochs")) -> None:
-    """Raise StateMismatch unless a state's counters are counts."""
+    """Raise StateMismatch unless a state's counters are non-negative integers."""
     counters = tree.get("counters") if isinstance(tree, Mapping) else None
     for name in {**dict.fromkeys(names), **(counters if isinstance(counters, Mapping) else {})}:
         count = counters.get(name) if isinstance(counters, Mapping) else None
@@ -64,28 +68,30 @@ def check_counters(tree: Any, where: str, names: Sequence[str] = ("iterations", 
 
 
 class MemberRef(NamedTuple):
-    """One member of a learner."""
+    """A learner and the index of one of its members."""
 
     learner: BaseLearner
     member: int
 
 
 class BaseLearner:
-    """P members of one structure.
+    """P members of equal structure that train as one batched computation.
 
     Attributes:
-        hyperparameters: the space, with its defaults.
-        parts: names of the attributes that may hold state: those of `Part`, and torch's networks and optimizers.
-        objective: the name of what `score` measures.
-        direction: which is better, "maximize" or "minimize".
-        unit: the counter of work done; an attribute of this name is made, at 0. `iterate` advances it, except
+        hyperparameters: search space with its defaults.
+        parts: names of attributes that may hold state: implementations of `Part`, torch modules and optimizers.
+        refillable: names of parts that a checkpoint may leave out, because training fills them again.
+        scratch: names of attributes that are caches, not state.
+        objective: name of the quantity that `score` measures.
+        direction: "maximize" or "minimize".
+        unit: name of the counter of work done, an attribute that starts at 0. `iterate` advances it, unless it is
             "iterations", which `run_epoch` counts.
-        batched: whether members can be computed together; if not, each is trained alone, P is 1, and hyperparameters
+        batched: whether members can train in one computation. If not, each trains alone, so P is 1 and hyperparameters
             are (1, 1).
-        needs_env: whether it learns in an environment; None: it may be given one.
-        hp: the members' values: structural ones plain, the others (P, 1) tensors.
-        epoch_size: how many units of work an epoch has; set in `build`.
-        iterations, epochs: done so far; members of one learner are always at the same point.
+        needs_env: whether the algorithm learns in an environment; None if an environment is optional.
+        hp: the members' hyperparameters: structural ones as plain values, the others as (P, 1) tensors.
+        epoch_size: units of work in an epoch; set in `build`.
+        iterations, epochs: counts so far; all members of a learner are always at the same point.
     """
 
     hyperparameters: ClassVar[Space]
@@ -109,14 +115,14 @@ class BaseLearner:
         device: torch.device | str = "cpu",
         env_processes: int = 0,
     ):
-        """Make the members.
+        """Build the members.
 
         Args:
-            env: the environment, `EnvSpec.none()` without one.
-            seeds: of the members.
-            values: the complete hyperparameters of each member, equal in their structural part.
-            device: a torch device.
-            env_processes: the number of processes that step the environments, 0 for this one alone.
+            env: environment; `EnvSpec.none()` without one.
+            seeds: one seed per member.
+            values: complete hyperparameters of each member; the structural ones must be equal.
+            device: torch device.
+            env_processes: number of processes that step the environments; 0 steps them in this process.
         """
         self.env, self.seeds, self.device = env, list(seeds), torch.device(device)
         if self.device.type == "cuda" and self.batched:
@@ -128,10 +134,10 @@ class BaseLearner:
         self.assemble(values)
 
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
-        """Make counters and parts.
+        """Create counters and parts.
 
         Args:
-            values: as the constructor takes them.
+            values: complete hyperparameters of each member.
         """
         for name in self.counters():
             setattr(self, name, 0)
@@ -145,21 +151,21 @@ class BaseLearner:
 
     @classmethod
     def space_in(cls, env: EnvSpec) -> Space:
-        """Return the hyperparameters in an environment."""
+        """Return the hyperparameters for an environment."""
         return cls.hyperparameters
 
     @classmethod
     def most_epochs(cls, env: EnvSpec) -> int | None:
-        """Return how many epochs a training can have, None for any number."""
+        """Return the largest number of epochs; None if there is no limit."""
         return None
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        """Raise ValueError for values that contradict each other."""
+        """Raise ValueError if hyperparameters contradict each other."""
 
     @classmethod
     def check_presence(cls, env: EnvSpec) -> None:
-        """Raise UnsupportedSpace if an environment is missing, or of no use."""
+        """Raise UnsupportedSpace if an environment is missing or not wanted."""
         if cls.needs_env and not env:
             raise UnsupportedSpace(f"{cls.algorithm()} learns in an environment, such as CartPole-v1, but got none")
         if cls.needs_env is False and env:
@@ -167,63 +173,60 @@ class BaseLearner:
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
-        """Raise UnsupportedSpace for an environment that cannot be learned from."""
+        """Raise UnsupportedSpace if the algorithm cannot learn in the environment."""
 
     @classmethod
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        """Raise UnsupportedSpace for hyperparameters that need another environment."""
+        """Raise UnsupportedSpace if the hyperparameters do not suit the environment."""
 
     @classmethod
     def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> Collection[str]:
-        """Return searched hyperparameters that change nothing in an environment.
+        """Return searched hyperparameters that have no effect in an environment.
 
         Args:
-            env: the environment.
+            env: environment.
             fixed: values that are not searched, by dotted name.
         """
         return ()
 
     @classmethod
     def open_space(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> Space:
-        """Return the hyperparameters beside the fixed ones.
+        """Return the hyperparameters that are not fixed.
 
-        Those without effect are not searched, so that one result has one uid.
+        Those without effect are not searched; otherwise equal results would have several uids.
         """
         return cls.space_in(env).fix(fixed).unsearched(cls.without_effect(env, flatten(fixed)))
 
     @classmethod
     def algorithm(cls) -> str:
-        """Return the algorithm's name for messages."""
+        """Return the algorithm's name for error messages."""
         return cls.__name__.removesuffix("Learner")
 
     # --- what a task declares ---
 
     def build(self) -> None:
-        """Make the parts, from the members' own streams."""
+        """Create the parts, using the members' own random streams only."""
         raise NotImplementedError
 
     def iterate(self) -> Mapping[str, Tensor]:
-        """Do one iteration, and return metrics, each (P,).
+        """Do one iteration, and return its metrics, each (P,).
 
-        It advances the unit's counter, unless that is "iterations".
+        It must advance the unit's counter, unless the unit is "iterations".
         """
         raise NotImplementedError
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return each member's loss and its metrics.
+        """Return each member's loss (P,), and its metrics, each (P,).
 
         Args:
-            batch: tensors (P, B, ...).
-
-        Returns:
-            The losses (P,), and the metrics (P,).
+            batch: tensors (P, B, ...) by name.
         """
         raise NotImplementedError
 
     def score(self) -> np.ndarray | None:
-        """Return the objective of each member, (P,).
+        """Return each member's objective, (P,).
 
-        It is measured on what no training uses, and changes no state. None where it takes episodes to measure it.
+        It uses only data that training never uses, and changes no state. None means that it takes episodes to measure.
         """
         raise NotImplementedError
 
@@ -235,10 +238,13 @@ class BaseLearner:
 
     @contextmanager
     def torch_seed(self, *purpose: str | int) -> Iterator[None]:
-        """Seed torch's own generator from the first member's stream.
+        """Seed torch's own generator from the first member's stream, then restore it.
 
-        It is as before afterwards. For torch's initializations, permutations and dropout, where each member trains
-        alone. Counters make other numbers each time: ``with self.torch_seed("order", self.epochs):``.
+        Use it for torch's initializations, permutations and dropout, in learners whose members train alone. Pass a
+        counter to get new numbers each time: ``with self.torch_seed("order", self.epochs):``.
+
+        Args:
+            purpose: path of the random stream.
         """
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
@@ -250,7 +256,11 @@ class BaseLearner:
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
         """Train to the end of the epoch, and return each member's metrics.
 
-        None is returned if `stop` asked to stop at a step before the end.
+        Args:
+            stop: called after each iteration; if it returns true and the state can be saved there, training stops.
+
+        Returns:
+            The metrics, or None if training stopped before the end of the epoch.
         """
         if not self.tally.count:
             self.begin_epoch()
@@ -275,16 +285,16 @@ class BaseLearner:
         return True
 
     def take_metrics(self) -> list[Metrics]:
-        """Return each member's metrics since its epoch began; reset sums."""
+        """Return each member's metrics of the epoch, and reset their sums."""
         return [{self.unit: float(getattr(self, self.unit))} | means for means in self.tally.take()]
 
     # --- state ---
 
     @property
     def live_parts(self) -> dict[str, Part]:
-        """Parts that hold state with these hyperparameters.
+        """Parts that hold state under these hyperparameters, by name.
 
-        The others are None or null objects.
+        The other names in `parts` refer to None or null objects.
         """
         parts = {name: part_of(getattr(self, name)) for name in self.parts}
         return {name: part for name, part in parts.items() if part is not None}
@@ -295,7 +305,7 @@ class BaseLearner:
         return {f"{name}.{path}": x.detach() for name, held in modules.items() for path, x in held.named_parameters()}
 
     def policy_views(self, member: int) -> dict[str, Tensor]:
-        """Return what a warm start loads, by name; views."""
+        """Return the tensors that a warm start loads, by name; views."""
         return self.network_views(member)
 
     def demonstration_views(self, member: int) -> dict[str, Tensor]:
@@ -306,7 +316,8 @@ class BaseLearner:
     def adopt(self, member: int, policy: Mapping[str, Tensor]) -> None:
         """Load parts of a policy and demonstrations into a new member.
 
-        StateMismatch if they do not fit.
+        Raises:
+            StateMismatch: a name or a shape does not fit.
         """
         own = {**self.policy_views(member), **self.demonstration_views(member)}
         for name, tensor in policy.items():
@@ -320,16 +331,19 @@ class BaseLearner:
             own[name].copy_(tensor)
 
     def member_state(self, member: int) -> Tree:
-        """Everything that one member's future depends on; copies."""
+        """Return one member's complete state: everything its future depends on.
+
+        Tensors may be copies or views, see `checkpoint.chunks`.
+        """
         counters = {name: getattr(self, name) for name in self.counters()}
         tree = {"counters": counters, "tally": self.tally.member_state(member), **self.surroundings(member)}
         return tree | {name: part.member_state(member) for name, part in self.live_parts.items()}
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        """Load a state into one member's place.
+        """Load a state into one member.
 
         Raises:
-            StateMismatch: it does not fit; the learner is unusable then.
+            StateMismatch: the state does not fit; the learner must not be used afterwards.
         """
         where, expected, parts = type(self).__name__, self.member_state(member), self.live_parts
         left_out = self.left_out(tree)
@@ -337,13 +351,13 @@ class BaseLearner:
             raise StateMismatch(f"{where}: the state lacks {', '.join(missing)}")
         if member > 0 and bool(left_out) != self.refilling:
             raise StateMismatch(
-                f"{where}: members have all their replay memories stored, or none; train those without in cohorts of "
-                "their own"
+                f"{where}: members must agree on whether their checkpoints have replay buffers; train those without "
+                "in cohorts of their own"
             )
         self.refilling = bool(left_out)
         parts = {name: part for name, part in parts.items() if name not in left_out}
         for name in ("counters", *parts):
-            if not isinstance(parts.get(name), OptimizerPart):  # which checks its own, as it grows
+            if not isinstance(parts.get(name), OptimizerPart):  # its state grows with training; it checks itself
                 check_same_form({name: expected[name]}, {name: tree[name]}, where)
         check_counters(tree, where, self.counters())
         counters = tree["counters"]
@@ -360,32 +374,32 @@ class BaseLearner:
             self.refill(member)
 
     def left_out(self, tree: Mapping[str, Any]) -> list[str]:
-        """Return the parts that a member's state was stored without.
+        """Return the parts that the state was stored without.
 
-        These are all that may be left out, or none.
+        These are all refillable parts or none.
         """
         names = [name for name in self.refillable if name in self.live_parts]
         return [] if any(name in tree for name in names) else names
 
     def refill(self, member: int) -> None:
-        """Fill what a new member's state was stored without."""
+        """Prepare a new member to refill the parts that its state lacks."""
         raise NotImplementedError
 
     def surroundings(self, member: int) -> Tree:
-        """Return the state of what one member trains in, by name."""
+        """Return the state of one member's surroundings, such as environments, by name."""
         return {}
 
     def load_surroundings(self, member: int, tree: Mapping[str, Any]) -> None:
-        """Load the state of what one member trains in."""
+        """Load the state of one member's surroundings."""
 
     def cure(self, member: int) -> str:
-        """Return what to do about a member's number that is not finite."""
+        """Return advice for a member whose numbers are not finite."""
         return "try a lower learning rate"
 
     def find_nonfinite(self, metrics: Sequence[Metrics]) -> list[str | None]:
-        """Return each member's first non-finite number, in words.
+        """Return a description of each member's first non-finite number, or None.
 
-        It is looked for in the members' metrics, then in their state; None stands for none.
+        The members' metrics are searched first, then their state.
         """
         found: list[str | None] = [
             next((f"{name} became {value}" for name, value in row.items() if not math.isfinite(value)), None)

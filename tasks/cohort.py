@@ -1,4 +1,4 @@
-"""Training of P tasks of one structure as one batched computation.
+"""Cohort: P tasks of equal structure, trained as one batched computation.
 
 Each member is saved and recorded as if it trained alone.
 """
@@ -27,11 +27,11 @@ from .runtime.observers import Context, EpochEvent, Listener, Trainable, Until, 
 from .runtime.progress import at_work
 
 Events = list[tuple[Listener | None, EpochEvent]]
-SAVING_SHARE = 0.02  # of the training time at most goes into checkpoints
+SAVING_SHARE = 0.02  # largest share of the training time that is spent on checkpoints
 
 
 class Member(Guarded, Trainable, Protocol):
-    """A task, for its cohort; see `Task` for the attributes."""
+    """A task as its cohort sees it; `Task` describes the attributes."""
 
     learner: ClassVar[type[BaseLearner]]
     device: torch.device
@@ -48,18 +48,28 @@ class Member(Guarded, Trainable, Protocol):
 
 
 class Cohort:
-    """Tasks that train together.
+    """Tasks that train together as one batched computation.
 
-    Results do not depend on the company: a member's state and metrics are bit for bit those that it has alone. Members
-    may be at different epochs; those that are behind are trained up to the others first. Where members cannot be
-    computed together (`BaseLearner.batched`), they are trained one after the other.
+    The company does not matter: each member's state and metrics are bit for bit those of the task trained alone.
+    Members may be at different epochs; the cohort first trains those that are behind. If the learner cannot batch its
+    members (`BaseLearner.batched`), they train one after another.
+
+        tasks = [PPO("CartPole-v1", seed=seed).init() for seed in range(8)]
+        Cohort(tasks).fit(epochs=3)
+
+    Attributes:
+        tasks: the members.
     """
 
     def __init__(self, tasks: Sequence[Member]):
         """Check that the tasks can train together.
 
+        Args:
+            tasks: initialized tasks that agree in algorithm, environment, structural hyperparameters and device.
+
         Raises:
-            ValueError: there is none, two are the same, or their structures differ.
+            ValueError: there is no task, two tasks have the same uid, or their structures differ.
+            NotInitialized: a task has no hyperparameters yet.
         """
         if not tasks:
             raise ValueError("a cohort must have at least one task, but got none")
@@ -77,17 +87,25 @@ class Cohort:
         self.tasks = list(tasks)
 
     def fit(self, epochs: int, context: Context | None = None, until: Until | None = None) -> None:
-        """Train every member to `epochs` epochs in all.
+        """Train every member until it has done `epochs` epochs in all.
 
-        A member whose numbers become NaN is marked bad and left behind while the others continue; Diverged is raised at
-        the end if a single task was trained. SIGTERM and SIGINT are obeyed between two steps.
+        A member whose numbers become NaN or infinite is marked as bad and left behind, and the others continue. SIGTERM
+        and SIGINT take effect between two steps, after the states are saved.
 
         Args:
-            epochs: the total.
-            context: is called for each member at each epoch's end, and may raise control flow; or a mapping, which
-                every EpochEvent has for the members' loggers.
-            until: ends a member's training earlier: it returns whether the member's history is enough, and is asked
-                before the member trains and at each epoch's end.
+            epochs: total to reach.
+            context: function called with an EpochEvent for each member at the end of each epoch; it may raise to stop
+                training. Or a mapping, which the members' loggers find in `EpochEvent.context`.
+            until: function of a member's history that returns true to end its training early. It is called before the
+                member trains and at the end of each epoch.
+
+        Raises:
+            ValueError: `epochs` is negative or not an integer.
+            BadResume: a member broke earlier.
+            Diverged: the only member's numbers became NaN or infinite.
+            TaskError: a member no longer holds its lease.
+            Stopped: SIGTERM arrived; the states are saved.
+            KeyboardInterrupt: SIGINT arrived; the states are saved.
         """
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
             raise ValueError(f"epochs must be an integer of at least 0, the total to reach, but got {epochs!r}")
@@ -97,12 +115,12 @@ class Cohort:
         for task in self.tasks:
             check_listener(task.logger, "logger", str(task))
         with BadResumeGuard(*self.tasks):
-            pass  # refuses bad tasks before any training
+            pass  # entering the guard refuses bad tasks before any training
         with self._training(), Interrupts() as interrupts, one_thread(), at_work():
             for task in self.tasks:
                 if task.epochs < epochs:
                     task.stored.check_lease(str(task))
-            products_are_exact()  # or it warns
+            products_are_exact()  # warns if they are not
             keep_freed_memory()
             while behind := [
                 task
@@ -122,8 +140,8 @@ class Cohort:
 
     @contextmanager
     def _training(self) -> Iterator[None]:
-        """Keep the tasks' leases from new tasks of this process meanwhile."""
-        before = [task.stored.training for task in self.tasks]  # a listener may fit, too
+        """Mark the tasks as training, which keeps their leases with them."""
+        before = [task.stored.training for task in self.tasks]  # a listener may call fit, so calls can nest
         for task in self.tasks:
             task.stored.training = True
         try:
@@ -145,7 +163,7 @@ class _Run:
 
     def train(self, epochs: int) -> None:
         with BadResumeGuard(*self.living()):
-            if self.learner.iterations == 0:  # where there is a start, it is the first checkpoint
+            if self.learner.iterations == 0:  # a branch or warm start already has its start as first checkpoint
                 self.write([task for task in self.living() if task.stored.keeps_initial and not task.identity.start])
         enough = False
         while not enough and self.learner.epochs < epochs and self.living():
@@ -163,9 +181,10 @@ class _Run:
                 self.interrupts.raise_if_pending()
 
     def tell(self, events: Events) -> bool:
-        """Call listeners, and return whether a rule ends the training.
+        """Call the listeners; return whether a rule ends training.
 
-        What they raise is no fault of the tasks, whose states are whole: the guards do not see it.
+        An exception from a listener is not the tasks' fault, and their states are whole, so it stays outside the
+        guards.
         """
         try:
             for logger, event in events:
@@ -175,13 +194,13 @@ class _Run:
             return self.until is not None and any(self.until(task.history) for task in self.living())
         except BaseException:
             with BadResumeGuard(*self.living()):
-                self.save()  # what was trained is kept, whoever asked to stop
+                self.save()  # keep the training so far, whoever asked to stop
             raise
 
     def evaluate_for_retention(self, metrics: list[Metrics]) -> None:
-        """Add the objectives of members whose best checkpoints are kept by them.
+        """Evaluate the members whose retention rule needs it at this epoch.
 
-        All are measured at once.
+        Their objectives are added to the metrics. One evaluation measures all members.
         """
         epoch = self.learner.epochs
         due = [
@@ -207,9 +226,9 @@ class _Run:
             task.between_steps = whole
 
     def record(self, metrics: list[Metrics]) -> Events:
-        """Add the epoch to every member's history, and return events.
+        """Add the epoch to each member's history, and return events to send.
 
-        Diverged members are marked bad.
+        Members that diverged are marked as bad.
         """
         events, reasons = [], self.learner.find_nonfinite(metrics)
         for member, (task, row, reason) in enumerate(zip(self.tasks, metrics, reasons, strict=True)):
@@ -234,14 +253,14 @@ class _Run:
             self.write(due)
 
     def save(self) -> None:
-        """Write every living member."""
+        """Write the state of every living member."""
         start = time.monotonic()
         self.write(self.living())
         self.saved_at = time.monotonic()
         self.saving_took = self.saved_at - start
 
     def write(self, tasks: list[Member]) -> None:
-        """Write states and new metrics, one transaction for each storage."""
+        """Write states and new metrics, in one transaction per storage."""
         storages = {id(storage): storage for task in tasks if (storage := task.stored.storage) is not None}
         for storage in storages.values():
             storage.save([task.take_pending_write() for task in tasks if task.stored.storage is storage])
@@ -250,7 +269,10 @@ class _Run:
 
 
 def shared_learner(tasks: list[Member]) -> BaseLearner:
-    """Return a learner that holds exactly these tasks and their states."""
+    """Return a learner that holds exactly these tasks and their states.
+
+    If they share such a learner already, it is reused.
+    """
     ref = tasks[0].ref
     if ref is not None and [task.ref for task in tasks] == [(ref.learner, i) for i in range(ref.learner.members)]:
         return ref.learner

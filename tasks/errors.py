@@ -1,10 +1,13 @@
-"""Errors of tasks; each message states law, value, place and cure."""
+"""Errors of tasks.
+
+Each message states the rule, the offending value, the place and the remedy.
+"""
 
 from __future__ import annotations
 
 
 class TaskError(Exception):
-    """Something is wrong with a task or with how it is used."""
+    """A task is broken or used in the wrong way."""
 
 
 class NotInitialized(TaskError):
@@ -12,29 +15,29 @@ class NotInitialized(TaskError):
 
 
 class UnsupportedSpace(TaskError, ValueError):
-    """Observations or actions of a kind that the algorithm cannot use."""
+    """The algorithm cannot use these observations or actions."""
 
 
 class StateMismatch(TaskError, ValueError):
-    """A state belongs to another task, environment, structure or format."""
+    """The state belongs to another task, environment, structure or format."""
 
 
 class DamagedState(TaskError):
-    """Stored bytes are not the bytes that were written."""
+    """Stored bytes differ from those that were written."""
 
 
 class EnvironmentFailed(TaskError):
-    """An environment's own code raised an exception, or killed its process."""
+    """The environment's own code raised an exception or killed its process."""
 
 
 class Hung(EnvironmentFailed):
-    """A training made no step for too long."""
+    """Training made no step for too long."""
 
 
 class BadResume(TaskError):
-    """Use of a task that broke earlier.
+    """The task broke earlier and must not be used.
 
-    Its state may be half-changed, so it is neither trained, saved nor loaded.
+    Its state may be half-changed, so the task can neither train, save nor load.
     """
 
 
@@ -43,4 +46,4 @@ class Diverged(TaskError):
 
 
 class Stopped(TaskError):
-    """A stop on request, at a step boundary, with everything saved."""
+    """Training stopped on request, between two steps, with everything saved."""

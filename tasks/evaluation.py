@@ -1,6 +1,6 @@
-"""Returns of episodes on seeds that no training uses.
+"""Evaluation: returns of episodes on seeds that training never uses.
 
-The seeds, and the environment, are the same for all tasks unless others are asked for. Evaluation changes no state.
+By default, all tasks are measured on the same seeds and in their own environment. Evaluation changes no state.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Measured(NamedTuple):
     """Measurements of evaluation episodes.
 
     Attributes:
-        returns: (P, E).
-        info: (P, E) of each entry that the environment's spec names, NaN of episodes without it.
+        returns: undiscounted returns, (P, E).
+        info: each entry of info that the environment's spec names, (P, E); NaN for episodes without it.
     """
 
     returns: np.ndarray
@@ -35,16 +35,16 @@ class Measured(NamedTuple):
 
 
 OnStep = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
-EVALUATION_SEED = 0x5EED  # of every trial, so that all are measured on the same episodes; never a training stream
+EVALUATION_SEED = 0x5EED  # the same for every trial, so all are measured on the same episodes; training never uses it
 EVALUATION_EPISODES = 20
-EVALUATION_STEPS = 100_000  # an episode of an environment without a time limit is truncated here
+EVALUATION_STEPS = 100_000  # longest episode, for environments without a time limit
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread.
+    """Run torch on one thread inside this context.
 
-    Sums of large arrays round differently on two; cores are used through processes.
+    On several threads, sums of large arrays round differently. Use processes to use more cores.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -55,7 +55,10 @@ def one_thread() -> Iterator[None]:
 
 
 def evaluation_keys(members: int, purpose: str, seed: int = EVALUATION_SEED) -> streams.Bits:
-    """Return the keys (P,) of a stream that evaluation alone uses."""
+    """Return the keys (P,) of a random stream that only evaluation uses.
+
+    All members get the same key, so all are measured on the same episodes.
+    """
     return streams.keys([seed] * members, "evaluation", purpose)
 
 
@@ -67,10 +70,10 @@ def evaluate(
     seed: int = EVALUATION_SEED,
     on_step: OnStep | None = None,
 ) -> np.ndarray:
-    """Return each member's objective (P,).
+    """Return each member's objective, (P,).
 
-    It is the mean return of greedy episodes, of particles the mean of their means, unless the learner measures another.
-    The arguments are those of `evaluate_episodes`.
+    The objective is the mean return of greedy episodes unless the learner measures another one. For particles it is the
+    mean over their means. The arguments are those of `measure_episodes`.
     """
     if (score := learner.score()) is not None:
         return score
@@ -101,17 +104,21 @@ def measure_episodes(
     env: EnvSpec | None = None,
     seed: int = EVALUATION_SEED,
 ) -> Measured:
-    """Return what is measured of all episodes, (P, episodes).
+    """Measure evaluation episodes, and return arrays of shape (P, episodes).
 
-    Of particles they are (P, num_particles * episodes).
+    With particles the shape is (P, num_particles * episodes).
 
     Args:
-        learner: whose members act.
-        episodes: the number of parallel episodes of each member, or particle.
-        deterministic: greedy actions, or random ones as in training.
-        on_step: is called at each step with observations and actions (P, N, ...), and which episodes still run (P, N).
-        env: another environment than the members', with the same spaces; None: theirs.
-        seed: of the episodes and of random actions, for every member the same.
+        learner: learner whose members act.
+        episodes: number of parallel episodes per member or particle.
+        deterministic: greedy actions; False samples them as in training.
+        on_step: function called at each step with observations (P, N, ...), actions (P, N, ...), and a mask (P, N) of
+            the episodes that are still running.
+        env: another environment with the same spaces; None for the learner's own.
+        seed: seed of the episodes and of random actions, the same for every member.
+
+    Raises:
+        UnsupportedSpace: the learner has neither episodes nor a score.
     """
     if (score := learner.score()) is not None:
         return Measured(np.repeat(score[:, None], episodes, 1), {})
@@ -120,7 +127,7 @@ def measure_episodes(
     envs, spec, seeds = learner.evaluation_envs, env or learner.env, (seed,) * learner.members
     if envs is None or (envs.spec, envs.seeds, envs.num_envs) != (spec, seeds, episodes):
         envs = make_envs(spec, seeds, episodes, "evaluation", learner.env_processes)
-    learner.evaluation_envs = None  # after an interruption nobody knows how far they are
+    learner.evaluation_envs = None  # if this call is interrupted, the environments must not be reused
     envs.reset()
     envs.begin_epoch(np.zeros(learner.members, dtype=np.int64))
     act = learner.actor(episodes, deterministic, partial(evaluation_keys, learner.members, seed=seed))
@@ -144,15 +151,15 @@ def measure_episodes(
 
 
 def other_env(own: EnvSpec, asked: str | Mapping[str, Any] | EnvSpec, where: str) -> EnvSpec:
-    """Return an environment that a policy can be evaluated in.
+    """Return another environment's spec, checked to suit a trained policy.
 
     Args:
-        own: the environment that the policy was trained in.
-        asked: another one; a mapping without an id changes what it names of `own`.
-        where: names the task in errors.
+        own: environment that the policy was trained in.
+        asked: another environment; a mapping without an id changes entries of `own`.
+        where: name of the task in error messages.
 
     Raises:
-        UnsupportedSpace: its observations or actions are not those of `own`.
+        UnsupportedSpace: its observations or actions differ from those of `own`.
     """
     if not own:
         raise UnsupportedSpace(f"{where} learns without an environment, but got {asked!r}; leave it out")
@@ -170,14 +177,14 @@ def other_env(own: EnvSpec, asked: str | Mapping[str, Any] | EnvSpec, where: str
 
 
 def acting(learner: BaseLearner) -> Learner:
-    """Return a learner that acts; UnsupportedSpace if not."""
+    """Return the learner if it acts in episodes, else raise UnsupportedSpace."""
     if not isinstance(learner, Learner):
         raise UnsupportedSpace(f"{learner.algorithm()} has no episodes; evaluate() measures its {learner.objective}")
     return learner
 
 
 def record(learner: BaseLearner, member: int, episodes: int, deterministic: bool, **elsewhere: Any) -> Demonstrations:
-    """Return one member's evaluation episodes, with actions as the environment takes them."""
+    """Record one member's evaluation episodes, with actions as the environment takes them."""
     learner = acting(learner)
     steps: list[list[np.ndarray]] = []
     keep: OnStep = lambda *step: steps.append([x[member].copy() for x in step])  # noqa: E731

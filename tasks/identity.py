@@ -1,6 +1,6 @@
-"""Identity of a task, and the uid that is its hash.
+"""Identity of a task, and the uid computed from it.
 
-It holds everything that a result depends on but the epochs.
+The identity holds everything that a result depends on except the epochs.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ STATE_PARTS = ("format", "identity", "structure", "learner")
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """Everything that a result depends on but the epochs; checked by `of`.
+    """Everything a result depends on except the epochs.
+
+    Create it with `of`, which checks the values.
 
     Attributes:
-        algorithm: the name of the task's class.
-        version: of the algorithm.
-        env: the environment with its wrappers, if there is one.
-        seed: of all randomness.
-        hyperparameters: the complete values, nested.
-        space: of the hyperparameters.
-        start: the digest of the state or policy that the task starts from, None for a fresh task.
+        algorithm: name of the task class.
+        version: version of the algorithm.
+        env: environment with its wrappers; falsy without one.
+        seed: seed of all random streams.
+        hyperparameters: complete values, nested.
+        space: space of the hyperparameters.
+        start: digest of the state or policy that the task starts from; None for a fresh task.
     """
 
     algorithm: str
@@ -51,17 +53,17 @@ class TaskIdentity:
     def of(
         cls, algorithm: type[Any], env: EnvLike, seed: int, values: Mapping[str, Any], start: str | None = None
     ) -> Self:
-        """Return the identity of a task of this class, without making one.
+        """Return the identity of a task without creating the task.
 
         Args:
-            algorithm: the task's class.
-            env: a Gymnasium id, or an EnvSpec, or its JSON; None without an environment.
+            algorithm: task class.
+            env: Gymnasium id, EnvSpec or its JSON; None without an environment.
             seed: 0 to 2**63 - 1.
-            values: hyperparameters, nested or dotted; those left out take their defaults.
-            start: as the attribute.
+            values: hyperparameters, nested or dotted; missing ones take their defaults.
+            start: see the attribute.
 
         Raises:
-            ValueError: the values are out of range or contradict each other; the space's errors name the parameter.
+            ValueError: values are out of range or contradict each other; the message names the parameter.
             UnsupportedSpace: the algorithm cannot act in this environment, or not with these values.
         """
         spec, learner = EnvSpec.of(env), algorithm.learner
@@ -76,11 +78,11 @@ class TaskIdentity:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """The hyperparameters that count for the uid, by dotted name, see `Space.identifying`."""
+        """Hyperparameters that enter the uid, by dotted name, see `Space.identifying`."""
         return self.space.identifying(self.hyperparameters)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the identity as it is hashed and stored."""
+        """Return the identity in the form that is hashed and stored."""
         identity = {
             "task": self.algorithm,
             "version": self.version,
@@ -92,33 +94,36 @@ class TaskIdentity:
 
     @cached_property
     def uid(self) -> str:
-        """The name of the result."""
+        """Hash of the identity."""
         return uid_of(self.to_json())
 
     @cached_property
     def structural(self) -> dict[str, Any]:
-        """The hyperparameters that decide shapes and loop counts, by dotted name."""
+        """Hyperparameters that determine shapes and loop counts, by dotted name."""
         return self.space.structure(self.hyperparameters)
 
     @cached_property
     def structure(self) -> str:
-        """Equal for tasks that can train in one cohort, device aside."""
+        """Text that is equal for tasks that can share a cohort.
+
+        The device matters, too, but is not part of it.
+        """
         parts = [self.algorithm, self.version, self.env.to_json(), self.structural]
         return canonical_json(parts).decode()
 
     def structural_difference(self, other: TaskIdentity) -> list[str]:
-        """Return the names of differences that no cohort allows."""
+        """Return the names of differences that prevent a common cohort."""
         names = [name for name in ("algorithm", "version", "env") if getattr(self, name) != getattr(other, name)]
         own, others = self.structural, other.structural
         return names + sorted(k for k in own.keys() | others.keys() if own.get(k, ...) != others.get(k, ...))
 
     def check_state(self, state: Mapping[str, Any], where: str, perturb: bool = False) -> None:
-        """Raise StateMismatch unless a state is of this task.
+        """Raise StateMismatch unless a state belongs to this task.
 
         Args:
-            state: as `Task.state_dict` returns it.
-            where: names the task in errors.
-            perturb: whether it may be of other hyperparameters and another seed.
+            state: state as `Task.state_dict` returns it.
+            where: name of the task in error messages.
+            perturb: allow other hyperparameters and another seed.
         """
         if missing := sorted({*STATE_PARTS} - state.keys()):
             raise StateMismatch(f"{where}: a state must have {', '.join(STATE_PARTS)}, but lacks {', '.join(missing)}")
@@ -141,15 +146,15 @@ class TaskIdentity:
 
 
 def uid_of(identity: Mapping[str, Any]) -> str:
-    """Return the hash of an identity."""
+    """Return the hash of an identity: 20 hexadecimal digits of its sha256."""
     return hashlib.sha256(canonical_json(identity)).hexdigest()[:20]
 
 
 def check_seed(where: str, seed: Any) -> int:
-    """Return a seed, which may be NumPy's.
+    """Return a seed as an int; NumPy integers are accepted.
 
     Raises:
-        ValueError: it is no integer of the allowed range.
+        ValueError: it is not an integer from 0 to 2**63 - 1.
     """
     if isinstance(seed, np.integer):
         seed = int(seed)
@@ -161,10 +166,10 @@ def check_seed(where: str, seed: Any) -> int:
 def device_of(device: str, where: str) -> torch.device:
     """Return the torch device with this name.
 
-    "auto" is the first of CUDA, MPS and CPU that is here.
+    "auto" is the first available of CUDA, MPS and CPU.
 
     Raises:
-        ValueError: torch or this machine lacks it.
+        ValueError: torch or this machine lacks the device.
     """
     if device == "auto":
         here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
@@ -178,12 +183,12 @@ def device_of(device: str, where: str) -> torch.device:
         ) from None
     if named.type == "mps" and not torch.backends.mps.is_available():
         raise ValueError(
-            f"{where}: device {device!r} is not here, torch finds no Apple GPU on this machine; take 'cpu'"
+            f"{where}: device {device!r} is not available, torch finds no Apple GPU on this machine; use 'cpu'"
         )
     if named.type == "cuda" and (named.index or 0) >= torch.cuda.device_count():
         raise ValueError(
-            f"{where}: device {device!r} is not here, torch sees {torch.cuda.device_count()} CUDA devices "
-            "on this machine; take 'cpu', or a torch and a driver that can use it"
+            f"{where}: device {device!r} is not available, torch sees {torch.cuda.device_count()} CUDA devices on "
+            "this machine; use 'cpu', or install a torch and a driver that support it"
         )
     return named
 

@@ -1,23 +1,23 @@
-"""Base of every algorithm: P members that learn in environments.
+"""Base class of all algorithms that learn in environments.
 
-An algorithm declares `hyperparameters` and `parts`, makes its parts in `build`, and does one iteration of its paper's
-box in `iterate`. Environments, episodes and evaluation are here, and what is not of reinforcement learning in
-`base_learner`.
+An algorithm declares `hyperparameters` and `parts`, builds its parts in `build`, and does one iteration of its paper's
+pseudocode in `iterate`. This module adds environments, episodes and evaluation; `base_learner` has everything that is
+not specific to reinforcement learning.
 
-What is reported of an epoch, by member: `env_steps` and `updates` (gradient steps) are totals; `episodes` ended in it,
-with the means `episode_return` and `episode_length`; and means over its iterations of what each algorithm knows,
-of an iteration's last gradient step where that is measured:
+Metrics of an epoch, for each member. `env_steps` and `updates` (gradient steps) are totals; `episodes` counts those
+that ended in the epoch, and `episode_return` and `episode_length` are their means. The others are means over the
+epoch's iterations; losses and the like come from the last gradient step of each iteration:
 
-    info.NAME                               of what the environment says of an episode, where its spec names it
+    info.NAME                               entries of the environment's info that its spec names
     policy_loss, value_loss, entropy, value, explained_variance, approx_kl, clip_fraction, lr    on-policy
-    rollouts                                of A2C that waits for whole episodes: how many its updates were on
+    rollouts                                rollouts per update, for members that wait for whole episodes
     loss, q, lr; critic_loss, actor_loss, q, alpha, entropy, lr                                  DQN; SAC
-    icm_reward, icm_value, icm_loss, icm_value_loss, ...; cloning_loss    of what is beside the environment's reward: of
-                                            each signal (icm, rnd, gail), rewards times strength; and of cloning
-    grad_norm.NET, grad_norm_clipped.NET    of each network's gradient, before and after max_grad_norm, where there is
-                                            one; an algorithm of many short iterations measures every 16th
+    icm_reward, icm_value, icm_loss, icm_value_loss, ...; cloning_loss    each signal (icm, rnd, gail), with rewards
+                                            times strength; behavioral cloning
+    grad_norm.NET, grad_norm_clipped.NET    each network's gradient norm, before and after clipping to max_grad_norm,
+                                            if that is set; algorithms of many short iterations measure every 16th
 
-`return`, of greedy episodes on seeds that no training uses, stands beside those of epochs that were evaluated; see
+An epoch that was evaluated also has `return`, the mean return of greedy episodes on seeds that training never uses, see
 `evaluation`.
 """
 
@@ -44,35 +44,36 @@ from .signals.demonstrations import Examples
 
 
 class ParametersByName(Protocol):
-    """Networks' parameters of P members."""
+    """Parameters of P members' networks, by name."""
 
     def of(self, member: int) -> dict[str, Tensor]:
         """Return one member's parameters by name; views of the live data."""
 
 
 class Policy(Protocol):
-    """The networks of P members."""
+    """Networks of P members."""
 
     @property
     def parameters(self) -> ParametersByName:
-        """All trained parameters, without those of target networks."""
+        """All trained parameters, excluding target networks."""
 
     def copy_target(self, member: int) -> None:
         """Copy one member's networks into its target networks, if it has any."""
 
 
 class Learner(BaseLearner):
-    """P members of one structure that learn in environments.
+    """P members of equal structure that learn in environments.
 
     Attributes:
-        parts: names of the attributes that may hold state, beside those of the agent.
-        env_steps: done so far.
-        agent: acts for the members; None where `actor` and `truncate_all` are overridden.
-        policy: the members' networks; None where nothing is learned, or if an agent has them.
-        obs_normalizer: the statistics that scale observations; None where they are not scaled, or if an agent has them.
-        demonstrations: those that the members learn from, None without.
-        particles: the learner whose members act for these, `num_particles` for each; None: the members act themselves.
-        evaluation_envs: the environments of the last evaluation, to be used again.
+        parts: names of attributes that may hold state, besides those of the agent.
+        env_steps: environment steps done so far.
+        agent: acts for the members; None if the algorithm overrides `actor` and `truncate_all`.
+        policy: networks of the members; None if nothing is learned or the agent has them.
+        obs_normalizer: running statistics that scale observations; None if observations are not scaled or the agent has
+            it.
+        demonstrations: demonstrations that the members learn from, or None.
+        particles: learner whose members act for this one's, `num_particles` each; None if the members act themselves.
+        evaluation_envs: environments of the last evaluation, kept for the next.
     """
 
     scratch = ("evaluation_envs",)
@@ -98,7 +99,7 @@ class Learner(BaseLearner):
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
-        """Raise UnsupportedSpace for an environment that the algorithm cannot act in."""
+        """Raise UnsupportedSpace if the algorithm cannot act in the environment."""
         spaces_of(env)
 
     def actor(
@@ -106,23 +107,24 @@ class Learner(BaseLearner):
     ) -> Callable[[np.ndarray], np.ndarray]:
         """Return a function from observations to actions.
 
-        It takes observations (P, episodes, ...) as the environments give them, step by step, and returns actions
-        (P, episodes, ...).
+        It is called step by step.
+
+        It maps observations (P, episodes, ...), as the environments give them, to actions (P, episodes, ...).
 
         Args:
-            episodes: how many are played side by side.
-            deterministic: greedy actions, or random ones as in training.
-            keys: of the random numbers; None: those of evaluation, the same for every member and every call, see
+            episodes: number of episodes that are played side by side.
+            deterministic: greedy actions; False samples them as in training.
+            keys: random streams; None for those of evaluation, which are the same for every member and every call, see
                 `evaluation.evaluation_keys`.
-            memory: the recurrent states, as `acting_memory` makes them, which acting advances; None: new ones.
+            memory: recurrent states from `acting_memory`, which acting advances; None for new ones.
         """
         assert self.agent is not None
         return self.agent.actor(episodes, deterministic, keys, memory)
 
     def acting_memory(self, episodes: int) -> Any:
-        """Return the recurrent states of episodes at their beginnings.
+        """Return the recurrent states at the start of episodes.
 
-        They are `States`, or anything else without a recurrent policy.
+        For recurrent policies these are `States`; others may return anything.
         """
         return None if self.agent is None else self.agent.policy.states(episodes)
 
@@ -130,31 +132,34 @@ class Learner(BaseLearner):
         """Return v(s), (P, N), of observations (P, N, ...).
 
         Args:
-            obs: as the environments give them.
-            memory: the recurrent states before them; they are not advanced.
+            obs: observations as the environments give them.
+            memory: recurrent states before the observations; they are not advanced.
 
         Raises:
-            UnsupportedSpace: nothing here estimates values.
+            UnsupportedSpace: this algorithm estimates no values.
         """
         if self.agent is None:
             raise UnsupportedSpace(f"{self.algorithm()} on {self.env.id} estimates no values; ask a task with a critic")
         return self.agent.state_values(obs, memory)
 
     def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return greedy actions and recurrent states, computed by torch alone.
+        """Return greedy actions and the next recurrent states, in torch operations only.
 
-        Programs that run elsewhere are recorded from it, see `deployment.exporting`.
+        `deployment.exporting` traces this method.
 
         Args:
-            obs: (P, N, ...), as the environments give them.
-            state: the recurrent states before them, (P, N, S), if the policy has a memory.
+            obs: observations (P, N, ...) as the environments give them.
+            state: recurrent states (P, N, S) before them, if the policy has a memory.
+
+        Raises:
+            UnsupportedSpace: there is no policy to export.
         """
         if self.agent is None:
             raise UnsupportedSpace(f"{self.algorithm()} on {self.env.id} has no policy to export; save its weights")
         return self.agent.greedy(obs, state)
 
     def score(self) -> np.ndarray | None:
-        """Return None: `evaluation` measures returns."""
+        """Return None, since `evaluation` measures episodes instead."""
         return None
 
     def begin_epoch(self) -> None:
@@ -165,17 +170,17 @@ class Learner(BaseLearner):
             self.truncate_all()
 
     def is_whole(self) -> bool:
-        return self.envs.mode != "restart"  # that mode's environments can be saved at epoch ends only
+        return self.envs.mode != "restart"  # in this mode environments can be saved only at the end of an epoch
 
     def take_metrics(self) -> list[Metrics]:
         return take_epoch_metrics(self)
 
     def updates(self) -> list[int]:
-        """Gradient steps of each member so far; none if nobody counts them."""
+        """Return each member's gradient steps so far; empty if not counted."""
         return []
 
     def truncate_all(self) -> None:
-        """Truncate all running episodes, since their environments are made anew."""
+        """Truncate all running episodes, because their environments are rebuilt."""
         if self.agent is not None:
             self.agent.truncate_all()
 
@@ -198,7 +203,7 @@ class Learner(BaseLearner):
         return {name: cast(Part, part) for name, part in parts.items() if hasattr(part, "load_member")}
 
     def cure(self, member: int) -> str:
-        """Return what to do about a member's number that is not finite."""
+        """Return advice for a member whose numbers are not finite."""
         evaluated = {} if self.evaluation_envs is None else self.evaluation_envs.faults
         return {**evaluated, **self.envs.faults}.get(member, "try a lower learning rate")
 
@@ -237,14 +242,11 @@ class Learner(BaseLearner):
         self.warm_started(member)
 
     def warm_started(self, member: int) -> None:
-        """Note that a new member begins with a trained policy."""
+        """Note that a new member starts from a trained policy."""
 
 
 def take_epoch_metrics(learner: Learner) -> list[Metrics]:
-    """Return the metrics of each member since its epoch began.
-
-    Their sums are reset.
-    """
+    """Return each member's metrics of the epoch, and reset their sums."""
     episodes, infos = learner.envs.take_episodes(), learner.envs.info.take_metrics()
     rows, updates = [], learner.updates()
     for member, means in enumerate(learner.tally.take()):

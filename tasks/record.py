@@ -1,4 +1,4 @@
-"""Record of a task: history, events, lease and writes."""
+"""The record of a task: its history, events, lease and pending writes."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ from .identity import TaskIdentity, uid_of
 from .runtime.fingerprint import changes, fingerprint
 from .warm_start import LoadReport
 
-REFILLED = "the replay memory, which the checkpoint leaves out, is filled again"
+REFILLED = "the replay buffer, which the checkpoint leaves out, is filled again"
 
 
 class TaskRecord:
-    """History and events of one task, and its storage if any.
+    """History and events of one task, and its link to a storage.
 
     Attributes:
-        storage: keeps checkpoints, metrics and events; None for a task that nobody keeps.
-        keep: which checkpoints stay, None leaves that to the storage; saves: whether states are stored at all.
-        lease: the right to write, None before `take_lease` and after `release`.
-        history: (epoch, metrics) of every epoch done; written: how many of its rows are stored.
-        events: those that are not stored yet.
+        storage: keeps checkpoints, metrics and events; None for a task that is not stored.
+        keep: retention rule for checkpoints; None leaves it to the storage.
+        saves: whether states are stored at all.
+        lease: right to write; None before `take_lease` and after `release`.
+        history: (epoch, metrics) of every epoch done.
+        written: number of history rows that are stored.
+        events: events that are not stored yet.
         resumed: whether the storage had a checkpoint.
-        inexact: versions or hardware that changed since it was written.
-        state: a state that no learner holds: one that was just read from the storage, or that of a finished task.
-        training: whether a fit holds the task at this moment.
-        replaced: whether another task of this process has the lease now; thread: the one that the task was made in.
+        inexact: changes of versions or hardware since that checkpoint was written.
+        state: learner state that no learner holds right now: just read from the storage, or of a finished task.
+        training: whether `fit` is training the task right now.
+        replaced: whether a newer task object of this process has taken the lease.
+        thread: thread that created the task.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class TaskRecord:
     def take_lease(self, uid: str, identity: TaskIdentity) -> Lease | None:
         """Take the lease of a task, if there is a storage.
 
-        It ends with this object at the latest.
+        The lease is released when this object is garbage-collected, if not before.
         """
         if self.storage is None:
             return None
@@ -71,9 +74,12 @@ class TaskRecord:
         return lease
 
     def give_up(self) -> bool:
-        """Release the lease for a new task if idle, and return whether.
+        """Release the lease to a newer task object unless this is busy.
 
-        A task is idle if it does not train, and no other thread is about to train it.
+        A task is busy if it trains, or if another living thread created it and may be about to train it.
+
+        Returns:
+            Whether the lease was released.
         """
         if self.training or (self.thread is not threading.current_thread() and self.thread.is_alive()):
             return False
@@ -82,7 +88,7 @@ class TaskRecord:
         return True
 
     def begin(self, policy: Packed, report: LoadReport, source: str) -> None:
-        """Store a warm start's policy as the first checkpoint, with its source."""
+        """Store a warm start's policy as the first checkpoint, and its source."""
         assert self.storage is not None
         assert self.lease is not None
         note = {"parent": policy_uid(policy.digest), "epochs": 0, "state": policy.digest, "source": source}
@@ -94,13 +100,16 @@ class TaskRecord:
 
     @property
     def keeps_initial(self) -> bool:
-        """True if the untrained agent is still to be stored."""
+        """True if the untrained agent has yet to be stored."""
         return self.lease is not None and self.keep is not None and self.keep.initial and not self.resumed
 
     def note_init(self, device: torch.device, saved: Saved | None, refilled: bool = False) -> None:
-        """Note versions and hardware at the start or resume.
+        """Record versions and hardware at a start or resume.
 
-        `refilled` says that the checkpoint has no replay memory.
+        Args:
+            device: device of the task.
+            saved: checkpoint that the task resumes from, None for a fresh start.
+            refilled: whether the checkpoint lacks the replay buffer.
         """
         now = fingerprint(device)
         if self.keep is not None or not self.saves:
@@ -113,12 +122,12 @@ class TaskRecord:
         self.events.append(("init", {"epochs": saved.epochs, "digest": saved.digest, "inexact": self.inexact, **now}))
 
     def resume(self, saved: Saved, learner_state: Tree) -> None:
-        """Continue the history of a checkpoint with its state."""
+        """Adopt the history of a checkpoint, and hold its state."""
         self.state = learner_state
         self.history, self.written = list(saved.metrics), len(saved.metrics)
 
     def branch(self, parent: Mapping[str, Any], epochs: int, uid: str, identity: TaskIdentity) -> None:
-        """Begin the record of a branch, under a lease of its uid."""
+        """Start the record of a branch, with a lease of its own."""
         note = {"from": dict(parent), "parent": uid_of(parent), "epochs": epochs, "state": identity.start, "uid": uid}
         self.events.append(("branch", note))
         self.release()
@@ -126,12 +135,12 @@ class TaskRecord:
         self.take_lease(uid, identity)
 
     def truncate(self, epochs: int) -> None:
-        """Forget the history after this epoch."""
+        """Drop the history after an epoch."""
         self.history = [row for row in self.history if row[0] <= epochs]
         self.written = min(self.written, len(self.history))
 
     def best(self, uid: str, where: str) -> Saved:
-        """Return the kept checkpoint with the best metric of `keep`.
+        """Return the kept checkpoint with the best value of the rule's metric.
 
         Raises:
             TaskError: no kept checkpoint has the metric.
@@ -147,15 +156,15 @@ class TaskRecord:
         )
 
     def check_lease(self, where: str) -> None:
-        """Raise TaskError if the lease was released before training."""
+        """Raise TaskError unless the task may train and write."""
         if self.replaced:
             raise TaskError(
-                f"{where} was made again in this process, and the new task has its place in the storage; use that one, "
-                "or make another, which resumes from the last checkpoint"
+                f"{where} was created again in this process, and the newer task holds the lease; use that one, or "
+                "create another, which resumes from the last checkpoint"
             )
         if self.storage is not None and self.lease is None:
             raise TaskError(
-                f"{where} let go of its storage, where another process may train it by now. Build a new task with the "
+                f"{where} has released its lease, so another process may be training it. Build a new task with the "
                 "same hyperparameters: it resumes from the last checkpoint"
             )
 
@@ -166,9 +175,12 @@ class TaskRecord:
             self.lease = None
 
     def take_pending_write(self, epochs: int, state: Tree | None, refillable: Collection[str] = ()) -> Write:
-        """Return metrics and events since the last write.
+        """Return everything to store since the last write, and clear the events.
 
-        The state is in it, if there is one to store; without its `refillable` parts if they are not kept.
+        Args:
+            epochs: epochs done.
+            state: state to store; None stores metrics and events only.
+            refillable: parts to drop from the state if the rule keeps no replay buffers.
         """
         assert self.lease is not None
         if state is not None and self.keep is not None and not self.keep.replay:
@@ -182,7 +194,7 @@ class TaskRecord:
 
 
 def _giving_up(record: weakref.ref[TaskRecord]) -> Callable[[], bool]:
-    """Return a lease's `give_up` that keeps no record alive."""
+    """Return a `give_up` that does not keep the record alive."""
 
     def give_up() -> bool:
         holder = record()

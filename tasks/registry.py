@@ -1,6 +1,6 @@
-"""Tasks by name: those of this package and of entry points.
+"""Lookup of tasks by name: built-in ones and those of entry points.
 
-Algorithms are imported by their names, on first use; this module imports none of them, nor `Task`.
+Algorithms are imported on first use; this module imports neither them nor `Task`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALGORITHMS = {
     "svpg-ppo2": ".algorithms.svpg:SVPGPPO2",
     "tabular": ".algorithms.tabular:Tabular",
 }
-ENTRY_POINTS = "rekindle.tasks"  # the group in which other packages offer tasks: name = "package.module:Class"
+ENTRY_POINTS = "rekindle.tasks"  # entry-point group in which packages offer tasks: name = "package.module:Class"
 
 
 def names() -> list[str]:
@@ -38,12 +38,13 @@ def names() -> list[str]:
 
 
 def load(name: str) -> type[Any]:
-    """Return the class of the task with this name, derived from `Task`.
+    """Return the task class with this name.
 
-    A name ``package.module:Class`` is that of a class that nobody offers.
+    The name may also be ``package.module:Class``, for a class that no entry point offers.
 
     Raises:
-        ValueError: no task has the name, and the message suggests near ones; or a package's offer is faulty.
+        ValueError: no task has the name (the message suggests similar ones), or it cannot be imported, or a package's
+            offer is faulty.
     """
     points = offers(ENTRY_POINTS).select(name=name)
     given = [f"{point.value} of {point.dist.name if point.dist else 'an unknown package'}" for point in points]
@@ -59,7 +60,7 @@ def load(name: str) -> type[Any]:
         module, attribute = ALGORITHMS[name].split(":")
         try:
             task: type[Any] = getattr(importlib.import_module(module, __package__), attribute)
-        except ImportError as error:  # of an extra that is not installed
+        except ImportError as error:  # the task needs an extra that is not installed
             raise ValueError(str(error)) from error
         return task
     for point, offer in zip(points, given, strict=True):
@@ -72,11 +73,11 @@ def load(name: str) -> type[Any]:
 
 
 def task_of(identity: Mapping[str, Any], **options: Any) -> Any:
-    """Return the task with this stored identity, initialized.
+    """Create and initialize the task with a stored identity.
 
     Args:
-        identity: as `TaskIdentity.to_json` returns it.
-        options: further arguments of the task's class, such as its storage.
+        identity: identity as `TaskIdentity.to_json` returns it.
+        options: further arguments of the task class, such as its storage.
 
     Raises:
         StateMismatch: another version of the task is installed.
@@ -93,9 +94,9 @@ def task_of(identity: Mapping[str, Any], **options: Any) -> Any:
 
 @cache
 def _in_module(place: str) -> type[Any]:
-    """Return the task class at ``package.module:Class``.
+    """Return the task class at ``package.module:Class``, with this text as its name.
 
-    It has this name, by which stored trials find it.
+    Stored trials refer to the class by that name.
     """
     module, _, attribute = place.partition(":")
     try:
@@ -109,10 +110,10 @@ def _in_module(place: str) -> type[Any]:
 
 
 def _checked(offered: Any, name: str, offer: str) -> type[Any]:
-    """Return the task class that a package offers, checked.
+    """Return the task class that a package offers.
 
     Raises:
-        ValueError: it is no task of this name.
+        ValueError: it is not a task class of this name.
     """
     learner = getattr(offered, "learner", None)
     if not (isinstance(offered, type) and isinstance(learner, type) and issubclass(learner, BaseLearner)):

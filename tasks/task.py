@@ -1,4 +1,4 @@
-"""Resumable training of one configuration: the face of an algorithm."""
+"""Task: the public interface of one resumable training."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from .signals.demonstrations import Demonstrations, Recorder
 from .warm_start import LoadReport, WarmStart, is_policy, match_beginning, policy_in, policy_tree
 
 FIDELITY = "epochs"
-SHOWN = ("return", "episode_return", "env_steps")  # metrics that a notebook shows
-FIRST = ("gamma", "optimizer", "lr_schedule", "model")  # of init by position
+SHOWN = ("return", "episode_return", "env_steps")  # metrics shown in a notebook
+FIRST = ("gamma", "optimizer", "lr_schedule", "model")  # positional arguments of init
 
 
 class Task:
     """A resumable training with one seed.
 
-    It is of an algorithm in an environment, or of anything else that learns.
+    A task usually trains one algorithm in one environment, but it can train anything that learns.
 
         task = PPO("CartPole-v1", seed=1, storage=Store("sqlite:///studies.db"))
         task.init(gamma=0.98, optimizer={"lr": 1e-3})
@@ -60,15 +60,19 @@ class Task:
         task.fit(epochs=27)     # 18 more
 
     Attributes:
-        name, version: of the algorithm; a version changes when the same hyperparameters would give other results.
-        learner: the algorithm's mathematics.
-        fixed: the hyperparameters that the constructor took out of the space, by dotted name.
-        uid: the name of the result: a hash of everything that it depends on but the number of epochs.
+        name: name of the algorithm.
+        version: version of the algorithm; it changes when the same hyperparameters would give other results.
+        learner: class that implements the algorithm's mathematics.
+        env: environment with its wrappers; falsy for a task without one.
+        seed: seed of all random streams.
+        device: torch device that holds the tensors.
+        fixed: hyperparameters that the constructor took out of the space, by dotted name.
+        uid: hash of everything the result depends on except the number of epochs; empty before `init`.
         stored: history, events and checkpoints.
-        ref: the learner that holds the task's state, and its member there; None until one is needed.
-        load_report: the parts of a warm start that were loaded.
-        bad: the exception that broke the task, or None.
-        between_steps: whether the state is whole at this moment.
+        ref: learner that holds the task's state, and the task's index in it; None until one is needed.
+        load_report: names of the parts that a warm start loaded; None without one.
+        bad: exception that broke the task, or None.
+        between_steps: whether the state is consistent right now, that is, no step is in progress.
     """
 
     name: ClassVar[str]
@@ -89,33 +93,44 @@ class Task:
         logger: Callable[[EpochEvent], None] | None = None,
         **fixed: Any,
     ):
-        """Make a task of an environment and a seed, without hyperparameters.
+        """Create a task; `init` sets its hyperparameters.
 
         Args:
-            env: a Gymnasium id, or an EnvSpec, or its JSON; None for a task without an environment.
-            seed: of all randomness; 0 to 2**63 - 1.
-            device: a torch device, or "auto". It is no part of the identity, but results differ in their last bits.
-            env_processes: the number of processes that step the environments, 0 for this one alone; it changes no
-                result.
-            storage: keeps checkpoints, metrics and events under the uid.
-            snapshots: which checkpoints it keeps: "latest"; "best", which evaluates at each epoch's end and keeps the
-                best one too ("best:5": each fifth); "every:5", which keeps each fifth too ("every:5:3": the last three
-                of these); "initial", which keeps the untrained agent too; "all" epochs; the number of the latest
-                epochs; "no-replay", which leaves replay memories out, to be filled again on resuming, not bit for bit;
-                several of these with commas between; "no", after which a task that stopped begins again; or a
-                Keep. None leaves it to the storage. It is no part of the identity, as it changes no state.
-            warm_start: a policy that the networks begin with, from a task, a state, a stored checkpoint, a vector or a
-                file, see `WarmStart`. Optimizers, counters and statistics of rewards begin fresh. The identity has its
-                digest, and the storage the policy, so that the source is needed once.
-            demonstrations: a file or `Demonstrations`, for cloning and GAIL. They are in the identity and in the
-                storage as a warm start's policy is.
-            logger: is called with an EpochEvent at each epoch's end.
-            fixed: hyperparameters to take out of the space, nested like it.
+            env: Gymnasium id, EnvSpec or its JSON; None for a task without an environment.
+            seed: seed of all random streams, 0 to 2**63 - 1.
+            device: torch device, or "auto" for the first available of CUDA, MPS and CPU. The device is not part of the
+                identity, but results on different devices differ in their last bits.
+            env_processes: number of processes that step the environments; 0 steps them in this process. It does not
+                change the result.
+            storage: where checkpoints, metrics and events are stored under the task's uid, such as a `Store`.
+            snapshots: which checkpoints the storage keeps. It does not change the result and is not part of the
+                identity. None leaves the choice to the storage; a `Keep` gives the rule itself; otherwise one of these,
+                or several joined by commas:
+                - "latest": the newest two.
+                - "best": also the best so far; the task is evaluated at the end of each epoch ("best:5": every fifth).
+                - "every:5": also every fifth epoch ("every:5:3": only the newest three of these).
+                - "initial": also the untrained agent.
+                - "all": every epoch.
+                - a number: that many of the newest epochs.
+                - "no-replay": leave replay buffers out. A resumed task refills its buffer, so it is no longer
+                  bit-exact.
+                - "no": no checkpoint; a task that stopped starts from scratch.
+            warm_start: policy that initializes the networks: a task, a state, a stored checkpoint, a vector or a file,
+                see `WarmStart`. Optimizers, counters and reward statistics start fresh. The policy's digest becomes
+                part of the identity. The storage keeps the policy, so you need the source only once.
+            demonstrations: file or `Demonstrations` for behavioral cloning and GAIL. Like a warm start, they become
+                part of the identity and the storage keeps them.
+            logger: function called with an EpochEvent at the end of each epoch.
+            fixed: hyperparameters to take out of the search space, nested like the space.
+
+        Raises:
+            ValueError: the seed, device, storage or `env_processes` is invalid, or `fixed` does not fit the space.
+            UnsupportedSpace: the algorithm needs an environment and got none, or the reverse.
         """
         seed = check_seed(self.name, seed)
         if isinstance(storage, str):
             raise ValueError(
-                f"{self.name}: storage must be a Store, such as rekindle.Store({storage!r}), but got a text"
+                f"{self.name}: storage must be a Store, such as rekindle.Store({storage!r}), but got a string"
             )
         if isinstance(env_processes, bool) or not isinstance(env_processes, int) or env_processes < 0:
             raise ValueError(f"{self.name}: env_processes must be an integer of at least 0, but got {env_processes!r}")
@@ -123,7 +138,7 @@ class Task:
         self.env_processes, self.logger = env_processes, logger
         self.warm_start, self.demonstrations = warm_start, demonstrations
         self.learner.check_presence(self.env)
-        self.learner.space_in(self.env).fix(fixed)  # refuses what is not in the space
+        self.learner.space_in(self.env).fix(fixed)  # raises for names and values that the space does not allow
         self.fixed = flatten(fixed)
         self._identity: TaskIdentity | None = None
         self.uid = ""
@@ -144,38 +159,56 @@ class Task:
         own = {"epochs": self.epochs, **{name: self.metrics.get(name) for name in SHOWN if name in self.metrics}}
         return html_table(str(self), own | dict(values))
 
-    # --- what and how ---
+    # --- identity and hyperparameters ---
 
     def get_space(self, **fidelities: Any) -> Space:
-        """Return the open hyperparameters, nested, and the fidelities named, e.g. ``epochs=fidelity(1, 27)``."""
+        """Return the search space: open hyperparameters, nested, plus the given fidelities.
+
+        Args:
+            fidelities: fidelities by name, such as ``epochs=fidelity(1, 27)``.
+        """
         return self.learner.open_space(self.env, self.fixed).searched().extend(**fidelities)
 
     @property
     def identity(self) -> TaskIdentity:
-        """Everything that the result depends on but the epochs; NotInitialized before `init`."""
+        """Everything the result depends on except the epochs.
+
+        Raises:
+            NotInitialized: `init` was not called yet.
+        """
         if self._identity is None:
             raise NotInitialized(f"{self} has no hyperparameters yet; call init(...) first")
         return self._identity
 
     @property
     def hyperparameters(self) -> dict[str, Any] | None:
-        """The complete nested values, None before `init`."""
+        """Values of all hyperparameters, nested; None before `init`."""
         return None if self._identity is None else self._identity.hyperparameters
 
     def init(self, *first: Any, uid: str | None = None, start: str | None = None, **hyperparameters: Any) -> Self:
-        """Set the hyperparameters, and resume from the storage if possible.
+        """Set the hyperparameters, and resume from a stored checkpoint if any.
 
-        Missing hyperparameters take their defaults; None for a group means all its defaults. With a storage that holds
-        a checkpoint of this uid the task resumes from it, and `resumed` is true. Errors name the parameter, its range
-        and the nearest known name.
+        Missing hyperparameters take their defaults; None for a group means all of its defaults. If the storage holds a
+        checkpoint of this uid, the task resumes from it and `resumed` is true. Error messages name the parameter, its
+        range and the closest known name.
 
         Args:
-            first: values of gamma, optimizer, lr_schedule and model, in this order, instead of by name.
-            uid: a name instead of the hash.
-            start: makes it a branch of another task: the digest of the state that it starts from, which the storage
-                holds as its first checkpoint, or `load_state_dict` brings; or of the policy of a warm start, whose
-                source is not needed then.
-            hyperparameters: nested, with the epochs of a sampled space if it has them.
+            first: gamma, optimizer, lr_schedule and model as positional arguments, in this order.
+            uid: name to use instead of the hash.
+            start: digest of the state or policy that the task starts from; it makes the task a branch. A state must be
+                the first checkpoint in the storage, or be given to `load_state_dict`. A policy that the storage holds
+                needs no `warm_start`.
+            hyperparameters: nested values; a sampled space's epochs may be among them.
+
+        Returns:
+            The task itself.
+
+        Raises:
+            SpaceError: a name is unknown, or a value is missing, out of range or of the wrong type.
+            ValueError: values contradict each other, or one that the constructor fixed.
+            UnsupportedSpace: the algorithm cannot act in this environment with these values.
+            StateMismatch: the task is already initialized, or the stored checkpoint belongs to another task.
+            DamagedState: the stored checkpoint is damaged.
         """
         with BadResumeGuard(self):
             pass
@@ -207,13 +240,13 @@ class Task:
             self._resume(policy, warm.name if warm else "")
             self.warm_start = self.demonstrations = None  # they are in the state now
         except BaseException:
-            self.stored.release()  # so that another try, or another process, finds the task free
+            self.stored.release()  # so that another attempt, or another process, can take the task
             self._identity, self.uid, self.ref, self.stored.state = None, "", None, None
             raise
         return self
 
     def _begin(self, start: WarmStart | None, demonstrations: Demonstrations | None) -> Packed:
-        """Make a learner that begins with a policy and demonstrations.
+        """Build a learner that starts with the given policy and demonstrations.
 
         Their digest becomes part of the identity.
         """
@@ -232,7 +265,7 @@ class Task:
     def _resume(self, policy: Packed | None, source: str) -> None:
         """Take the lease and load the last checkpoint, if there is one.
 
-        Of a warm start the policy is the first checkpoint.
+        The first checkpoint of a warm start is its policy.
         """
         lease = self.stored.take_lease(self.uid, self.identity)
         if lease is None:
@@ -247,9 +280,10 @@ class Task:
         self.stored.note_init(self.device, saved if resumed else None, refilled)
 
     def _load(self, saved: Saved) -> bool:
-        """Load a stored checkpoint, and return whether it is a state.
+        """Load a stored checkpoint; return False if it is only a policy.
 
-        The first checkpoint of a warm start is a policy. StateMismatch refuses a checkpoint of another task.
+        Raises:
+            StateMismatch: the checkpoint belongs to another task.
         """
         state = unpack(saved.manifest, saved.fetch)
         if is_policy(state) and saved.digest == self.identity.start:
@@ -265,15 +299,26 @@ class Task:
     # --- training ---
 
     def fit(self, epochs: int | None = None, context: Context | None = None, until: Until | None = None) -> Metrics:
-        """Train to `epochs` epochs in all, and return the last epoch's metrics.
+        """Train until `epochs` epochs are done, and return the last metrics.
 
-        SIGTERM and SIGINT are obeyed between two steps, after the state is saved.
+        A call that asks for no more epochs than are done changes nothing. SIGTERM and SIGINT take effect between two
+        steps, after the state is saved.
 
         Args:
-            epochs: the total; None for those that `init` was given with the sampled space.
-            context: is called with an EpochEvent at each epoch's end; or a mapping, which the logger finds in it. What
-                it or a logger raises ends the training, and leaves the task as it is, saved.
-            until: ends training earlier: it returns whether the history so far is enough, see `observers`.
+            epochs: total to reach; None for the epochs that `init` got with a sampled space.
+            context: function called with an EpochEvent at the end of each epoch, or a mapping that is passed to
+                the logger as `EpochEvent.context`. An exception from it, or from the logger, ends training; the state
+                is saved and the task stays usable.
+            until: function of the history so far that returns true to end training early, see `runtime.observers`.
+
+        Raises:
+            ValueError: neither `fit` nor `init` got epochs.
+            NotInitialized: `init` was not called yet.
+            BadResume: the task broke earlier.
+            Diverged: a loss or a parameter became NaN or infinite.
+            TaskError: the task no longer holds its lease.
+            Stopped: SIGTERM arrived; the state is saved.
+            KeyboardInterrupt: SIGINT arrived; the state is saved.
         """
         total = self.suggested_epochs if epochs is None else epochs
         if total is None:
@@ -283,10 +328,7 @@ class Task:
         return self.metrics
 
     def build_learner(self, tasks: Sequence[Task]) -> BaseLearner:
-        """Return a learner that holds these tasks.
-
-        Their states move into it.
-        """
+        """Build one learner for these tasks, and move their states into it."""
         states = [task._learner_state() for task in tasks]
         values = [task.identity.hyperparameters for task in tasks]
         processes = max(task.env_processes for task in tasks)
@@ -299,11 +341,11 @@ class Task:
         return learner
 
     def probe(self) -> None:
-        """Make environments and networks once, and raise what prevents training."""
+        """Build environments and networks once, to raise early whatever prevents training."""
         self._new_learner()
 
     def fail(self, error: BaseException) -> None:
-        """Mark the task bad and release its lease.
+        """Mark the task as bad and release its lease.
 
         A new task can then resume from the last good checkpoint.
         """
@@ -315,7 +357,7 @@ class Task:
         self.stored.release()
 
     def finish(self) -> None:
-        """Save a last time and release the storage and the environments."""
+        """Save one last time, then release the storage and the environments."""
         stored = self.stored
         if stored.lease is not None and stored.storage is not None and self.bad is None and self.ref is not None:
             stored.storage.save([self.take_pending_write()])
@@ -327,7 +369,10 @@ class Task:
     def set_device(self, device: str) -> None:
         """Move the task to another torch device.
 
-        Across device types it resumes, but not bit for bit.
+        On another type of device the task resumes, but not bit for bit.
+
+        Raises:
+            ValueError: torch or this machine lacks the device.
         """
         _ = self.identity
         named, state = device_of(device, str(self)), self._learner_state()
@@ -339,24 +384,25 @@ class Task:
         return self.learner(self.env, [self.seed], [self.identity.hyperparameters], self.device, self.env_processes)
 
     def _learner_state(self) -> Tree | None:
-        """Return the state for a learner, None for a fresh one."""
+        """Return the state for a learner; None for a fresh task."""
         if self.ref is not None:
             return self.ref.learner.member_state(self.ref.member)
         if self.stored.state is None and self.identity.start is not None:
             raise NotInitialized(
-                f"{self} starts from the state {self.identity.start[:12]} of another task, which it has not got; "
-                "load_state_dict(state, perturb=True) brings it, or warm_start=... if it is a policy"
+                f"{self} starts from the state {self.identity.start[:12]} of another task, which is missing; "
+                "pass it to load_state_dict(state, perturb=True), or give warm_start=... if it is a policy"
             )
         if self.stored.state is None and self.identity.hyperparameters.get("demonstrated_steps"):
-            raise NotInitialized(
-                f"{self} learns from demonstrations, which it has not got; give demonstrations=FILE when it is made"
-            )
+            raise NotInitialized(f"{self} learns from demonstrations, but has none; create it with demonstrations=FILE")
         return self.stored.state
 
     def member_ref(self) -> MemberRef:
-        """Return the learner and the member that hold the state.
+        """Return the learner and member index that hold the state.
 
-        The learner is built if there is none; BadResume refuses the half-changed state of a bad task.
+        The learner is built if there is none.
+
+        Raises:
+            BadResume: the task broke earlier, so its state may be half-changed.
         """
         with BadResumeGuard(self):
             pass
@@ -366,7 +412,7 @@ class Task:
         return self.ref
 
     def live_state(self) -> Tree:
-        """Return the state with views of live data in it, see `checkpoint.chunks`."""
+        """Return the state, with views of live data in it, see `checkpoint.chunks`."""
         learner, member = self.member_ref()
         return {
             "format": STATE_FORMAT,
@@ -376,17 +422,21 @@ class Task:
         }
 
     def state_dict(self, destination: Tree | None = None, prefix: str = "", keep_vars: bool = False) -> Tree:
-        """Return everything that the future depends on, as a tree of copies.
+        """Return a copy of the complete state: everything the future depends on.
 
-        Its leaves are tensors and JSON values, see `checkpoint.state`. The arguments are those of
+        The state is a tree whose leaves are tensors and JSON values, see `checkpoint.state`. The signature is that of
         `torch.nn.Module.state_dict`.
 
         Args:
-            destination: receives the state's parts, and is returned; None: a new dict.
-            prefix: is put before their names.
-            keep_vars: changes nothing, as copies have no gradients to keep.
+            destination: dict that receives the parts and is returned; None for a new one.
+            prefix: prefix of the parts' names.
+            keep_vars: ignored, since copies carry no gradients.
+
+        Raises:
+            NotInitialized: `init` was not called yet.
+            BadResume: the task broke earlier.
         """
-        _ = self.identity  # outside of the guard: asking too early breaks nothing
+        _ = self.identity  # outside the guard: a call before `init` must not mark the task as bad
         with BadResumeGuard(self):
             state = materialized(self.live_state())
         destination = {} if destination is None else destination
@@ -394,17 +444,21 @@ class Task:
         return destination
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, perturb: bool = False) -> None:
-        """Load a state, or change nothing if it does not fit.
+        """Load a state; if it does not fit, change nothing.
 
-        The argument is left alone.
-
-        StateMismatch refuses a state of another algorithm, version, environment, structure or format.
+        The argument is not modified.
 
         Args:
-            state: as `state_dict` returns it.
-            strict: whether a state with more than is needed is refused too.
-            perturb: allows other hyperparameters and another seed: the task then gets an identity, and a uid, that
+            state: state as `state_dict` returns it.
+            strict: whether to refuse a state with unknown parts; False drops them.
+            perturb: allow other hyperparameters and another seed. The task then becomes a branch, with a new uid that
                 names the state it started from.
+
+        Raises:
+            StateMismatch: the state has another algorithm, version, environment, structure or format; or, without
+                `perturb`, other hyperparameters or another seed.
+            NotInitialized: `init` was not called yet.
+            BadResume: the task broke earlier.
         """
         identity = self.identity
         with BadResumeGuard(self):
@@ -421,9 +475,9 @@ class Task:
         self.stored.truncate(self.epochs)
 
     def branch_from(self, state: Mapping[str, Any]) -> None:
-        """Take the identity of "these hyperparameters, from that state on".
+        """Make the task a branch: these hyperparameters, starting from that state.
 
-        Nothing changes if the task has it already.
+        Nothing changes if the task already starts from it.
         """
         start = pack(state).digest
         if start != self.identity.start:
@@ -440,21 +494,22 @@ class Task:
 
     @property
     def digest(self) -> str:
-        """Sha256 over the canonical form of the whole state."""
+        """Sha256 of the complete state; equal digests mean equal bits."""
         return pack(self.state_dict()).digest
 
     def beginning(self) -> Tree:
-        """Return the policy and demonstrations that a fresh task began with."""
+        """Return the policy and demonstrations that a fresh task started with."""
         (learner, member), names = self.member_ref(), [] if self.load_report is None else self.load_report.loaded
         views = {**learner.policy_views(member), **learner.demonstration_views(member)}
         return policy_tree({name: views[name].detach().to("cpu", copy=True) for name in names})
 
     def best(self) -> Self:
-        """Return a copy of the task at its best kept checkpoint.
+        """Return a copy of the task, without storage, at its best checkpoint.
 
-        The copy has no storage.
+        The best checkpoint has the highest return, or the best value of the metric that `snapshots` names.
 
-        The best has the highest return, or whichever metric `snapshots` name; TaskError if no kept one has it.
+        Raises:
+            TaskError: no kept checkpoint has that metric.
         """
         saved = self.stored.best(self.uid, str(self))
         best = type(self)(self.env, seed=self.seed, device=str(self.device))
@@ -462,7 +517,7 @@ class Task:
         best._load(saved)
         return best
 
-    # --- looking ---
+    # --- inspecting and acting ---
 
     @property
     def epochs(self) -> int:
@@ -476,12 +531,12 @@ class Task:
 
     @property
     def objective(self) -> str:
-        """The name of what `evaluate` returns."""
+        """Name of the quantity that `evaluate` returns."""
         return self.learner.objective
 
     @property
     def work(self) -> int:
-        """Work done so far, in units of the learner."""
+        """Work done so far, in the learner's unit."""
         return self._counter(self.learner.unit)
 
     def _counter(self, name: str) -> int:
@@ -501,9 +556,12 @@ class Task:
 
     @property
     def recent_returns(self) -> list[float]:
-        """Returns of the last `stats_window_size` episodes, the oldest first.
+        """Training returns of the last `stats_window_size` episodes, oldest first.
 
-        They are those of training; of SVPG those of one particle after another.
+        For SVPG, the particles' returns follow one another.
+
+        Raises:
+            ValueError: `stats_window_size` is None.
         """
         learner, member = self.member_ref()
         acting: Any = getattr(learner, "particles", None) or learner
@@ -527,9 +585,9 @@ class Task:
 
     @property
     def inexact(self) -> list[str]:
-        """Versions or hardware that changed since the checkpoint.
+        """Changes of versions or hardware since the checkpoint was written.
 
-        Last bits may differ from there on.
+        From there on, the last bits may differ.
         """
         return self.stored.inexact
 
@@ -540,16 +598,22 @@ class Task:
         env: EnvLike | None = None,
         seed: int | None = None,
     ) -> float:
-        """Return the mean undiscounted return of episodes on fixed seeds.
+        """Return the mean undiscounted return over evaluation episodes with fixed seeds.
 
-        No training uses these seeds, and no state changes.
+        Training never uses these seeds, and evaluation does not change the state. A task without episodes returns its
+        own objective.
 
         Args:
-            episodes: their number.
-            deterministic: greedy actions, or random ones as in training, with numbers that are the same each time.
-            env: another environment with the same spaces; a mapping without an id changes the task's own, such as
-                ``{"parameters": {"gravity": 5.0}}``.
-            seed: of other episodes.
+            episodes: number of episodes.
+            deterministic: greedy actions; False samples them as in training, with the same random numbers in every
+                call.
+            env: another environment with the same spaces. A mapping without an id changes the task's own environment,
+                such as ``{"parameters": {"gravity": 5.0}}``.
+            seed: seed of the episodes; None for the standard ones.
+
+        Raises:
+            ValueError: `episodes` is below 1, or the seed is invalid.
+            UnsupportedSpace: `env` has other spaces, or the task has no environment.
         """
         if not deterministic:
             return statistics.fmean(self.returns(episodes, deterministic, env, seed))
@@ -563,9 +627,9 @@ class Task:
         env: EnvLike | None = None,
         seed: int | None = None,
     ) -> list[float]:
-        """Return the return of each episode that `evaluate` averages.
+        """Return the return of each evaluation episode.
 
-        Of SVPG they are those of one particle after another. The arguments are those of `evaluate`.
+        The arguments are those of `evaluate`. For SVPG, the particles' episodes follow one another.
         """
         learner, member = self._evaluated(episodes)
         rows = evaluate_episodes(learner, episodes, deterministic, **self._elsewhere(env, seed))
@@ -579,9 +643,9 @@ class Task:
         env: EnvLike | None = None,
         seed: int | None = None,
     ) -> dict[str, list[float]]:
-        """Return the `return` of each episode, and each reported `info.NAME`.
+        """Return the `return` of each evaluation episode, and each reported `info.NAME`.
 
-        An entry of info is NaN of an episode that did not have it. The arguments are those of `evaluate`.
+        The arguments are those of `evaluate`. An info entry is NaN for episodes that did not report it.
         """
         learner, member = self._evaluated(episodes)
         measured = measure_episodes(learner, episodes, deterministic, **self._elsewhere(env, seed))
@@ -589,7 +653,7 @@ class Task:
         return {"return": measured.returns[member].tolist(), **info}
 
     def _elsewhere(self, env: EnvLike | None, seed: int | None) -> dict[str, Any]:
-        """Return the arguments for an evaluation elsewhere."""
+        """Return keyword arguments for evaluation with another environment or seed."""
         if seed is not None:
             seed = check_seed(str(self), seed)
         given = {"env": None if env is None else other_env(self.env, env, str(self)), "seed": seed}
@@ -602,7 +666,7 @@ class Task:
         env: EnvLike | None = None,
         seed: int | None = None,
     ) -> Demonstrations:
-        """Return observations and actions of evaluation episodes, as demonstrations.
+        """Record observations and actions of evaluation episodes as demonstrations.
 
         The arguments are those of `evaluate`.
         """
@@ -611,12 +675,16 @@ class Task:
     def film(
         self, path: str | Path, deterministic: bool = True, env: EnvLike | None = None, seed: int | None = None
     ) -> float:
-        """Write an evaluation episode as a video (.mp4), and return its return.
+        """Film one evaluation episode (.mp4), and return its return.
 
-        The arguments are those of `evaluate`.
+        Args:
+            path: file to write.
+            deterministic: see `evaluate`.
+            env: see `evaluate`.
+            seed: see `evaluate`.
 
         Raises:
-            NoVideo: the file cannot be written, a library is missing, or the environment cannot be drawn.
+            NoVideo: the file cannot be written, a library is missing, or the environment cannot be rendered.
         """
         acting(self.member_ref().learner)
         found = {"env": self.env, "seed": EVALUATION_SEED, **self._elsewhere(env, seed)}
@@ -624,9 +692,10 @@ class Task:
         return film(found["env"], found["seed"], predict, Path(path))
 
     def recorder(self) -> Recorder:
-        """Record what the policy observes and does in training from now on.
+        """Start recording the policy's observations and actions during training.
 
-        Its `demonstrations()` are all steps so far, for cloning, GAIL and `Replayed`. It records this task alone.
+        The recorder's `demonstrations()` returns all steps so far, for cloning, GAIL and `Replayed`. It records this
+        task only, not its cohort.
         """
         return Recorder(acting(self.member_ref().learner).envs)
 
@@ -638,36 +707,41 @@ class Task:
     def act(self, observation: Any) -> Any:
         """Return the greedy action for one observation.
 
-        Both are as the Gymnasium environment gives and takes them.
+        Observation and action have the form that the Gymnasium environment uses. A recurrent policy acts as at the
+        start of an episode; use `player` or `predict` to keep its memory.
         """
         return self.player()(observation)
 
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
     ) -> tuple[Any, Any]:
-        """Return actions and recurrent states, as Stable-Baselines3's `predict` does.
+        """Return actions and recurrent states, like `predict` in Stable-Baselines3.
 
         Args:
-            observation: one, or a batch with one more axis in front (in each part of a Dict or Tuple), as the
-                Gymnasium environment gives them; the actions are as it takes them, a batch of them for a batch.
-            state: the recurrent states (N, S) that the last call returned; None at the beginning of all episodes.
-            episode_start: (N,), where an episode begins, so that its state is reset.
-            deterministic: greedy actions, or random ones as in training, other ones at each call.
+            observation: one observation as the Gymnasium environment gives it, or a batch with one more leading axis
+                (in each part of a Dict or Tuple).
+            state: recurrent states (N, S) that the previous call returned; None at the start of all episodes.
+            episode_start: (N,), true where an episode starts, which resets that row's state.
+            deterministic: greedy actions; False samples them as in training, with new random numbers in every call.
 
         Returns:
-            The actions, and the recurrent states after them, None of a policy without a memory.
+            The actions as the environment takes them (a batch for a batch), and the next recurrent states, None for a
+                policy without a memory.
         """
         return self._predictor(self.member_ref())(observation, state, episode_start, deterministic)
 
     def value(self, observation: Any, state: Any = None) -> Any:
-        """Return v(s) of one observation, or of a batch (N,).
+        """Return v(s) for one observation, or (N,) for a batch.
 
-        It is the estimate of the critic; of DQN the largest q(s, a), of SAC the smaller q of its critics for the greedy
-        action. `normalize_reward` scales it as it scales rewards.
+        The value comes from the critic. DQN returns the largest q(s, a); SAC returns the smaller of its two critics'
+        values for the greedy action. With `normalize_reward`, values are in units of the scaled reward.
 
         Args:
-            observation: as of `predict`.
-            state: the recurrent states (N, S) before it, from `predict`; None at the beginnings of episodes.
+            observation: see `predict`.
+            state: recurrent states (N, S) before the observation, from `predict`; None at the start of episodes.
+
+        Raises:
+            UnsupportedSpace: the algorithm estimates no values here.
         """
         return self._predictor(self.member_ref()).value(observation, state)
 
@@ -677,16 +751,17 @@ class Task:
         return self._acting
 
     def player(self) -> Callable[[Any], Any]:
-        """Return a function that acts greedily through one episode.
+        """Return a function that plays one episode greedily: observation in, action out.
 
-        A recurrent policy remembers what it observed.
+        For a recurrent policy the function keeps the memory between calls, so use a new one for each episode.
         """
         return player(Predictor(*self.member_ref(), str(self)))
 
     def eval_loss(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the loss and its parts on a batch.
 
-        The batch is tensors (B, ...), in the form that the algorithm's `loss` takes.
+        Args:
+            batch: tensors (B, ...) by name, as the algorithm's `loss` takes them.
         """
         learner, member = self.member_ref()
         stacked = {name: x.unsqueeze(0).expand(learner.members, *x.shape) for name, x in batch.items()}
@@ -696,47 +771,47 @@ class Task:
 
     @property
     def model(self) -> dict[str, Tensor]:
-        """The networks' parameters by name; copies."""
+        """Parameters of the networks by name; copies."""
         learner, member = self.member_ref()
         return {name: view.detach().clone() for name, view in learner.network_views(member).items()}
 
     def parameters(self) -> list[Tensor]:
-        """Return the networks' parameters; copies."""
+        """Return copies of the networks' parameters."""
         return list(self.model.values())
 
     def policy(self) -> dict[str, Tensor]:
-        """Return `model` with the statistics of observations; copies, by name."""
+        """Return `model` plus the observation statistics, by name; copies."""
         learner, member = self.member_ref()
         return {name: view.detach().to("cpu", copy=True) for name, view in learner.policy_views(member).items()}
 
     def save_policy(self, path: str | os.PathLike[str]) -> Path:
-        """Write `policy` as safetensors: weights only, not resumable."""
+        """Write `policy` as safetensors: weights only, so training cannot resume from it."""
         return write_policy(path, self.policy(), self.about())
 
     def export_policy(self, path: str | os.PathLike[str], format: str | None = None, particle: int = 0) -> Path:
-        """Write the policy to a file, and return its path.
+        """Export the policy to a file, and return its path.
 
         Args:
-            path: of the file.
-            format: "safetensors", weights as of `save_policy`; or "torchscript" or "onnx", programs from observations
-                to greedy actions that run without Rekindle, see `deployment.exporting`; None: as the ending says,
-                .safetensors, .pt or .onnx.
-            particle: which of SVPG's acts; the weights are those of all.
+            path: file to write.
+            format: "safetensors" for the weights alone, as `save_policy` writes them; "torchscript" or "onnx" for a
+                program from observations to greedy actions that runs without Rekindle, see `deployment.exporting`. None
+                picks the format by the suffix: .safetensors, .pt or .onnx.
+            particle: index of the SVPG particle that the program runs; "safetensors" writes all of them.
         """
         form = format_of(path, format, str(self))
         if form == "safetensors":
             return self.save_policy(path)
         policy = self.policy()
-        alone = self.learner(self.env, [self.seed], [self.identity.hyperparameters])  # on the CPU, without the others
+        alone = self.learner(self.env, [self.seed], [self.identity.hyperparameters])  # on the CPU, outside any cohort
         alone.adopt(0, policy)
         return write_program(path, form, alone, particle, self.about())
 
     def about(self) -> dict[str, Any]:
-        """Return the notes that are written with a policy."""
+        """Return the metadata that is written with a policy."""
         return {"task": self.name, "env": self.env.id, "uid": self.uid, "epochs": self.epochs, "state": self.digest}
 
     def report(self) -> dict[str, Any]:
-        """Return what is known of the task, as JSON."""
+        """Return everything known about the task, as JSON."""
         return {
             "uid": self.uid,
             "task": self.name,
@@ -752,7 +827,7 @@ class Task:
         }
 
     def summary(self) -> str:
-        """Return a few lines for people."""
+        """Return a short summary for people."""
         lines = [
             f"{self}: {self.epochs} epochs, {self.work} {self.learner.unit.replace('_', ' ')}"
             + (", resumed" if self.resumed else "")

@@ -1,11 +1,11 @@
-"""Exactness suite, for the tests of any task to inherit.
+"""Exactness tests for any task to inherit.
 
     class TestMyTask(ExactnessSuite):
         task = MyTask
         env = "CartPole-v1"
         hyperparameters = {"num_steps": 32, "epoch_steps": 256}
 
-It needs no test framework; pytest finds the methods by their names. A class that overrides an attribute tests more.
+The suite needs no test framework; pytest finds the methods by name. Override the class attributes to test more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .envs import EnvSpec
 from .errors import StateMismatch
 from .task import Task
 
-# Continues what it is told to on each line of its input, in a fork of an interpreter that has trained nothing yet.
+# Each line of its input names a task to resume. It does so in a fork of itself, which has not trained anything yet.
 SERVER = """
 import json, os, sys
 from rekindle.tasks.testing import fit_what_was_left
@@ -62,12 +62,20 @@ for line in sys.stdin:
 
 @dataclass
 class Trained:
-    """States of one task at the ends of its first two epochs.
+    """States of one task at the end of its first two epochs.
 
-    The task itself is amid its third epoch.
+    The task itself is in the middle of its third epoch.
 
     Attributes:
-        first, last: its states after one epoch and after two, copied where they were taken and as they are now.
+        task: the task.
+        first: state after the first epoch.
+        first_kept: copy of `first`, made when `first` was taken; the two differ if training modified `first`.
+        last: state after the second epoch.
+        digest: digest of `last`.
+        metrics: metrics of the second epoch.
+        history: history of both epochs.
+        evaluation: return after the second epoch.
+        random_state_kept: whether training left the global random generators untouched.
     """
 
     task: Task
@@ -82,18 +90,19 @@ class Trained:
 
 
 class VariantSuite:
-    """The tests of resuming that every variant of an algorithm must pass.
+    """Tests that every variant of an algorithm must pass.
 
-    They share one training of each variant, so `make` must always make the same.
+    The tests of a variant share one training, so `make` must always create the same task.
 
     Attributes:
-        task, env, hyperparameters: what is tested; small, so that an epoch takes a fraction of a second. The env of a
-            task without an environment is None.
-        variants: further hyperparameters, each laid over `hyperparameters`, so that together they use the whole space.
-        inert: tuned hyperparameters that act on the first state only, or too rarely to be seen in an epoch. A test
-            fails for others that change nothing, and names them.
-        cohort_size: how many train together.
-        device: a torch device that all train on.
+        task: class under test.
+        env: its environment; None for a task without one.
+        hyperparameters: values that make an epoch take a fraction of a second.
+        variants: changes to `hyperparameters`, each tested on its own; together they should use the whole space.
+        inert: tuned hyperparameters that affect only the first state, or affect training too rarely to show within an
+            epoch. A test fails for any other one that changes nothing, and names it.
+        cohort_size: number of members that train together.
+        device: torch device of all training.
     """
 
     task: ClassVar[type[Task]]
@@ -105,14 +114,14 @@ class VariantSuite:
     device: ClassVar[str] = "cpu"
 
     def make(self, seed: int = 3, **changes: Any) -> Task:
-        """Return a task with these changes to the hyperparameters, dotted or nested."""
+        """Create the task, with changes to the hyperparameters, dotted or nested."""
         task = self.task(self.env, seed=seed, device=self.device)
         return task.init(**unflatten({**flatten(self.hyperparameters), **flatten(changes)}))
 
     def tuned(self, task: Task) -> dict[str, Any]:
-        """Return the hyperparameters of the task that a driver may change.
+        """Return the values that a driver may change while the task trains.
 
-        They are the searched numbers of the space.
+        These are the numbers that are searched and not structural.
         """
         space = task.learner.space_in(task.env)
         searched = {name for name, dimension in space.flat().items() if dimension.search}
@@ -123,7 +132,7 @@ class VariantSuite:
         }
 
     def trained(self, changes: Mapping[str, Any]) -> Trained:
-        """Return the uninterrupted training of this variant, made once."""
+        """Return the uninterrupted training of this variant, computed once."""
         key = type(self), json.dumps(flatten(changes), sort_keys=True)
         if key not in _TRAINED:
             for other in [other for other in _TRAINED if other[0] is not type(self)]:
@@ -136,12 +145,12 @@ class VariantSuite:
             task.fit(2)
             metrics, history, evaluation = task.metrics, list(task.history), task.evaluate(3)
             last, digest, same = task.state_dict(), task.digest, before == _global_random_state()
-            task.member_ref().learner.run_epoch(stop=lambda: True)  # within an epoch, where more is in flight
+            task.member_ref().learner.run_epoch(stop=lambda: True)  # in the middle of an epoch, more state is in use
             _TRAINED[key] = Trained(task, first, first_kept, last, digest, metrics, history, evaluation, same)
         return _TRAINED[key]
 
     def loaded(self, state: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Task:
-        """Return this variant with a state."""
+        """Return a task of this variant that has loaded a state."""
         task = self.make(**(changes or self.variants[0]))
         task.load_state_dict(state)
         return task
@@ -153,8 +162,8 @@ class VariantSuite:
             third = self.loaded(again, changes)
             third.fit(2)
             assert difference(third.state_dict(), whole.last) == []
-            assert difference(whole.first, whole.first_kept) == [], "a state is a copy, which training leaves alone"
-            assert difference(again, whole.first_kept) == [], "so does the training of what was loaded from it"
+            assert difference(whole.first, whole.first_kept) == [], "a state is a copy, which training must not modify"
+            assert difference(again, whole.first_kept) == [], "training after loading must not modify the loaded state"
             assert third.metrics == whole.metrics
             assert third.evaluate(3) == whole.evaluation
 
@@ -173,7 +182,7 @@ class VariantSuite:
             whole = self.trained(changes)
             task = self.loaded(whole.first, changes)
             tuned = self.tuned(task)
-            names = [name for name in tuned if name not in matter | self.inert] or [*tuned][:1]  # company in any case
+            names = [name for name in tuned if name not in matter | self.inert] or [*tuned][:1]  # never train alone
             others: dict[str, Task] = {}
             for name in names:
                 others[name] = self.make(**{**flatten(changes), name: other_value(task, name, tuned[name])})
@@ -199,7 +208,7 @@ class VariantSuite:
                 self.make(10 + member, **self._apart(whole.task, member, changes)) for member in range(self.cohort_size)
             ]
             together[place] = task = self.make(**changes)
-            Cohort(together).fit(1)  # the next epoch is that of another cohort, in the test above
+            Cohort(together).fit(1)  # the test above covers a cohort that trains from a loaded state
             assert difference(task.state_dict(), whole.first) == []
             assert task.history == whole.history[:1]
 
@@ -211,10 +220,10 @@ class VariantSuite:
 
 
 class ExactnessSuite(VariantSuite):
-    """All exactness tests; a test class of each task inherits it once.
+    """All exactness tests; inherit it once for each task.
 
     Attributes:
-        path: folders that a new process needs to import the task and the environment.
+        path: folders to add to `sys.path` in a new process, so that it can import the task and the environment.
     """
 
     path: ClassVar[Sequence[str]] = ()
@@ -278,22 +287,25 @@ class ExactnessSuite(VariantSuite):
             assert task.digest == digest
 
 
-_TRAINED: dict[tuple[type, str], Trained] = {}  # of one suite at a time
+_TRAINED: dict[tuple[type, str], Trained] = {}  # cache; it holds the variants of one suite at a time
 
 
 @cache
 def _server() -> subprocess.Popen[str]:
-    """Start the interpreter whose forks continue tasks of other processes."""
+    """Start the interpreter whose forks resume tasks from their files.
+
+    Forking it is much faster than a new interpreter that imports torch.
+    """
     command = [sys.executable, "-c", SERVER]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    atexit.register(server.communicate)  # the end of its input is its own
+    atexit.register(server.communicate)  # closes its input, at which it ends
     return server
 
 
 def fit_what_was_left(
     folder: str, module: str, name: str, env: str, seed: str, values: str, epochs: str, device: str
 ) -> None:
-    """Continue a task from its files, and write its digest there."""
+    """Resume a task from its files, train it, and write its digest."""
 
     def read(file: str) -> bytes:
         return (Path(folder) / file).read_bytes()
@@ -311,23 +323,23 @@ def _global_random_state() -> tuple[Any, ...]:
 
 
 def other_value(task: Task, name: str, value: float) -> float:
-    """Return the value in a range that is furthest from this one."""
+    """Return the end of a range that is furthest from a value."""
     return max((value_at(task, name, u) for u in (0.001, 0.999)), key=lambda end: abs(end - value))
 
 
 def value_at(task: Task, name: str, u: float) -> float:
-    """Return the value at a fraction of a hyperparameter's range."""
+    """Return the value at a quantile of a hyperparameter's prior."""
     dimension = task.learner.space_in(task.env).flat()[name]
     dimension = dimension.dimension if isinstance(dimension, Maybe) else dimension
     return dimension.at(u)  # type: ignore[return-value]
 
 
 def forgotten_state(trained: BaseLearner, fresh: BaseLearner, state: Mapping[str, Any]) -> list[str]:
-    """Return the names of what a loaded learner lacks.
+    """Return the paths of attributes that loading a state does not restore.
 
-    Everything in a trained learner is compared with a fresh one that loaded its state.
+    Every attribute of a trained learner is compared with that of a fresh learner that loaded its state.
 
-    The environments are left to their own tests, since one state has many forms in a simulator. An object may list in
+    Environments are left to their own tests, since a simulator can hold one state in many forms. An object may list in
     `scratch` the attributes that it overwrites before it reads them.
     """
     fresh.load_member(0, state)
@@ -336,7 +348,7 @@ def forgotten_state(trained: BaseLearner, fresh: BaseLearner, state: Mapping[str
 
 
 def _differences(a: Any, b: Any, visited: set[int], path: str = "") -> Iterator[str]:
-    """Return the paths at which two object graphs hold other data.
+    """Yield the paths at which two object graphs hold different data.
 
     Functions and other libraries' objects are skipped.
     """
@@ -365,7 +377,7 @@ def _differences(a: Any, b: Any, visited: set[int], path: str = "") -> Iterator[
 
 
 def _contents(x: Any) -> dict[str, Any]:
-    """Return the items of a container, or an object's attributes, by name."""
+    """Return a container's items or an object's attributes, by name."""
     if isinstance(x, Mapping):
         return {str(name): value for name, value in x.items()}
     if isinstance(x, list | tuple):

@@ -1,9 +1,9 @@
-"""Warm starts: tasks whose networks begin with given weights.
+"""Warm starts: tasks whose networks start from given weights.
 
-A policy is the networks' parameters by name, with the statistics that scale their observations, if there are some.
-Target networks become copies; optimizers, counters, entropy coefficients, replay buffers, other statistics and
-environments begin fresh. The loaded policy is a separate tree, whose digest is part of the task's identity and which
-is the first checkpoint of the task, so that training is as exact as from any other start.
+A policy is the networks' parameters by name, plus the statistics that scale observations, if any. Target networks
+become copies of the loaded ones. Everything else starts fresh: optimizers, counters, entropy coefficients, replay
+buffers, other statistics and environments. The policy's digest is part of the task's identity, and the policy is its
+first checkpoint, so training from it is as reproducible as from scratch.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from .registry import task_of
 from .signals.demonstrations import Demonstrations
 
 POLICY_FORMAT = 1
-PARTIAL = "take what fits with WarmStart(source, partial=True), or --partial"
+PARTIAL = "load only the parts that fit with WarmStart(source, partial=True), or --partial"
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """The policy that a task begins with.
+    """The policy that a task starts from.
 
     Attributes:
         source: another task; its `state_dict()`, `policy()` or `parameters()`; a stored checkpoint, `store.load(uid)`;
-            the vector of all networks' parameters in their order; or a file with one of those, .npz, .npy or
-            .safetensors, or .zip of Stable-Baselines3, see `checkpoint.sb3_files`.
+            a vector of all networks' parameters in their order; or a file with one of these: .npz, .npy, .safetensors,
+            or a .zip of Stable-Baselines3, see `checkpoint.sb3_files`.
         partial: load the parts that fit, instead of refusing a policy that does not fit as a whole.
-        name: of the source, for people; it is recorded, and no part of the identity.
+        name: name of the source, recorded for people; it is not part of the identity.
     """
 
     source: Any
@@ -48,13 +48,13 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """Names of a policy's parts, by what became of them.
+    """Names of a policy's parts, grouped by what happened to them.
 
     Attributes:
-        loaded: in the task now.
+        loaded: loaded into the task.
         mismatched: in both with different shapes, as "name: (3, 4), not (5, 4)".
         unexpected: in the source only.
-        missing: in the task only, where they begin fresh.
+        missing: in the task only; these start fresh.
     """
 
     loaded: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class LoadReport:
     missing: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, list[str]]:
-        """Return the same, for an event."""
+        """Return the report as JSON, for an event."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -72,20 +72,20 @@ class LoadReport:
 
 
 def policy_tree(policy: Mapping[str, Tensor]) -> Tree:
-    """Return the tree that is packed, stored and named by its digest."""
+    """Return the tree in which a policy is packed and stored."""
     return {"format": POLICY_FORMAT, "policy": {name: tensor.to("cpu") for name, tensor in policy.items()}}
 
 
 def is_policy(tree: Mapping[str, Any]) -> bool:
-    """Return whether a stored tree is a policy, and no state."""
+    """Return whether a stored tree is a policy rather than a state."""
     return tree.keys() == {"format", "policy"}
 
 
 def policy_in(tree: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the policy of such a tree.
+    """Return the policy in a tree for which `is_policy` is true.
 
     Raises:
-        StateMismatch: it is of another format.
+        StateMismatch: its format is unknown.
     """
     if tree["format"] != POLICY_FORMAT or not isinstance(tree["policy"], Mapping):
         raise StateMismatch(
@@ -98,7 +98,7 @@ def policy_in(tree: Mapping[str, Any]) -> dict[str, Tensor]:
 def match_beginning(
     learner: BaseLearner, start: WarmStart | None, demonstrations: Demonstrations | None, where: str
 ) -> tuple[dict[str, Tensor], LoadReport]:
-    """Return the beginning of a new single member, and a report."""
+    """Return the tensors that a new member starts from, and a report."""
     parts: dict[str, Tensor] = {}
     report = LoadReport()
     if start is not None:
@@ -116,13 +116,13 @@ def match_policy(
     """Return the parts of a source that fit, and a report.
 
     Args:
-        start: the source.
-        policy: the new task's own, by name.
-        networks: the names of those that make up a vector, in order.
-        where: names the task in errors.
+        start: the warm start.
+        policy: the new task's own policy, by name.
+        networks: names of the parameters that make up a vector, in order.
+        where: name of the task in error messages.
 
     Raises:
-        StateMismatch: something does not fit, unless it may be partial; or nothing fits.
+        StateMismatch: nothing fits; or something does not fit and `start` is not partial.
     """
     source = parts_of(start.source, {name: policy[name] for name in networks}, where)
     loaded, mismatched = {}, []
@@ -135,10 +135,12 @@ def match_policy(
     names = set(source)
     report = LoadReport(list(loaded), mismatched, sorted(names - policy.keys()), [n for n in policy if n not in names])
     if not loaded:
-        raise StateMismatch(f"{where}: a warm start takes something over, but nothing fits: {_misfits(report)}")
+        raise StateMismatch(
+            f"{where}: a warm start must have parts of the task's policy, but nothing fits: {_misfits(report)}"
+        )
     if not start.partial and _misfits(report):
         raise StateMismatch(
-            f"{where}: a warm start takes a whole policy over, but {_misfits(report)}; give the task the "
+            f"{where}: the warm start's policy must fit as a whole, but {_misfits(report)}; give the task the "
             f"hyperparameters of the source's networks, or {PARTIAL}"
         )
     return loaded, report
@@ -184,19 +186,22 @@ def parts_of(source: Any, networks: Mapping[str, Tensor], where: str) -> Any:
 
 
 def split_vector(vector: Tensor, networks: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
-    """Return the parameters that lie in a vector, by name."""
+    """Split a vector into the networks' parameters, by name."""
     sizes = [tensor.numel() for tensor in networks.values()]
     if vector.shape != (sum(sizes),):
         raise StateMismatch(
-            f"{where}: a parameter vector must have the shape ({sum(sizes)},), as the networks have so "
-            f"many numbers, but got {tuple(vector.shape)}"
+            f"{where}: a parameter vector must have the shape ({sum(sizes)},), one number for each parameter of the "
+            f"networks, but got {tuple(vector.shape)}"
         )
     parts = vector.split(sizes)
     return {name: part.view(own.shape) for (name, own), part in zip(networks.items(), parts, strict=True)}
 
 
 def as_tensor(value: Any, name: str, where: str) -> Tensor:
-    """Return numbers as a tensor; StateMismatch unless they are finite floating-point ones."""
+    """Return an array as a tensor, or raise StateMismatch.
+
+    Only finite floating-point numbers are accepted.
+    """
     try:
         tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     except (TypeError, ValueError) as error:

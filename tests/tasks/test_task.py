@@ -86,7 +86,7 @@ def test_a_task_made_again_takes_the_place_of_an_idle_one(store: Store) -> None:
     first.fit(1)
     second = make(storage=store)  # a notebook's cell that is run twice
     assert second.epochs == 1
-    with pytest.raises(TaskError, match=r"made again in this process.*use that one"):
+    with pytest.raises(TaskError, match=r"created again in this process.*use that one"):
         first.fit(2)
     assert first.bad is None
     second.fit(2)
@@ -302,8 +302,11 @@ def test_a_url_is_no_storage_of_a_task() -> None:
             "ppo: device must be one that torch knows, such as 'cpu', 'cuda' or 'cuda:1', or 'auto', but got 'gpu'",
         ),
         (None, "ppo: device must be one that torch knows, .* but got None"),
-        ("mps", "ppo: device 'mps' is not here, torch finds no Apple GPU on this machine; take 'cpu'"),
-        ("cuda:99", "ppo: device 'cuda:99' is not here, torch sees [0-9]+ CUDA devices on this machine; take 'cpu'"),
+        ("mps", "ppo: device 'mps' is not available, torch finds no Apple GPU on this machine; use 'cpu'"),
+        (
+            "cuda:99",
+            "ppo: device 'cuda:99' is not available, torch sees [0-9]+ CUDA devices on this machine; use 'cpu'",
+        ),
     ],
 )
 def test_a_device_that_is_not_here_is_refused_before_any_training(device: Any, message: str) -> None:
@@ -895,7 +898,7 @@ def test_a_task_that_let_go_of_its_storage_is_not_trained_further(store: Store) 
     task.finish()
     digest = task.digest
     task.fit(1)  # done already
-    with pytest.raises(TaskError, match=r"let go of its storage.*Build a new task"):
+    with pytest.raises(TaskError, match=r"has released its lease.*Build a new task"):
         task.fit(2)
     assert task.digest == digest
 

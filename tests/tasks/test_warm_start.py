@@ -321,7 +321,7 @@ print(task.resumed, task.digest)
 
 def test_a_start_that_nobody_brings_is_asked_for(source: PPO) -> None:
     task = PPO("CartPole-v1", seed=1).init(start=make(source).identity.start, **SMALL)
-    with pytest.raises(NotInitialized, match=r"which it has not got; .* or warm_start=\.\.\. if it is a policy"):
+    with pytest.raises(NotInitialized, match=r"which is missing; .* or give warm_start=\.\.\. if it is a policy"):
         task.fit(1)
 
 
@@ -400,7 +400,7 @@ def test_no_file_can_run_code(tmp_path: Path) -> None:
 
 def test_a_wider_network_is_refused_and_a_clean_try_follows(source: PPO) -> None:
     task = PPO("CartPole-v1", seed=1, warm_start=source)
-    with pytest.raises(StateMismatch, match=r"give the task the hyperparameters of the source's networks, or take"):
+    with pytest.raises(StateMismatch, match=r"give the task the hyperparameters of the source's networks, or load"):
         task.init(**{**SMALL, "model": {"width": 32, "layers": 1}})
     assert (task.uid, task.hyperparameters, task.ref) == ("", None, None)
     assert task.init(**SMALL).uid == make(source).uid

@@ -98,7 +98,7 @@ def test_checkpoints_without_replay_memories_are_for_single_tasks(cli: Cli, tmp_
     uid = result_of(cli, *train, 1)["uid"]
     status, _, errors = cli(*train, "2")
     assert status == 0
-    assert "not bit-exact from here on: the replay memory, which the checkpoint leaves out" in " ".join(errors.split())
+    assert "not bit-exact from here on: the replay buffer, which the checkpoint leaves out" in " ".join(errors.split())
     status, _, errors = cli("replay", uid, *where[:2])
     assert status == 2
     assert "leave the replay memory out" in errors

@@ -275,7 +275,7 @@ def test_a_branch_without_its_state_does_not_train(store: Store) -> None:
     state = parent.state_dict()
     values = unflatten({**TINY, "optimizer.lr": 5e-3})
     child = load("ppo")("CartPole-v1").init(start=parent.digest, **values)
-    with pytest.raises(NotInitialized, match="which it has not got"):
+    with pytest.raises(NotInitialized, match="of another task, which is missing"):
         child.fit(3)
     child = load("ppo")("CartPole-v1").init(start=parent.digest, **values)
     uid = child.uid

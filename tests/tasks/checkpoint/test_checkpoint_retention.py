@@ -218,7 +218,7 @@ def test_a_checkpoint_without_its_replay_memory_fills_it_again_and_says_so(
     assert not {"replay", "priorities", "sequences"} & unpack(saved.manifest, saved.fetch)["learner"].keys()
     task.finish()
     resumed = made(store, "no-replay")
-    assert "the replay memory, which the checkpoint leaves out, is filled again" in resumed.inexact
+    assert "the replay buffer, which the checkpoint leaves out, is filled again" in resumed.inexact
     assert resumed.evaluate(2) == whole.evaluate(2)
     updates, steps = task.metrics["updates"], task.env_steps
     state = resumed.state_dict()
@@ -231,7 +231,7 @@ def test_a_checkpoint_without_its_replay_memory_fills_it_again_and_says_so(
     assert again.digest == resumed.digest  # from there on all is exact
     learner = resumed.learner(resumed.env, [0, 1], [resumed.hyperparameters] * 2)
     learner.load_member(0, state["learner"])
-    with pytest.raises(StateMismatch, match="have all their replay memories stored, or none"):
+    with pytest.raises(StateMismatch, match="must agree on whether their checkpoints have replay buffers"):
         learner.load_member(1, {k: part for k, part in state["learner"].items() if k not in resumed.learner.refillable})
 
 

@@ -194,7 +194,7 @@ def test_a_stored_task_carries_on_without_its_file_and_with_another_it_is_anothe
 
 
 def test_a_task_without_what_it_learns_from_cannot_train() -> None:
-    with pytest.raises(NotInitialized, match="learns from demonstrations, which it has not got; give demonstrations"):
+    with pytest.raises(NotInitialized, match="learns from demonstrations, but has none; create it with"):
         make(demonstrated_steps=30).fit(1)
     with pytest.raises(BadDemonstrations, match=r"of shape \(7, 4\), but those given .* \(30, 4\)"):
         make(shown(), demonstrated_steps=7)
