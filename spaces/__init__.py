@@ -1,7 +1,7 @@
 """The search-space language: ranges, priors and defaults of hyperparameters.
 
-Dimensions, conditions, texts of priors and validation of values belong here. Drivers are known in `drivers` alone, and
-torch nowhere.
+This package has dimensions, conditions, the text form of priors, and the validation of values. Only `drivers` knows
+Optuna and Orion, and nothing here imports torch.
 """
 
 from .custom_priors import with_priors as with_priors

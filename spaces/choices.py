@@ -19,14 +19,14 @@ from .values import Value, canonical, identity
 
 CALL = re.compile(r"(?P<name>\w[\w.-]*(:[A-Za-z_][\w.]*)?)(?P<arguments>\(.*\))?", re.DOTALL)
 
-CLASS = "package.module:Class"  # names a class of a user's own
+CLASS = "package.module:Class"  # how a user names a class of their own
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Dimension):
-    """One of some values.
+    """One of a list of values.
 
-    1, True and '1' differ, but 3.0 counts as 3 where only 3 is a choice.
+    Matching is by type: 1, True and '1' are different values. But 3.0 is accepted as 3 if only 3 is a choice.
     """
 
     values: Sequence[Value]
@@ -50,7 +50,7 @@ class Choice(Dimension):
         """Return the index of `value` among the values.
 
         Raises:
-            OutOfRange: it is not among them.
+            OutOfRange: it is not one of them.
         """
         plain = canonical(value, name)
         for candidate in (plain, _other_kind_of_number(plain)):
@@ -60,10 +60,7 @@ class Choice(Dimension):
         raise self._refusal(OutOfRange, value, name)
 
     def after(self, steps: int) -> Value:
-        """Return the value a number of steps after the first.
-
-        A list is copied.
-        """
+        """Return the value with this index; a list is copied."""
         return canonical(self.values[steps], "value")
 
     def at(self, u: float) -> Value:
@@ -76,9 +73,9 @@ class Choice(Dimension):
 
 @dataclass(frozen=True, kw_only=True)
 class Ordinal(Choice):
-    """One of some values whose order matters.
+    """One of a list of values whose order matters.
 
-    `accept` is a range of further numbers that a user may choose.
+    `accept` is a wider range of numbers that a user may choose from.
     """
 
     accept: Bounds | None = None
@@ -107,13 +104,13 @@ class Ordinal(Choice):
         assert self.accept is not None
         low, high = self.accept
         if all(isinstance(value, int) for value in self.values):
-            return Integer(low=low, high=high)  # type: ignore[arg-type]  # and refuses fractions
+            return Integer(low=low, high=high)  # type: ignore[arg-type]  # refuses fractions as bounds, too
         return Real(low=low, high=high)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Categorical(Choice):
-    """One of some values without order, equally likely unless weighted."""
+    """One of a list of unordered values, equally likely unless weighted."""
 
     weights: Sequence[float] | None = None
 
@@ -139,8 +136,8 @@ class Categorical(Choice):
 class Entry(Categorical):
     """One of some names, or a class from elsewhere.
 
-    The latter is "package.module:Class" or an entry point of `group`. It takes arguments by name, all of JSON:
-    "package.module:Class(heads=2)". Equal calls are one value.
+    Such a class is "package.module:Class", or the name of an entry point in `group`. Arguments are given by name as
+    JSON values: "package.module:Class(heads=2)". Calls that differ only in spelling are one value.
     """
 
     group: str
@@ -161,9 +158,10 @@ class Entry(Categorical):
 
 
 def offers(group: str) -> EntryPoints:
-    """Return what packages on `sys.path` offer in a group of entry points.
+    """Return the entry points that installed packages offer in a group.
 
-    Finding it reads a file of every installed package, so that is done again only where packages came or went.
+    Looking them up reads a file of every installed package. They are therefore cached until a folder on `sys.path`
+    changes.
     """
     return _offers(group, tuple((place, _changed(place)) for place in sys.path))
 
@@ -174,7 +172,7 @@ def _offers(group: str, places: tuple[tuple[str, int], ...]) -> EntryPoints:
 
 
 def _changed(place: str) -> int:
-    """Return when a folder changed last, in nanoseconds; 0 without one."""
+    """Return a folder's last change, in nanoseconds; 0 without a folder."""
     try:
         return os.stat(place or ".").st_mtime_ns
     except OSError:
@@ -182,7 +180,7 @@ def _changed(place: str) -> int:
 
 
 class Call(NamedTuple):
-    """A class by name, with arguments."""
+    """A class name with arguments."""
 
     name: str
     arguments: dict[str, Value]
@@ -193,7 +191,7 @@ class Call(NamedTuple):
 
 
 def read_call(text: str) -> Call | None:
-    """Return what "name(argument=1)" means, None if it means nothing."""
+    """Parse "name(argument=1)"; return None if the text is not of this form."""
     match = CALL.fullmatch(text.strip())
     if match is None:
         return None
@@ -209,7 +207,7 @@ def read_call(text: str) -> Call | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed(Choice):
-    """One value, which is not searched."""
+    """A single value, which is not searched."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Conditions of dimensions: names in `when`, looked up from their place."""
+"""Conditions of dimensions: resolving the names in `when`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .values import Value, identity
 
 
 class Condition(NamedTuple):
-    """A law that the value under `path` is one of `values`.
+    """A condition: the value at `path` must be one of `values`.
 
-    `key` is its name in `when`.
+    `key` is the name by which `when` refers to it.
     """
 
     key: str
@@ -22,14 +22,14 @@ class Condition(NamedTuple):
     values: tuple[Value, ...]
 
     def holds(self, flat: Mapping[str, Value]) -> bool:
-        """Return whether the condition holds among these values.
+        """Return whether the condition holds for these values.
 
-        It does not hold where its dimension is absent.
+        It does not hold if the value is absent.
         """
         return self.path in flat and identity(flat[self.path]) in map(identity, self.values)
 
     def is_open(self, left: Mapping[str, Dimension]) -> bool:
-        """Return whether the condition depends on dimensions that are left open."""
+        """Return whether the condition still depends on dimensions that are left open."""
         dimension = left.get(self.path)
         if isinstance(dimension, Fixed):
             return self.holds({self.path: dimension.value})
@@ -40,34 +40,34 @@ class Condition(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One dimension of a space: its dotted name and its conditions."""
+    """A dimension of a space, with its dotted name and conditions."""
 
     path: str
     dimension: Dimension
     conditions: tuple[Condition, ...]
 
     def applies(self, flat: Mapping[str, Value]) -> bool:
-        """Return whether the dimension exists beside the values decided so far."""
+        """Return whether the dimension applies, given the values decided so far."""
         return all(condition.holds(flat) for condition in self.conditions)
 
     def refusal(self) -> UnknownParameter:
-        """Return the error for a value where the dimension does not exist."""
+        """Return the error for a value where the dimension does not apply."""
         return UnknownParameter(
             f"{self.path} applies only when {' and '.join(map(str, self.conditions))}; leave it out"
         )
 
 
 class Unresolved(SpaceError):
-    """A condition that names nothing in this space.
+    """A condition whose name is not in this space.
 
-    It may name something in a space around it.
+    It may be in an enclosing space.
     """
 
 
 def rows(flat: Mapping[str, Dimension]) -> Iterator[Row]:
-    """Return the dimensions with their conditions, in order.
+    """Yield the dimensions with their conditions, in order.
 
-    The dimension that a condition names comes before it.
+    A dimension that a condition names comes before the dimension that has the condition.
 
     Raises:
         SpaceError: a condition names a later dimension, or a value that the dimension cannot have.
@@ -81,7 +81,7 @@ def rows(flat: Mapping[str, Dimension]) -> Iterator[Row]:
             if target not in above:
                 raise SpaceError(f"{path} depends on {target}, which must be declared above it")
             one = above[target]
-            # a dimension fixed afterwards can no longer have every value that was named: those just never hold
+            # a dimension that was fixed later may no longer allow every value named here; those conditions never hold
             checked = values if isinstance(one, Fixed) else tuple(one.check(v, f"{path}: when {key}") for v in values)
             conditions.append(Condition(key, target, checked))
         above[path] = dimension
@@ -91,7 +91,7 @@ def rows(flat: Mapping[str, Dimension]) -> Iterator[Row]:
 def _look_up(key: str, path: str, flat: Mapping[str, Dimension]) -> str:
     """Return the dotted name that `key` means to the dimension at `path`.
 
-    It is looked up beside the dimension first, then further out.
+    The innermost group is searched first, then each enclosing one.
     """
     groups = path.split(".")[:-1]
     for depth in range(len(groups), -1, -1):

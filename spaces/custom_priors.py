@@ -1,4 +1,4 @@
-"""Users' own priors for some hyperparameters of a space."""
+"""User-defined priors for hyperparameters of a space."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from .ranges import Curve, Fidelity, Integer, Range, Sizes
 from .space import Space
 from .values import REQUIRED, Value
 
-INSIDE = 0.318  # a quantile at which a number is no integer by chance
+INSIDE = 0.318  # a quantile at which a real prior hardly ever gives an integer, so integer dimensions refuse it
 
 
 def with_priors(space: Space, priors: Mapping[str, str]) -> Space:
-    """Return the space in which these hyperparameters have these priors.
+    """Return the space with these priors for some of its hyperparameters.
 
-    Names are dotted, and priors are texts, see `priors`.
+    Each hyperparameter keeps its condition and whether it is structural. It keeps its default if the prior contains it
+    and names no other; else its default becomes the prior's median.
 
-    Each keeps its condition and its part in the structure, and its default if the prior holds that and names no other;
-    else its default is the prior's median. SpaceError names what is not in the space, and a prior that goes beyond
-    what the hyperparameter can be.
+    Args:
+        space: the space.
+        priors: texts by dotted name, see `priors`.
+
+    Raises:
+        UnknownParameter: a name is not in the space.
+        SpaceError: a prior is malformed, or allows values that the hyperparameter does not.
     """
     flat = space.flat()
     for name, text in priors.items():
@@ -36,7 +41,7 @@ def with_priors(space: Space, priors: Mapping[str, str]) -> Space:
 def _replaced(old: Dimension, text: str, name: str) -> Dimension:
     new = parse(text, name)
     if isinstance(new, Fidelity | Curve | Sizes | Fixed):
-        raise SpaceError(f"{name}: a prior is what a study draws from, but got {text}; of one value say {name}=VALUE")
+        raise SpaceError(f"{name}: a prior must be searched, but got {text}; to fix a value write {name}=VALUE")
     if new.when or not new.search:
         raise SpaceError(
             f"{name}: a prior that is given has no when= and no search=, which {name} has already, but got {text}"
@@ -52,9 +57,9 @@ def _replaced(old: Dimension, text: str, name: str) -> Dimension:
 
 
 def _ends(prior: Dimension) -> list[Value]:
-    """Return the values to try.
+    """Return the values that a prior is checked with.
 
-    They are all values of a choice; of a range the ends, the default and the middle.
+    For a choice these are all of its values; for a range the ends, the default and an inner quantile.
     """
     default = [] if prior.default is REQUIRED else [prior.default]
     if isinstance(prior, Maybe):
@@ -63,7 +68,7 @@ def _ends(prior: Dimension) -> list[Value]:
         return [*prior.values, *default]
     if isinstance(prior, Range | Integer):
         return [prior.low, prior.high, prior.at(INSIDE), *default]
-    return [prior.at(INSIDE), *default]  # a normal one has no ends; what goes too far is drawn again
+    return [prior.at(INSIDE), *default]  # a normal prior has no ends; values outside are drawn again
 
 
 def _default(old: Dimension, new: Dimension, name: str) -> Value:

@@ -1,4 +1,4 @@
-"""Base of dimensions: default, structure, condition, check and sampling."""
+"""Base class of dimensions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from .values import REQUIRED, Default, Value, canonical, display, identity
 
 @dataclass(frozen=True, kw_only=True)
 class Dimension:
-    """Allowed values of a hyperparameter.
+    """The allowed values of one hyperparameter, with a prior and a default.
 
-    Subclasses define `expects`, `check` and `at`.
+    Subclasses define `expects`, `check` and `at`. The attributes are described in `dimensions`.
+
+    Attributes:
+        default: value that `Space.validate` fills in; REQUIRED for none.
+        structural: whether the value determines shapes or loop counts.
+        search: whether studies search it.
+        silent: whether identities leave the default out.
+        when: conditions: values of other dimensions, by name.
     """
 
     default: Default = REQUIRED
@@ -34,28 +41,32 @@ class Dimension:
 
     @property
     def expects(self) -> str:
-        """The law for values, as error messages say it."""
+        """Description of the allowed values, for error messages."""
         raise NotImplementedError
 
     def leaves_out(self, value: Value) -> bool:
-        """Return whether identities leave this value out."""
+        """Return whether identities omit this value."""
         return self.silent and self.default is not REQUIRED and identity(value) == identity(self.default)
 
     def check(self, value: object, name: str) -> Value:
         """Return the canonical form of `value`.
 
+        Args:
+            value: value to check.
+            name: name of the hyperparameter in error messages.
+
         Raises:
-            WrongType: the value is of another type; the message begins with `name`.
-            OutOfRange: the value is not allowed; the message begins with `name`.
+            WrongType: the value has another type.
+            OutOfRange: the value is not allowed.
         """
         raise NotImplementedError
 
     def at(self, u: float) -> Value:
-        """Return the value at quantile `u` in [0, 1) of the prior."""
+        """Return the prior's value at the quantile `u` in [0, 1)."""
         raise NotImplementedError
 
     def _set_frozen(self, **fields: object) -> None:
-        """Set fields of this frozen object while it is under construction."""
+        """Set fields of this frozen object during construction."""
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
@@ -65,9 +76,9 @@ class Dimension:
 
 @dataclass(frozen=True, kw_only=True)
 class Maybe(Dimension):
-    """None, or a value of `dimension`; half of the prior each.
+    """None, or a value of `dimension`; the prior gives each one half.
 
-    The choice between the two is structural.
+    Whether it is None is structural.
     """
 
     dimension: Dimension

@@ -7,29 +7,26 @@ from difflib import get_close_matches
 
 
 class SpaceError(ValueError):
-    """A space without a meaning, or values that do not fit it."""
+    """A space is inconsistent, or values do not fit it."""
 
 
 class UnknownParameter(SpaceError):
-    """A name that the space lacks, or that does not apply."""
+    """The space has no such name, or the dimension does not apply."""
 
 
 class MissingParameter(SpaceError):
-    """A required hyperparameter that was not given."""
+    """A hyperparameter without a default was not given."""
 
 
 class OutOfRange(SpaceError):
-    """A value of the right type that the dimension does not allow.
-
-    It is out of range, or not finite.
-    """
+    """A value of the right type is not allowed, or not finite."""
 
 
 class WrongType(SpaceError):
-    """A value of another type than the dimension's."""
+    """A value has another type than the dimension's."""
 
 
-# What others call their hyperparameters, and what they are called here, where they are spelled differently.
+# Names in other libraries and their counterparts here, where the spelling differs.
 STABLE_BASELINES3 = """
     learning_rate=optimizer.lr n_steps=num_steps n_envs=num_envs n_epochs=update_epochs batch_size=num_minibatches
     clip_range=clip_coef clip_range_vf=clip_value use_rms_prop=optimizer.name rms_prop_eps=optimizer.eps
@@ -65,7 +62,7 @@ _PAIRS = (
     pair.partition("=") for pair in f"{STABLE_BASELINES3} {PYRADO_AND_ML_AGENTS} {METABOX_OLYMPUS_AND_MORE}".split()
 )
 SYNONYMS = {theirs: ours.split(",") for theirs, _, ours in _PAIRS}
-# What is a hyperparameter elsewhere, and here an argument of the task or of fit.
+# Names that are hyperparameters elsewhere, but arguments of the task or of fit here.
 _SNAPSHOTS, _EPOCHS = "snapshots, an argument of the task (--snapshots)", "epochs, an argument of fit (--epochs)"
 ARGUMENTS = {
     "num_workers": "env_processes, an argument of the task (--env-processes)",
@@ -86,9 +83,8 @@ ARGUMENTS = {
 def near(name: str, known: Collection[str]) -> str:
     """Return '; did you mean ...?' with similar dotted names, or ''.
 
-    Names are alike in their last part, or else as a whole.
-
-    A name that another library has for one of them is like it, however it is spelled.
+    If another library uses the name for one of these hyperparameters, that one is suggested, however different it is.
+    Otherwise names are compared by their last part, then as a whole.
     """
     if same := [path for path in SYNONYMS.get(name.rpartition(".")[2], ()) if path in known]:
         return f"; did you mean {' and '.join(same)}?"

@@ -1,15 +1,15 @@
-"""Dimensions as texts, there and back: loguniform(1e-5, 0.01, default_value=0.001).
+"""Dimensions as text, in both directions: loguniform(1e-5, 0.01, default_value=0.001).
 
-The words are those of Orion wherever it has one, so that a text without the last five keywords is an Orion prior:
+The words are Orion's wherever it has one. A text without the last five keywords is a valid Orion prior:
 
     uniform(0.0, 1.0)                       real            uniform(0, 9, discrete=True)      integer
     loguniform(1e-5, 0.01)                  log_real        loguniform(1, 9, discrete=True)   integer, log
     choices(['a', 'b'])                     categorical     choices({'a': 0.2, 'b': 0.8})     the same, weighted
     normal(0.0, 1.0), lognormal(0.0, 1.0)   normal          fidelity(1, 27, 3)                fidelity
 
-and here also ordinal([32, 64]), near_one(0.9, 0.999), fixed(3), maybe(uniform(0.0, 1.0)), curve(0.0, 1.0),
-sizes(1, 512) and entry(['a'], group='b'); default_value=, and step=, accept=, structural=, search=, silent=, when=.
-Texts are parsed as literals and never evaluated.
+Further words are ordinal([32, 64]), near_one(0.9, 0.999), fixed(3), maybe(uniform(0.0, 1.0)), curve(0.0, 1.0), sizes(1,
+512) and entry(['a'], group='b'). The keywords are default_value=, step=, accept=, structural=, search=, silent= and
+when=. Texts are parsed as literals and never evaluated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_LENGTH = 20_000
 
 
 def render(dimension: Dimension) -> str:
-    """Return the text that `parse` reads as an equal dimension."""
+    """Return the text that `parse` turns into an equal dimension."""
     word, arguments, keywords = _spell(dimension)
     if isinstance(dimension, (Range, Ordinal)) and dimension.accept is not None:
         keywords["accept"] = dimension.accept
@@ -48,10 +48,14 @@ def render(dimension: Dimension) -> str:
 
 
 def parse(text: str, name: str = "prior") -> Dimension:
-    """Return the dimension that `text` describes.
+    """Return the dimension that a text describes.
+
+    Args:
+        text: text of at most MAX_LENGTH characters.
+        name: name of the hyperparameter, with which error messages begin.
 
     Raises:
-        SpaceError: it describes none; the message begins with `name`.
+        SpaceError: the text describes no dimension.
     """
     if not isinstance(text, str) or len(text) > MAX_LENGTH:
         raise SpaceError(f"{name}: a prior is a text of at most {MAX_LENGTH} characters, not {display(text)}")
@@ -109,7 +113,7 @@ def _build(node: ast.expr) -> Dimension:
     return _WORDS[word](*map(ast.literal_eval, node.args), **keywords)
 
 
-# The bounds and keywords come from a text and may be any literals; the dimensions refuse what they cannot be.
+# Bounds and keywords come from a text and can be any literals; the dimensions' own checks refuse wrong ones.
 def _uniform(low: float, high: float, *, discrete: bool = False, **keywords: Any) -> Dimension:
     return words.integer(low, high, **keywords) if discrete else words.real(low, high, **keywords)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Quantiles of values in their dimensions."""
+"""Quantiles of values under their dimensions' priors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAST = 1 - 2.0**-53  # below 1
 def has_scale(dimension: Dimension) -> bool:
     """Return whether the dimension's values are ordered.
 
-    Only then two values can be near each other.
+    Only then can two values be near each other.
     """
     return isinstance(dimension, Real | Integer | NearOne | Normal | Ordinal)
 
@@ -24,7 +24,11 @@ def has_scale(dimension: Dimension) -> bool:
 def quantile(dimension: Dimension, value: Any) -> float:
     """Return a quantile u in [0, 1) of a value.
 
-    ``dimension.at(u)`` is the value, or the bound next to it; of steps, u is the middle.
+    ``dimension.at(u)`` gives the value back, or the closest bound. If a value owns a whole interval of quantiles
+    (steps, integers, ordinals), u is inside it.
+
+    Raises:
+        TypeError: the dimension has no scale.
     """
     match dimension:
         case NearOne():

@@ -1,4 +1,4 @@
-"""Dimensions of numbers, of the fidelity, of curves and of sizes."""
+"""Dimensions of numbers, fidelities, curves and sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_SIZES = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Dimension):
-    """A number, kept as a float."""
+    """A number, stored as a float."""
 
     def check(self, value: object, name: str) -> float:
         number = canonical(value, name)
@@ -31,7 +31,7 @@ class Number(Dimension):
 class Range(Number):
     """A number in [low, high].
 
-    `accept` is a wider range that a user may choose from; studies do not search it.
+    `accept` is a wider range that a user may choose from but no study searches.
     """
 
     low: float
@@ -72,7 +72,7 @@ class Range(Number):
 class Real(Range):
     """A float in [low, high], uniform or (log) log-uniform.
 
-    With step it is one of low, low + step, ..., high.
+    With `step`, it is one of low, low + step, ..., high.
     """
 
     log: bool = False
@@ -117,7 +117,7 @@ class Real(Range):
     def after(self, steps: int) -> float:
         """Return the value a number of steps above low.
 
-        It is computed in decimal, so that three steps of 0.1 from 0 are 0.3.
+        Decimal arithmetic makes three steps of 0.1 from 0 equal 0.3.
         """
         return float(Decimal(repr(self.low)) + steps * Decimal(repr(self.step)))
 
@@ -126,7 +126,7 @@ class Real(Range):
 class Integer(Range):
     """An int in [low, high], uniform or (log) log-uniform.
 
-    With step it is one of low, low + step, ..., high.
+    With `step`, it is one of low, low + step, ..., high.
     """
 
     low: int
@@ -158,7 +158,7 @@ class Integer(Range):
     def at(self, u: float) -> int:
         if not self.log:
             return self.after(int(u * (self.steps + 1)))
-        # every integer owns the stretch from half below it to half above it
+        # each integer n owns the interval from n - 1/2 to n + 1/2, on the log scale
         low, high = math.log(self.low - 0.5), math.log(self.high + 0.5)
         return min(max(round(math.exp(low + u * (high - low))), self.low), self.high)
 
@@ -179,8 +179,8 @@ class Integer(Range):
 class NearOne(Range):
     """A float just below one, log-uniform in 1 - x.
 
-    0.99 and 0.999 look alike and differ tenfold in horizon: the distance is what matters, and what drivers search. From
-    one half upwards 1 - x and 1 - (1 - x) are exact in floating point, so nothing is lost on the way there and back.
+    0.99 and 0.999 look alike but differ tenfold in horizon. The distance to one is what matters, and what drivers
+    search. In [0.5, 1], 1 - x and 1 - (1 - x) are exact in floating point, so the conversion loses nothing.
     """
 
     def __post_init__(self) -> None:
@@ -193,13 +193,13 @@ class NearOne(Range):
 
     @property
     def distance(self) -> Real:
-        """The dimension of 1 - x."""
+        """Dimension of the distance 1 - x."""
         return Real(low=1 - self.high, high=1 - self.low, log=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Normal(Number):
-    """Any float, normally distributed, or (log) any positive one whose logarithm is."""
+    """A normally distributed float, or (log) exp of one."""
 
     mean: float
     std: float
@@ -228,9 +228,9 @@ class Normal(Number):
 
 @dataclass(frozen=True, kw_only=True)
 class Fidelity(Number):
-    """Cost of a trial, an int from low to high.
+    """The cost of a trial, an int from low to high.
 
-    Studies raise it by factors of base, and do not search it.
+    Studies raise it by factors of `base`; they do not search it.
     """
 
     low: int
@@ -265,7 +265,7 @@ class Fidelity(Number):
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """low, low * base, low * base**2, ..., and high."""
+        """Values low, low * base, low * base**2, ..., and high."""
         rungs = [self.low]
         while rungs[-1] * self.base < self.high:
             rungs.append(rungs[-1] * self.base)
@@ -276,9 +276,9 @@ class Fidelity(Number):
 class Curve(Dimension):
     """Points [[x, y], ...] of a piecewise linear function.
 
-    x rises from 0 or more, and y is in [low, high]; the curve is flat before and after.
-
-    A curve stands for a function of time where values must be stored, compared and hashed. No study searches it.
+    x starts at 0 or more and rises, y is in [low, high], and the curve is constant before the first point and after the
+    last. A curve takes the place of a function of time, because values must be stored, compared and hashed. No study
+    searches it.
     """
 
     low: float
@@ -322,9 +322,9 @@ class Curve(Dimension):
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes(Dimension):
-    """None, or 1 to 16 ints in [low, high].
+    """None, or 1 to 16 ints in [low, high], such as layer widths.
 
-    They may be the widths of layers. They are structural; a prior over lists searches them, choices([[64], [128, 64]]).
+    Sizes are structural. A study searches them only with a prior over lists, such as choices([[64], [128, 64]]).
     """
 
     low: int
@@ -366,7 +366,11 @@ def _float(number: float, name: str) -> float:
 
 
 def bound(value: object) -> float:
-    """Return the bound of a range as a finite float."""
+    """Return the bound of a range as a finite float.
+
+    Raises:
+        SpaceError: it is not a finite number.
+    """
     number = canonical(value, "a bound")
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise SpaceError(f"a bound must be a number, not {display(value)}")

@@ -1,4 +1,4 @@
-"""Search spaces: named dimensions, nested, some of them conditional."""
+"""Search spaces: named, nested, possibly conditional dimensions."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ENABLED = ".enabled"  # after a maybe()'s name: whether it is not None
 
 
 class Space(Mapping[str, "Dimension | Space"]):
-    """Named dimensions and spaces: a mapping by nested or dotted name.
+    """A mapping from nested or dotted names to dimensions and spaces.
 
-    The order counts. Values for a space are nested dicts; its methods return complete, checked, canonical JSON (see
-    `values.canonical`).
+    The order matters. Values for a space are nested dicts. Methods that return values return them complete, checked and
+    as canonical JSON (see `values.canonical`).
 
     Raises:
-        SpaceError: a name is no identifier, or a condition cannot hold.
+        SpaceError: a name is not an identifier, or a condition cannot hold.
     """
 
     def __init__(self, /, **entries: Dimension | Space) -> None:
@@ -45,10 +45,10 @@ class Space(Mapping[str, "Dimension | Space"]):
         for name, entry in entries.items():
             below = entry._flat.items() if isinstance(entry, Space) else [("", entry)]
             self._flat |= {f"{name}.{path}".rstrip("."): dimension for path, dimension in below}
-        with suppress(Unresolved):  # what is not found here may be in the space that this one goes into
+        with suppress(Unresolved):  # a name that is not found here may be in an enclosing space
             _ = self.rows
 
-    # the mapping
+    # mapping
 
     def __getitem__(self, name: str) -> Dimension | Space:
         first, _, rest = name.partition(".")
@@ -66,10 +66,10 @@ class Space(Mapping[str, "Dimension | Space"]):
         return len(self._entries)
 
     def __eq__(self, other: object) -> bool:
-        # by their texts, which tell 1, 1.0 and True apart
+        # by their texts, which distinguish 1, 1.0 and True
         return isinstance(other, Space) and list(self.priors().items()) == list(other.priors().items())
 
-    __hash__ = None  # type: ignore[assignment]  # as Python has it for what is compared by content
+    __hash__ = None  # type: ignore[assignment]  # objects compared by content are not hashable
 
     def __repr__(self) -> str:
         return f"Space({', '.join(f'{path}={render(dimension)}' for path, dimension in self._flat.items())})"
@@ -81,17 +81,21 @@ class Space(Mapping[str, "Dimension | Space"]):
     # values
 
     def defaults(self) -> Nested:
-        """Return all defaults.
+        """Return the default values.
 
         Raises:
-            MissingParameter: some dimensions have none.
+            MissingParameter: a dimension has no default.
         """
         return self.validate({})
 
     def sample(self, seed: int) -> Nested:
         """Return values drawn from the priors.
 
-        Each depends on `seed`, its name and its dimension only.
+        Each value depends only on the seed, its name and its dimension, so adding a dimension does not change the
+        others.
+
+        Args:
+            seed: integer of 0 or more.
         """
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
             raise SpaceError(f"a seed must be an integer of 0 or more, not {display(seed)}")
@@ -105,9 +109,11 @@ class Space(Mapping[str, "Dimension | Space"]):
         return self.decide(draw)
 
     def decide(self, choose: Callable[[str, Dimension], Value]) -> Nested:
-        """Return values that `choose(dotted name, dimension)` picks.
+        """Return the values that a function chooses.
 
-        It is called in order, and only for dimensions that apply.
+        Args:
+            choose: function of a dotted name and its dimension; it is called in order, and only for dimensions that
+                apply.
         """
         flat: dict[str, Value] = {}
         for row in self.rows:
@@ -116,16 +122,20 @@ class Space(Mapping[str, "Dimension | Space"]):
         return unflatten(flat)
 
     def validate(self, values: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None) -> Nested:
-        """Return `values` (nested or dotted) checked, canonical and completed by defaults.
+        """Check values, fill in defaults, and return them in canonical form.
 
-        The result has every value that applies and no other. `fixed` values stand in for those not given, and are left
-        out where they do not apply; None for a group means its defaults.
+        The result has every value that applies and no other.
+
+        Args:
+            values: values, nested or dotted; None for a group means its defaults.
+            fixed: values that replace missing ones; those that do not apply are ignored.
 
         Raises:
             UnknownParameter: the space lacks a name, or its dimension does not apply.
             MissingParameter: a dimension without a default has no value.
-            WrongType: a value is of another type.
+            WrongType: a value has another type.
             OutOfRange: a value is not allowed.
+            SpaceError: a value contradicts a fixed one.
         """
         named = self._named(values)
         instead = self._named(fixed or {})
@@ -152,9 +162,12 @@ class Space(Mapping[str, "Dimension | Space"]):
         return unflatten(flat)
 
     def parse(self, *assignments: str) -> Nested:
-        """Return the checked values of a command line's `name=value` texts.
+        """Return the checked values of `name=value` texts, as on the command line.
 
-        'model.size=8' gives {'model': {'size': 8}}. None is written as Python, JSON or Rekindle's tables write it.
+        'model.size=8' gives {'model': {'size': 8}}. None may be spelled as in Python, JSON or Rekindle's tables.
+
+        Raises:
+            SpaceError: a text is malformed, a name unknown or given twice, or a value not allowed.
         """
         flat: dict[str, Value] = {}
         for assignment in assignments:
@@ -169,19 +182,18 @@ class Space(Mapping[str, "Dimension | Space"]):
         return unflatten(flat)
 
     def identifying(self, values: Mapping[str, Any]) -> dict[str, Value]:
-        """Return the complete values that identify a result, by dotted name.
+        """Return those values that identify a result, by dotted name.
 
-        A silent dimension at its default is left out, so that results from before it existed keep their identity.
+        The values must be complete. Silent dimensions at their defaults are left out, so results from before they
+        existed keep their identity.
         """
         return {path: value for path, value in flatten(values).items() if not self._flat[path].leaves_out(value)}
 
     def structure(self, values: Mapping[str, Any]) -> dict[str, Value]:
-        """Return the values that decide shapes and loop counts, by dotted name.
+        """Return the values that determine shapes and loop counts, by dotted name.
 
-        The members of a cohort share them.
-
-        Of a maybe() that is not structural otherwise, it holds `<name>.enabled`. Silent dimensions at their defaults
-        are left out, as in `identifying`.
+        The members of a cohort share them. For a maybe() that is not structural itself, the result has
+        `<name>.enabled`. Silent dimensions at their defaults are left out, as in `identifying`.
         """
         structure: dict[str, Value] = {}
         for path, value in self.identifying(self.validate(values)).items():
@@ -206,9 +218,9 @@ class Space(Mapping[str, "Dimension | Space"]):
         return dynamic
 
     def split(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, bool]]:
-        """Return unchecked values by dotted name, and `<name>.enabled` among them.
+        """Split values into those by dotted name and those of `<name>.enabled`.
 
-        The latter say which maybe() is not None.
+        The latter say which maybe() is not None. Values are not checked.
         """
         flat = flatten(values)
         enabled = {
@@ -221,13 +233,18 @@ class Space(Mapping[str, "Dimension | Space"]):
     # other spaces
 
     def fix(self, values: Mapping[str, Any]) -> Space:
-        """Return the space that is open beside these values.
+        """Return the space that is left when these values are fixed.
 
-        They are taken out, and what they decide is decided.
+        Fixed dimensions are removed, and conditions that depend on them are resolved. A value whose own condition is
+        still open stays in the space, as fixed(). `<name>.enabled` only decides whether a maybe() is None, so the
+        result of `structure` can be fixed as it is. The maybe() then disappears, for drivers too; `suggest` with
+        `fixed` values keeps the drivers' names.
 
-        A value whose own condition is still open stays, as fixed(). `<name>.enabled` decides only whether a maybe() is
-        None, so what `structure` returns can be fixed as it is. The maybe() is then no more, for drivers too; `suggest`
-        with `fixed` values keeps their names.
+        Args:
+            values: values, nested or dotted, or `<name>.enabled`.
+
+        Raises:
+            SpaceError: a value is unknown or not allowed.
         """
         named, enabled = self.split(values)
         known: dict[str, Value] = {}
@@ -256,21 +273,21 @@ class Space(Mapping[str, "Dimension | Space"]):
     def searched(self) -> Space:
         """Return the space that a study searches.
 
-        Unsearched dimensions are fixed to their defaults, and what these decide is decided.
+        Dimensions that are not searched are fixed to their defaults, and conditions that depend on them are resolved.
         """
         flat = {path: d if d.search else _fixed(d, d.default, path) for path, d in self._flat.items()}
         silent = {path: d.default for path, d in self._flat.items() if d.silent and not d.when}
         return Space._of(flat).fix(silent)
 
     def unsearched(self, names: Collection[str]) -> Space:
-        """Return this space with these of its dimensions not searched."""
+        """Return this space with search=False for the named dimensions."""
         return Space._of({path: replace(d, search=False) if path in names else d for path, d in self._flat.items()})
 
     def extend(self, /, **entries: Dimension | Space) -> Space:
-        """Return this space with more in it.
+        """Return this space with further entries.
 
         Raises:
-            SpaceError: a name is in it already.
+            SpaceError: a name already exists.
         """
         for name in entries:
             if name in self._entries:
@@ -278,39 +295,39 @@ class Space(Mapping[str, "Dimension | Space"]):
         return Space(**self._entries, **entries)
 
     def fidelities(self) -> Space:
-        """Return the fidelities alone."""
+        """Return the space of the fidelities alone."""
         return Space._of({path: d for path, d in self._flat.items() if isinstance(d, Fidelity)})
 
     # other forms
 
     def priors(self) -> dict[str, str]:
-        """Return every dimension as a text, by dotted name.
-
-        `from_priors` reads them.
-        """
+        """Return every dimension as text, by dotted name; see `from_priors`."""
         return {path: render(dimension) for path, dimension in self._flat.items()}
 
     @classmethod
     def from_priors(cls, priors: Mapping[str, Any]) -> Space:
-        """Return the space of these texts, nested or dotted.
+        """Return the space described by texts, nested or dotted.
 
         An example is {'optimizer.lr': 'loguniform(1e-5, 1e-2)'}.
+
+        Raises:
+            SpaceError: a text describes no dimension.
         """
         return cls._of({path: parse(text, path) for path, text in flatten(priors).items()})
 
     def to_json(self) -> dict[str, Any]:
         """Return this space as JSON.
 
-        It holds a list, since drivers depend on the order and JSON objects may lose it.
+        Dimensions are a list, since drivers depend on the order, which JSON objects may lose.
         """
         return {"version": VERSION, "dimensions": [[path, text] for path, text in self.priors().items()]}
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> Space:
-        """Return the space of this JSON.
+        """Return the space described by JSON.
 
         Raises:
-            SpaceError: it has another version or another form.
+            SpaceError: it has another version or form.
         """
         version = form.get("version")
         if version != VERSION:
@@ -322,13 +339,13 @@ class Space(Mapping[str, "Dimension | Space"]):
         except (KeyError, TypeError, ValueError) as error:
             raise SpaceError(f"a space's JSON holds 'dimensions', a list of [name, prior]: {error!r}") from error
 
-    # inside
+    # internals
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """The dimensions with their dotted names and conditions.
+        """Dimensions with their dotted names and conditions, in order.
 
-        The dimension that a condition names comes before it.
+        A dimension that a condition names comes before the dimension that has the condition.
         """
         return tuple(rows(self._flat))
 
@@ -344,7 +361,7 @@ class Space(Mapping[str, "Dimension | Space"]):
 
         Raises:
             UnknownParameter: the space lacks a name.
-            WrongType: a group is a value, or a value a group.
+            WrongType: a group is given for a value, a value for a group, or a function or object for data.
         """
         flat: dict[str, Any] = {}
         for path, value in flatten(values).items():
@@ -362,9 +379,9 @@ class Space(Mapping[str, "Dimension | Space"]):
         return flat
 
     def _instead_of_a_function(self, path: str) -> str:
-        """Return the cure for a function of time, which is a curve.
+        """Return advice for a user who gave a function: use a curve.
 
-        It is the curve of this space with the same name, if the space has it.
+        The suggested curve is the one of the same name, if the space has it.
         """
         curves = [row for row in self.rows if isinstance(row.dimension, Curve)]
         if not curves:
@@ -376,7 +393,7 @@ class Space(Mapping[str, "Dimension | Space"]):
         return f"; what changes over time is given as points, such as {group}={example}"
 
     def _instead_of_an_object(self, path: str) -> str:
-        """Return the cure for a network of one's own, if any."""
+        """Return advice for a user who gave an object: name its class."""
         group = path.partition(".")[0] + "."
         taken = [row.path for row in self.rows if row.path.startswith(group) and CLASS in row.dimension.expects]
         return f"; name its class instead: {taken[0]}='{CLASS}(argument=1)'" if taken else ""
@@ -391,9 +408,9 @@ class Space(Mapping[str, "Dimension | Space"]):
         raise UnknownParameter(f"there is no hyperparameter {path!r}{cure}")
 
     def _beside(self, path: str) -> list[str]:
-        """Return the names in the group of a path.
+        """Return the other names in the group of a path.
 
-        Without such names it returns those of the whole space, one for each group: model.*.
+        If there are none, return the names of the whole space, one per group: model.*.
         """
         group = path.rpartition(".")[0]
         known = [name for name in self._flat if group and name.startswith(group + ".")]

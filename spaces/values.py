@@ -18,7 +18,7 @@ Nested: TypeAlias = "dict[str, Any]"
 
 
 class Required(Enum):
-    """The type of REQUIRED, which stands where a dimension has no default."""
+    """Type of REQUIRED, the marker for a dimension without a default."""
 
     REQUIRED = "required"
 
@@ -33,10 +33,14 @@ Default: TypeAlias = "Value | Literal[Required.REQUIRED]"
 def canonical(value: object, name: str) -> Value:
     """Return the plain JSON value equal to `value`.
 
-    Scalars of numpy become those of Python, tuples become new lists.
+    NumPy scalars become Python's, tuples become new lists, -0.0 becomes 0.0.
+
+    Args:
+        value: value to convert.
+        name: name of the hyperparameter in error messages.
 
     Raises:
-        WrongType: JSON does not have the value.
+        WrongType: JSON cannot hold the value.
         OutOfRange: it is NaN or infinite.
     """
     if isinstance(value, (np.generic, np.ndarray)):
@@ -53,7 +57,7 @@ def canonical(value: object, name: str) -> Value:
 
 
 def identity(value: Value) -> str:
-    """Return a text that is equal for equal values only.
+    """Return a text that only equal values share.
 
     1, 1.0, True and '1' are four different values.
     """
@@ -63,7 +67,7 @@ def identity(value: Value) -> str:
 def display(value: object) -> str:
     """Return `value` for error messages.
 
-    Its type is added where the text alone could mislead.
+    The type is added where the text alone could mislead.
     """
     value = value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
     text = repr(value)
@@ -72,9 +76,9 @@ def display(value: object) -> str:
 
 
 def read(text: str) -> Value:
-    """Return the value of a command line's `text`.
+    """Return the value of a command line's text.
 
-    The text is JSON, a Python literal, or else a string.
+    The text is read as JSON, then as a Python literal, else as a string.
     """
     for parse in (json.loads, ast.literal_eval):
         try:
@@ -87,11 +91,11 @@ def read(text: str) -> Value:
 def flatten(nested: Mapping[str, Any]) -> dict[str, Any]:
     """Return {'optimizer.lr': 1} for {'optimizer': {'lr': 1}}.
 
-    Dotted names stay unchanged.
+    Dotted names stay as they are.
 
     Raises:
-        WrongType: the argument is no mapping.
-        SpaceError: a name is in it both ways.
+        WrongType: the argument is not a mapping.
+        SpaceError: a name occurs twice, nested and dotted.
     """
     if not isinstance(nested, Mapping):
         raise WrongType(f"values must be a dict by name, not {display(nested)}")

@@ -1,4 +1,4 @@
-"""Conversion of spaces to the parameters of drivers, Optuna and Orion.
+"""Conversion of spaces to the parameters of Optuna and Orion.
 
-Each driver's library is imported in its own file only. How a driver samples belongs to the studies.
+Each driver's library is imported in its own file only. Sampling itself belongs in `studies`.
 """

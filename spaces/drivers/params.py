@@ -1,13 +1,14 @@
 """Parameters of a space for drivers: numbers in ranges, or scalars.
 
-    gamma        near_one                  one_minus_gamma       log-uniform
-    num_steps    ordinal                   num_steps.index       its place
-    target_kl    maybe                     target_kl.enabled     False or True
-                                           target_kl.value       what it is if it is not None
-    layers       categorical of lists      layers                JSON texts
-    clip_coef    quantized                 clip_coef.index       steps above low
+    hyperparameter  dimension               parameter             its values
+    gamma           near_one                one_minus_gamma       log-uniform numbers
+    num_steps       ordinal                 num_steps.index       indices
+    target_kl       maybe                   target_kl.enabled     False or True
+                                            target_kl.value       its value, if not None
+    layers          categorical of lists    layers                JSON texts
+    clip_coef       quantized               clip_coef.index       steps above low
 
-The last only where the driver knows no steps; everything else keeps its name and its meaning.
+The last conversion is only for drivers without quantized ranges. Everything else keeps its name and meaning.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from ..ranges import Fidelity, Integer, NearOne, Range, Real
 from ..space import ENABLED, Space
 from ..values import REQUIRED, Nested, Value, display, flatten, identity
 
-ROUNDING = 1e-12  # how far, relatively, a driver's own arithmetic may lead beyond a bound
+ROUNDING = 1e-12  # relative amount by which a driver's own arithmetic may exceed a bound
 
 
 class Parameter(NamedTuple):
-    """One parameter of a driver, with conversions from and to its dimension."""
+    """A driver's parameter, with conversions from and to its dimension."""
 
     name: str
     dimension: Dimension
@@ -40,9 +41,12 @@ Ask: TypeAlias = Callable[[Parameter], object]
 
 
 class Dialect(NamedTuple):
-    """A driver with its name in messages and its abilities.
+    """A driver: its name in messages, and its abilities.
 
-    The abilities are steps and fidelities.
+    Attributes:
+        driver: name of the driver.
+        steps: whether it has quantized ranges.
+        fidelities: whether it has fidelities.
     """
 
     driver: str
@@ -50,10 +54,10 @@ class Dialect(NamedTuple):
     fidelities: bool
 
     def parameters(self, space: Space) -> dict[str, Parameter]:
-        """Return all parameters of the space by name, conditions aside.
+        """Return all parameters of the space by name, ignoring conditions.
 
         Raises:
-            SpaceError: two parameters share a name.
+            SpaceError: two parameters have the same name.
         """
         by_name: dict[str, Parameter] = {}
         for row in space.rows:
@@ -68,8 +72,8 @@ class Dialect(NamedTuple):
 
         Args:
             space: the space.
-            ask: returns the answer for a parameter; it is called only for parameters that apply, and not for those that
-                `fixed` decides.
+            ask: function that returns the answer for a parameter; it is called only for parameters that apply and that
+                `fixed` does not decide.
             fixed: values, nested or dotted, or `<name>.enabled` for a maybe().
         """
         named, enabled = space.split(fixed or {})
@@ -90,11 +94,11 @@ class Dialect(NamedTuple):
     def read(self, space: Space, params: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Nested:
         """Return the space's values from the driver's `params`.
 
-        Parameters that do not apply are left out.
+        Parameters that do not apply are ignored.
 
         Raises:
-            UnknownParameter: the driver cannot have a name from this space.
-            MissingParameter: a parameter that applies is not there.
+            UnknownParameter: a name cannot come from this space.
+            MissingParameter: a parameter that applies is missing.
         """
         flat = flatten(params)
         known = self.parameters(space)
@@ -112,7 +116,7 @@ class Dialect(NamedTuple):
     def encode(self, space: Space, values: Mapping[str, Any]) -> dict[str, Value]:
         """Return the driver's parameters for `values`.
 
-        The values may be a part of the space's values, or of its structure.
+        The values may be some of the space's values, or of its structure.
 
         Raises:
             OutOfRange: a user may choose the value, but the driver does not search it.
@@ -137,7 +141,7 @@ class Dialect(NamedTuple):
     def defaults(self, space: Space) -> dict[str, Value]:
         """Return the parameters at their dimensions' defaults.
 
-        A dimension without a default, or with one that the driver does not search, is left out.
+        Dimensions without a default, or with one that the driver does not search, are left out.
         """
         params: dict[str, Value] = {}
         for path, dimension in space.flat().items():
@@ -186,7 +190,7 @@ class Dialect(NamedTuple):
 
 
 def _unasked(dimension: Dimension) -> Value:
-    """Return the value of a dimension without a parameter."""
+    """Return the value of a dimension that has no parameter."""
     if isinstance(dimension, Fidelity):
         return dimension.high
     assert dimension.default is not REQUIRED
@@ -194,7 +198,7 @@ def _unasked(dimension: Dimension) -> Value:
 
 
 def _place(path: str, last: int, encode: Callable[[Any], int], decode: Callable[[Any], Value]) -> Parameter:
-    # an ordinal of one value is still a parameter, so that what a driver sees keeps its shape
+    # an ordinal of one value stays a parameter, so the driver always sees the same names
     index = Integer(low=0, high=last) if last else Categorical(values=(0,))
     return Parameter(f"{path}.index", index, encode, decode)
 
@@ -202,13 +206,13 @@ def _place(path: str, last: int, encode: Callable[[Any], int], decode: Callable[
 def _are_scalars(values: Any) -> bool:
     """Return whether drivers, which compare by ==, can distinguish the values.
 
-    They cannot distinguish lists, nor 1 and True together.
+    They can distinguish neither lists, nor 1 from True.
     """
     return not any(isinstance(value, list) for value in values) and len(set(values)) == len(values)
 
 
 def _within(dimension: Dimension, value: Any) -> Any:
-    """Return `value`, moved back to a bound that rounding passed."""
+    """Return `value`, moved back to a bound that it passed by rounding."""
     if isinstance(dimension, Range) and isinstance(value, float):
         slack = ROUNDING * max(abs(dimension.low), abs(dimension.high))
         if dimension.low - slack <= value <= dimension.high + slack:

@@ -1,6 +1,6 @@
 """Conversion of spaces to Optuna's distributions and suggestions.
 
-Names are those of params.py.
+The parameters' names are those of `params`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..values import Nested
 from .params import Dialect, Parameter
 
 OPTUNA = Dialect("Optuna", steps=True, fidelities=False)
-params = OPTUNA.encode  # in the form of enqueue_trial and PartialFixedSampler
-from_params = OPTUNA.read  # the values that `suggest` returned
+params = OPTUNA.encode  # the form that enqueue_trial and PartialFixedSampler take
+from_params = OPTUNA.read  # gives back the values that `suggest` returned
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """Return Optuna's distributions by name, conditional dimensions included.
+    """Return Optuna's distributions by name, including conditional dimensions.
 
     Fidelities are left to the pruner.
 
@@ -34,10 +34,14 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 
 
 def suggest(space: Space, trial: BaseTrial, fixed: Mapping[str, Any] | None = None) -> Nested:
-    """Return values that `trial` suggests, asked only for those that apply.
+    """Return values that an Optuna trial suggests.
 
-    A fidelity is at its highest. `fixed` values, nested or dotted or a `Space.structure`, are not suggested, and are in
-    the result.
+    Only dimensions that apply are suggested. A fidelity takes its highest value.
+
+    Args:
+        space: the space.
+        trial: Optuna's trial.
+        fixed: values, nested or dotted or a `Space.structure`, that are not suggested but part of the result.
     """
 
     def ask(parameter: Parameter) -> object:

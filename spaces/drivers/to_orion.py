@@ -1,8 +1,7 @@
 """Conversion of spaces to Orion's priors and parameters.
 
-Names are those of params.py.
-
-Orion knows no conditions: it gives every parameter a value, and those that do not apply are left out again.
+The parameters' names are those of `params`. Orion knows no conditions: it gives every parameter a value, and the values
+that do not apply are ignored.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from ..values import Value
 from .params import Dialect, Parameter
 
 ORION = Dialect("Orion", steps=False, fidelities=True)
-params = ORION.encode  # in the form of `ExperimentClient.insert`
-from_params = ORION.read  # from a trial's, nested or flat
+params = ORION.encode  # the form that `ExperimentClient.insert` takes
+from_params = ORION.read  # reads a trial's parameters, nested or flat
 
 
 def priors(space: Space) -> dict[str, str]:
     """Return Orion's priors by parameter name.
 
-    Their form is that of `build_experiment(space=...)` and of its command line.
+    Both `build_experiment(space=...)` and Orion's command line take this form.
 
     Raises:
-        SpaceError: the space has a second fidelity, of which Orion would make no use.
+        SpaceError: the space has a second fidelity, which Orion would ignore.
     """
     _, *others = space.fidelities().flat() or [None]
     if others:
@@ -38,7 +37,7 @@ def priors(space: Space) -> dict[str, str]:
 
 def _prior(parameter: Parameter, defaults: Mapping[str, Value]) -> str:
     dimension = parameter.dimension
-    # exact values: Orion rounds reals to four digits otherwise, which can lead out of the range
+    # without precision=None Orion rounds reals to four digits, which can leave the range
     exact = "" if isinstance(dimension, Integer | Categorical | Fidelity) else ", precision=None"
     match dimension:
         case Real(low=low, high=high, log=log) | Integer(low=low, high=high, log=log):
