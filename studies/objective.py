@@ -1,11 +1,11 @@
-"""Resumable tasks as the objective of a user's own Optuna study.
+"""Resumable tasks as the objective of your own Optuna study.
 
     study = optuna.create_study(direction="maximize", storage=url, sampler=..., pruner=...)
     study.optimize(rekindle.Objective(PPO, "CartPole-v1", epochs=27, storage=url), n_trials=20)
 
-The hyperparameters identify the checkpoint, not the trial's number: a killed trial resumes whether Optuna retries it
-(heartbeat_interval, RetryHeartbeatStaleTrialCallback), a user enqueues its parameters again, or a sampler suggests them
-a second time.
+Checkpoints are found by the hyperparameters, not by the trial's number. A killed trial therefore resumes whether Optuna
+retries it (heartbeat_interval, RetryHeartbeatStaleTrialCallback), you enqueue its parameters again, or a sampler
+suggests them a second time.
 """
 
 from __future__ import annotations
@@ -37,30 +37,36 @@ if TYPE_CHECKING:
 class Objective:
     """Objective that trains tasks with the hyperparameters that Optuna suggests.
 
-    It reports returns and obeys the pruner.
+    It reports returns to the pruner and stops a trial that is pruned.
 
-    The value of a trial is the return after the last epoch, to maximize, or a list of its objectives. The trial gets
-    the attributes ``rk_uid``, ``rk_epochs`` and ``rk_digest`` (of the whole state). A trial whose numbers become NaN
-    fails with the reason in ``rk_error``, and the study continues; so does one whose simulator hangs in a process of
-    its own (``env_processes=1``), which is killed and replaced, if the new one hangs in the same step. Any other error
-    is raised, such as a ValueError where the study's directions differ from those of the objectives.
+    A trial's value is the return after the last epoch, to be maximized, or a list of its objectives. The trial gets the
+    user attributes ``rk_uid``, ``rk_epochs`` and ``rk_digest`` (of the complete state).
+
+    If a trial's numbers become NaN, the trial fails with the reason in ``rk_error`` and the study continues. The same
+    happens if a simulator hangs in its own process (``env_processes=1``): the process is killed and replaced, and the
+    trial fails if the new one hangs in the same step. All other errors are raised, such as a ValueError if the study's
+    directions differ from those of the objectives.
 
     Args:
-        task: the algorithm, such as PPO.
+        task: algorithm, such as PPO.
         env: see `Task`.
-        epochs: of each trial, in all.
-        storage: a URL, or a Store; may be the database of the study itself.
-        seed: of the training of every trial.
-        report: epochs between two reports of the return to the pruner; 0 for none.
-        objectives: as `rekindle tune --objective` takes them, such as "return" and "model_size"; see `objectives`. None
-            stand for the task's own, such as the return.
-        priors: ranges that replace those of the space, or add a hyperparameter to the search, as texts by dotted name,
-            such as {"optimizer.lr": "loguniform(1e-5, 1e-3)"}; see `spaces.priors`.
-        device: of the trainings, see `Task`.
-        env_processes: number of processes that step the environments, 0 for this one alone; it changes no result.
-        stuck: seconds, or text such as "10m", after which an environment process that makes no step is killed; None:
+        epochs: total epochs of each trial.
+        storage: URL or Store; it may be the database of the Optuna study.
+        seed: training seed of every trial.
+        report: epochs between two reports to the pruner; 0 for none.
+        objectives: names as in `rekindle tune --objective`, such as "return" and "model_size", see `objectives`. Empty
+            for the task's own objective, such as the return.
+        priors: ranges by dotted name, as text, such as {"optimizer.lr": "loguniform(1e-5, 1e-3)"}, see `spaces.priors`.
+            They replace those of the space, or add a hyperparameter to the search.
+        device: see `Task`.
+        env_processes: number of processes that step the environments; 0 steps them in this process. It does not change
+            the result.
+        stuck: seconds, or text such as "10m", after which an environment process that makes no step is killed; None for
             never.
         fixed: hyperparameters that are not suggested, nested.
+
+    Raises:
+        ValueError: an argument is invalid.
     """
 
     def __init__(
@@ -98,7 +104,7 @@ class Objective:
 
     @property
     def store(self) -> Store:
-        """The store of the tasks, opened on first use."""
+        """Store of the tasks, opened on first use."""
         with self._lock:  # study.optimize(n_jobs=...) calls from several threads
             if self._store is None:
                 assert isinstance(self._url, str)
@@ -108,18 +114,23 @@ class Objective:
     def hyperparameters(self, trial: optuna.trial.BaseTrial | optuna.trial.FrozenTrial) -> dict[str, Any]:
         """Return a trial's complete hyperparameters, nested, as `Task.init` takes them.
 
-        Optuna's own ``trial.params`` hold them in the form in which samplers see them.
+        In ``trial.params`` they have the form that Optuna's samplers use.
         """
         values = flatten(from_params(self.space, trial.params)) | flatten(self.fixed)
         return self.algorithm.learner.hyperparameters.validate(values)
 
     def __call__(self, trial: optuna.Trial) -> float | list[float]:
-        """Train one trial, and return its objectives; TrialPruned if pruned."""
+        """Train one trial, and return its objectives.
+
+        Raises:
+            TrialPruned: the pruner ended the trial.
+            ValueError: the study's directions differ from those of the objectives.
+        """
         self._check_directions(trial)
         values = suggest(self.space, trial)
         with progress.limited(self.stuck), open_when_free(lambda: self._make(self.store), values) as task:
             trial.set_user_attr("rk_uid", task.uid)
-            # A stored task that has trained further is trained again without the storage, to the same bits.
+            # If the stored task has trained further, train it again without the storage; its bits are the same.
             if task.epochs > self.epochs:
                 task = self._make(None).init(**values)
             try:
@@ -127,7 +138,7 @@ class Objective:
                 return value if [*self.objectives] == [self.own] else self._measure(task, value, values)
             except (Diverged, Hung, Unmeasured) as error:
                 trial.set_user_attr("rk_error", f"{type(error).__name__}: {error}")
-                return math.nan if len(self.objectives) == 1 else [math.nan] * len(self.objectives)  # a failed trial
+                return math.nan if len(self.objectives) == 1 else [math.nan] * len(self.objectives)  # Optuna: failed
 
     def _check_directions(self, trial: optuna.Trial) -> None:
         study = getattr(trial, "study", None)  # a FixedTrial has none
@@ -153,7 +164,7 @@ class Objective:
                 self._tell(trial, reported, event.epoch, event.metrics[self.own])
 
         try:
-            for epoch, metrics in task.history:  # of an earlier run, which may have stopped at any epoch
+            for epoch, metrics in task.history:  # report what an earlier run, stopped at any epoch, could not
                 if self.own not in metrics and epoch == task.epochs and self._reports(epoch):
                     metrics[self.own] = task.evaluate()
                 if self.own in metrics:
@@ -182,6 +193,9 @@ class Objective:
 
 
 def _reported_epochs(trial: optuna.Trial) -> Collection[int]:
-    """Return the epochs with inherited reports, which Optuna accepts only once."""
+    """Return the epochs that were reported before a retry.
+
+    Optuna accepts a report for each epoch only once.
+    """
     study = getattr(trial, "study", None)  # a FixedTrial has none
     return study.get_trials(deepcopy=False)[trial.number].intermediate_values if study else ()

@@ -1,10 +1,10 @@
-"""Studies in Python: `tune` runs one here, `Study` holds its results.
+"""Studies from Python: `tune` runs one, `Study` holds its results.
 
     study = rekindle.tune(rekindle.PPO, "CartPole-v1", trials=16, epochs=(1, 27), storage="sqlite:///studies.db")
     study.best.hyperparameters, study.best.value
-    task = study.store.task(study.best.uid)  # ready to act, evaluate or train on
+    task = study.store.task(study.best.uid)  # ready to act, evaluate or train further
 
-Workers of the command line may share such a study, and it may be resumed by either.
+Workers started from the command line can share such a study, and either side can resume it.
 """
 
 from __future__ import annotations
@@ -57,18 +57,19 @@ LOOK_EVERY = 0.5  # seconds between two looks at the progress
 
 @dataclass(frozen=True)
 class StudyTrial:
-    """A trial with the results of its last finished rung.
+    """A trial, with the results of its last finished rung.
 
     Attributes:
-        number: of the trial.
-        uid: of its task, see `Store.task`.
-        state: running (a process trains it now), waiting (begun, and none does), complete, pruned, failed or cancelled.
-        epochs: trained so far; 0 before the first result.
-        value: the study's first objective, the return unless it has others; None before the first result.
+        number: trial number.
+        uid: uid of its task; pass it to `Store.task`.
+        state: "running" (a process trains it now), "waiting" (started, but none does), "complete", "pruned", "failed" or
+            "cancelled".
+        epochs: epochs at that rung; 0 before the first result.
+        value: first objective of the study, the return by default; None before the first result.
         objectives: all objectives by name.
-        digest: of the whole state.
-        hyperparameters: complete, by dotted name.
-        error: why it failed, or None.
+        digest: digest of the complete state; None before the first result.
+        hyperparameters: complete values, by dotted name.
+        error: why the trial failed, or None.
     """
 
     number: int
@@ -83,7 +84,7 @@ class StudyTrial:
 
     @classmethod
     def of(cls, form: Mapping[str, Any], objectives: Sequence[str]) -> StudyTrial:
-        """Return the trial of the JSON that `rekindle trials --json` prints."""
+        """Create a trial from the JSON of `rekindle trials --json`."""
         found = form["objectives"] or ({} if form["return"] is None else {RETURN: form["return"]})
         measured = {name: found[name] for name in objectives if name in found}
         same = ("number", "uid", "state", "epochs", "digest", "hyperparameters", "error")
@@ -92,14 +93,14 @@ class StudyTrial:
 
 
 class Study(Pictures):
-    """A study in a storage, with its results.
+    """A stored study, with its results and the methods to steer it.
 
     Args:
-        name: of the study.
-        storage: a URL, or a Store.
+        name: name of the study.
+        storage: URL or Store.
 
     Raises:
-        UnknownStudy: the storage has no such study.
+        UnknownStudy: the storage has no study of this name.
     """
 
     def __init__(self, name: str, storage: str | Store):
@@ -121,35 +122,35 @@ class Study(Pictures):
 
     @property
     def config(self) -> Config:
-        """Everything that its trials depend on."""
+        """Configuration: everything that the study's trials depend on."""
         return Config.from_json(self.store.study(self.name).config, self.name)
 
     @property
     def complete(self) -> bool:
-        """True if nothing is left to train."""
+        """True if there is nothing left to train."""
         return StudyProgress(self.store, self.name).look().complete
 
     @property
     def trials(self) -> list[StudyTrial]:
-        """All trials, by number."""
+        """All trials, in order of their numbers."""
         return self._trials(self._json()["trials"])
 
     @property
     def best(self) -> StudyTrial | None:
-        """The best of the longest trained trials, None before any result.
+        """Best of the trials that trained longest; None before the first result.
 
-        Of equal ones it is the one that had the better result on the rung before, and so on.
+        Equal trials are ordered by their results on the rung before, and so on.
         """
         ranked = rank(self._json()["trials"], objectives_of(self.config))
         return next(iter(self._trials(ranked)), None)
 
     @property
     def front(self) -> list[StudyTrial]:
-        """The Pareto front of the longest trained trials."""
+        """Pareto front of the trials that trained longest."""
         return self._trials(front(self._json()["trials"], objectives_of(self.config)))
 
     def dataframe(self) -> DataFrame:
-        """Return a row for each trial: its results, and its hyperparameters.
+        """Return a DataFrame with one row per trial: results and hyperparameters.
 
         Raises:
             ImportError: pandas is not installed.
@@ -176,19 +177,23 @@ class Study(Pictures):
     ) -> Study:
         """Train in this process until the study is complete; return the study.
 
-        Ctrl-C stops after the step that is being computed. Everything is saved then, and the same call resumes.
+        Ctrl-C stops after the current step. Everything is saved then, and the same call resumes.
 
         Args:
-            progress: whether a bar is shown, in a terminal or a notebook.
+            progress: whether to show a progress bar, in a terminal or a notebook.
             device: see `Task`.
             env_processes: see `Task`.
-            use_previous: whether a damaged checkpoint may be replaced by the last sound one.
-            callbacks: called with this study and a trial after each rung that this process trains, when all is saved;
-                they may steer the study (`study.stop()`). What they raise ends this call, and loses nothing.
+            use_previous: whether to replace a damaged checkpoint by the last sound one.
+            callbacks: functions called with this study and a trial after each rung that this process trains, once
+                everything is saved. They may steer the study (`study.stop()`). An exception from them ends this call
+                and loses nothing.
+
+        Returns:
+            The study itself.
 
         Raises:
             KeyboardInterrupt: after Ctrl-C.
-            StoreError: the store failed, or only trials are left that need a decision of the user.
+            StoreError: the store failed, or the remaining trials need a decision from you.
         """
         with _bar(self, progress) as bar:
             worker = Worker(
@@ -209,17 +214,18 @@ class Study(Pictures):
     def confirm(self, top: int = TOP, seeds: int = SEEDS, **how: Any) -> dict[str, Any]:
         """Train the best configurations and the defaults on fresh seeds.
 
-        The same call resumes. The result is the JSON of `rekindle confirm`: the expected result of the winner of a race
-        with a 95% interval, the probability that it beats the defaults, and by how much the search overstated it.
+        The same call resumes. The result is the JSON of `rekindle confirm`: the expected result of the race's winner
+        with a 95% interval, the probability that it beats the defaults, and how much the search overstated it.
 
         Args:
-            top: number of configurations beside the defaults.
-            seeds: of each estimate, at least 3.
-            how: as `run` takes it.
+            top: number of configurations besides the defaults.
+            seeds: seeds per estimate, at least 3.
+            how: arguments of `run`.
 
         Raises:
             BadConfig: the study cannot be confirmed, or a number is too small.
-            StudyMismatch: the confirmation began with other numbers, or before the study was extended.
+            StudyMismatch: the confirmation was started with other numbers, or before the study got other trials.
+            KeyboardInterrupt: after Ctrl-C.
         """
         config = confirmation_config(self.store, self.name, top, seeds)
         Study(start_confirmation(self.store, self.name, config), self.store).run(**how)
@@ -228,43 +234,70 @@ class Study(Pictures):
         return result
 
     def stop(self, why: str = "") -> Command:
-        """Let all workers save and end, wherever they are."""
+        """Ask all workers of the study, anywhere, to save and exit.
+
+        Args:
+            why: reason to record.
+        """
         return self._steering.stop(why)
 
     def pause(self, why: str = "") -> Command:
-        """Let all workers save and wait, wherever they are."""
+        """Ask all workers of the study, anywhere, to save and wait.
+
+        Args:
+            why: reason to record.
+        """
         return self._steering.pause(why)
 
     def resume(self, why: str = "") -> Command:
-        """Resume what was stopped or paused."""
+        """Resume a study that was stopped or paused.
+
+        Args:
+            why: reason to record.
+        """
         return self._steering.resume(why)
 
     def cancel(self, trial: int | str, why: str = "") -> Command:
-        """End a trial that runs, by its number or uid."""
+        """End a running trial.
+
+        Args:
+            trial: its number or uid.
+            why: reason to record.
+        """
         return self._steering.cancel(trial, why)
 
     def exclude(self, trial: int | str, why: str = "") -> Command:
-        """Let samplers and schedulers forget a trial, by its number or uid."""
+        """Make samplers and schedulers ignore a trial.
+
+        Args:
+            trial: its number or uid.
+            why: reason to record.
+        """
         return self._steering.exclude(trial, why)
 
     def enqueue(self, hyperparameters: Mapping[str, Any], why: str = "") -> Command:
-        """Try these hyperparameters next; the others have their defaults."""
+        """Try these hyperparameters next.
+
+        Args:
+            hyperparameters: values, nested or dotted; missing ones take their defaults.
+            why: reason to record.
+        """
         return self._steering.enqueue(flatten(hyperparameters), why)
 
     def extend(self, trials: int | None = None, why: str = "", **other: Any) -> Command:
-        """Give the study more configurations or epochs, other ranges or bounds.
+        """Extend the study: more trials or epochs, other ranges or other bounds.
 
         Args:
-            trials: number of configurations in all.
-            why: in your words.
-            other: epochs in all, priors from the next trials on, weight, and budget, goal and plateau as `tune` takes
-                them, or "off".
+            trials: total number of configurations.
+            why: reason to record.
+            other: epochs (the total), priors (for the next trials), weight; budget, goal and plateau as in `tune`, or
+                "off".
         """
         return self._steering.extend(trials, why, **other)
 
     @property
     def commands(self) -> list[Command]:
-        """Commands about the study, with who, when and why."""
+        """Commands given to the study, with who gave them, when and why."""
         return self.store.commands(self.name)
 
     @property
@@ -272,9 +305,7 @@ class Study(Pictures):
         return Steering(self.store, self.name)
 
     def report(self, path: str | Path) -> None:
-        """Write a report on the study, one HTML file.
-
-        The same rows give the same bytes.
+        """Write an HTML report of the study; equal rows give equal bytes.
 
         Raises:
             ValueError: the file cannot be written.
@@ -312,33 +343,37 @@ def tune(
     callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> Study:
-    """Search for good hyperparameters in this process; the same call again resumes.
+    """Search for good hyperparameters in this process; the same call resumes.
 
-    It makes the study that `rekindle tune` makes of the same options, and trains it to its end. Workers elsewhere
-    (`rekindle worker --study NAME`) may share it meanwhile.
+    The study is the one that `rekindle tune` creates from the same options. This call trains it to the end. Workers
+    elsewhere (`rekindle worker --study NAME`) can share it meanwhile.
 
     Args:
-        task: the algorithm, such as PPO or "ppo".
+        task: algorithm, such as PPO or "ppo".
         env: see `Task`.
-        storage: a URL, or a Store.
-        epochs: (low, high) or (low, high, base), as in "1:27": every trial is trained for low epochs, the best of them
-            base times as long, and so on up to high. One number trains every trial so long. None is (1, 27), or up to
-            what a recorded table has.
-        study: its name; by default the task's and the environment's.
-        progress: whether a bar is shown, in a terminal or a notebook.
+        storage: URL or Store.
+        epochs: (low, high), (low, high, base), or a string such as "1:27". Every trial trains for `low` epochs, the
+            best of them for `base` times as many, and so on up to `high`. A single number trains every trial that long.
+            None means (1, 27), or up to the last epoch of a recorded table.
+        study: name; by default made from the task's and the environment's names.
+        progress: whether to show a progress bar, in a terminal or a notebook.
         device: see `Task`.
         env_processes: see `Task`.
         fixed: hyperparameters that are not searched, nested.
-        warm_start: a policy that every trial begins with, see `Task`; the storage keeps it.
-        demonstrations: of every trial, see `Task`; likewise.
-        learn_from: earlier studies whose results choose early trials, by name, or URL#NAME of another storage.
+        warm_start: policy that every trial starts from, see `Task`; the storage keeps it.
+        demonstrations: demonstrations for every trial, see `Task`; the storage keeps them.
+        learn_from: earlier studies whose results guide the early trials: names, or URL#NAME for another storage.
         callbacks: see `Study.run`.
-        options: trials, seed, search, priors, sampler, scheduler, seeds, objective and all others of
+        options: trials, seed, search, priors, sampler, scheduler, seeds, objective and the other options of
             `engine.configuring.study_config`.
 
+    Returns:
+        The study.
+
     Raises:
-        BadConfig: the study makes no sense.
-        StudyMismatch: a study of this name was made with other options.
+        BadConfig: the options contradict each other, or do not suit the task.
+        StudyMismatch: a study of this name was created with other options.
+        TypeError: an option is unknown.
         KeyboardInterrupt: after Ctrl-C; everything is saved.
     """
     known = signature(study_config).parameters.keys() - {"algorithm", "env"}
@@ -349,7 +384,7 @@ def tune(
         demonstrations = Demonstrations.load(demonstrations)
         fixed = {"demonstrated_steps": demonstrations.steps, **(fixed or {})}
     config = study_config(algorithm, env, epochs=epochs, fixed=fixed, **options)
-    config.probe(algorithm, device)  # before the study exists
+    config.probe(algorithm, device)  # before the study is stored, so that one that cannot train is not
     name = study or config.default_name
     store = storage if isinstance(storage, Store) else Store(storage)
     if options.get("scheduler") is None and (stored := scheduler_of(store, name)):
@@ -365,7 +400,7 @@ Callback = Callable[[Study, StudyTrial], None]
 
 @contextmanager
 def _bar(study: Study, shown: bool) -> Iterator[tqdm[Any]]:
-    """Yield a bar of the epochs, which a thread updates."""
+    """Show a progress bar of the epochs, updated by a thread."""
     from tqdm.auto import tqdm  # a widget in a notebook, a line in a terminal
 
     done, state = threading.Event(), StudyProgress(study.store, study.name)

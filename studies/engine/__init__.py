@@ -1,4 +1,4 @@
-"""Running studies: configuration, the planning loop, progress, lineages.
+"""The engine of a study: configuration, the planning loop, progress and lineages.
 
-Plans belong to `schedulers` and `samplers`, storage of rows to `storage`, and training to `workers`.
+Decisions about trials belong in `schedulers` and `samplers`, rows in `storage`, and training in `workers`.
 """

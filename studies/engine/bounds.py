@@ -1,4 +1,4 @@
-"""Bounds of a study, and of its trials, which workers obey.
+"""Bounds of a study and its trials: budget, plateau, trial time.
 
 Work and time are counted from rows, so those of workers that died count, too.
 """
@@ -24,22 +24,28 @@ if TYPE_CHECKING:
     from ..study.config import Config
     from .study_rows import StudyRows
 
-Z = 1.645  # standard deviations of a difference's noise, of which one in twenty is larger
-NOISE = "return_error"  # the metric: standard error of a return, of studies with a plateau
+Z = 1.645  # a normal variable exceeds its mean by more standard deviations once in twenty
+NOISE = "return_error"  # metric of studies with a plateau: the standard error of the return
 
 
 def is_lifted(bound: str, data: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-    """Return whether a bound has changed since it stopped the study."""
+    """Return whether a bound has changed since it stopped the study.
+
+    Args:
+        bound: name of the bound.
+        data: data of the command that stopped the study.
+        options: options of the study now.
+    """
     return bound in data and data[bound] != options.get(bound)
 
 
 def stop_if_spent(store: Store, rows: StudyRows, unsaved: Mapping[str, int]) -> bool:
-    """Stop a study whose budget is spent; return whether it is.
+    """Stop a study whose budget is spent; return whether it is spent.
 
     Args:
-        store: holds the study.
-        rows: the study's.
-        unsaved: epochs of the tasks that train here, by uid.
+        store: store of the study.
+        rows: rows of the study.
+        unsaved: epochs of the tasks that train in this process, by uid.
     """
     budget = rows.config.options.get("budget")
     if not budget:
@@ -63,10 +69,13 @@ def stop_if_spent(store: Store, rows: StudyRows, unsaved: Mapping[str, int]) -> 
 
 
 def stop_if_plateau(store: Store, rows: StudyRows) -> bool:
-    """Stop a study that found nothing better for long; return whether.
+    """Stop a study that found nothing better for too many trials.
 
-    A trial is better if it trained for more epochs, or if its score is higher beyond the noise of both. Only trials
-    before the first that runs count, so that it does not depend on who finishes first.
+    A trial is better if it trained for more epochs, or if its score is higher by more than the noise of both. Only
+    trials before the first running one count, so the result does not depend on which trial finishes first.
+
+    Returns:
+        Whether the study has reached its plateau.
     """
     config, most = rows.config, rows.config.options.get("plateau")
     if not most or len(rows.trials) <= most:
@@ -101,7 +110,7 @@ def _is_better(store: Store, rows: StudyRows, row: Segment, best: Segment) -> bo
 def _noise(store: Store, rows: StudyRows, row: Segment) -> float:
     """Return the standard error of a configuration's score.
 
-    It is that of its seeds, or else that of its episodes.
+    It comes from the spread over seeds, or over episodes if there is one seed.
     """
     seeds = seeds_of(rows.config)
     if seeds == 1:
@@ -112,17 +121,17 @@ def _noise(store: Store, rows: StudyRows, row: Segment) -> float:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Return the standard error of a mean; 0 of a single value."""
+    """Return the standard error of a mean; 0 for a single value."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def overdue(store: Store, config: Config, epochs: Mapping[str, int]) -> dict[str, OutOfTime]:
-    """Return failures of trials that trained for too long, by uid.
+    """Return the failures of trials that trained for too long, by uid.
 
     Args:
-        store: holds the study.
-        config: the study's.
-        epochs: of the trials in question, by uid.
+        store: store of the study.
+        config: configuration of the study.
+        epochs: epochs of the trials in question, by uid.
     """
     most = config.options.get("trial_time")
     if most is None:

@@ -1,4 +1,4 @@
-"""Verification of lineages, and forks with other hyperparameters."""
+"""Replays of lineages, and forks with other hyperparameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .lineage import LineageTask, NotEqual, lineage, restore, retrain
 
 
 class BadFork(ValueError):
-    """An invalid fork or replay."""
+    """A fork or replay that is not possible."""
 
 
 def replay(
@@ -25,10 +25,16 @@ def replay(
     """Train a lineage again, and compare the last digest with storage.
 
     Args:
-        store: holds the lineage.
-        uid: the last task of the lineage.
+        store: store of the lineage.
+        uid: last task of the lineage.
         at_task_end: called with each row of the result's "lineage" as soon as its task is trained.
         device: see `Task`.
+
+    Returns:
+        The JSON of `rekindle replay`.
+
+    Raises:
+        BadFork: no complete checkpoint at the end of an epoch is stored.
     """
     saved = _last_at_epoch_end(store, uid)
     inits = [event.data.get("snapshots") for event in store.events(uid) if event.kind == INIT]
@@ -73,8 +79,8 @@ def fork_identity(
     """Return a fork's identity, and its changed hyperparameters as [old, new].
 
     Args:
-        identity: of the task that is forked.
-        assignments: ``NAME=VALUE``.
+        identity: identity of the task that is forked.
+        assignments: ``NAME=VALUE`` texts.
         start: digest of the state that the fork starts from.
 
     Raises:
@@ -103,8 +109,14 @@ def fork_identity(
 def state_at(store: Store, links: Sequence[LineageTask], epoch: int, end: int) -> tuple[LineageTask, Start]:
     """Return the task and the state of a lineage at an epoch.
 
+    Args:
+        store: store of the lineage.
+        links: the lineage.
+        epoch: epoch of the state.
+        end: epochs of the lineage's last task; `epoch` must be smaller.
+
     Raises:
-        BadFork: no checkpoint of that epoch is kept, or the epoch is not before `end`.
+        BadFork: no checkpoint of that epoch is kept, or it is not before `end`.
     """
     kept: dict[int, LineageTask] = {}
     for link, following in zip(links, [*links[1:], None], strict=True):
@@ -120,12 +132,15 @@ def state_at(store: Store, links: Sequence[LineageTask], epoch: int, end: int) -
         )
     link = kept[epoch]
     if link.start is not None and link.start.digest == saved.digest:
-        return link, link.start  # the hyperparameters of this task with the state of the task before it
+        return link, link.start  # this task's hyperparameters, and the state that it took from the task before it
     return link, Start(link.uid, epoch, saved.digest)
 
 
 def score_at(store: Store, uid: str, epochs: int, name: str, device: str = "cpu") -> float:
-    """Return the named objective of a task at its last checkpoint."""
+    """Return the named objective of a task at its last checkpoint.
+
+    It is evaluated unless it is stored.
+    """
     metrics = dict(store.metrics(uid)).get(epochs, {})
     if name in metrics:
         return metrics[name]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TRIALS = 16
 INTERVAL = 3  # epochs per generation of a population
-MEMBERS = 8  # of a population
+MEMBERS = 8  # members of a population
 
 
 def make_config(
@@ -41,17 +41,18 @@ def make_config(
     """Return the configuration of a new study.
 
     Args:
-        algorithm: the class of its tasks.
+        algorithm: task class.
         env: see `Task`.
-        trials: None for TRIALS, all points of a finite space if it has fewer, or all points of a grid.
+        trials: number of configurations; None for TRIALS, for all points of a finite space with fewer, or for all points
+            of a grid.
         epochs: see `check_epochs`.
-        seed: of all trainings and suggestions.
+        seed: seed of all trainings and suggestions.
         fixed: hyperparameters that are not searched, nested.
         priors: see `open_space`.
         options: other fields of `Config`.
 
     Raises:
-        BadConfig: the study makes no sense.
+        BadConfig: the options contradict each other, or do not suit the task.
         ValueError: the task or its space does not allow a value.
     """
     task = algorithm(env, seed=seed, **(fixed or {}))
@@ -98,7 +99,7 @@ def make_config(
 def check_objectives(config: Config, algorithm: type[Task]) -> None:
     """Raise BadConfig if the study cannot have its objectives.
 
-    A task names its metrics only in its first epoch, so one epoch is trained if an objective is a metric of the task.
+    If an objective is a metric of the task, one epoch is trained to see the metrics' names.
     """
     objectives = objectives_of(config)
     if len(objectives) > 1 and not KNOWN[config.sampler].objectives:
@@ -133,26 +134,29 @@ def make_population(
     priors: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Config:
-    """Return the configuration of a study by population based training.
+    """Return the configuration of a study by population-based training.
 
-    A structural hyperparameter cannot change while a member trains. It is fixed, to its default unless `fixed` sets it,
-    so that the whole population trains as one cohort.
+    Structural hyperparameters cannot change while a member trains. They are fixed, to their defaults unless `fixed`
+    sets them, so the whole population trains as one cohort.
 
     Args:
-        algorithm: the class of its tasks.
+        algorithm: task class.
         env: see `Task`.
-        epochs: of the whole training.
-        interval: epochs per generation; None for INTERVAL, or all of fewer epochs.
+        epochs: epochs of the whole training.
+        interval: epochs per generation; None for INTERVAL, or for `epochs` if that is smaller.
         population: number of members.
-        seed: of all trainings and suggestions.
+        seed: seed of all trainings and suggestions.
         fixed: hyperparameters that are not searched, nested.
         exploit: one of EXPLOITS.
         explore: one of EXPLORES.
-        perturb: dotted names of what explore may change; empty for all that is searched. Other searched
-            hyperparameters differ between members from the start, and are copied unchanged.
+        perturb: dotted names that explore may change; empty for all searched ones. Other searched hyperparameters
+            differ between members from the start and are copied unchanged.
         sampler: None or "random".
         priors: see `open_space`.
-        options: those of `seed_options`; a population maximizes the return.
+        options: options of `seed_options`; a population maximizes the return.
+
+    Raises:
+        BadConfig: the options contradict each other, or do not suit the task.
     """
     from ...tasks.envs import EnvSpec  # imports gymnasium
 
@@ -215,7 +219,7 @@ def make_population(
 
 
 def load_task(config: Config) -> type[Task]:
-    """Return the algorithm of a stored study.
+    """Return the task class of a stored study.
 
     Raises:
         StudyMismatch: another version of the algorithm is installed.

@@ -1,4 +1,4 @@
-"""Configurations of new studies, from the options of `rekindle tune`."""
+"""Configurations of new studies, made from the options of `rekindle tune`."""
 
 from __future__ import annotations
 
@@ -72,40 +72,41 @@ def study_config(
     """Return the configuration of a study from the options of `rekindle tune`.
 
     Args:
-        algorithm: the class of its tasks.
-        env: see `Task`; or a list of several, with `across`.
-        epochs: as text, see `parse_epochs`, or numbers, see `check_epochs`; None for 1 up to `default_epochs`.
+        algorithm: task class.
+        env: see `Task`; or a list of several environments, with `across`.
+        epochs: text, see `parse_epochs`, or numbers, see `check_epochs`; None for 1 up to `default_epochs`.
         fixed: hyperparameters that are not searched, nested.
-        search: dotted names of those that are searched alone; empty for all that are open.
+        search: dotted names of the only hyperparameters to search; empty for all open ones.
         priors: see `open_space`.
         trials: see `make_config`.
-        seed: of all trainings and suggestions.
-        scheduler: one of SCHEDULERS; None for the first, or halving where seeds race.
-        sampler: its name; None for tpe, or random where a population starts.
+        seed: seed of all trainings and suggestions.
+        scheduler: one of SCHEDULERS; None for `default_scheduler`.
+        sampler: its name; None for tpe, or for random in a population.
         generation: see `Config`; None for what suits the scheduler.
         cohort: see `Config`.
         objective: see `objective_options`.
-        seeds: per configuration, see `seed_options`.
-        aggregate: of the seeds' returns.
-        across: the aggregate of results in several environments on one scale, see `study.environments`.
-        racing: whether seeds race; several environments do where the scheduler can.
-        grid_points: of each range, for the sampler grid.
+        seeds: seeds per configuration, see `seed_options`.
+        aggregate: how the seeds' returns are aggregated.
+        across: how results in several environments are aggregated on one scale, see `study.environments`.
+        racing: whether seeds race; with several environments they race if the scheduler can.
+        grid_points: points per range, for the sampler grid.
         snapshots: which checkpoints are kept, see `Task`.
-        budget: of the whole study, such as 200epochs, 5e6steps or 2h; a rerun with more continues.
-        goal: such as return:475, at which the study stops once fresh episodes confirm it, see `workers.goals`.
-        plateau: number of trials without a better one, after which the study stops, see `engine.bounds`.
+        budget: budget of the whole study, such as 200epochs, 5e6steps or 2h; a rerun with more continues.
+        goal: such as return:475; the study stops once fresh episodes confirm it, see `workers.goals`.
+        plateau: number of trials without a better one after which the study stops, see `engine.bounds`.
         trial_time: seconds, or text such as 2h, after which a trial fails; its share of a cohort's time counts.
-        weight: of the study among others that the same workers train, 1 unless given; see `workers.sharing`.
-        known: hyperparameters that the first trials take, nested or by dotted name.
-        preset: known-good values that the first trial takes, see `study.presets`; what is not searched keeps them.
-        population: see `make_population`, like interval, exploit, explore and perturb; all for scheduler pbt.
-        interval: epochs of a generation; None for INTERVAL, or all of fewer epochs.
+        weight: share of the workers that train several studies, 1 unless given; see `workers.sharing`.
+        known: hyperparameters of the first trials, nested or by dotted name.
+        preset: name of known-good values for the first trial, see `study.presets`; hyperparameters that are not
+            searched keep them.
+        population: see `make_population`, like interval, exploit, explore and perturb; for scheduler pbt only.
+        interval: see `make_population`.
         exploit: one of EXPLOITS.
         explore: one of EXPLORES.
-        perturb: dotted names of what explore may change.
+        perturb: dotted names that explore may change.
 
     Raises:
-        BadConfig: the study makes no sense.
+        BadConfig: the options contradict each other, or do not suit the task.
         ValueError: the task or its space does not allow a value.
     """
     fixed, priors, known = fixed or {}, priors or {}, [known] if isinstance(known, Mapping) else known
@@ -169,7 +170,7 @@ def study_config(
 
 
 def listed(names: str | Sequence[str]) -> Sequence[str]:
-    """Return names, of which one may be given as it is."""
+    """Return names as a sequence; a string is a single name."""
     return [names] if isinstance(names, str) else names
 
 
@@ -177,9 +178,9 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
     """Raise BadConfig if a study cannot have its bounds.
 
     Args:
-        options: of the study.
-        scheduler: of the study.
-        algorithm: the class of its tasks.
+        options: options of the study.
+        scheduler: its scheduler.
+        algorithm: task class.
     """
     own = own_objective(algorithm)
     objectives = options.get("objectives", own)
@@ -199,7 +200,7 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
 
 
 def _check_population(asked: Sequence[str], scheduler: str, trials: int | None, population: int) -> None:
-    """Raise BadConfig for options of a population, or trials, without effect."""
+    """Raise BadConfig for population options or trials that would have no effect."""
     if asked and scheduler != "pbt":
         names = " and ".join(f"--{name}" for name in asked)
         raise BadConfig(
@@ -214,7 +215,7 @@ def _check_population(asked: Sequence[str], scheduler: str, trials: int | None, 
 
 
 def _seconds(trial_time: float | str) -> float:
-    """Return the seconds of a trial time."""
+    """Return a trial time in seconds."""
     try:
         return parse_duration(trial_time if isinstance(trial_time, str) else f"{trial_time:f}")
     except ValueError as error:
@@ -222,10 +223,10 @@ def _seconds(trial_time: float | str) -> float:
 
 
 def _with_known(config: Config, algorithm: type[Task], known: Sequence[Mapping[str, Any]]) -> Config:
-    """Return the configuration whose first trials take known hyperparameters.
+    """Return the configuration with known hyperparameters for its first trials.
 
     Raises:
-        BadConfig: they are not in the searched space, or more than there are trials.
+        BadConfig: they are outside the searched space, or more than there are trials.
     """
     if not known:
         return config

@@ -1,7 +1,7 @@
-"""Confirmations: which candidates a study gives, and what their fresh seeds say.
+"""Confirmations: candidates of a study, trained on fresh seeds.
 
-A confirmation is a study of its own beside the one that it confirms, with the scheduler `confirm`; so it is trained,
-killed and resumed like any other.
+A confirmation is a study of its own, next to the one that it confirms, with the scheduler `confirm`. It is therefore
+trained, killed and resumed like any other.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
     """Return the configuration of the study that confirms another.
 
     Args:
-        store: holds the study.
-        study: its name.
-        top: number of its best configurations, beside the defaults.
-        seeds: of each estimate; the race has half as many more.
+        store: store of the study.
+        study: name of the study to confirm.
+        top: number of its best configurations, besides the defaults.
+        seeds: seeds per estimate; the race uses half as many in addition.
 
     Raises:
-        BadConfig: the study cannot be confirmed, or the numbers are too small.
+        BadConfig: the study cannot be confirmed, or a number is too small.
     """
     config = Config.from_json(store.study(study).config, study)
     check_confirmable(config, study, top, seeds)
@@ -107,12 +107,12 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
 
 
 def start_confirmation(store: Store, study: str, config: Config) -> str:
-    """Make the study that confirms another, and return its name.
+    """Create the study that confirms another, and return its name.
 
-    One that there is already stays as it is.
+    An existing confirmation stays unchanged.
 
     Raises:
-        StudyMismatch: it was made with other numbers, or of other best configurations.
+        StudyMismatch: it was started with other numbers, or with other best configurations.
     """
     name = confirmation_name(study)
     try:
@@ -126,7 +126,7 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
 
 
 def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = SEEDS) -> None:
-    """Raise BadConfig if a study of this configuration cannot be confirmed."""
+    """Raise BadConfig if a study with this configuration cannot be confirmed."""
     if top < 1:
         raise BadConfig(f"--top must be at least 1, the best configuration alone, but got {top}")
     check_count("seeds", seeds, MOST_SEEDS // 2)
@@ -147,10 +147,7 @@ def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = S
 
 
 def _defaults(config: Config) -> dict[str, Any] | None:
-    """Return the defaults beside what the study fixes.
-
-    None if they make no task.
-    """
+    """Return the defaults combined with the fixed values, None if they contradict."""
     try:
         return dict(config.identity(load_task(config), unflatten(config.fixed)).values)
     except (SpaceError, ValueError):
@@ -158,9 +155,9 @@ def _defaults(config: Config) -> dict[str, Any] | None:
 
 
 def confirmation_json(store: Store, study: str) -> Json | None:
-    """Return the results of a study's confirmation, documented in `cli`.
+    """Return the results of a study's confirmation, as documented in `cli`.
 
-    None if there is no confirmation, or one of another study that had the same name.
+    Return None if there is none, or if it confirmed an earlier study of this name.
     """
     name = confirmation_name(study)
     try:
@@ -226,9 +223,9 @@ def _estimate(
 
 
 def _in_each(config: Config, rows: Sequence[Segment], candidate: int) -> dict[str, Json | None]:
-    """Return a candidate's mean result, with its interval, in each environment.
+    """Return a candidate's mean result and its interval in each environment.
 
-    Of fresh seeds, as measured; None of too few.
+    Only fresh seeds count, in the unit in which they were measured; None if there are too few.
     """
     several, estimating = len(config.environments), Confirmation.of(config).estimating
     found: dict[str, Json | None] = {}
@@ -243,7 +240,7 @@ def _in_each(config: Config, rows: Sequence[Segment], candidate: int) -> dict[st
 def _answer(
     candidates: Sequence[Json], now: Standing, rows: Mapping[tuple[int, int], Segment], confirmation: Confirmation
 ) -> Json:
-    """Return the winner, and its comparison with the other estimates."""
+    """Return the winner, and how it compares with the other estimates."""
     winner, runner_up, *_ = (*now.finalists, None, None)
     answer: Json = {"winner": winner, "runner_up": runner_up, "over_defaults": None, "over_runner_up": None}
     answer["optimism"] = None
@@ -259,12 +256,12 @@ def _answer(
 
 
 def _improvement(own: Sequence[float], others: Sequence[float]) -> Interval:
-    """Return the probability that a training beats one of the others."""
+    """Return the probability that one training beats one of the others."""
     return interval(probability_of_improvement, [[x] for x in own], [[x] for x in others])
 
 
 def verdict(confirmation: Json) -> str:
-    """Return what a confirmation shows, in sentences."""
+    """Return the results of a confirmation, in sentences."""
     winner, cost = confirmation["winner"], confirmation["cost"]
     spent = f"It took {counted(cost['trainings'], 'training')}, {counted(cost['epochs'], 'epoch')}."
     if confirmation["state"] != "complete":
@@ -302,5 +299,5 @@ def verdict(confirmation: Json) -> str:
 
 
 def candidate_name(candidate: Json) -> str:
-    """Return how a confirmation's candidate is called."""
+    """Return the name of a confirmation's candidate."""
     return "the defaults" if candidate["trial"] is None else f"trial {candidate['trial']}"

@@ -1,4 +1,4 @@
-"""Studies, trials and tasks as JSON, documented in `cli`."""
+"""Studies, trials and tasks as JSON, as documented in `cli`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 Progress = Mapping[tuple[int, str], int]
-MISLEADING = 0.5  # a rung misleads if it agrees less with the next one, and that is sure
+MISLEADING = 0.5  # a rung misleads if its whole 95% interval of agreement with the next rung lies below this
 HELD = {STOP: "stopped", PAUSE: "paused"}
 RUNNING, WAITING = "running", "waiting"  # of trials that have not ended: a process trains it now, or none does
 STATES = ("complete", "pruned", "failed", "cancelled", RUNNING, WAITING)
@@ -76,16 +76,16 @@ def _state(trial: Trial, in_training: Collection[int]) -> str:
 
 
 def _return(row: Segment) -> float | None:
-    """Return the evaluation return; None of a task that has none."""
+    """Return the evaluation return; None for a task that has none."""
     return row.objectives.get(RETURN) if row.objectives else row.score
 
 
 def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
-    """Rank the trials with a result by epochs trained, then by objectives.
+    """Rank the trials by epochs trained, then by objectives.
 
-    Of equal ones the first is the one that had the better result on the rung before, and so on: many reach the highest
-    return that there is, and those that had it early are more likely to have it with other seeds. Excluded trials are
-    left out.
+    Among equal trials, the one that had the better result on the rung before comes first, and so on down: many reach
+    the highest possible return, and those that had it early are more likely to have it with other seeds. Trials
+    without a result and excluded trials are left out.
     """
     ranked: list[Json] = []
     for _, together in groupby(sorted(_with_results(trials, objectives), key=_training), key=_training):
@@ -95,7 +95,7 @@ def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> lis
 
 
 def front(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
-    """Return the Pareto front of the longest trained trials, best first."""
+    """Return the Pareto front of the trials that trained longest, best first."""
     known = _with_results(trials, objectives)
     longest = min(map(_training, known), default=(0, 0))
     equals = [trial for trial in known if _training(trial) == longest]
@@ -116,7 +116,7 @@ def _earlier(trial: Json, objectives: Mapping[str, str]) -> list[float]:
 
 
 def _training(trial: Json) -> tuple[int, int]:
-    """Return the negated numbers of epochs and seeds of a trial."""
+    """Return a sort key: the negated numbers of epochs and of seeds."""
     trained = sum(each["epochs"] >= trial["epochs"] for each in trial.get("seeds", ()))
     return -trial["epochs"], -trained
 
@@ -151,9 +151,9 @@ def study_json(store: Store, name: str) -> Json:
 
 
 def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segment]) -> list[Json]:
-    """Return how much each rung agrees with the next one."""
+    """Return how well each rung's ranking agrees with the next one's."""
     if config.scheduler == "pbt":
-        return []  # its members change between rungs
+        return []  # members change between rungs, so their ranks cannot be compared
     trials, segments = without_excluded(trials, segments)
     bracket = {trial.number: trial.attrs.get("bracket", 0) for trial in trials}
     rungs: dict[int, list[list[Segment]]] = {}
@@ -167,7 +167,7 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
     for rung, agreement in enumerate(pooled):
         if not agreement.pairs:
             continue
-        # Only the best go on, among whom a rank correlation is smaller than among all.
+        # Only the best are promoted, and a rank correlation is smaller among them than among all trials.
         share = agreement.pairs / sum(len(rows[rung]) for rows in rungs.values())
         correlation, low, high = (unrestricted(r, share) for r in (agreement.correlation, *agreement.interval))
         numbers = {"trials": agreement.pairs, "correlation": correlation, "interval": [low, high]}
@@ -180,7 +180,7 @@ def summary_json(store: Store, name: str) -> Json:
     """Return a study without its trials, reading only the best of them."""
     config = Config.from_json(store.study(name).config, name)
     excluded = any(given.kind == EXCLUDE for given in store.commands(name))
-    # Seeds are aggregated, and excluded trials left out, here, not in the database.
+    # The database neither aggregates seeds nor leaves excluded trials out, so all trials must be read.
     if excluded or seeds_of(config) > 1:
         return {key: value for key, value in study_json(store, name).items() if key != "trials"}
     totals, objectives, in_training = store.totals(name), objectives_of(config), store.in_training(name)
@@ -197,9 +197,9 @@ def summary_json(store: Store, name: str) -> Json:
 def _overview(
     config: Config, name: str, complete: bool, segments: Progress, best: Sequence[Json], given: Sequence[Command]
 ) -> Json:
-    """Return what a study and its summary have in common.
+    """Return the fields that a study and its summary share.
 
-    `segments` are numbers of trainings by rung and state, `best` is the Pareto front.
+    `segments` counts trainings by rung and state; `best` is the Pareto front.
     """
     return {
         "study": name,
@@ -243,7 +243,7 @@ def _add_seeds(
     segments: Sequence[Segment],
     in_training: Collection[int],
 ) -> None:
-    """Add its replicates to each configuration."""
+    """Add the replicates to each configuration."""
     of_configuration: dict[int, list[Json]] = {}
     names = labels(config.environments) if is_across(config) else []
     for trial, values in zip(trials, _trials_json(trials, segments, in_training), strict=True):
@@ -257,13 +257,13 @@ def _add_seeds(
 
 
 def _mean_of(replicates: Sequence[Json], env: str, epochs: int) -> float | None:
-    """Return the mean result in an environment, None without one."""
+    """Return the mean result in an environment; None without a result."""
     found = [each["return"] for each in replicates if each["env"] == env and each["epochs"] == epochs > 0]
     return statistics.fmean(found) if found and None not in found else None
 
 
 def _skipped_trainings(configurations: Sequence[Json]) -> int:
-    """Return the number of seeds that racing left behind the others."""
+    """Return the number of trainings that racing skipped."""
     ended = (trial for trial in configurations if trial["state"] in ("complete", "pruned"))
     return sum(each["epochs"] < trial["epochs"] for trial in ended for each in trial["seeds"])
 
@@ -295,7 +295,7 @@ def status_json(store: Store) -> Json:
 
 
 def _with_workers(study: Json, workers: int) -> Json:
-    """Return a study with its number of workers; without any it stalls."""
+    """Return a study with its number of workers; stalled without any."""
     stalled = study["state"] == "running" and not workers
     return study | {"workers": workers} | ({"state": "stalled"} if stalled else {})
 
@@ -313,7 +313,7 @@ def tasks_json(store: Store) -> Json:
 
 
 def task_json(store: Store, uid: str) -> Json:
-    """Return everything that is stored of one task."""
+    """Return everything stored about one task."""
     [row] = store.tasks([uid])
     checkpoints = store.checkpoints(uid)
     measures, events = dict(store.metrics(uid)), store.events(uid)
@@ -354,7 +354,7 @@ def task_json(store: Store, uid: str) -> Json:
 
 
 def _lineage(store: Store, uid: str, epochs: int) -> list[Json]:
-    """Return the lineage's tasks from the root, each with its last epoch."""
+    """Return the lineage from the root, with each task's last epoch."""
     rows: dict[str, int] = {}
     while uid not in rows:
         rows[uid] = epochs

@@ -1,6 +1,6 @@
 """Lineages: the tasks that a task branched from, and their retraining.
 
-A result is a function of the lineage alone, so a state that was not kept, or is not trusted, can be trained again.
+A result depends on nothing but the lineage, so a state that was not kept, or is not trusted, can be trained again.
 """
 
 from __future__ import annotations
@@ -24,16 +24,23 @@ from ..storage.stored_policies import load_policy, start_of
 
 
 class LineageError(StoreError):
-    """A lineage is missing from the store, or contradicts it."""
+    """A lineage is incomplete in the store, or contradicts it."""
 
 
 class NotEqual(LineageError):
-    """A state that was trained again differs from the one on record."""
+    """A state that was trained again differs from the recorded one."""
 
 
 @dataclass(frozen=True)
 class LineageTask:
-    """A task of a lineage, and its starting state or policy."""
+    """A task of a lineage, with its starting state or policy.
+
+    Attributes:
+        uid: uid of the task.
+        identity: identity of the task.
+        start: state or policy that it starts from; None at a fresh root.
+        policy: tensors of that policy, at a root with a warm start or demonstrations.
+    """
 
     uid: str
     identity: Mapping[str, Any]
@@ -42,7 +49,11 @@ class LineageTask:
 
 
 def lineage(store: Store, uid: str) -> list[LineageTask]:
-    """Return the tasks from the root to this one."""
+    """Return the tasks from the root to this one.
+
+    Raises:
+        LineageError: a task of the lineage is missing, or the lineage is circular.
+    """
     links: list[LineageTask] = []
     while uid not in [link.uid for link in links]:
         rows = store.tasks([uid])
@@ -74,7 +85,7 @@ def _start(store: Store, uid: str, identity: Mapping[str, Any]) -> Start | None:
 
 
 def restore(saved: Saved, device: str = "cpu") -> Task:
-    """Return the task of a checkpoint in its state, without a storage."""
+    """Return the task of a checkpoint, in that state, without a storage."""
     state = unpack(saved.manifest, saved.fetch)
     task: Task = task_of(state["identity"], device=device)
     task.load_state_dict(state)
@@ -88,18 +99,18 @@ def retrain(
     at_task_end: Callable[[LineageTask, int, str], None] | None = None,
     device: str = "cpu",
 ) -> Task:
-    """Train a lineage from its root, without any stored state.
+    """Train a lineage from its root, using no stored state.
 
     Args:
         links: the lineage.
-        epochs: in all.
-        context: called at each epoch's end of the last task.
-        at_task_end: called with each task, its epochs and its digest, once its part is trained.
+        epochs: total epochs of the last task.
+        context: function called at the end of each epoch of the last task.
+        at_task_end: function called with each task, its epochs and its digest, once it is trained.
         device: see `Task`.
 
     Raises:
-        NotEqual: a state in between differs from the one on record, mostly because of another kind of machine or
-            other versions of libraries.
+        NotEqual: an intermediate state differs from the recorded one, usually because the machine or the library
+            versions differ.
     """
     networks, demonstrations = split_start(links[0].policy or {})
     warm = WarmStart(networks, partial=True) if networks else None
@@ -125,7 +136,11 @@ def retrain(
 
 
 def bring_start(store: Store, lease: StoreLease, device: str = "cpu") -> None:
-    """Provide a branch's first state, from storage or by training its lineage."""
+    """Provide a branch's first state, from storage or by training its lineage.
+
+    Raises:
+        NotEqual: the state that was trained again differs from the recorded one.
+    """
     if store.checkpoints(lease.uid):
         return
     [row] = store.tasks([lease.uid])

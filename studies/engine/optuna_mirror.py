@@ -1,7 +1,7 @@
-"""Copy of a study in Optuna's own tables.
+"""Copy of a study in Optuna's own tables, for its dashboard.
 
-Rekindle writes the copy and takes no result from it. Trial n of the study is trial n of the copy.
-One process at a time copies: the one that holds the lease of the mirror.
+Rekindle writes the copy and never reads a result from it. Trial n of the study is trial n of the copy. Only one process
+copies at a time: the one that holds the lease of the mirror.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 MARK = "rekindle"  # user attribute that marks a study in Optuna's tables as a copy
-FORM = "rekindle_form"  # user attribute with the form of the copy; one of another form is made again
+FORM = "rekindle_form"  # user attribute with the version of the copy's layout; a copy of another version is rebuilt
 VERSION = 2
-MAKING = 1.0  # seconds in which another process makes Optuna's tables
+MAKING = 1.0  # seconds to wait while another process creates Optuna's tables
 Row = tuple[Trial, list[Segment], dict[int, float]]  # a trial, its segments and its objective by epoch
 
 
 class MirrorError(StoreError):
-    """Optuna's tables hold another study of the same name."""
+    """Optuna's tables already hold another study of this name."""
 
 
 def mirror(store: Store, url: str, name: str) -> int:
@@ -60,9 +60,10 @@ def mirror(store: Store, url: str, name: str) -> int:
 
 
 class Mirror:
-    """A copy that is brought up to date whenever `update` is called.
+    """A copy of a study that `update` brings up to date.
 
-    A confirmation is not copied: its candidates have different numbers of seeds, which Optuna would rank.
+    A confirmation is not copied: its candidates have different numbers of seeds, and Optuna would rank them all the
+    same.
     """
 
     def __init__(self, store: Store, url: str, name: str):
@@ -122,7 +123,7 @@ class Mirror:
                 f"study {self.name!r} cannot be shown in Optuna's tables: they hold another one of that name"
             )
         trials, rows = remembered(self.rows.trials.values(), self.rows.segments.values())
-        form = [VERSION, *config.options.get("longer", ())]  # longer studies train complete trials on
+        form = [VERSION, *config.options.get("longer", ())]  # a study with more epochs reopens complete trials
         if is_across(config):  # the scale of several environments changes with their results
             form += [*map(list, scale_of(config, rows))]
         form += [f"without {trial.number}" for trial in trials if EXCLUDED in trial.attrs]  # it may be complete
@@ -135,12 +136,12 @@ class Mirror:
         return study
 
     def _changed(self, study: OptunaStudy) -> list[tuple[FrozenTrial | None, FrozenTrial]]:
-        """Return the trials that differ from their copies, with these."""
+        """Return the trials that differ from their copies, as (copy, trial)."""
         config = self.rows.config
         trials, segments = collapse(config, *remembered(self.rows.trials.values(), self.rows.segments.values()))
         copies = study.get_trials(deepcopy=False)
         trials = sorted(trials, key=lambda trial: trial.number)
-        trials = [trial for number, trial in enumerate(trials) if trial.number == number]  # the others wait for a gap
+        trials = [trial for number, trial in enumerate(trials) if trial.number == number]  # up to the first gap
         open_trials = [trial for trial in trials if trial.number >= len(copies) or not _is_over(copies[trial.number])]
         rows: dict[int, list[Segment]] = {}
         for row in sorted(segments, key=lambda row: row.rung):
@@ -156,7 +157,10 @@ class Mirror:
         return changed
 
     def _curves(self, trials: Sequence[Trial]) -> dict[str, dict[int, float]]:
-        """Return one objective of one seed by epoch, by uid."""
+        """Return the objective by epoch, by uid.
+
+        Return nothing for a study of several objectives or seeds.
+        """
         [name, *others] = objectives_of(self.rows.config)
         if others or seeds_of(self.rows.config) > 1:
             return {}
@@ -203,7 +207,7 @@ def _is_over(copy: FrozenTrial) -> bool:
 
 
 def _shown(trial: FrozenTrial) -> tuple[object, ...]:
-    """Return what may change of a trial."""
+    """Return the parts of a trial that may change."""
     return trial.state, trial.intermediate_values, trial.user_attrs
 
 
@@ -227,13 +231,13 @@ def forget(store: Store, name: str) -> None:
 
 
 def _storage(url: str) -> RDBStorage:
-    """Return Optuna's storage; its tables are made if there are none."""
+    """Return Optuna's storage; its tables are created if missing."""
     import optuna
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         return optuna.storages.RDBStorage(url)
-    except SQLAlchemyError:  # another process makes them at this moment, which Optuna does not provide for
+    except SQLAlchemyError:  # another process is creating the tables right now, which Optuna does not handle
         time.sleep(MAKING)
         return optuna.storages.RDBStorage(url)
 
@@ -250,9 +254,9 @@ def frozen(config: Config, row: Row, started: float | None) -> FrozenTrial:
     """Return a trial in Optuna's form.
 
     Args:
-        config: the study's.
+        config: configuration of the study.
         row: the trial.
-        started: when its training began, None before.
+        started: when its training began; None if it has not.
     """
     from optuna.trial import TrialState, create_trial
 
@@ -287,7 +291,7 @@ def frozen(config: Config, row: Row, started: float | None) -> FrozenTrial:
 
 
 def _attributes(trial: Trial, segments: Sequence[Segment], done: Sequence[Segment]) -> dict[str, Any]:
-    """Return what Optuna has no column for."""
+    """Return the properties that Optuna has no column for, as user attributes."""
     attributes: dict[str, Any] = {"rk_uid": trial.uid}
     if segments:
         attributes |= {"rk_rung": segments[-1].rung, "rk_epochs_planned": segments[-1].epochs}
@@ -305,16 +309,15 @@ def _attributes(trial: Trial, segments: Sequence[Segment], done: Sequence[Segmen
 
 
 def _moment(seconds: float | None) -> datetime | None:
-    """Return a time as Optuna stores it, local and without a zone."""
+    """Return a time as Optuna stores it: local, without a time zone."""
     return None if seconds is None else datetime.fromtimestamp(seconds)
 
 
 def _parameter(dimension: Dimension, value: Any) -> tuple[Any, BaseDistribution] | None:
-    """Return a hyperparameter's own value and a distribution that holds it.
+    """Return a hyperparameter's value, and a distribution that contains it.
 
-    Return None if it has no such value.
-
-    A known configuration, or one that a population has changed, may lie outside the range.
+    Return None if the hyperparameter is fixed, or Optuna cannot hold the value. The distribution is widened where
+    needed, since a known configuration, or one that a population changed, may lie outside the range.
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 

@@ -1,4 +1,4 @@
-"""Progress of a study, counted from its changing rows."""
+"""Progress of a study, counted incrementally from the rows that changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WINDOW = 8.0  # seconds over which speed is measured
 SHOWN = 40  # trials whose states are listed
 OPEN = "open"  # state of a trial that is not suggested yet
-WHOLE = ("complete", "pruned")  # states of trials that have trained all of their segments, if none is open
+WHOLE = ("complete", "pruned")  # a trial in these states has trained all of its segments, unless one is still open
 STATES = ("complete", "pruned", "failed", "cancelled", RUNNING, WAITING, OPEN)
 
 
@@ -33,16 +33,16 @@ class Snapshot:
     """A study at one moment.
 
     Attributes:
-        config: of the study.
-        complete: whether nothing is left to do.
-        counts: of trials, by state; "open" ones are not suggested yet.
-        last: the states of the trials with the highest numbers, in order.
-        rungs: (epochs, trials that have finished the rung, trials expected to) of each rung.
-        epochs: trained so far.
-        epochs_total: to be trained in all, if no trial fails.
-        env_steps: trained so far.
+        config: its configuration.
+        complete: whether there is nothing left to do.
+        counts: number of trials by state; "open" ones are not suggested yet.
+        last: states of the trials with the highest numbers, in order.
+        rungs: (epochs, trials that finished the rung, trials expected to) for each rung.
+        epochs: epochs trained so far.
+        epochs_total: epochs to be trained in all, if no trial fails.
+        env_steps: environment steps so far.
         best: (value, trial, epochs) of the best result in the first objective, or None.
-        held: the command that stops or pauses it, None while it runs.
+        held: command that stops or pauses the study; None while it runs.
         when: reading of the monotonic clock.
     """
 
@@ -66,7 +66,7 @@ class Speed:
         self.points: deque[tuple[float, int, int]] = deque()
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add a snapshot, and drop those before the window."""
+        """Add a snapshot, and drop those older than the window."""
         self.points.append((snapshot.when, snapshot.env_steps, snapshot.epochs))
         while len(self.points) > 2 and snapshot.when - self.points[1][0] > WINDOW:
             self.points.popleft()
@@ -80,7 +80,7 @@ class Speed:
         return self._rate(2)
 
     def left(self, snapshot: Snapshot) -> float | None:
-        """Return the estimated seconds to the end, None while unknown."""
+        """Return the estimated seconds to the end; None while unknown."""
         rate = self.epochs()
         return (snapshot.epochs_total - snapshot.epochs) / rate if rate else None
 
@@ -92,7 +92,7 @@ class Speed:
 
 
 def clock(seconds: float) -> str:
-    """Format a duration."""
+    """Format a duration as h:mm:ss or m:ss."""
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
@@ -104,14 +104,14 @@ def look(store: Store, name: str) -> Snapshot:
 
 
 class StudyProgress:
-    """Maker of snapshots, which reads only the changed rows."""
+    """Source of snapshots that reads only the changed rows."""
 
     def __init__(self, store: Store, name: str):
         self.store, self.rows = store, StudyRows(store, name)
         self._reset()
 
     def _reset(self) -> None:
-        """Count all rows."""
+        """Count all rows from scratch."""
         self._epochs: dict[int, int] = {}  # by trial: epochs trained
         self._finished: set[tuple[int, int]] = set()  # segments
         self._rungs = [0] * len(self.rows.config.rungs)  # finished segments on each rung
@@ -142,7 +142,7 @@ class StudyProgress:
             {state: counts[state] for state in STATES if counts[state]},
             [self._state(number, held) for number in range(max(0, trials - SHOWN), trials)],
             [
-                (epochs, done, max(done, expected))  # asha promotes more than expected
+                (epochs, done, max(done, expected))  # asha may promote more than expected
                 for epochs, done, expected in zip(config.rungs, self._rungs, self._expected(complete), strict=True)
             ],
             self._done,
@@ -153,7 +153,7 @@ class StudyProgress:
         )
 
     def _count(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
-        """Count rows that are new or have changed."""
+        """Update the counts for rows that are new or changed."""
         trials, scored = list(trials), []
         changed = {trial.number for trial in trials}
         for row in segments:
@@ -174,7 +174,7 @@ class StudyProgress:
         done = [row for row in scored if row.state == "done"]
         self._scores |= {(row.number, row.rung): score_of(row) for row in done}
         candidates = done + ([self._best] if self._best else [])
-        # As in the tables: of the longest trained the one with the best score, of equal ones on the rung before.
+        # As in the tables: the best score among the trials that trained longest; equal ones by the rung before.
         place = max(((row.epochs, row.score) for row in candidates), default=None)
         equals = [row for row in candidates if (row.epochs, row.score) == place]
         self._best = min(equals, key=lambda row: (self._earlier(row), row.number), default=None)
@@ -185,7 +185,7 @@ class StudyProgress:
         return [-self._scores[key] for key in keys if key in self._scores]
 
     def _held(self) -> set[int]:
-        """Return the trials in training, after reading how far they are."""
+        """Return the trials in training, after updating their epochs."""
         uids = self.store.holders()
         trials = (self.rows.trials[number] for number, _ in self.rows.ready)
         held = {trial.number for trial in trials if trial.state == RUNNING and trial.uid in uids}
@@ -194,7 +194,7 @@ class StudyProgress:
         return held
 
     def _measure(self, numbers: Collection[int]) -> None:
-        """Read how many epochs trials have trained."""
+        """Update the number of epochs that these trials have trained."""
         trials = [self.rows.trials[number] for number in numbers]
         open_ = {number for number, _ in self.rows.ready}
         whole = {trial.number for trial in trials if trial.state in WHOLE and trial.number not in open_}
@@ -214,7 +214,7 @@ class StudyProgress:
         return WAITING if state == RUNNING and number not in held else state
 
     def _expected(self, complete: bool) -> list[int]:
-        """Return the final or the expected number of trials on each rung."""
+        """Return the final or expected number of trials on each rung."""
         return self._rungs if complete else self.rows.scheduler.entrants()
 
     def _epochs_total(self, complete: bool) -> int:

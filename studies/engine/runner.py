@@ -1,7 +1,7 @@
-"""The loop of a study: plan, suggest trials, insert rows.
+"""The planning loop of a study: plan, suggest trials, insert rows.
 
-Any number of workers may do this at the same time. The rows that they add are a pure function of rows that no longer
-change, and are added if absent.
+Any number of workers may run it at the same time. The rows that they add are a pure function of rows that no longer
+change, and are added only if absent.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ MUTABLE = (
     *(f"options.{bound}" for bound in BOUNDS),
     "options.goal.return",
     *(f"options.budget.{unit}" for unit in BUDGETS),
-)  # these change no result
-KEPT = ("longer", "spaces", GOOD)  # as stored: what extend has changed, and a rule that older studies do not have
+)  # fields that may change when a study is rerun, since they change no trial's result
+KEPT = ("longer", "spaces", GOOD)  # options that stay as stored: changes by extend, and a rule newer than some studies
 
 
 def scheduler_of(store: Store, name: str) -> str | None:
-    """Return the scheduler of a stored study, None without a study."""
+    """Return the scheduler of a stored study; None without a study."""
     try:
         return Config.from_json(store.study(name).config, name).scheduler
     except UnknownStudy:
@@ -61,13 +61,16 @@ def scheduler_of(store: Store, name: str) -> str | None:
 
 
 def start_study(store: Store, name: str, config: Config) -> Config:
-    """Create the study, or extend it to `config.trials` trials.
+    """Create a study, or extend it to `config.trials` trials.
 
-    A field that an older Rekindle did not store has its default. Of two processes that extend a study at the same time,
-    the second extends what the first has written.
+    Fields that an older Rekindle did not store take their defaults. If two processes extend a study at the same time,
+    the second starts from the result of the first.
+
+    Returns:
+        The configuration as stored.
 
     Raises:
-        StudyMismatch: the stored configuration differs otherwise.
+        StudyMismatch: the stored configuration differs in another field.
     """
 
     def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -91,19 +94,20 @@ def start_study(store: Store, name: str, config: Config) -> Config:
 
 @dataclass(frozen=True)
 class ReadySegment:
-    """A segment that a worker may train, and its trial."""
+    """A segment that a worker may train, with its trial."""
 
     trial: Trial
     segment: Segment
 
 
 class StudyRunner:
-    """Runner of one study in this process.
+    """The planning loop of one study, in this process.
 
     Attributes:
-        device: of its tasks, see `Task`.
-        rows: the study's rows, as last read.
-        algorithm: the class of its tasks.
+        device: torch device of its tasks, see `Task`.
+        rows: rows of the study, as last read.
+        algorithm: task class.
+        stop: function that returns true to end planning early.
         complete: whether nothing was left to do after the last `advance`.
     """
 
@@ -117,16 +121,16 @@ class StudyRunner:
         self.store, self.name, self.device = store, name, device
         self.rows = StudyRows(store, name)
         self.algorithm = load_task(self.config)
-        self.stop: Callable[[], bool] = lambda: False  # whether planning is to end early
+        self.stop: Callable[[], bool] = lambda: False
         self.complete = False
-        self._renew_at = math.inf  # when the planning lock that it holds is to be renewed
+        self._renew_at = math.inf  # when to renew the planning lock, if it is held
         self._optuna_params: dict[int, dict[str, Any]] = {}  # by trial: its hyperparameters in Optuna's form
-        self._priors = self.config.priors  # that this form is of
+        self._priors = self.config.priors  # priors for which that form is valid
         self._structures: dict[int, str] = {}  # by trial; hyperparameters never change
 
     @property
     def config(self) -> Config:
-        """The study's configuration, as last read."""
+        """Configuration of the study, as last read."""
         return self.rows.config
 
     def check(self) -> None:
@@ -151,7 +155,7 @@ class StudyRunner:
         return [ReadySegment(self.rows.trials[segment.number], segment) for segment in ready]
 
     def _without_new_trials_unless_planner(self, plan: Plan) -> Plan:
-        """Return the plan without new trials while another process makes them."""
+        """Return the plan, without new trials while another process creates them."""
         if not plan.makes_trials:
             return plan
         if not self.store.acquire_planning(self.name, self.rows.revision):
@@ -160,14 +164,14 @@ class StudyRunner:
         return plan
 
     def ready(self) -> set[tuple[int, int]]:
-        """Return the (number, rung) of all segments that are ready now."""
+        """Return the keys (number, rung) of all segments that are ready now."""
         self.rows.refresh()
         return self.rows.ready
 
     def _write(self, plan: Plan) -> None:
         """Write the rows of a plan in one transaction.
 
-        Branches' first checkpoints come before, which another process may repeat without harm.
+        The first checkpoints of branches are written before; repeating that is harmless.
         """
         trials, segments = [], list(plan.segments)
         if plan.ask is not None:
@@ -187,7 +191,7 @@ class StudyRunner:
         )
 
     def structure(self, ready: ReadySegment) -> tuple[str, int, int]:
-        """Return a key shared by segments that can train as one cohort."""
+        """Return a key that segments of one possible cohort share."""
         number = ready.trial.number
         if number not in self._structures:
             values = unflatten(ready.trial.params)
@@ -197,7 +201,7 @@ class StudyRunner:
         return self._structures[number], ready.segment.rung, ready.segment.epochs
 
     def task(self, trial: Trial, storage: Storage | None) -> Task:
-        """Return the task of a trial's row."""
+        """Create the task of a trial."""
         start = trial.attrs.get("start", {}).get("digest")
         seed = trial.attrs.get("seed")
         env = environment_of(self.config, trial.replicate)
@@ -237,9 +241,9 @@ class StudyRunner:
         return new
 
     def _raise_if_asked(self) -> None:
-        """Raise Stopped between two steps of planning; otherwise keep the turn.
+        """Raise Stopped if planning must end; otherwise renew the planning lock.
 
-        No row of an unfinished plan is written.
+        Nothing of an unfinished plan is written.
         """
         if time.monotonic() >= self._renew_at:
             self.store.renew_planning(self.name)
@@ -250,7 +254,7 @@ class StudyRunner:
             )
 
     def _branches(self, branches: Sequence[Branch]) -> list[Trial]:
-        """Return the rows of branches, after their tasks got their first checkpoints."""
+        """Return the rows of branches, after storing their first checkpoints."""
         config, parents = self.config, [self.rows.trials[branch.start.number].params for branch in branches]
         if branches and config.options["explore"] == "pb2":
             bandit = PB2(config, self.rows.trials.values(), self.rows.segments.values(), branches)
@@ -274,10 +278,10 @@ class StudyRunner:
         return Trial(branch.number, identity.uid, dict(identity.values), attrs)
 
     def _identify(self, values: Mapping[str, Any]) -> TaskIdentity:
-        """Return the identity of a suggestion, unless it was asked to stop."""
+        """Return the identity of a suggestion; raise Stopped if planning must end."""
         self._raise_if_asked()
         return self._identity(values)
 
     def _identity(self, values: Mapping[str, Any], env: Mapping[str, Any] | None = None) -> TaskIdentity:
-        """Return the identity of a suggested trial; ValueError for invalid values."""
+        """Return the identity of a suggestion; raise ValueError for invalid values."""
         return self.config.identity(self.algorithm, {**self.config.fixed, **flatten(values)}, env=env)

@@ -1,4 +1,4 @@
-"""The rows of a study in memory, updated by reading changes."""
+"""Rows of a study in memory, updated by reading only changes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ if TYPE_CHECKING:
 class StudyRows:
     """Trials and segments of a study, and the plan for them.
 
-    The first read takes everything, later ones only the rows that changed since.
+    The first read takes all rows, later reads only those that changed.
 
     Attributes:
-        config: the study's; a study may be extended while it runs.
-        scheduler: of this configuration, told of all rows.
-        trials: by number.
-        segments: by (number, rung).
+        config: configuration; it changes if the study is extended.
+        scheduler: scheduler of this configuration, which has observed all rows.
+        trials: trials by number.
+        segments: segments by (number, rung).
         ready: keys of the segments that are ready or in training.
-        commands: that were given about the study.
-        revision: of the study, at the last read.
+        commands: commands given to the study.
+        revision: revision of the study at the last read.
     """
 
     def __init__(self, store: Store, name: str):
-        """Read the study; UnknownStudy if the storage has none of this name."""
+        """Read the study.
+
+        Raises:
+            UnknownStudy: the storage has no study of this name.
+        """
         self.store, self.name, self.revision = store, name, -1
         self.config: Config
         self.scheduler: Scheduler
@@ -42,7 +46,7 @@ class StudyRows:
         self.refresh()
 
     def refresh(self) -> Changes | None:
-        """Read the rows that changed, and return them; None if nothing did."""
+        """Read the rows that changed, and return them; None if none did."""
         changes = self.store.changes(self.name, self.revision)
         if changes is None:
             return None
@@ -67,11 +71,11 @@ class StudyRows:
 
     @property
     def hold(self) -> Command | None:
-        """The command that stops or pauses the study, None while it runs."""
+        """Command that stops or pauses the study; None while it runs."""
         return hold_of(self.commands)
 
     def plan(self) -> Plan:
-        """Return the plan that follows from the rows, as last read."""
+        """Return the plan that follows from the rows as last read."""
         if self._plan is None:
             self._plan = self.scheduler.plan()
         return self._plan

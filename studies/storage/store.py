@@ -1,4 +1,4 @@
-"""The store: tasks, leases, checkpoints, events and studies in one database.
+"""Store: tasks, leases, checkpoints, events and studies in one SQL database.
 
     with Store("sqlite:///studies.db") as store:
         lease = store.open(uid, identity)          # TaskBusy while another process holds the task
@@ -6,10 +6,11 @@
         store.save([Write(lease, epochs=1, ...)])  # all or nothing; LeaseLost if another process has the task
         lease.release()
 
-Any number of processes may share a database. Only the process that holds its lease writes a task; each taking of the
-lease raises its fencing token, and every write names the token in the same transaction, so a process that was paused
-past its lease cannot write a row or a blob afterwards. A thread renews the leases of this process while it lives. The
-lease of a dead process is free at once on the same machine, and elsewhere when it ends, by the database's clock.
+Any number of processes can share a database. Only the process that holds a task's lease writes the task. Each time the
+lease is taken, its fencing token grows, and every write checks the token in its own transaction. A process that was
+paused past its lease therefore cannot write a row or a blob afterwards. While a process lives, a thread renews its
+leases. When it dies, its leases are free at once on the same machine; elsewhere they are free when they expire by the
+database's clock.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ from .sql.retry import RetryPolicy
 from .sql.writes import add_events
 
 KEEP = Keep()
-LONGEST_LEASE = 1e7  # seconds; what clocks can express, and people would wait for
+LONGEST_LEASE = 1e7  # seconds, about four months; clocks can express it, and nobody would wait longer
 MIRROR = task_rows.MIRROR
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def _reading(query: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[Store, P], T]:
-    """Return the method that runs a query in its own transaction."""
+    """Return a Store method that runs a query in its own transaction."""
 
     @wraps(query)
     def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -63,15 +64,19 @@ def _reading(query: Callable[Concatenate[Connection, P], T]) -> Callable[Concate
 
 
 class Store:
-    """One database of tasks and studies.
+    """A database of tasks and studies.
 
-    It is thread-safe, and usable in a child after fork.
+    It is thread-safe, and a child process can use it after a fork.
 
     Args:
         url: ``sqlite:///file.db`` or ``postgresql://user:password@host/name``.
-        lease_seconds: how long a lease outlives the last sign of life of its process.
-        keep: retention of the checkpoints of tasks without `snapshots` of their own.
-        retry: how long an operation is retried while the database is busy or gone; seconds, or a RetryPolicy.
+        lease_seconds: seconds for which a lease outlives its process's last heartbeat.
+        keep: retention rule for the checkpoints of tasks that have no `snapshots` of their own.
+        retry: how long to retry an operation while the database is busy or unreachable: seconds or a RetryPolicy.
+
+    Raises:
+        ValueError: `lease_seconds` is out of range.
+        StoreError: the database cannot be used.
     """
 
     def __init__(self, url: str, *, lease_seconds: float = 60.0, keep: Keep = KEEP, retry: float | RetryPolicy = 60.0):
@@ -91,13 +96,14 @@ class Store:
 
     @property
     def url(self) -> str:
-        """The URL without its password."""
+        """URL without the password."""
         return self.database.name
 
     def wait_until(self, stop: Callable[[], bool]) -> None:
-        """End a wait for the database early, once ``stop()`` holds.
+        """Set a condition that ends every wait for the database early.
 
-        The call that waits raises its error then.
+        Args:
+            stop: function that returns true once waiting should end; the waiting call then raises its error.
         """
         self.database.retry = replace(self.database.retry, stop=stop)
 
@@ -114,16 +120,16 @@ class Store:
     # Tasks, for the process that holds them
 
     def open(self, uid: str, identity: Mapping[str, Any] | None, claimed: StoreLease | None = None) -> StoreLease:
-        """Take the lease of a task, created if it is new.
+        """Take the lease of a task, which is created if new.
 
         Args:
-            uid: the task.
-            identity: the task's; None if it is not known.
-            claimed: a lease of the task from ``claim``; returned if it is still held.
+            uid: uid of the task.
+            identity: identity of the task; None if unknown.
+            claimed: lease of the task from ``claim``; it is returned if it is still held.
 
         Raises:
-            TaskBusy: a living process holds the lease, this one included, unless its holder here is idle and gives
-                it up.
+            TaskBusy: a living process holds the lease. If that is this process, its holder here is training; an idle
+                holder gives the lease up.
             IdentityMismatch: the uid belongs to another identity.
         """
         if claimed is not None and not claimed.lost:
@@ -136,7 +142,7 @@ class Store:
         return self._held.add(self.database.write(lambda connection: self._take(connection, uid, identity, {})))
 
     def _ask(self, holder: StoreLease) -> None:
-        """Take a lease back from its holder here; TaskBusy if it trains."""
+        """Ask a holder in this process for its lease, or raise TaskBusy."""
         if holder.give_up is None or not holder.give_up():
             who, how = ("another object", "call its release() or finish()")
             if holder.give_up is not None:
@@ -148,16 +154,23 @@ class Store:
     def claim(
         self, study: str, uids: Iterable[str], limit: int | None = None
     ) -> list[tuple[StoreLease, FailureHistory | None]]:
-        """Take the leases of at most ``limit`` free tasks, in this order.
+        """Take the leases of free tasks, in the given order.
 
-        A task that failed is not free before its pause is over, and a task to be trained alone is claimed alone. Each
-        lease comes with the task's recent failures, if it had any; pass it to ``open`` when the task is made. Read the
-        segments again after claiming: another worker may have finished one between your reading and the claim.
+        A task that failed is not free before its pause is over, and a task that must train alone is claimed alone. Read
+        the segments again after claiming, since another worker may have finished one in between.
+
+        Args:
+            study: name of the study, recorded with the lease.
+            uids: the tasks.
+            limit: largest number of leases to take; None for no limit.
+
+        Returns:
+            Each lease (pass it to ``open``), with the task's recent failures or None.
         """
         uids = list(uids)
         free, failures = self.database.read(lambda connection: claimable(connection, uids, limit))
         leases: list[StoreLease] = []
-        while free and (limit is None or len(leases) < limit):  # until others were not quicker
+        while free and (limit is None or len(leases) < limit):  # other workers may have taken some of them first
             count = len(free) if limit is None else limit - len(leases)
             first, free = free[:count], free[count:]
             taken = self.database.write(partial(self._take_free, uids=first, study=study))
@@ -165,9 +178,10 @@ class Store:
         return [(lease, failures.get(lease.uid)) for lease in leases]
 
     def save(self, writes: Sequence[Write]) -> None:
-        """Make all of the writes visible together, or none.
+        """Store several writes in one transaction: all become visible, or none.
 
-        LeaseLost names every task that is lost.
+        Raises:
+            LeaseLost: leases were lost; the error names all of their tasks.
         """
         leases: list[Any] = [write.lease for write in writes]
         blobs = {name: write.blobs for write in writes if write.manifest is not None for name in write.blobs}
@@ -187,14 +201,23 @@ class Store:
     # Tasks, for everybody
 
     def load(self, uid: str, epochs: int | None = None, digest: str | None = None) -> Saved | None:
-        """Return the last checkpoint of a task, or None; needs no lease.
+        """Return the last checkpoint of a task, or None.
 
-        With ``epochs`` or ``digest``, return the last one with these.
+        Reading needs no lease.
+
+        Args:
+            uid: uid of the task.
+            epochs: return the last checkpoint at this many epochs.
+            digest: return the last checkpoint with this digest.
         """
         return Reader(self.database, uid).last(epochs, digest)
 
     def uid(self, start: str) -> str:
-        """Return the one uid with this prefix; ValueError without exactly one."""
+        """Return the only uid with this prefix.
+
+        Raises:
+            ValueError: no uid, or more than one, has the prefix.
+        """
         uids = [task.uid for task in self.tasks() if not task.uid.startswith(MIRROR)]
         matches = [uid for uid in uids if uid.startswith(start)]
         if start in matches or len(matches) == 1:
@@ -208,16 +231,16 @@ class Store:
         )
 
     def task(self, start: str, **options: Any) -> Any:
-        """Return a stored task, initialized: ready to act, evaluate or train on.
+        """Return a stored task, initialized: ready to act, evaluate or train further.
 
-        It holds its lease until `task.finish()` or `task.release()`.
+        The task holds its lease until `task.finish()` or `task.release()`.
 
         Args:
-            start: its uid, or a unique prefix.
-            options: arguments of the task's class, such as its device.
+            start: its uid, or a unique prefix of it.
+            options: further arguments of the task class, such as its device.
 
         Raises:
-            ValueError: no task, or several, have such a uid.
+            ValueError: no task or several match, or the uid belongs to a policy.
             TaskBusy: another process trains it.
         """
         from ...tasks.registry import task_of  # imports torch
@@ -253,21 +276,24 @@ class Store:
         return sorted(set(self.holders().values()))
 
     def branch(self, uid: str, identity: Mapping[str, Any], start: Start) -> bool:
-        """Create a task that starts from a state of another one.
+        """Create a task that starts from another task's state.
 
-        Return False if that state is not stored any more.
+        A repeated call changes nothing.
 
-        The same again changes nothing.
+        Returns:
+            False if that state is no longer stored.
         """
         return self.database.write(lambda connection: branches.create_branch(connection, uid, identity, start))
 
     # Studies
 
     def change_study(self, name: str, change: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]) -> Study:
-        """Store the configuration that ``change`` returns, and return the study.
+        """Change a study's configuration in one transaction; return the study.
 
-        ``change`` is given the stored configuration, or None, and may run more than once. Of two changes at once the
-        second starts from the result of the first.
+        Args:
+            name: name of the study.
+            change: function from the stored configuration (None for a new study) to the one to store. It may run more
+                than once. Of two concurrent changes, the second starts from the result of the first.
         """
         return self.database.write(lambda connection: study_rows.change_study(connection, name, change))
 
@@ -283,7 +309,7 @@ class Store:
     count_commands = _reading(command_rows.count)
 
     def command(self, work: Callable[[Connection], command_rows.Command]) -> command_rows.Command:
-        """Write a command, made by one of the functions of `storage.commands`."""
+        """Write a command, created by one of the functions of `storage.commands`."""
         return self.database.write(work)
 
     def add_rows(
@@ -296,15 +322,19 @@ class Store:
         since: int | None = None,
         commands_known: int | None = None,
     ) -> bool:
-        """Add rows that do not exist, and end trials, in one transaction.
+        """Add missing rows, and end trials, in one transaction.
 
         Args:
-            study: the name.
-            trials: new ones.
-            segments: new ones.
+            study: name of the study.
+            trials: new trials; those that exist already stay unchanged.
+            segments: new segments; likewise.
             finished: (number, state) of trials that end.
-            since: a revision of the study; if anything has changed after it, nothing is done and False returned.
-            commands_known: the number of the study's commands that the rows follow from; likewise.
+            since: a revision of the study; if anything changed after it, nothing is written.
+            commands_known: number of commands that the rows take into account; if there are more by now, nothing is
+                written.
+
+        Returns:
+            Whether the rows were written.
         """
         new_trials, new_segments = list(trials), list(segments)
         ends: dict[str, list[int]] = {}
@@ -328,11 +358,12 @@ class Store:
         return self.database.write(work)
 
     def acquire_planning(self, study: str, revision: int) -> bool:
-        """Return whether this process makes the trials that follow from a revision.
+        """Try to become the process that creates the trials after a revision.
 
-        Return False while another process does.
+        The lock is released when trials are added, or ``planning_seconds`` after it was taken or last renewed.
 
-        The lock is released when trials are added, or ``planning_seconds`` after it was taken or renewed.
+        Returns:
+            False while another process holds the lock.
         """
         if not self.database.read(lambda connection: planning_lock.is_free(connection, study, revision)):
             return False
@@ -340,28 +371,28 @@ class Store:
         return self.database.write(lambda connection: planning_lock.acquire(connection, study, revision, seconds))
 
     def renew_planning(self, study: str) -> None:
-        """Keep the lock of ``acquire_planning``, if this process has it."""
+        """Renew the lock of ``acquire_planning``, if this process holds it."""
         self.database.write(lambda connection: planning_lock.renew(connection, study, self.planning_seconds))
 
     @property
     def planning_seconds(self) -> float:
-        """Seconds of silence after which others make a process's trials."""
+        """Seconds without a renewal after which another process may plan."""
         return min(self.lease_seconds, planning_lock.SECONDS)
 
     def finish_segments(self, study: str, results: Sequence[Result]) -> None:
         """End segments with their scores, all or none, under their tasks' leases.
 
-        The metrics of a result are added to those of their epochs. The same result again changes nothing.
+        The metrics of a result are merged into those of its epochs. Repeating an equal result changes nothing.
 
         Raises:
-            ResultMismatch: a segment is finished already, with another score, digest or objective.
-            LeaseLost: a lease was lost; the error names every such task.
+            ResultMismatch: a segment is already finished with another score, digest or objective.
+            LeaseLost: leases were lost; the error names all of their tasks.
         """
 
         def work(connection: Connection) -> None:
             for each in results:
                 merge_metrics(connection, each.lease.uid, each.metrics)
-            revision = study_rows.revise(connection, study)  # late: others wait for the study from here on
+            revision = study_rows.revise(connection, study)  # last, since it locks the study's row against others
             for each in results:
                 study_rows.finish_segment(connection, study, each, revision)
 
@@ -372,7 +403,16 @@ class Store:
     ) -> None:
         """End a segment and its trial as failed, under its task's lease.
 
-        The traceback is stored. ``note`` is the content of the event (``failures.note``).
+        Args:
+            lease: lease of the task.
+            study: name of the study.
+            number: number of the trial.
+            rung: rung of the segment.
+            error: traceback to store.
+            note: content of the event to add (``failures.note``), if any.
+
+        Raises:
+            LeaseLost: the lease was lost.
         """
 
         def work(connection: Connection) -> None:
@@ -384,20 +424,21 @@ class Store:
         self._write_held([lease], work)
 
     def evict_hung(self, owner: str, ask: Callable[[], Hung]) -> list[str]:
-        """Take its tasks away from a process that hangs; return uids.
+        """Take its tasks away from a process that hangs; return their uids.
 
-        An event of each says so; it is to be retried, or fails, by the rule of such failures.
+        An event is added to each task. The usual rule for such failures decides whether it is retried. The process may
+        wake up later, but can no longer write.
 
         Args:
             owner: the process.
-            ask: finds out where it hangs. It may wake up from that, but cannot write any more.
+            ask: function that finds out where the process hangs.
         """
 
         def work(connection: Connection) -> list[str]:
             held, error = fencing.evict(connection, owner), ask()
             known = histories(connection, [uid for uid, _ in held])
             tried = {uid: known[uid].failed[HUNG] if uid in known else 0 for uid, _ in held}
-            # a retry, also after the last one: who claims it next ends the trial
+            # always recorded as a retry: the worker that claims the task next ends the trial if there were too many
             decisions = {uid: replace(decide(error, times), retry=True, alone=True) for uid, times in tried.items()}
             add_events(connection, [(uid, FAILED, note(error, decisions[uid], epochs)) for uid, epochs in held])
             return [uid for uid, _ in held]
@@ -407,7 +448,7 @@ class Store:
     # Life
 
     def close(self) -> None:
-        """Release every lease and close the connections. Nothing happens the second time."""
+        """Release every lease and close the connections; a second call does nothing."""
         self._held.stop()
         with contextlib.suppress(StoreError):  # if the database is gone, the leases end by themselves
             self._release_tokens(self._held.remove(self._held.all()) | self._held.abandoned(), seconds=1.0)
@@ -425,10 +466,7 @@ class Store:
     # What a lease asks of its store
 
     def _take_free(self, connection: Connection, uids: Iterable[str], study: str) -> dict[str, StoreLease]:
-        """Take the leases of the tasks that are still free.
-
-        The leases are returned by uid.
-        """
+        """Take the leases of those tasks that are still free, by uid."""
         leases = {}
         for uid in sorted(uids):  # rows are locked in one order everywhere
             with contextlib.suppress(TaskBusy):  # another worker was quicker
@@ -438,9 +476,9 @@ class Store:
     def _take(
         self, connection: Connection, uid: str, identity: Mapping[str, Any] | None, note: Mapping[str, Any]
     ) -> StoreLease:
-        """Return a lease, made before the transaction ends.
+        """Create a lease before the transaction ends.
 
-        Other threads thus see that the task is held.
+        Other threads of this process therefore see at once that the task is held.
         """
         token, known = fencing.take(connection, uid, identity, self.lease_seconds, note)
         return StoreLease(self, uid, token, known)
@@ -458,7 +496,7 @@ class Store:
     def release(self, leases: Iterable[StoreLease]) -> None:
         """Free these tasks for other processes.
 
-        If the database is gone, their leases expire.
+        If the database is unreachable, their leases expire instead.
         """
         if self.database.busy:  # called by a finalizer within a transaction, which a second one would wait for
             for lease in leases:
@@ -502,7 +540,7 @@ class Store:
         self._write_held([lease], work)
 
     def _write_held(self, leases: Sequence[Any], work: Callable[[Connection], None]) -> None:
-        """Write in one transaction, under leases held until it ends."""
+        """Write in one transaction, under leases that are held until it ends."""
         for lease in leases:
             lease.check()
 
@@ -513,7 +551,10 @@ class Store:
         self.database.write(fenced)
 
     def _after_fork(self) -> None:
-        """Start without leases: the parent keeps them, the thread and the connections."""
+        """Start without leases in a child process.
+
+        Leases, thread and connections stay the parent's.
+        """
         self._held = HeldLeases(self._renew, fencing.BEAT * self.lease_seconds)
         self.database.connect()
 
