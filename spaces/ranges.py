@@ -322,7 +322,7 @@ class Curve(Dimension):
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes(Dimension):
-    """None, or 1 to 16 ints in [low, high], such as layer widths.
+    """None, or 1 to 16 ints in [low, high]: layer widths.
 
     Sizes are structural. A study searches them only with a prior over lists, such as choices([[64], [128, 64]]).
     """

@@ -1,4 +1,4 @@
-"""Synchronous advantage actor-critic: Mnih et al. (2016), arXiv:1602.01783.
+"""Advantage actor-critic (A2C), synchronous: Mnih et al. (2016), arXiv:1602.01783.
 
 Advantages are generalized advantage estimates.
 """
@@ -48,12 +48,15 @@ from .rollout_updates import Collector, EveryRollout, can_be_one_graph, check_ov
 class A2CLearner(Learner):
     """P members of A2C.
 
-    One step per rollout is the algorithm. With more (`update_epochs` times `num_minibatches`), the later ones follow
-    the gradient of a policy that has moved since it acted, without the correction by PPO's ratio.
+    The algorithm takes one gradient step per rollout. With more (`update_epochs` times `num_minibatches`), the later
+    steps follow the gradient of a policy that has moved since it acted, without the importance ratio by which PPO
+    corrects for that.
 
     Attributes:
-        mix_gradients: turns the members' gradients into others, see `descend`; None leaves them.
-        gathered: says when members are updated; the steps since their last update, if that waits for whole episodes.
+        mix_gradients: function that replaces the members' gradients, see `descend`; None leaves them.
+        gathered: decides when members are updated; it stores the steps since the last update if updates wait for whole
+            episodes.
+        collector: collects the rollouts.
     """
 
     hyperparameters = on_policy_space(
@@ -98,7 +101,8 @@ class A2CLearner(Learner):
 
     def iterate(self) -> Mapping[str, Tensor]:
         hp, guidance = self.hp, self.guidance
-        # At the steps before this rollout: the first update has the initial rate. Other schedules count its steps.
+        # Rates follow the steps before this rollout, so the first update has the initial rate. Coefficients, such as
+        # ent_coef, follow the steps after it.
         lr = learning_rates(hp, self.env_steps, self.policy.parameters)
         with self.collector.rollout(self.envs, self.iterations, guidance.needs_next_obs) as collected:
             rollout = guidance.scale_extrinsic(collected)
@@ -106,9 +110,9 @@ class A2CLearner(Learner):
             return self.gathered.update(self, guidance, rollout, partial(self.update, lr))
 
     def update(self, lr: LearningRates, batch: Batch, active: Tensor | None) -> dict[str, Tensor]:
-        """Take all steps on a batch, and return metrics.
+        """Take all gradient steps on a batch, and return metrics.
 
-        Only the members that are `active` (P, 1) move; None for all.
+        Only members that are `active` (P, 1) are updated; None for all.
         """
         hp, agent = self.hp, self.agent
         batch["advantages"] = self.standardizer(batch["advantages"])
@@ -124,16 +128,22 @@ class A2CLearner(Learner):
 
     @captured
     def step(self, minibatch: Batch, lr: Tensor, active: Tensor | None) -> tuple[dict[str, Tensor], Clipped]:
-        """Take one step on a minibatch.
+        """Take one gradient step on a minibatch.
 
-        Rates and active members are as of `Optimizer.step`. Returns metrics, and the gradient that was followed.
+        Args:
+            minibatch: tensors (P, B, ...).
+            lr: learning rates as `Optimizer.step` takes them.
+            active: members to update, (P, 1); None for all.
+
+        Returns:
+            Metrics, and the clipped gradient.
         """
         losses, metrics = self.loss(minibatch)
         parameters, limit = self.policy.parameters, self.hp.max_grad_norm
         return metrics, descend(parameters, self.optimizer, losses, lr, limit, active, self.mix_gradients)
 
     def terms(self) -> Terms:
-        """Return the terms of `loss` for kernels."""
+        """Return the coefficients of `loss` for compiled kernels."""
         hp = self.hp
         ent_coef = coefficient(hp.ent_coef, hp.ent_coef_schedule, self.env_steps)
         standardized = hp.normalize_advantage is True
@@ -142,8 +152,10 @@ class A2CLearner(Learner):
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's loss (P,) and its metrics, each (P,).
 
-        The batch is (P, B, ...), its rows weighted if it has weights. Nothing is differentiated through advantages and
-        returns, which were computed before.
+            L = -mean Â log π(a|s) + vf_coef ½ mean (v(s) - R)² - ent_coef mean H(π(·|s))
+
+        The batch is (P, B, ...); if it has weights, the means are weighted. Advantages Â and returns R were computed
+        before, so no gradient passes through them. `critic_loss` may replace the square.
         """
         if (compiled := self.policy.compiled_loss(batch, self.terms)) is not None:
             return compiled
@@ -162,7 +174,7 @@ class A2CLearner(Learner):
 
     @property
     def capturable(self) -> bool:
-        """Return whether all gradient steps can be one CUDA graph."""
+        """Return whether all gradient steps can run as one CUDA graph."""
         return self.mix_gradients is None and can_be_one_graph(self)
 
     def updates(self) -> list[int]:
@@ -174,10 +186,11 @@ class A2CLearner(Learner):
 
 
 class A2C(Task):
-    """Advantage actor-critic on choices, Boxes, and Dicts and Tuples of both.
+    """Advantage actor-critic for discrete, Box and composite actions.
 
-    Mnih et al. (2016), arXiv:1602.01783, with RMSprop by default, as in the paper. Departs from it: environments run in
-    step, not asynchronously, and advantages are generalized ones, of which gae_lambda = 1 gives the paper's.
+    Mnih et al. (2016), arXiv:1602.01783, with RMSprop by default, as in the paper. It departs from the paper in two
+    ways: environments step synchronously, and advantages are generalized advantage estimates (gae_lambda = 1 gives the
+    paper's).
     """
 
     name = "a2c"

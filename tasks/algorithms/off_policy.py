@@ -1,24 +1,24 @@
-"""Shared parts of off-policy learning: experience replay and its hyperparameters.
+"""Off-policy learning: the loop of acting and experience replay.
 
 An iteration takes a few environment steps, then a few gradient steps on stored transitions. Arguments of
-Stable-Baselines3 and Pyrado, and their counterparts here:
+Stable-Baselines3 and Pyrado correspond to these hyperparameters:
 
-    learning_rate, lr                   optimizer.lr; SAC: critic_lr and entropy.lr, if they are to be others
+    learning_rate, lr                   optimizer.lr; SAC: also critic_lr and entropy.lr, if they differ
     train_freq, gradient_steps, num_updates_per_step    num_steps environment steps (in each of num_envs), then
                                         num_updates gradient steps
     min_steps                           num_steps * num_envs
-    learning_starts, num_init_memory_steps    learning_starts, of environment steps that fill the buffer at random
+    learning_starts, num_init_memory_steps    learning_starts, environment steps that fill the buffer at random
     use_trained_policy_for_refill       the same, with a refill_interval or a warm start
     buffer_size, memory_size            buffer_size, in transitions
-    optimize_memory_usage               (none): both observations of a transition are stored, see off_policy_space
-    CnnPolicy, features_extractor_class model.encoder, also a class of the user's own
-    eval_intvl                          eval_interval, in epochs, apart from the metrics of each epoch
-    target_update_interval              DQN: target_interval, in gradient steps; SAC: target_update_interval, the same
+    optimize_memory_usage               none: both observations of a transition are stored, see off_policy_space
+    CnnPolicy, features_extractor_class model.encoder, which may be a class of your own
+    eval_intvl                          eval_interval, in epochs
+    target_update_interval              DQN: target_interval, in gradient steps; SAC: target_update_interval
     tau                                 the fraction taken from the online networks (Pyrado's is the fraction kept)
     exploration_fraction, _initial_eps, _final_eps      exploration.horizon (in environment steps), .start, .final
     ent_coef, ent_coeff_init, learn_ent_coeff           entropy.alpha, entropy.learn
-    target_entropy                      -entropy.target for each number, entropy.choice_target log n for a choice of n
-    tensorboard_log, verbose            of no use here: every epoch's metrics are kept
+    target_entropy                      -entropy.target per number, entropy.choice_target log n for a choice of n
+    tensorboard_log, verbose            none: the metrics of every epoch are always kept
 
 Notation: P members, N environments, B batch.
 """
@@ -68,18 +68,20 @@ OBSERVATIONS = ("obs", "next_obs")
 
 
 def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
-    """Return the hyperparameters that all off-policy algorithms have.
+    """Return the hyperparameters that all off-policy algorithms share.
 
-    `num_steps` steps in each of `num_envs` environments are followed by `num_updates` gradient steps. The first
-    `learning_starts` environment steps only fill the replay buffer, at random. Every `refill_interval` epochs the
-    buffer is emptied and filled again, for environments that change; then, and from a warm start on, the policy can
-    fill it. With `normalize_obs` the networks see vectors (not images) less their running mean, over their running
-    standard deviation, of all observations so far; the buffer keeps them unnormalized. `eval_interval` adds
-    `eval_return` to the metrics of those epochs. Both intervals are in epochs, 0 for never.
+    - An iteration takes `num_steps` steps in each of `num_envs` environments, then `num_updates` gradient steps.
+    - The first `learning_starts` environment steps only fill the replay buffer, with random actions.
+    - Every `refill_interval` epochs the buffer is emptied and filled again, for environments that change. With
+      `use_trained_policy_for_refill`, the policy acts during a refill, and from the start after a warm start.
+    - With `normalize_obs`, the networks see vectors (not images) standardized by the running mean and standard
+      deviation of all observations so far. The buffer stores them unnormalized.
+    - `eval_interval` adds `eval_return` to the metrics of every that many epochs. Both intervals are in epochs, 0 for
+      never.
 
-    A transition of images takes twice their bytes: of 84 x 84 pixels and 4 channels, a `buffer_size` of 1,000,000 takes
-    56 GB once it is full, in RAM and in a checkpoint, and 50,000 takes 2.8 GB. More RAM than the machine has is
-    refused.
+    A transition of images takes twice an image's bytes. With 84 x 84 pixels and 4 channels, a full buffer of 1,000,000
+    transitions takes 56 GB in RAM and in a checkpoint; one of 50,000 takes 2.8 GB. A buffer larger than the machine's
+    RAM is refused.
     """
     return {
         "gamma": near_one(0.9, 0.9999, default=0.99, accept=(0.0, 1.0)),
@@ -102,12 +104,13 @@ def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
 
 
 class Progress:
-    """Counters of replay learning.
+    """Counters of off-policy learning.
 
     Attributes:
         updates: gradient steps so far.
-        full_at: the environment steps at which the buffer holds enough transitions to learn.
-        fills: (P,), times that each member's buffer was filled; of a warm start the first counts as the second.
+        full_at: environment steps at which the buffer holds enough transitions to learn from.
+        fills: (P,), how often each member's buffer has been filled; after a warm start the first filling counts as the
+            second.
     """
 
     def __init__(self, members: int, full_at: int):
@@ -121,7 +124,7 @@ class Progress:
 
 
 def check_replay(learner: type[Learner], values: Mapping[str, Any]) -> None:
-    """Raise ValueError for values of `off_policy_space` that contradict each other."""
+    """Raise ValueError if values of `off_policy_space` contradict each other."""
     buffer, batch, starts, n, envs = (
         values[key] for key in ("buffer_size", "batch_size", "learning_starts", "n_step", "num_envs")
     )
@@ -144,9 +147,11 @@ def check_replay(learner: type[Learner], values: Mapping[str, Any]) -> None:
 
 
 def check_replay_in_env(learner: type[Learner], env: EnvSpec, values: Mapping[str, Any]) -> None:
-    """Raise UnsupportedSpace if the buffer exceeds this machine's RAM.
+    """Check the replay buffer and the encoder for an environment.
 
-    The encoder of images is checked, too.
+    Raises:
+        ValueError: the buffer needs more than this machine's RAM.
+        UnsupportedSpace: the encoder does not fit the observations.
     """
     where, obs = f"{learner.algorithm()} on {env.id}", Observations(spaces_of(env).observation, env.id)
     size, needs = values["buffer_size"], len(OBSERVATIONS) * math.prod(obs.shape) * obs.dtype.itemsize
@@ -160,12 +165,12 @@ def check_replay_in_env(learner: type[Learner], env: EnvSpec, values: Mapping[st
 
 
 class ReplayLoop:
-    """The loop of acting, storing transitions, and drawing batches from them.
+    """The loop of acting, storing transitions, and learning from batches of them.
 
     Attributes:
         replay: the transitions.
         progress: the counters.
-        sampler: draws the batches; a part of the state if it is prioritized.
+        sampler: draws the batches; part of the state if it is prioritized.
         obs_normalizer: scales observations; None if they are not normalized.
         normalize, normalize_batch: scale observations and batches of them, or return them unchanged.
     """
@@ -173,9 +178,9 @@ class ReplayLoop:
     sampler: Sampler
 
     def __init__(self, learner: Learner):
-        """Make the replay buffer, its sampler and the counters.
+        """Create the replay buffer, its sampler and the counters.
 
-        The learner has the hyperparameters of `off_policy_space`, and its environments.
+        The learner must have the hyperparameters of `off_policy_space`, and environments.
         """
         self.hp, self.envs = hp, envs = learner.hp, learner.envs
         where = f"{learner.algorithm()} on {learner.env.id}"
@@ -198,7 +203,7 @@ class ReplayLoop:
             self.obs_normalizer = ObservationNormalizer(learner.members, envs.obs_shape[0])
             self.normalize, self.normalize_batch = self.obs_normalizer, self.obs_normalizer.of_batch
         self.progress = Progress(learner.members, full_at=hp.learning_starts)
-        self.gamma = hp.gamma.cpu()  # returns are summed where the buffer is
+        self.gamma = hp.gamma.cpu()  # the buffer lies in RAM, and n-step returns are computed there
         self.constant_lr = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
 
     def filling(self, env_steps: int) -> bool:
@@ -215,13 +220,13 @@ class ReplayLoop:
     ) -> int:
         """Take `num_steps` steps in every environment, and return their number.
 
-        Actions are random while the buffer is filled.
+        While the buffer is filled, actions are random, unless the trained policy refills it.
 
         Args:
-            env_steps: done before.
-            explore: gives actions (P, N, ...) by the result of `observe` and the number of the step.
-            observe: is given every normalized observation (P, N, ...).
-            on_step: is given every step's results.
+            env_steps: environment steps so far.
+            explore: function that returns actions (P, N, ...) for the result of `observe` and the number of the step.
+            observe: function called with every normalized observation (P, N, ...).
+            on_step: function called with the results of every step.
         """
         at_random = self.filling(env_steps) & ~((self.progress.fills > 1) & self.hp.use_trained_policy_for_refill)
         all_random, any_random = at_random.all(), at_random.any()
@@ -249,10 +254,10 @@ class ReplayLoop:
         """Take `num_updates` gradient steps, and return the last one's metrics.
 
         Args:
-            env_steps: done so far.
-            update: takes a gradient step on a batch (P, B, ...); returns metrics, (P,) each, and errors (P, B), which
-                become priorities.
-            after: is called with each batch and the number of its gradient step, and returns more metrics.
+            env_steps: environment steps so far.
+            update: function that takes a gradient step on a batch (P, B, ...). It returns metrics, each (P,), and
+                temporal-difference errors (P, B), which become priorities.
+            after: function called with each batch and the number of its gradient step; it returns further metrics.
         """
         metrics: Mapping[str, Tensor] = {}
         for _ in range(self.hp.num_updates):
@@ -264,13 +269,13 @@ class ReplayLoop:
         return {**metrics, "lr": self.scheduled(self.hp.optimizer.lr, env_steps).squeeze(1)}
 
     def scheduled(self, lr: Tensor, env_steps: int) -> Tensor:
-        """Return a learning rate (P, 1) times the schedule's present factor."""
+        """Return a learning rate (P, 1) times the schedule's current factor."""
         return lr if self.constant_lr else lr * schedule(self.hp.lr_schedule, torch.full_like(lr, env_steps))
 
     def draw(self, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
-        """Return the rows and the normalized batch of the next gradient step.
+        """Return the rows (P, B) and the normalized batch to learn from.
 
-        Rows are (P, B), the batch's tensors (P, B, ...).
+        The batch's tensors are (P, B, ...).
         """
         rows, batch = self.sampler.draw(self.progress.updates, self.gamma, env_steps)
         return rows, batch | {name: self.normalize_batch(batch[name]) for name in OBSERVATIONS if name in batch}
@@ -278,22 +283,26 @@ class ReplayLoop:
     def refill(self, env_steps: int) -> None:
         """Empty the buffer, so that the next steps fill it again.
 
-        They act by the trained policy if `use_trained_policy_for_refill`, else at random.
+        With `use_trained_policy_for_refill` the trained policy acts, otherwise actions are random.
         """
         self.replay.clear()
         self.progress.fills += 1
         self.progress.full_at = env_steps + self.hp.learning_starts
 
     def refill_member(self, env_steps: int, member: int) -> None:
-        """Fill the buffer of a new member, which was stored without."""
+        """Prepare to refill the buffer of a member stored without one."""
         self.progress.fills[member] += 1
         self.progress.full_at = env_steps + self.hp.learning_starts
 
     def end_epoch(self, learner: Learner, rows: list[Metrics] | None) -> list[Metrics] | None:
-        """Evaluate and refill where this epoch's number asks for it.
+        """Evaluate and refill, if it is this epoch's turn.
 
-        Adds `eval_return` to the metrics every `eval_interval` epochs, and refills the buffer every `refill_interval`.
-        `rows` are the metrics of an epoch, None before its end.
+        This adds `eval_return` to the metrics every `eval_interval` epochs, and refills the buffer every
+        `refill_interval` epochs.
+
+        Args:
+            learner: the learner.
+            rows: metrics of the epoch; None if it has not ended.
         """
         if rows is None:
             return None

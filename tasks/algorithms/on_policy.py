@@ -1,4 +1,4 @@
-"""Shared hyperparameters, checks and construction of on-policy algorithms (PPO, PPO2, A2C)."""
+"""Hyperparameters, checks and construction shared by PPO, PPO2 and A2C."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def on_policy_space(
     Args:
         lr: default learning rate.
         optimizer: default optimizer.
-        num_steps: default steps of a rollout.
-        steps: searched values of num_steps.
+        num_steps: default number of steps in a rollout.
+        steps: values of num_steps to search.
         more: further hyperparameters of the algorithm.
     """
     return Space(
@@ -51,10 +51,11 @@ def on_policy_space(
         vf_coef=real(0.2, 1.0, default=0.5, accept=(0.0, 1e3)),
         critic_loss=critic_loss_choice(),
         max_grad_norm=maybe(log_real(0.1, 5.0, accept=(1e-6, 1e6)), default=0.5),
-        # Of the critic's parameters, on the same schedule; None: the optimizer's.
+        # Learning rate of the critic's parameters, on the same schedule; None for the optimizer's.
         critic_lr=maybe(log_real(3e-5, 1e-2, accept=(0.0, 100.0)), default=None, search=False, silent=True),
         **more,
-        # State-dependent exploration in a Box, see `sde`: drawn every sde_sample_freq steps; -1: once per rollout.
+        # State-dependent exploration in a Box, see `sde`; its noise is drawn every sde_sample_freq steps, or with -1
+        # once per rollout.
         use_sde=categorical(False, True, default=False, structural=True, search=False),
         sde_sample_freq=integer(-1, 1_000_000, default=-1, structural=True, search=False, when={"use_sde": True}),
         num_steps=ordinal(*steps, default=num_steps, accept=(1, 1_000_000), structural=True),
@@ -67,17 +68,17 @@ def on_policy_space(
 
 
 def normalize_advantage(default: bool | str, search: bool = False) -> Dimension:
-    """Return the hyperparameter that standardizes advantages.
+    """Return the hyperparameter for the standardization of advantages.
 
-    False: no; True: within each minibatch; "running": by running moments.
+    False turns it off, True standardizes within each minibatch, "running" by running moments.
     """
     return categorical(False, True, "running", default=default, structural=True, search=search)
 
 
 def check_on_policy(learner: type[Learner], values: Mapping[str, Any]) -> None:
-    """Raise ValueError for on-policy hyperparameters that contradict each other.
+    """Raise ValueError if on-policy hyperparameters contradict each other.
 
-    Checked are those of `on_policy_space` and `guidance_space`.
+    The values of `on_policy_space` and `guidance_space` are checked.
     """
     algorithm = learner.algorithm()
     check_guidance(values, algorithm)
@@ -102,7 +103,7 @@ def check_on_policy(learner: type[Learner], values: Mapping[str, Any]) -> None:
 def check_minibatches(values: Mapping[str, Any], name: str, parts: int, algorithm: str) -> None:
     """Raise ValueError unless a rollout splits evenly into `parts` minibatches.
 
-    With a recurrent core, the environments of the rollout are split.
+    With a recurrent core, minibatches consist of whole environments.
     """
     size, what = values["num_steps"] * values["num_envs"], "num_steps * num_envs"
     if values["model"]["memory"] != "none":
@@ -116,7 +117,7 @@ def check_minibatches(values: Mapping[str, Any], name: str, parts: int, algorith
 def check_model(learner: type[Learner], env: EnvSpec, values: Mapping[str, Any]) -> None:
     """Raise UnsupportedSpace if the environment's spaces rule out the model.
 
-    The exploration is checked too.
+    State-dependent exploration is checked, too.
     """
     where = f"{learner.algorithm()} on {env.id}"
     check_encoder(values["model"], env, where)
@@ -135,7 +136,7 @@ def check_actions(learner: type[Learner], env: EnvSpec) -> None:
 
 
 def without_effect(learner: type[Learner], env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
-    """Return on-policy hyperparameters that change nothing in an environment."""
+    """Return on-policy hyperparameters that have no effect in an environment."""
     distribution = distribution_for(spaces_of(env).action, f"{learner.algorithm()} on {env.id}")
     of_joint_critic = ["vf_coef", "clip_value"] if fixed.get("critic.name") == "separate" else []
     of_a_box = [] if distribution.log_std_shape else ["model.std_init"]
@@ -145,7 +146,7 @@ def without_effect(learner: type[Learner], env: EnvSpec, fixed: Mapping[str, Any
 def make_agent(learner: Learner) -> Agent:
     """Build the agent that acts for a learner's members.
 
-    The learner's hyperparameters are those of `on_policy_space`.
+    The learner must have the hyperparameters of `on_policy_space`.
     """
     hp, envs, where = learner.hp, learner.envs, f"{learner.algorithm()} on {learner.env.id}"
     kind = ActorCritic if hp.model.memory == "none" else RecurrentActorCritic

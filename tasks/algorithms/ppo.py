@@ -1,7 +1,7 @@
 """Proximal policy optimization (PPO): Schulman et al. (2017), arXiv:1707.06347.
 
-Unlike in PPO2 (ppo2.py), a critic may be fitted separately, standardizing advantages is optional, and so is clipping
-values: the clipped value replaces the value, without PPO2's maximum of both losses.
+It differs from PPO2 (ppo2.py) in three ways: the critic can be fitted separately, the standardization of advantages is
+optional, and so is the clipping of values. A clipped value replaces the value, without PPO2's maximum of both losses.
 """
 
 from __future__ import annotations
@@ -52,16 +52,19 @@ from .separate_critic import SeparateCritic, critic_space
 def clipped_surrogate(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_coef: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the negative of eq. 7, (P,), and its metrics.
+    """Return the negated clipped surrogate objective, eq. 7, (P,), and its metrics.
 
-    Metrics tell how far the policy has moved: `approx_kl` and `clip_fraction`.
+        L = -mean min(r Â, clip(r, 1 - ε, 1 + ε) Â),   r = π(a|s) / π_old(a|s)
+
+    The metrics measure how far the policy has moved: `approx_kl` is mean (r - 1 - log r), `clip_fraction` the share of
+    rows with |r - 1| > ε.
 
     Args:
         log_probs: log π(a|s), (P, B).
-        old_log_probs: the same of the policy that acted.
-        advantages: (P, B).
-        clip_coef: (P,).
-        weights: of the rows, (P, B); None for equal ones.
+        old_log_probs: log π_old(a|s) of the policy that acted, (P, B).
+        advantages: Â, (P, B).
+        clip_coef: ε, (P,).
+        weights: weights of the rows, (P, B); None for equal ones.
     """
     clip = clip_coef.unsqueeze(1)
     log_ratio = log_probs - old_log_probs
@@ -75,9 +78,9 @@ def clipped_surrogate(
 
 
 def within_target_kl(approx_kl: Tensor, target_kl: Tensor | None, active: Tensor | None) -> Tensor | None:
-    """Return the members (P, 1) that may still move.
+    """Return the members (P, 1) that may still be updated.
 
-    These are the `active` ones of which no step passed 1.5 target_kl; None stands for all.
+    These are the `active` members whose steps all stayed within 1.5 target_kl; None means all.
     """
     if target_kl is None:
         return active
@@ -88,7 +91,7 @@ def within_target_kl(approx_kl: Tensor, target_kl: Tensor | None, active: Tensor
 def ppo_space(**more: Any) -> Space:
     """Return the hyperparameters of PPO and PPO2.
 
-    Those in `more` replace others or follow them.
+    Those in `more` replace others of the same name, or are added.
     """
     own: dict[str, Any] = {
         "clip_coef": real(0.1, 0.4, default=0.2, accept=(1e-6, 1e6)),
@@ -107,10 +110,12 @@ class PPOLearner(Learner):
     """P members of PPO.
 
     Attributes:
-        mix_gradients: turns the members' gradients into others, see `descend`; None leaves them.
-        critic: fits the critic alone; None where it shares the policy's loss.
-        gathered: says when members are updated; the steps since their last update, if that waits for whole episodes.
-        networks: the spans of each network in a parameter vector.
+        mix_gradients: function that replaces the members' gradients, see `descend`; None leaves them.
+        critic: fits the critic on its own; None if the critic shares the policy's loss.
+        gathered: decides when members are updated; it stores the steps since the last update if updates wait for whole
+            episodes.
+        collector: collects the rollouts.
+        networks: spans of each network in a parameter vector.
     """
 
     hyperparameters = ppo_space(normalize_advantage=normalize_advantage(default=True), critic=critic_space())
@@ -161,8 +166,8 @@ class PPOLearner(Learner):
 
     def iterate(self) -> Mapping[str, Tensor]:
         hp, guidance = self.hp, self.guidance
-        # The rate follows the steps before this rollout, so that the first update has the initial one; coefficients
-        # follow those after it.
+        # Rates follow the steps before this rollout, so the first update has the initial rate. Coefficients, such as
+        # ent_coef, follow the steps after it.
         lr = learning_rates(hp, self.env_steps, self.policy.parameters)
         with self.collector.rollout(self.envs, self.iterations, guidance.needs_next_obs) as collected:
             rollout = guidance.scale_extrinsic(collected)
@@ -173,9 +178,9 @@ class PPOLearner(Learner):
     def update(
         self, lr: LearningRates, fitted: Mapping[str, Tensor], batch: Batch, active: Tensor | None
     ) -> dict[str, Tensor]:
-        """Take all steps on a batch, and return metrics.
+        """Take all gradient steps on a batch, and return metrics.
 
-        Only the members that are `active` (P, 1) move; None for all. `fitted` are the metrics of a separate critic.
+        Only members that are `active` (P, 1) are updated; None for all. `fitted` are the metrics of a separate critic.
         """
         hp, agent = self.hp, self.agent
         batch["advantages"], moving = self.standardizer(batch["advantages"]), active
@@ -197,10 +202,15 @@ class PPOLearner(Learner):
     def step(
         self, minibatch: Batch, lr: Tensor, moving: Tensor | None
     ) -> tuple[dict[str, Tensor], Tensor | None, Clipped]:
-        """Take one step on a minibatch.
+        """Take one gradient step on a minibatch.
 
-        Rates are those of `Optimizer.step`. Returns metrics, the members (P, 1) that may still move, and the gradient
-        that was followed.
+        Args:
+            minibatch: tensors (P, B, ...).
+            lr: learning rates as `Optimizer.step` takes them.
+            moving: members that may be updated, (P, 1); None for all.
+
+        Returns:
+            Metrics, the members (P, 1) that may still be updated, and the clipped gradient.
         """
         hp, parameters = self.hp, self.policy.parameters
         losses, metrics = self.loss(minibatch)
@@ -209,7 +219,10 @@ class PPOLearner(Learner):
         return metrics, moving, step
 
     def terms(self) -> Terms | None:
-        """Return the terms of `loss` for kernels; None if they lack some."""
+        """Return the coefficients of `loss` for compiled kernels.
+
+        None means that the kernels do not cover this loss.
+        """
         hp, now = self.hp, self.env_steps
         if self.critic is not None:
             return None
@@ -223,9 +236,12 @@ class PPOLearner(Learner):
         )
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return each member's loss (P,), eq. 9, and its metrics, each (P,).
+        """Return each member's loss (P,), the negated eq. 9, and metrics.
 
-        The batch is (P, B, ...), its rows weighted if it has weights.
+            L = L_clip + vf_coef ½ mean (v(s) - R)² - ent_coef mean H(π(·|s))
+
+        L_clip is the `clipped_surrogate`. The batch is (P, B, ...); if it has weights, the means are weighted. A
+        separate critic has no term here, and `critic_loss` may replace the square.
         """
         if (compiled := self.policy.compiled_loss(batch, self.terms)) is not None:
             return compiled
@@ -248,7 +264,7 @@ class PPOLearner(Learner):
 
     @property
     def capturable(self) -> bool:
-        """Return whether all gradient steps can be one CUDA graph."""
+        """Return whether all gradient steps can run as one CUDA graph."""
         return self.mix_gradients is None and can_be_one_graph(self)
 
     def updates(self) -> list[int]:
@@ -260,10 +276,11 @@ class PPOLearner(Learner):
 
 
 class PPO(Task):
-    """PPO on choices, Boxes, and Dicts and Tuples of both.
+    """PPO for discrete and Box actions, Dicts and Tuples.
 
-    Schulman et al. (2017), arXiv:1707.06347; details as Huang et al. (2022), "The 37 implementation details of PPO". By
-    default actor and critic have one loss; with critic.name = "separate" the critic is fitted before the policy is.
+    Schulman et al. (2017), arXiv:1707.06347; details follow Huang et al. (2022), "The 37 implementation details of
+    PPO". By default actor and critic share one loss; with critic.name = "separate" the critic is fitted before the
+    policy is updated.
     """
 
     name = "ppo"

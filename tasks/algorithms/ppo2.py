@@ -1,7 +1,7 @@
-"""Proximal policy optimization as in OpenAI's baselines, ppo2.
+"""Proximal policy optimization as in ppo2 of OpenAI Baselines.
 
-Unlike in PPO (ppo.py), actor and critic always have one loss, values are clipped by the clip range as ratios are, and
-advantages are always standardized.
+It differs from PPO (ppo.py) in three ways: actor and critic always share one loss, values are always clipped (by the
+clip range of the ratios unless `clip_value` is given), and advantages are always standardized.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class PPO2Learner(Learner):
         clip_value=maybe(real(0.1, 10.0, accept=(1e-6, 1e6)), default=None, search=False)  # None: clip_coef
     )
     parts = ("optimizer", "guidance", "gathered", "collector")
-    mix_gradients: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
+    mix_gradients: Callable[[Tensor], Tensor] | None = None  # replaces the members' gradients, see `descend`
     agent: Agent
     policy: ActorCritic
     gathered: EveryRollout
     collector: Collector
-    step = PPOLearner.step  # down this learner's own loss
+    step = PPOLearner.step  # it calls this learner's own `loss`
     check_env = classmethod(check_actions)
     check_values_in_env = classmethod(check_model)
     without_effect = classmethod(without_effect)
@@ -72,7 +72,8 @@ class PPO2Learner(Learner):
 
     def iterate(self) -> Mapping[str, Tensor]:
         hp, guidance = self.hp, self.guidance
-        # At the steps before this rollout: the first update has the initial rate. Other schedules count its steps.
+        # Rates follow the steps before this rollout, so the first update has the initial rate. Coefficients, such as
+        # ent_coef, follow the steps after it.
         lr = learning_rates(hp, self.env_steps, self.policy.parameters)
         with self.collector.rollout(self.envs, self.iterations, guidance.needs_next_obs) as collected:
             rollout = guidance.scale_extrinsic(collected)
@@ -80,9 +81,9 @@ class PPO2Learner(Learner):
             return self.gathered.update(self, guidance, rollout, partial(self.update, lr))
 
     def update(self, lr: LearningRates, batch: Batch, active: Tensor | None) -> dict[str, Tensor]:
-        """Take all steps on a batch, and return metrics.
+        """Take all gradient steps on a batch, and return metrics.
 
-        Only the members that are `active` (P, 1) move; None for all.
+        Only members that are `active` (P, 1) are updated; None for all.
         """
         hp, agent = self.hp, self.agent
         moving, weights = active, batch.get("weights")
@@ -99,7 +100,7 @@ class PPO2Learner(Learner):
         }
 
     def terms(self) -> Terms:
-        """Return the terms of `loss` for kernels."""
+        """Return the coefficients of `loss` for compiled kernels."""
         hp, now = self.hp, self.env_steps
         clip_coef = clip_value = coefficient(hp.clip_coef, hp.clip_coef_schedule, now)
         if hp.clip_value is not None:
@@ -110,7 +111,8 @@ class PPO2Learner(Learner):
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's loss (P,) and its metrics, each (P,).
 
-        The batch is (P, B, ...), its rows weighted if it has weights.
+        It is PPO's loss with `clipped_value_loss` for the critic. The batch is (P, B, ...); if it has weights, the
+        means are weighted.
         """
         if (compiled := self.policy.compiled_loss(batch, self.terms)) is not None:
             return compiled
@@ -131,7 +133,7 @@ class PPO2Learner(Learner):
 
     @property
     def capturable(self) -> bool:
-        """Return whether all gradient steps can be one CUDA graph."""
+        """Return whether all gradient steps can run as one CUDA graph."""
         return self.mix_gradients is None and can_be_one_graph(self)
 
     def updates(self) -> list[int]:
@@ -152,11 +154,17 @@ def clipped_value_loss(
 ) -> Tensor:
     """Return the clipped loss of values, (P,).
 
-        mean of max(l(v - R), l(v_old + clip(v - v_old, -clip_value, clip_value) - R)) / 2,   l(δ) = δ²
+        ½ mean max(l(v - R), l(v_old + clip(v - v_old, -ε, ε) - R)),   l(δ) = δ²
 
-    over B, where v, v_old and R are (P, B): the larger error of the values and of those kept near the old ones.
-    clip_value is (P,), in units of reward; `loss` is l, one of CRITIC_LOSSES. The rows may have
-    weights (P, B).
+    The mean is over B. It takes the larger error of the values v and of those kept within ε of the old ones.
+
+    Args:
+        values: v, (P, B).
+        old: v_old, values of the critic before the update, (P, B).
+        returns: R, (P, B).
+        clip_value: ε in units of reward, (P,).
+        loss: l, one of CRITIC_LOSSES.
+        weights: weights of the rows, (P, B); None for equal ones.
     """
     clip = clip_value.unsqueeze(1)
     near = old + torch.clamp(values - old, -clip, clip)
@@ -164,11 +172,11 @@ def clipped_value_loss(
 
 
 class PPO2(Task):
-    """PPO with joint loss and clipped values, as in OpenAI Baselines' ppo2.
+    """PPO with joint loss and clipped values, as in OpenAI's ppo2.
 
-    Schulman et al. (2017), arXiv:1707.06347; Dhariwal et al. (2017), "OpenAI Baselines". Acts in choices,
-    Boxes, and Dicts and Tuples of both. The clip range acts on values in units of reward, so environments with
-    large rewards want `normalize_reward`, or a `clip_value`.
+    Schulman et al. (2017), arXiv:1707.06347; Dhariwal et al. (2017), "OpenAI Baselines". It acts in discrete and Box
+    spaces, and in Dicts and Tuples of both. The clip range limits values in units of reward, so environments with large
+    rewards need `normalize_reward` or a `clip_value`.
     """
 
     name = "ppo2"

@@ -1,8 +1,8 @@
-"""When on-policy members collect rollouts, and when they are updated.
+"""Scheduling of on-policy training: when to collect rollouts, when to update.
 
-With `overlap` an update on rollout k runs while rollout k + 1 is collected, by the policy before that update. What is
-learned from is therefore always one update old, however long either takes; PPO's ratios are to the policy that acted.
-Simulators that are waited for cost no time then. ML-Agents calls it `threaded`, with a lag that varies.
+With `overlap`, the update on rollout k runs while rollout k + 1 is collected with the policy from before that update.
+The data are therefore always one update old, however long either takes, and PPO's ratios are relative to the policy
+that acted. Waiting for slow simulators then costs no time. ML-Agents calls this `threaded`, with a lag that varies.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ class EveryRollout:
         Args:
             host: the learner.
             guidance: its signals.
-            rollout: with rewards as `Guidance.scale_extrinsic` returns them.
-            update: takes all steps on a batch (P, B, ...); its second argument are the members (P, 1) that move, None
-                for all.
+            rollout: rollout whose rewards `Guidance.scale_extrinsic` has scaled.
+            update: function that takes all gradient steps on a batch (P, B, ...); its second argument is the members to
+                update, (P, 1), or None for all.
         """
         batch = host.agent.advantages(rollout, host.hp.gamma, host.hp.gae_lambda)
         return update(guidance.augment_batch(batch, rollout), None)
 
     def truncate_all(self) -> None:
-        """Mark running episodes as truncated, where steps are kept."""
+        """Mark running episodes as truncated, if steps are stored."""
 
 
 class WholeEpisodes(EpisodeBuffer, EveryRollout):
-    """Updates of members that have enough whole episodes.
+    """Updates of the members that have collected enough whole episodes.
 
     Attributes:
-        group: members that are updated together, such as the particles of a trial.
+        group: number of neighboring members that are updated together, such as the particles of a trial.
     """
 
     group = 1
@@ -80,17 +80,17 @@ class WholeEpisodes(EpisodeBuffer, EveryRollout):
 
 
 def updates_of(host: SignalHost, guidance: Guidance) -> EveryRollout:
-    """Return when a learner is updated, by its hyperparameters."""
+    """Return the update rule that a learner's hyperparameters ask for."""
     if needs_whole_episodes(vars(host.hp)):
         return WholeEpisodes(host.hp, host.envs, host.agent, guidance.row_names)
     return EveryRollout()
 
 
 def can_be_one_graph(host: SignalHost) -> bool:
-    """Return whether all gradient steps can be one CUDA graph.
+    """Return whether all gradient steps can run as one CUDA graph.
 
-    Not so where a coefficient follows a schedule, batches of whole episodes have a size of their own, another thread
-    acts meanwhile, or an encoder is somebody else's code.
+    They cannot if a coefficient follows a schedule, if batches of whole episodes vary in size, if another thread acts
+    meanwhile, or if the encoder is a user's own.
     """
     hp = host.hp
     if host.device.type != "cuda" or hp.overlap or needs_whole_episodes(vars(hp)) or hp.model.encoder not in ENCODERS:
@@ -101,13 +101,13 @@ def can_be_one_graph(host: SignalHost) -> bool:
 def overlap_choice() -> Dimension:
     """Return the hyperparameter `overlap`.
 
-    It is newer than others and so silent at its default.
+    It was added later, so its default is silent and keeps earlier uids.
     """
     return categorical(False, True, default=False, structural=True, search=False, silent=True)
 
 
 def check_overlap(values: Mapping[str, Any], algorithm: str) -> None:
-    """Raise ValueError for hyperparameters that contradict overlapping."""
+    """Raise ValueError if other hyperparameters rule out `overlap`."""
     if not values["overlap"]:
         return
     if needs_whole_episodes(values):
@@ -123,7 +123,7 @@ def check_overlap(values: Mapping[str, Any], algorithm: str) -> None:
 
 
 class Collector:
-    """Collection of rollouts when they are needed."""
+    """Collection of each rollout when it is needed."""
 
     def __init__(self, agent: Agent):
         self.agent = agent
@@ -138,20 +138,20 @@ class Collector:
 
     @contextmanager
     def rollout(self, envs: Envs, iteration: int, keep_next: bool) -> Iterator[Rollout]:
-        """Give the rollout of an iteration, for learning within the context.
+        """Yield the rollout of an iteration, to learn from inside the context.
 
         Args:
             envs: the members' environments.
-            iteration: its number.
-            keep_next: whether the rollout must have `next_obs`.
+            iteration: number of the iteration.
+            keep_next: whether the rollout needs `next_obs`.
         """
         yield self.agent.collect(envs, iteration, keep_next)
 
 
 class OverlappedCollector(Collector, Stacked):
-    """Collection of the next rollout while the last one is learned from.
+    """Collection of the next rollout during the update on the last one.
 
-    The state holds one rollout.
+    One rollout is part of the state.
     """
 
     scratch = ("acting",)
@@ -160,10 +160,10 @@ class OverlappedCollector(Collector, Stacked):
         """Allocate a rollout.
 
         Args:
-            agent: the members' own.
-            acting: another one, with networks that stay while those of the first learn.
+            agent: the members' agent, whose networks learn.
+            acting: another agent, whose networks stay constant meanwhile.
             envs: the members' environments.
-            steps: of a rollout.
+            steps: steps in a rollout.
         """
         super().__init__(agent)
         self.acting = acting
@@ -184,11 +184,11 @@ class OverlappedCollector(Collector, Stacked):
 
     @contextmanager
     def rollout(self, envs: Envs, iteration: int, keep_next: bool) -> Iterator[Rollout]:
-        if not bool(self.tensors["filled"].all()):  # the first one, which nothing was learned before
+        if not bool(self.tensors["filled"].all()):  # the first rollout; there is no update to overlap with
             self._follow()
             self._store(self._collect(envs, iteration))
         self._follow()
-        # Sums round by the number of threads that torch uses, and a new thread has its own.
+        # A new thread has its own number of torch threads, which must be 1: sums round differently on several.
         with ThreadPoolExecutor(1, "rollout", torch.set_num_threads, (1,)) as pool:
             following = pool.submit(self._collect, envs, iteration + 1)
             yield self._stored()
@@ -196,7 +196,7 @@ class OverlappedCollector(Collector, Stacked):
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """Copy the members' networks to those that act."""
+        """Copy the learning networks to the acting ones."""
         self.acting.policy.parameters.vector.copy_(self.agent.policy.parameters.vector)
 
     def _collect(self, envs: Envs, iteration: int) -> Rollout:

@@ -1,4 +1,4 @@
-"""A critic fitted separately, before the policy learns from it.
+"""A critic that is fitted separately, before the policy is updated.
 
 Schulman et al. (2016), arXiv:1506.02438, section 5.
 """
@@ -27,7 +27,7 @@ FOLLOW = "policy"
 def critic_space() -> Space:
     """Return the hyperparameters of the critic.
 
-    A "joint" one shares the policy's loss, a "separate" one is fitted alone.
+    A "joint" critic shares the policy's loss; a "separate" one is fitted on its own.
     """
     separate: dict[str, Any] = {"search": False, "when": {"name": "separate"}}
     return Space(
@@ -42,9 +42,9 @@ def critic_space() -> Space:
 
 
 def own_schedule_space() -> Space:
-    """Return `schedule_space` for the critic's learning rate alone.
+    """Return the schedule of the critic's own learning rate.
 
-    "policy" follows the policy's schedule.
+    It extends `schedule_space` by "policy", which follows the policy's schedule.
     """
     own = schedule_space().flat()
     name = own["name"]
@@ -59,9 +59,9 @@ def own_schedule_space() -> Space:
 
 
 class SeparateCritic:
-    """A critic fitted before each of the policy's updates.
+    """A critic that is fitted before each update of the policy.
 
-    It has its own minibatches and its own Adam. Only the parameters of the critic move: layers shared with the actor
+    It has its own minibatches and its own Adam. Only the critic's own parameters move. Layers shared with the actor
     (convolutions, a recurrent core) learn from the policy's loss alone.
     """
 
@@ -69,9 +69,9 @@ class SeparateCritic:
         """Build the optimizer.
 
         Args:
-            agent: evaluates rollouts, and has the policy's networks.
-            hp: the hyperparameters of `critic_space`, among those of the algorithm.
-            keys: the members' streams, (P,), for the order of minibatches.
+            agent: agent with the policy's networks, which evaluates rollouts.
+            hp: the algorithm's hyperparameters, with those of `critic_space` as `critic`.
+            keys: random streams (P,) for the order of minibatches.
         """
         self.agent, self.hp, self.keys = agent, hp, keys
         self.plan = hp.lr_schedule if hp.critic.lr_schedule.name == FOLLOW else hp.critic.lr_schedule
@@ -80,9 +80,15 @@ class SeparateCritic:
         self.own = network_mask(parameters, "critic").to(parameters.vector)  # 1 at the critic's parameters
 
     def fit(self, rollout: Rollout, env_steps: int, iteration: int) -> dict[str, Tensor]:
-        """Fit the critic to a rollout's returns, and return metrics.
+        """Fit the critic to a rollout's returns.
 
-        Metrics are those of the last minibatch.
+        Args:
+            rollout: the rollout.
+            env_steps: environment steps so far, for the learning rate.
+            iteration: number of the iteration, for the order of minibatches.
+
+        Returns:
+            Metrics of the last minibatch, each (P,).
         """
         hp, agent, lr = self.hp.critic, self.agent, self.learning_rate(env_steps)
         batch = agent.advantages(rollout, self.hp.gamma, self.hp.gae_lambda)
@@ -97,12 +103,12 @@ class SeparateCritic:
         return {"value_loss": losses.detach(), "critic_lr": lr.squeeze(1), **norms(step, "critic")}
 
     def learning_rate(self, env_steps: int) -> Tensor:
-        """Return the critics' learning rates (P, 1) at this moment."""
+        """Return the critics' learning rates (P, 1) after these environment steps."""
         lr: Tensor = self.hp.critic.lr
         return lr * schedule(self.plan, torch.full_like(lr, env_steps))
 
     def empirical(self, rollout: Rollout) -> Tensor:
-        """Return the discounted rewards from each step on, (P, B)."""
+        """Return the discounted sum of rewards from each step on, (P, B)."""
         _, next_values = self.agent.values(rollout)
         rewards, terminated, ended = rollout.rewards, rollout.terminated, rollout.ended
         return self.agent.flatten(empirical_returns(rewards, next_values, terminated, ended, self.hp.gamma))

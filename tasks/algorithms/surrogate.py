@@ -1,11 +1,11 @@
-"""A synthetic task, whose return is a known function, to test drivers.
+"""Surrogate: a task whose return is a known function, to test drivers.
 
     return = 100 q (1 - exp(-epochs / 9)) + noise w / sqrt(epochs),   w = Σ of one standard normal number per epoch
 
     q = exp(-(log10(lr / 0.001))² - (log10((1 - gamma) / 0.01))² - (log2(width / 64) / 4)²)
 
-lr = 0.001, gamma = 0.99 and width = 64 are the optimum. The walk w is state: a task that loses it, or repeats an
-epoch, has another return. An environment is part of the identity if there is one, and never stepped.
+The optimum is lr = 0.001, gamma = 0.99 and width = 64. The walk w is state, so a task that loses it, or repeats an
+epoch, gets another return. An environment may be given; it is part of the identity but is never stepped.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ..task import Task
 
 
 class SurrogateLearner(BaseLearner):
-    """P members of the function above."""
+    """P members of the surrogate."""
 
     hyperparameters = Space(
         lr=log_real(1e-5, 1e-1, default=1e-4),
         gamma=near_one(0.9, 0.9999, default=0.95),
         width=ordinal(16, 32, 64, 128, default=32, structural=True),
         noise=real(0.0, 10.0, default=0.0, accept=(0.0, 1e6), search=False),
-        seconds=real(0.0, 1.0, default=0.0, accept=(0.0, 3600.0), search=False),  # of an epoch
+        seconds=real(0.0, 1.0, default=0.0, accept=(0.0, 3600.0), search=False),  # duration of an epoch
         epoch_steps=integer(1, 10**9, default=1, structural=True, search=False),
     )
 
@@ -64,7 +64,7 @@ class SurrogateLearner(BaseLearner):
         return [{"env_steps": float(self.env_steps), "episode_return": value} for value in returns]
 
     def score(self) -> np.ndarray:
-        """Return the known function of each member, (P,); see the module."""
+        """Return the known function for each member, (P,); see the module."""
         return np.array([self._return(i) for i in range(self.members)])
 
     def _return(self, member: int) -> float:
@@ -84,7 +84,7 @@ class SurrogateLearner(BaseLearner):
 
 
 class Surrogate(Task):
-    """A synthetic task for trials of samplers, schedulers, databases and clusters."""
+    """A synthetic task to try out samplers, schedulers, databases and clusters."""
 
     name = "surrogate"
     version = 1

@@ -1,6 +1,6 @@
 """Stein variational policy gradient (SVPG): Liu et al. (2017), arXiv:1704.02399.
 
-n particles of A2C, PPO or PPO2 each descend Stein's gradient, which couples their policies: Liu and Wang (2016),
+n particles of A2C, PPO or PPO2 descend Stein's gradient, which couples their policies: Liu and Wang (2016),
 arXiv:1608.04471.
 
 Notation: P trials, n particles, D numbers in a particle.
@@ -46,7 +46,7 @@ class Kernel(NamedTuple):
     """The kernel k(θᵢ, θⱼ) = exp(-|θᵢ - θⱼ|² / h).
 
     Attributes:
-        values: (P, n, n).
+        values: k, (P, n, n).
         bandwidth: h, (P, 1, 1).
         squares: squared distances, (P, n, n).
     """
@@ -59,16 +59,16 @@ class Kernel(NamedTuple):
 def kernel(particles: Tensor) -> Kernel:
     """Return the radial basis kernel of particles (P, n, D).
 
-    The bandwidth is the median heuristic's:
+    The bandwidth follows the median heuristic of Liu and Wang (2016), section 5:
 
-        h = median of |θᵢ - θⱼ|² over i ≠ j, over log(n + 1)
+        h = median of |θᵢ - θⱼ|² over i < j, divided by log(n + 1)
 
-    so that the kernel values of a particle sum to about 1 + n / (n + 1): Liu and Wang (2016), section 5. The diagonal,
-    always 0, is left out; log(n + 1), unlike log n, is defined for one particle too. If more than half of the pairs
-    coincide, the median is 0 and the mean replaces it; if all do, any bandwidth is right, and it is 1.
+    A particle's kernel values then sum to about 1 + (n - 1) / (n + 1). The diagonal, which is always 0, is left out of
+    the median. The paper's log n is replaced by log(n + 1), which is also defined for a single particle. If the median
+    is 0 because particles coincide, the mean replaces it; if all coincide, any bandwidth is right and 1 replaces it.
     """
     count = particles.shape[1]
-    # Pair by pair, not by |a|² + |b|² - 2 a·b, which cancels where particles are close.
+    # Computed from differences: |a|² + |b|² - 2 a·b loses all digits where particles are close.
     squares = torch.stack([(particles - particles[:, i : i + 1]).square().sum(-1) for i in range(count)], 1)
     if count == 1:
         return Kernel(torch.ones_like(squares), torch.ones_like(squares), squares)
@@ -81,30 +81,36 @@ def kernel(particles: Tensor) -> Kernel:
 
 
 def stein_gradient(particles: Tensor, gradients: Tensor, temperature: Tensor | float) -> Tensor:
-    """Return the descent directions of particles from their gradients, (P, n, D).
+    """Return the descent directions of particles, (P, n, D).
 
         gᵢ = 1/n Σⱼ [k(θⱼ, θᵢ) ∇L(θⱼ) - α ∂k(θⱼ, θᵢ)/∂θⱼ],   ∂k(θⱼ, θᵢ)/∂θⱼ = 2/h (θᵢ - θⱼ) k(θⱼ, θᵢ)
 
-    The first term averages the gradients of similar particles, the second drives particles apart; in the limit of many
-    steps and particles they are distributed as exp(-L/α). This is α times the negative of the paper's eq. 8 for
-    log p = -L/α, so that a learning rate means the same at every temperature α, (P, 1, 1), and one particle descends
-    its own gradient.
+    The first term averages the gradients of similar particles, the second drives particles apart. In the limit of many
+    steps and particles they are distributed as exp(-L/α).
+
+    This is -α times the paper's eq. 8 for log p = -L/α. With that factor a learning rate means the same at every
+    temperature, and a single particle descends its own gradient.
+
+    Args:
+        particles: θ, (P, n, D).
+        gradients: ∇L of each particle, (P, n, D).
+        temperature: α, (P, 1, 1) or a number.
     """
     count = particles.shape[1]
     if count == 1:
         return gradients
     k = kernel(particles)
-    centered = particles - particles[:, :1]  # only differences count, and small numbers subtract exactly
+    centered = particles - particles[:, :1]  # only differences matter, and small numbers lose fewer digits in the sums
     weighted = affine(k.values, centered, torch.zeros_like(centered[:, :1]))
     repulsion = (centered * k.values.sum(-1, keepdim=True) - weighted) * (2 * temperature / k.bandwidth)
     return affine(k.values, gradients, -repulsion) / count
 
 
 def svpg_space(base: type[Base]) -> Space:
-    """Return the base's hyperparameters and those of the coupling.
+    """Return the base algorithm's hyperparameters and those of the coupling.
 
     All particles share the base's. The temperature falls linearly to 0 over `horizon` environment steps of a particle;
-    None keeps it.
+    None keeps it constant.
     """
     return base.hyperparameters.extend(
         num_particles=integer(1, 16, default=4, accept=(1, 1024), structural=True, search=False),
@@ -117,8 +123,8 @@ class SVPGLearner(Learner):
     """P trials of n particles each.
 
     The particles are a learner of P * n members with coupled gradients. Particle j of trial i is member i * n + j of
-    `particles`, the base learner that acts, learns and counts steps. Particle 0 has the trial's own seed, so that a
-    single particle is the base learner.
+    `particles`, the base learner, which acts, learns and counts steps. Particle 0 has the trial's own seed, so a single
+    particle equals the base algorithm.
     """
 
     base: ClassVar[type[Base]] = A2CLearner
@@ -139,16 +145,16 @@ class SVPGLearner(Learner):
         self.envs = self.particles.envs
         spans = network_spans(self.particles.policy.parameters.shapes)
         runs = [torch.arange(*run) for name, runs in spans.items() if name != "critic" for run in runs]
-        self.columns = torch.cat(runs).to(self.device)  # of the policies, without critics
+        self.columns = torch.cat(runs).to(self.device)  # the policies' columns of the parameter vectors, no critics
 
     def iterate(self) -> Mapping[str, Tensor]:
         return self.particles.iterate()
 
     @torch.no_grad()
     def mix_gradients(self, gradients: Tensor) -> Tensor:
-        """Replace the policies' gradients by Stein's, trial by trial.
+        """Replace the policies' gradients by Stein's, for each trial.
 
-        Gradients are (P * n, D); those of critics stay.
+        Gradients are (P * n, D); the critics' parts are left alone.
         """
         if self.num_particles > 1:
             own = gradients[:, self.columns].unflatten(0, (self.members, self.num_particles))
@@ -156,18 +162,18 @@ class SVPGLearner(Learner):
         return gradients
 
     def policies(self) -> Tensor:
-        """Return the parameters of policies, without critics, (P, n, D)."""
+        """Return the policies' parameters, without critics, (P, n, D)."""
         return self.particles.policy.parameters.vector[:, self.columns].unflatten(0, (self.members, self.num_particles))
 
     def temperature(self) -> Tensor:
-        """Return the present α of each trial, (P, 1, 1)."""
+        """Return the current temperature α of each trial, (P, 1, 1)."""
         temperature: Tensor = self.hp.temperature.unsqueeze(-1)
         if self.hp.horizon is None:
             return temperature
         return temperature * (1 - self.env_steps / self.hp.horizon.unsqueeze(-1)).clamp(min=0.0)
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the means of particles' losses and metrics, each (P,)."""
+        """Return the particles' mean losses and metrics, each (P,)."""
 
         def mean(x: Tensor) -> Tensor:
             return x.view(self.members, -1).mean(1)
@@ -179,13 +185,13 @@ class SVPGLearner(Learner):
 
     # --- trials are groups of particles ---
 
-    # Steps are those of one particle, not the sum.
+    # Counters are those of one particle, not sums.
     env_steps = property(lambda self: self.particles.env_steps)
     iterations = property(lambda self: self.particles.iterations)
     epochs = property(lambda self: self.particles.epochs)
 
     def particle_indices(self, member: int) -> range:
-        """Return the members of `particles` that are a trial's."""
+        """Return the members of `particles` that belong to a trial."""
         return range(member * self.num_particles, (member + 1) * self.num_particles)
 
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
@@ -233,28 +239,28 @@ class SVPGLearner(Learner):
 
 
 class SVPGPPOLearner(SVPGLearner):
-    """P trials of n particles of PPO each."""
+    """P trials of n PPO particles each."""
 
     base = PPOLearner
     hyperparameters = svpg_space(PPOLearner)
 
 
 class SVPGPPO2Learner(SVPGLearner):
-    """P trials of n particles of PPO2 each."""
+    """P trials of n PPO2 particles each."""
 
     base = PPO2Learner
     hyperparameters = svpg_space(PPO2Learner)
 
 
 def particle_seed(seed: int, particle: int) -> int:
-    """Return the seed of one particle; the first one has the trial's."""
+    """Return a particle's seed; the first particle has the trial's."""
     return seed if particle == 0 else int(streams.key(seed, "particle", particle) >> np.uint64(1))
 
 
 def merge_metrics(rows: Sequence[Metrics]) -> Metrics:
     """Return a trial's metrics: means over its particles.
 
-    Episodes are summed, and the best particle's return is added.
+    Episodes are summed, and the best particle's mean return is added.
     """
     if len(rows) == 1:
         return rows[0]
@@ -268,9 +274,9 @@ def merge_metrics(rows: Sequence[Metrics]) -> Metrics:
 class SVPG(Task):
     """Stein variational policy gradient with particles of A2C.
 
-    Liu et al. (2017), arXiv:1704.02399, on choices, Boxes, and Dicts and Tuples of both. Departs from it: the
-    prior is flat, the gradient is multiplied by the temperature (see `stein_gradient`), and each particle's critic
-    learns alone. `evaluate` returns the mean over particles.
+    Liu et al. (2017), arXiv:1704.02399, for discrete and Box actions, and for Dicts and Tuples of both. It departs from
+    the paper in three ways: the prior is flat, the gradient is multiplied by the temperature (see `stein_gradient`),
+    and each particle's critic learns on its own. `evaluate` returns the mean over particles.
     """
 
     name = "svpg"
@@ -285,12 +291,16 @@ class SVPG(Task):
     def load_particle(self, particle: int, state: Mapping[str, Any]) -> None:
         """Replace a particle by one of this or another task.
 
-        It continues with the random streams of the replaced one. The task becomes a branch with a new identity and uid,
-        as by `load_state_dict(perturb=True)`.
+        The new particle continues with the random streams of the replaced one. The task becomes a branch with a new
+        uid, as with `load_state_dict(perturb=True)`.
+
+        Args:
+            particle: index of the particle to replace.
+            state: state as `particle_state` returns it.
 
         Raises:
-            StateMismatch: the particle is of another structure, or was trained for fewer or more steps. Nothing is
-                changed then.
+            StateMismatch: the given particle has another structure, or was trained for another number of steps. Nothing
+                changes then.
         """
         learner, member = self._particle(particle)
         if state.get("structure") != self.identity.structure:
@@ -311,7 +321,7 @@ class SVPG(Task):
         return self.player(particle)(observation)
 
     def player(self, particle: int = 0) -> Callable[[Any], Any]:
-        """Return a function that acts greedily as one particle, through one episode."""
+        """Return a function that plays one episode greedily as one particle."""
         return player(Predictor(*self._particle(particle), str(self)))
 
     def predict(
@@ -330,9 +340,9 @@ class SVPG(Task):
         return self._predictor(self._particle(particle)).value(observation, state)
 
     def policy(self, particle: int | None = None) -> dict[str, Tensor]:
-        """Return the networks and statistics of one or all particles, by name.
+        """Return the networks and statistics of one particle or all, by name.
 
-        None stands for all; theirs are for a warm start of SVPG, those of one for its base's.
+        None stands for all. Those of all fit a warm start of SVPG, those of one a warm start of its base algorithm.
         """
         if particle is None:
             return super().policy()
@@ -340,12 +350,12 @@ class SVPG(Task):
         return {name: view.detach().to("cpu", copy=True) for name, view in learner.policy_views(member).items()}
 
     def save_policy(self, path: str | os.PathLike[str], particle: int | None = None) -> Path:
-        """Write `policy` as safetensors: weights only, not resumable."""
+        """Write `policy` as safetensors: weights only, so training cannot resume from it."""
         notes = {} if particle is None else {"particle": particle}
         return write_policy(path, self.policy(particle), {**self.about(), **notes})
 
     def evaluate_particles(self, episodes: int = EVALUATION_EPISODES) -> list[float]:
-        """Return the mean return of each particle, as `evaluate` measures them."""
+        """Return each particle's mean return, measured as by `evaluate`."""
         learner, member = self.member_ref()
         assert isinstance(learner, SVPGLearner)
         with one_thread():

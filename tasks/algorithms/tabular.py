@@ -1,14 +1,14 @@
-"""Recorded trainings as a task, for studies in seconds on real curves.
+"""Recorded trainings as a task, for studies on real curves in seconds.
 
-The environment is the path of an `.npz` file with the arrays, N trainings with S seeds and T points each:
+The environment is the path of an `.npz` file with these arrays, for N trainings with S seeds and T points each:
 
     param.NAME (N,)     a hyperparameter of each training: numbers, or strings
     steps (T,)          environment steps of the points, rising; a first point of 0 is before any training
     curves (N, S, T)    the return at each point; NaN where a training diverged
-    meta                JSON text, may have "maximize" (false: less is better), and "space": {NAME: [low, high]}
+    meta                JSON text; it may have "maximize" (false if less is better) and "space": {NAME: [low, high]}
 
-An epoch goes from one point to the next. Hyperparameters choose the row, the nearest where the table has not exactly
-these, and seed s the column s modulo S. The table's sha256 is part of the identity.
+An epoch leads from one point to the next. The hyperparameters select the row, or the nearest one if the table does not
+have exactly these; seed s selects the column s modulo S. The table's sha256 is part of the identity.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from ..envs import EnvSpec, EnvSpecError
 from ..identity import EnvLike
 from ..task import Task
 
-ORDINAL = 64  # a column with at most so many different numbers is a choice among them, others are ranges
+ORDINAL = 64  # a column with at most this many different numbers becomes an ordinal, others become ranges
 PREFIX = "param."
 
 
 @dataclass(frozen=True)
 class Table:
-    """Recorded trainings.
+    """A table of recorded trainings.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         digest: sha256 of the file.
-        columns: the hyperparameters, (N,) each, by name.
+        columns: hyperparameters by name, each (N,).
         steps: environment steps at the end of each epoch, (T,).
         first: returns before the first epoch, (N, S).
-        returns: at the end of each epoch, (N, S, T); the higher the better.
+        returns: returns at the end of each epoch, (N, S, T); higher is better.
     """
 
     path: str
@@ -62,24 +62,24 @@ class Table:
 
     @property
     def epochs(self) -> int:
-        """The number of recorded epochs."""
+        """Number of recorded epochs."""
         return len(self.steps)
 
     @cached_property
     def space(self) -> Space:
-        """The columns as hyperparameters, and `epoch_steps`, an epoch's mean length."""
+        """The columns as hyperparameters, plus `epoch_steps`, the mean length of an epoch."""
         dimensions = {name: _dimension(column) for name, column in self.columns.items()}
         return Space(**dimensions, epoch_steps=fixed(max(1, round(self.steps[-1] / self.epochs)), structural=True))
 
     @cached_property
     def _points(self) -> np.ndarray:
-        """The rows as points (N, D), each hyperparameter from 0 to 1."""
+        """The rows as points (N, D), each hyperparameter scaled to [0, 1]."""
         dimensions = self.space.flat()
         places = [[_place(dimensions[name], x) for x in column.tolist()] for name, column in self.columns.items()]
         return np.array(places).T
 
     def nearest(self, values: Mapping[str, Any]) -> int:
-        """Return the row nearest to hyperparameters, the first of several."""
+        """Return the row nearest to these hyperparameters, the first if several are."""
         dimensions = self.space.flat()
         point = np.array([_place(dimensions[name], values[name]) for name in self.columns])
         apart = self._points - point
@@ -93,7 +93,7 @@ def _dimension(column: np.ndarray) -> Dimension:
     """Return the dimension that a column's values suggest."""
     different = np.unique(column).tolist()
     if isinstance(different[0], str):
-        return categorical(*different, default=different[0], structural=True)  # as all that is no number
+        return categorical(*different, default=different[0], structural=True)  # only numbers can be dynamic
     if len(different) <= ORDINAL:
         values = [int(x) if float(x).is_integer() else x for x in different]
         return ordinal(*values, default=values[len(values) // 2], accept=(values[0], values[-1]))
@@ -105,7 +105,7 @@ def _dimension(column: np.ndarray) -> Dimension:
 
 
 def _place(dimension: Dimension, value: Any) -> float:
-    """Return a value's place in its dimension, from 0 to 1."""
+    """Return a value's position in its dimension, from 0 to 1."""
     if isinstance(dimension, Ordinal):
         return float(np.interp(value, np.array(dimension.values), np.linspace(0, 1, len(dimension.values))))
     if isinstance(dimension, Choice):
@@ -118,7 +118,7 @@ def _place(dimension: Dimension, value: Any) -> float:
 
 
 def read_table(path: str) -> Table:
-    """Return the table in a file, read again when it changes.
+    """Return the table in a file; a changed file is read again.
 
     Raises:
         EnvSpecError: there is no such file, or it holds no table.
@@ -152,7 +152,7 @@ def _read(path: str, *_: int) -> Table:
 
 
 def _check(path: str, found: Mapping[str, np.ndarray], columns: Mapping[str, np.ndarray], meta: Any) -> None:
-    """Raise EnvSpecError unless the arrays are a table."""
+    """Raise EnvSpecError unless the arrays form a table."""
 
     def refuse(law: str, value: object) -> None:
         raise EnvSpecError(f"table {path}: {law}, but {value}; see `python -m pydoc rekindle.tasks.algorithms.tabular`")
@@ -181,14 +181,14 @@ def table_of(env: EnvSpec) -> Table:
     """Return the table that an environment names.
 
     Raises:
-        EnvSpecError: it cannot be read, or is not the one that the task was made with.
+        EnvSpecError: it cannot be read, or differs from the one that the task was created with.
     """
     table = read_table(env.id)
     wanted = env.kwargs.get("sha256", table.digest)
     if wanted != table.digest:
         raise EnvSpecError(
-            f"a task goes on with the table that it began with, sha256 {str(wanted)[:12]}, but {env.id} has "
-            f"{table.digest[:12]}; bring the old file back, or begin another study"
+            f"a task resumes with the table that it started with, sha256 {str(wanted)[:12]}, but {env.id} has "
+            f"{table.digest[:12]}; restore the old file, or start another study"
         )
     return table
 
@@ -218,20 +218,20 @@ class TabularLearner(BaseLearner):
         super().assemble(values)
 
     def build(self) -> None:
-        """Make nothing: a state is how many epochs are done."""
+        """Build nothing: the state is only the number of epochs."""
 
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
         if stop():
             return None
         if self.epochs == self.table.epochs:
-            raise EnvSpecError(f"{self.env.id} has {self.epochs} epochs and no more; train at most so many")
+            raise EnvSpecError(f"{self.env.id} has only {self.epochs} epochs; train at most that many")
         self.env_steps = int(self.table.steps[self.epochs])
         self.epochs += 1
         self.iterations += 1
         return [{"env_steps": float(self.env_steps), "episode_return": value} for value in self.score().tolist()]
 
     def score(self) -> np.ndarray:
-        """Return the recorded return of each member, (P,)."""
+        """Return each member's recorded return, (P,)."""
         at = self.table.first if self.epochs == 0 else self.table.returns[:, :, self.epochs - 1]
         return np.array([at[row, seed % at.shape[1]] for row, seed in zip(self.rows, self.seeds, strict=True)])
 
@@ -240,7 +240,7 @@ class TabularLearner(BaseLearner):
 
 
 class Tabular(Task):
-    """Recorded trainings, for studies of samplers and schedulers on real curves."""
+    """Recorded trainings, to study samplers and schedulers on real curves."""
 
     name = "tabular"
     version = 1

@@ -1,7 +1,7 @@
 """Deep Q-learning (DQN): Mnih et al. (2015), doi:10.1038/nature14236.
 
-Of Rainbow, Hessel et al. (2018), arXiv:1710.02298, double and dueling networks, prioritized replay and n-step returns
-are independent options.
+Four parts of Rainbow, Hessel et al. (2018), arXiv:1710.02298, are independent options: double Q-learning, dueling
+networks, prioritized replay and n-step returns.
 """
 
 from __future__ import annotations
@@ -49,20 +49,21 @@ class DQNLearner(Learner):
         lr_schedule=schedule_space(),
         model=Space(
             width=ordinal(32, 64, 128, 256, default=64, accept=(1, 65536), structural=True),
-            hidden=sizes(1, 65536, silent=True),  # the widths of layers, if they differ
+            hidden=sizes(1, 65536, silent=True),  # widths of the hidden layers, if they differ
             layers=integer(1, 3, default=2, accept=(1, 16), structural=True, when={"hidden": None}),
             activation=categorical("tanh", "relu", "silu", "elu", default="relu", structural=True, search=False),
             dueling=categorical(False, True, default=False, structural=True),
             encoder=encoder_choice(),
-            # With a recurrent core, batches are sequences of `sequence_length` steps, after `burn_in` others each.
+            # With a recurrent core, a batch consists of sequences of `sequence_length` steps, each after `burn_in`
+            # steps without gradients.
             memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False, silent=True),
             sequence_length=ordinal(8, 16, 32, default=16, accept=(1, 65536), structural=True, when=REMEMBERS),
             burn_in=ordinal(0, 4, 8, 16, default=8, accept=(0, 65536), structural=True, when=REMEMBERS),
         ),
         exploration=epsilon_space(),
         double=categorical(False, True, default=True, structural=True),
-        # Every `target_interval` gradient steps the target network moves by the fraction `tau` towards the online one:
-        # tau = 1 copies it, as the paper does (with a target_interval of 100, say); the default is Polyak averaging.
+        # Every `target_interval` gradient steps, the target network moves by the fraction `tau` towards the online
+        # one. tau = 1 copies it, as in the paper (with a target_interval of 100, say); the default averages (Polyak).
         target_interval=integer(1, 1000, log=True, default=1, accept=(1, 10**9)),
         tau=log_real(0.003, 1.0, default=0.005, accept=(0.0, 1.0)),
         critic_loss=critic_loss_choice("huber"),
@@ -112,7 +113,7 @@ class DQNLearner(Learner):
         self.demonstrations = self.guidance.examples
         self.exploration = EpsilonGreedy(self.keys("explore"), actions, hp.num_envs)
         self.epsilon = Epsilon(hp.exploration)
-        self.limit = 1.0 if hp.critic_loss == "huber" else math.inf  # of an error's square
+        self.limit = 1.0 if hp.critic_loss == "huber" else math.inf  # error beyond which the loss is linear
         self.target_interval = hp.target_interval.long().cpu().numpy()
 
     def iterate(self) -> dict[str, Tensor]:
@@ -127,18 +128,19 @@ class DQNLearner(Learner):
     def explore(self, features: Tensor, position: int) -> np.ndarray:
         """Return epsilon-greedy actions (P, N) for the result of `observe`.
 
-        Random numbers are those of this position in the members' streams.
+        The random numbers are those at this position of the members' streams.
         """
         return self.exploration(position, self.epsilon(position * self.hp.num_envs), partial(self._greedy, features))
 
     def on_step(self, step: StepResult) -> None:
-        """Reset the memory of ended episodes."""
+        """Reset the recurrent states of episodes that ended."""
         self.memory.reset(step.terminated | step.truncated)
 
     def update(self, batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Take one gradient step on a batch.
 
-        Returns metrics, each (P,), and the temporal-difference errors (P, B).
+        Returns:
+            Metrics, each (P,), and temporal-difference errors (P, B).
         """
         with self.policy.autograd:
             result = self.step(batch, self.tally.count % GRAD_NORM_INTERVAL == 0)
@@ -149,9 +151,9 @@ class DQNLearner(Learner):
 
     @captured
     def step(self, batch: Mapping[str, Tensor], measured: bool) -> tuple[dict[str, Tensor], Tensor]:
-        """Take one gradient step, see `update`.
+        """Take the gradient step of `update`.
 
-        Metrics have the gradient's norm if it is `measured`.
+        The metrics include the gradient's norm if `measured`.
         """
         values = self.policy.of_batch(batch, self.hp.double)
         q, weight = values.q, batch.get("weight", batch.get("mask"))
@@ -162,9 +164,9 @@ class DQNLearner(Learner):
         return {"loss": losses.detach(), "q": q.detach().amax(-1).mean(1), **sizes}, errors
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return each member's loss (P,) on a batch, and metrics.
+        """Return each member's loss (P,) and metrics on a batch.
 
-        The batch is (P, B, ...).
+        The batch's tensors are (P, B, ...). No gradients are computed.
         """
         values, weight = (
             self.policy.of_batch(batch, self.hp.double, learn=False),
@@ -174,11 +176,16 @@ class DQNLearner(Learner):
         return losses, {"q": values.q.amax(-1).mean(1)}
 
     def targets(self, batch: Mapping[str, Tensor], values: Values) -> Tensor:
-        """Return the targets (P, B) of a batch and its values.
+        """Return the targets y, (P, B), of a batch.
 
             y = r + discount q'(s', a'),   a' = argmax q'(s', ·), or argmax q(s', ·) if `double`
 
-        Double: van Hasselt et al. (2016), arXiv:1509.06461, eq. 4.
+        q' is the target network. Double Q-learning: van Hasselt et al. (2016), arXiv:1509.06461, eq. 4. r is the n-step
+        return plus the rewards of signals.
+
+        Args:
+            batch: tensors (P, B, ...).
+            values: action values of the batch.
         """
         if values.online is None:
             value = values.target.amax(-1)
@@ -187,7 +194,7 @@ class DQNLearner(Learner):
         return self.guidance.total(batch["reward"], batch) + batch["discount"] * value
 
     def guide(self, batch: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
-        """Train signals and clone, after a gradient step, and return metrics."""
+        """Train signals and clone after a gradient step; return metrics."""
         return self.guidance.update(self, batch, number, self.loop.scheduled(self.hp.optimizer.lr, self.env_steps))
 
     def actor(
@@ -220,7 +227,7 @@ class DQNLearner(Learner):
     def _greedy(self, features: Tensor) -> np.ndarray:
         """Return greedy actions (P, N).
 
-        Callers disable gradients: `no_grad` here would cost a tenth of the time.
+        Callers disable gradients, since `no_grad` here would take a tenth of the time.
         """
         actions: np.ndarray = self.policy.quick_values(features).argmax(-1)
         return actions
@@ -235,7 +242,7 @@ class DQNLearner(Learner):
 
     @property
     def capturable(self) -> bool:
-        """Return whether all gradient steps can be one CUDA graph."""
+        """Return whether all gradient steps can run as one CUDA graph."""
         alike = self.loop.constant_lr and self.hp.model.encoder in ENCODERS and self.hp.model.memory == "none"
         return self.device.type == "cuda" and alike and type(self.guidance) is ReplayGuidance
 
@@ -256,10 +263,10 @@ class DQNLearner(Learner):
 class DQN(Task):
     """Deep Q-learning on Discrete actions, with epsilon-greedy exploration.
 
-    Mnih et al. (2015), doi:10.1038/nature14236, with Adam by default and the clipped error written as a Huber loss.
-    By default double, with returns over three steps and a target network that follows slowly: it learns more reliably
-    than by the paper's settings (double=False, n_step=1, target_interval=100, tau=1). Dueling and prioritized replay
-    are options, and a memory that learns from sequences (`model.memory`), see `networks`.
+    Mnih et al. (2015), doi:10.1038/nature14236, with Adam by default, and with the clipped error written as a Huber
+    loss. The defaults are double Q-learning, three-step returns and a slowly moving target network, which learn more
+    reliably than the paper's settings (double=False, n_step=1, target_interval=100, tau=1). Dueling networks and
+    prioritized replay are options, and so is a memory that learns from sequences (`model.memory`), see `networks`.
     """
 
     name = "dqn"

@@ -37,12 +37,12 @@ FUSED = {"relu": ACTIVATIONS["relu"], "elu": ACTIVATIONS["elu"], "tanh": PRODUCT
 
 
 class Values(NamedTuple):
-    """Action values of a batch.
+    """Action values for a batch.
 
     Attributes:
         q: q(s, ·), (P, B, actions), with gradients.
-        target: those of the target network in the next states, without gradients.
-        online: those of the network itself there; None unless they are asked for.
+        target: q'(s', ·) of the target network in the next states, without gradients.
+        online: q(s', ·) of the online network in the next states, without gradients; None unless requested.
     """
 
     q: Tensor
@@ -53,20 +53,20 @@ class Values(NamedTuple):
 class QNetwork(Stacked):
     """Action values q(s, ·) of P members, with their target networks.
 
-    Dueling: q = v + a - mean a, Wang et al. (2016), arXiv:1511.06581, eq. 9.
+    Dueling networks compute q = v + a - mean a: Wang et al. (2016), arXiv:1511.06581, eq. 9.
     """
 
     def __init__(
         self, obs_shape: tuple[int, ...], actions: int, hp: SimpleNamespace, seeds: list[int], device: torch.device
     ):
-        """Initialize the networks, and copy them to the targets.
+        """Initialize the networks, and copy them to the target networks.
 
         Args:
-            obs_shape: (D,) of vectors or (H, W, C) of images.
+            obs_shape: (D,) for vectors or (H, W, C) for images.
             actions: number of actions.
-            hp: the values of `model` and batch_size.
-            seeds: of the members.
-            device: of all tensors.
+            hp: hyperparameters, of which `model` and batch_size are used.
+            seeds: seeds of the members.
+            device: device of all tensors.
         """
         model = hp.model
         self.encoder = encoder_for(model, "features", obs_shape)
@@ -87,7 +87,7 @@ class QNetwork(Stacked):
         )
         sizes, plain = self.heads[0].sizes, not shapes_of(trunk) and not model.dueling
         self.fused: FusedMLP | None = None
-        self._beside: FusedMLP | None = None  # for values without gradients
+        self._beside: FusedMLP | None = None  # a second one for values without gradients, since each keeps its buffers
         self._acting: ActingMLP | None = None
         self.autograd: Autograd | Tape = Autograd()
         if plain and model.activation in FUSED and min(*sizes, hp.batch_size) > 1:  # see Exactness in networks/mlp.py
@@ -97,15 +97,15 @@ class QNetwork(Stacked):
             self.autograd = Tape()
 
     def trunk(self, model: SimpleNamespace) -> list[Encoder | Core]:
-        """Return the networks before the heads."""
+        """Return the networks in front of the heads."""
         return [self.encoder]
 
     # --- acting ---
 
     def memory(self, num_envs: int, remember: Callable[[Tensor], None] = lambda state: None) -> ActingMemory:
-        """Return the recurrent state of num_envs environments at an episode's beginning.
+        """Return the recurrent state of num_envs environments at the start of episodes.
 
-        `remember` is given the states before each step.
+        `remember` is called with the states before each step.
         """
         return ActingMemory()
 
@@ -115,19 +115,22 @@ class QNetwork(Stacked):
 
     @property
     def capturable(self) -> bool:
-        """Return whether acting can be captured.
+        """Return whether acting can run as a CUDA graph.
 
-        Not so by an encoder of one's own.
+        It cannot with a user's own encoder.
         """
         return self._capturable and self.parameters.vector.is_cuda
 
     @captured
     def acting_values(self, features: Tensor) -> Tensor:
-        """Return q(s, ·) for the result of `remembered`, by torch alone."""
+        """Return q(s, ·) for the result of `remembered`, in torch operations only."""
         return self.values(features)
 
     def quick_values(self, features: Tensor) -> NDArray[np.float32]:
-        """Return q(s, ·), (P, N, actions), for N of any size."""
+        """Return q(s, ·), (P, N, actions), for any number N of rows.
+
+        Kernels compute it where they can, without gradients.
+        """
         rows = features.shape[1]
         if self._acting is not None and rows <= self._acting.most:
             return self._acting(self.encoder({}, features))[0]
@@ -142,16 +145,16 @@ class QNetwork(Stacked):
         """Return the action values of a batch.
 
         Args:
-            batch: tensors (P, B, ...), as the sampler draws them.
-            double: whether the network's own values of the next states are needed.
-            learn: whether gradients are.
+            batch: tensors (P, B, ...) as the sampler draws them.
+            double: whether the online network's values of the next states are needed.
+            learn: whether gradients are needed.
         """
         q = self(batch["obs"]) if learn else self.values(batch["obs"])
         target = self.target_values(batch["next_obs"])
         return Values(q, target, self.values(batch["next_obs"]) if double else None)
 
     def __call__(self, obs: Tensor) -> Tensor:
-        """Return q(s, ·) of observations, with gradients.
+        """Return q(s, ·) with gradients.
 
         Observations are (P, B, ...), values (P, B, actions).
         """
@@ -170,7 +173,7 @@ class QNetwork(Stacked):
         return self._evaluated(*self._views, obs)
 
     def target_values(self, obs: Tensor) -> Tensor:
-        """Return q(s, ·) of the target network."""
+        """Return q'(s, ·) of the target network."""
         return self._evaluated(*self._target_views, obs)
 
     def _evaluated(self, tensors: Mapping[str, Tensor], layers: list[Layers], obs: Tensor) -> Tensor:
@@ -186,14 +189,16 @@ class QNetwork(Stacked):
         return value[0] + q - q.mean(-1, keepdim=True) if value else q
 
     def copy_target(self, member: int) -> None:
-        """Make one member's target network a copy of its online one."""
+        """Copy one member's online network into its target network."""
         self.target.vector[member].copy_(self.parameters.vector[member])
 
     @torch.no_grad()
     def move_target(self, tau: Tensor, due: NDArray[np.bool_]) -> None:
         """Move the targets: θ' ← (1 - tau) θ' + tau θ.
 
-        tau is (P, 1), and tau = 1 copies θ. Only members that are due (P, 1) move.
+        Args:
+            tau: fraction of the online network, (P, 1); 1 copies it.
+            due: members whose targets move, (P, 1).
         """
         if (run := kernels_of(self.target.vector, tau)) is not None:
             run.follow(self.target.vector.numpy(), self.parameters.vector.numpy(), tau.numpy(), due)
@@ -205,10 +210,10 @@ class QNetwork(Stacked):
 
 
 class RecurrentQNetwork(QNetwork):
-    """`QNetwork` behind a recurrent core, for batches of sequences.
+    """`QNetwork` with a recurrent core, for batches of sequences.
 
-    Kapturowski et al. (2019), R2D2, ICLR: the target network, too, begins with the stored state and a burn-in. Rows are
-    the L steps of each sequence, one sequence after the other.
+    Kapturowski et al. (2019), R2D2, ICLR. As there, the target network also starts from the stored state and a burn-in.
+    The rows of a batch are the L steps of each sequence, one sequence after another.
     """
 
     def trunk(self, model: SimpleNamespace) -> list[Encoder | Core]:
@@ -254,7 +259,7 @@ class RecurrentQNetwork(QNetwork):
 
 
 class QMemory(States, ActingMemory):
-    """The recurrent state of each environment while acting."""
+    """Recurrent states of the environments while acting."""
 
     def __init__(self, policy: RecurrentQNetwork, num_envs: int, remember: Callable[[Tensor], None]):
         """Set the states of num_envs environments to 0."""
@@ -273,11 +278,11 @@ class QMemory(States, ActingMemory):
 
 
 class QImitator:
-    """A Q-network that imitates by a margin.
+    """A Q-network that learns from demonstrations by a large margin.
 
     Hester et al. (2018), arXiv:1704.03732, section 4:
 
-    J = max over a of [q(s, a) + margin where a is not a_E] - q(s, a_E)
+        J = max over a of [q(s, a) + margin where a is not a_E] - q(s, a_E)
     """
 
     state_size = 0

@@ -1,14 +1,14 @@
 """Actions of soft actor-critic: spaces, the policy's last layer, exploration.
 
-A space is continuous, discrete, or both at once: numbers follow a squashed normal distribution, choices a categorical
-one. Numbers have noise of their own, new at each step, or state-dependent noise, see networks/sde.py:
+A space is continuous, discrete, or both: numbers follow a squashed normal distribution, choices a categorical one.
+Numbers are explored with independent noise at each step, or with state-dependent noise, see networks/sde.py:
 
     u = μ(s) + θ z(s),   θ_ij ~ N(0, σ_ij²),   so that   u_i ~ N(μ_i(s), Σ_j σ_ij² z_j(s)²)
 
-While acting θ stays for many steps; a gradient step has the same distribution, with new noise for every row.
+While acting, θ stays the same for many steps. A gradient step uses the same distribution with new noise for every row.
 
 Notation: P members, N environments, B batch, k continuous numbers and n discrete choices in an action, L activations z
-of the policy's last hidden layer. Numbers are "normalized" when their bounds are -1 and 1; all probabilities are of
+of the policy's last hidden layer. Numbers are "normalized" if their bounds are -1 and 1; all probabilities are those of
 normalized numbers.
 """
 
@@ -42,24 +42,24 @@ Noise = Callable[[int, Tensor, Tensor], tuple[Tensor | None, Array | None]]  # o
 class SoftActions:
     """An action space as k normalized numbers and one of n choices.
 
-    Several choices are one choice of all their combinations.
+    Several choices are combined into one choice of all their combinations.
 
     Attributes:
         continuous_dim, num_discrete: k and n; k = 0 without numbers, n = 1 without choices.
-        outputs: of a policy network: k means, k log standard deviations, n logits if n > 1.
-        entropy_terms: 1 for the numbers, 1 for the choices, in this order.
+        outputs: outputs of a policy network: k means, k log standard deviations, and n logits if n > 1.
+        entropy_terms: number of entropy terms: 1 for the numbers, then 1 for the choices.
     """
 
     def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
-        """Describe a space.
+        """Describe an action space.
 
         Args:
-            space: of actions.
-            where: names the task in errors.
-            device: of the tensors that are given.
+            space: action space.
+            where: name of the task in error messages.
+            device: device of the tensors.
 
         Raises:
-            UnsupportedSpace: for a space that SAC cannot act in.
+            UnsupportedSpace: SAC cannot act in the space.
         """
         low, high = np.empty(0, np.float32), np.empty(0, np.float32)
         self.sizes: list[int] = []  # of the choices
@@ -110,7 +110,7 @@ class SoftActions:
     def normalize(self, actions: Tensor) -> tuple[Tensor, Tensor | None]:
         """Split actions into normalized numbers and choices.
 
-        Actions are (P, B, ...), numbers (P, B, k), and choices (P, B), None if n = 1.
+        Actions are (P, B, ...), numbers (P, B, k), and choices (P, B), or None if n = 1.
         """
         if self.columns is None and self.num_discrete > 1:
             return actions.new_empty(*actions.shape[:2], 0, dtype=torch.float32), actions
@@ -127,7 +127,7 @@ class SoftActions:
     def denormalize(self, numbers: Tensor, choices: Tensor | None) -> Array:
         """Return the environments' actions for normalized numbers and choices.
 
-        Actions are (P, N, ...), numbers (P, N, k), and choices (P, N).
+        Numbers are (P, N, k), choices (P, N), and actions (P, N, ...).
         """
         if self.columns is None and choices is not None:
             return choices.cpu().numpy()
@@ -142,7 +142,7 @@ class SoftActions:
         return rows
 
     def greedy(self, outputs: Tensor) -> Tensor:
-        """Return what `act` does without noise, computed by torch alone."""
+        """Return greedy actions, as `act` without noise, in torch operations only."""
         mean, _, logits = self.split(outputs)
         middle, half = (torch.from_numpy(x).to(outputs.device) for x in (self.middle, self.half))
         numbers, choices = torch.tanh(mean) * half + middle, logits.argmax(-1) if self.num_discrete > 1 else None
@@ -157,7 +157,7 @@ class SoftActions:
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Split network outputs into means, log standard deviations and logits.
 
-        The first two are (P, B, k), logits (P, B, n).
+        Means and deviations are (P, B, k), logits (P, B, n).
         """
         k = self.continuous_dim
         return outputs[..., :k], outputs[..., k : 2 * k], outputs[..., 2 * k :]  # `split` takes twice as long
@@ -178,8 +178,10 @@ class SoftActions:
     def act(self, outputs: Tensor, noise: Tensor | None = None, uniforms: Array | None = None) -> Array:
         """Return the environments' actions for network outputs.
 
-        Noise (P, N, k) is added to the means, and uniforms (P, N, 1) draw the choices. Without noise actions are the
-        means, without uniforms the most probable choices.
+        Args:
+            outputs: network outputs, (P, N, outputs).
+            noise: numbers added to the means, (P, N, k); None acts by the means.
+            uniforms: uniform numbers that draw the choices, (P, N, 1); None takes the most probable choices.
         """
         mean, _, logits = self.split(outputs)
         numbers = torch.tanh(mean if noise is None else mean + noise)
@@ -194,15 +196,16 @@ class SoftActions:
 
 
 def no_noise(step: int, outputs: Tensor, z: Tensor) -> tuple[None, None]:
-    """Return the noise of greedy actions."""
+    """Return no noise, for greedy actions."""
     return None, None
 
 
 class Head:
-    """A linear layer that gives means, log standard deviations and logits.
+    """Last layer of the policy: linear means, log standard deviations and logits.
 
     Attributes:
-        outputs: of the linear layer; shapes: of further parameters.
+        outputs: number of outputs of the linear layer.
+        shapes: shapes of further parameters, by name.
     """
 
     def __init__(self, actions: SoftActions):
@@ -213,7 +216,7 @@ class Head:
         """Set one member's further parameters."""
 
     def __call__(self, tensors: Mapping[str, Tensor], out: Tensor, z: Tensor) -> Tensor:
-        """Return the parameters of actions (P, N, outputs).
+        """Return the parameters of actions, (P, N, outputs).
 
         `out` are the linear layer's outputs, z its inputs.
         """
@@ -224,14 +227,14 @@ class Head:
     ) -> tuple[Tensor, Tensor]:
         """Return the parameters of actions for a batch and its next observations.
 
-        The former have gradients in `leaf`, the parameters' vector.
+        The former have gradients with respect to `leaf`, the parameter vector.
         """
         return out, next_out
 
     def noise(self, keys: Callable[[str], Bits], num_envs: int, tensors: Mapping[str, Tensor]) -> Noise:
-        """Return the noise of exploration, a function of step, outputs and z.
+        """Return the exploration noise, a function of step, outputs and z.
 
-        It gives noise (P, N, k) for the means, and uniforms (P, N, 1) for choices.
+        It returns noise (P, N, k) for the means, and uniforms (P, N, 1) for choices.
         """
         device = next(iter(tensors.values())).device
         normals = Normals(keys("action"), (num_envs, max(1, self.actions.continuous_dim)), device)
@@ -240,18 +243,18 @@ class Head:
 
 
 class StateDependentHead(Head):
-    """A linear layer that gives means and logits, with state-dependent noise.
+    """Last layer of the policy: linear means and logits, state-dependent noise.
 
-    Learned σ (L, k) give the standard deviations by z.
+    The standard deviations follow from learned σ (L, k) and z.
     """
 
     def __init__(self, actions: SoftActions, width: int, std_init: Tensor, sample_freq: int):
         """Describe the head.
 
         Args:
-            actions: the action space.
+            actions: action space.
             width: L.
-            std_init: the first standard deviations where all of z are 1 or -1, (P, 1).
+            std_init: initial standard deviations when all of z are 1 or -1, (P, 1).
             sample_freq: steps between two draws of θ.
         """
         super().__init__(actions)

@@ -1,9 +1,11 @@
-"""Networks of soft actor-critic with a shared encoder.
+"""Networks of soft actor-critic behind a shared encoder.
 
-The encoder sees images, or is a module of the user's own. It learns from the critics' loss alone, through both of the
-twins; the actor takes its features without passing gradients back, and the target critics take those of a copy that
-follows it: Yarats et al. (2021), arXiv:1910.01741, section 5, and arXiv:2004.13649. As there, a dense layer makes 50
-features, normalized by layer and squashed; here the actor shares that layer, too. No image is shifted or reconstructed.
+The encoder takes images, or is a user's own module. It learns from the losses of both critics. The actor uses its
+features without passing gradients back, and the target critics use those of a slowly following copy: Yarats et al.
+(2021), arXiv:1910.01741, section 5, and arXiv:2004.13649.
+
+As there, a dense layer makes 50 features, which are layer-normalized and squashed. Unlike there, the actor shares that
+layer, and images are neither shifted nor reconstructed.
 
 Notation: P members, B batch, F = 50 features, E numbers in the encoder's parameter vector, D in a critic's.
 """
@@ -26,10 +28,17 @@ FEATURES = 50
 
 
 class CriticEncoder:
-    """The encoder of images of P members, with its target."""
+    """Image encoder of P members, with its target."""
 
     def __init__(self, hp: SimpleNamespace, image_shape: tuple[int, ...], seeds: Sequence[int], device: torch.device):
-        """Initialize the encoder; `hp` are the values of `model`."""
+        """Initialize the encoder.
+
+        Args:
+            hp: values of `model`.
+            image_shape: (H, W, C).
+            seeds: seeds of the members.
+            device: device of all tensors.
+        """
         self.filters = encoder_for(hp, "features", image_shape)
         self.dense = MLP("features.dense", [self.filters.features, FEATURES], hp.activation, last_gain=1.0)
         networks: list[Network] = [self.filters, self.dense]
@@ -51,7 +60,7 @@ class ImageSoftActorCritic(SoftActorCritic):
     """`SoftActorCritic` for images.
 
     Attributes:
-        encoder_vector: (P, E), the encoder's parameters.
+        encoder_vector: parameters of the encoder, (P, E).
     """
 
     def __init__(
@@ -62,7 +71,7 @@ class ImageSoftActorCritic(SoftActorCritic):
         The other arguments are those of `SoftActorCritic`.
         """
         super().__init__(FEATURES, actions, hp, seeds, device)
-        self._acting = None  # its input are images
+        self._acting = None  # it takes vectors only
         self.encoder = CriticEncoder(hp.model, shape, seeds, device)
         self.encoder_vector = self.encoder.parameters.vector
         self.critic_vectors["encoder"] = self.encoder_vector
@@ -113,7 +122,7 @@ class ImageSoftActorCritic(SoftActorCritic):
 
 
 class RecurrentImageSoftActorCritic(ImageSoftActorCritic, RecurrentSoftActorCritic):
-    """`ImageSoftActorCritic` for batches of sequences: the recurrent cores take the encoder's features.
+    """`ImageSoftActorCritic` for sequences: the cores take the encoder's features.
 
     Images of the burn-in pass no gradients back.
     """

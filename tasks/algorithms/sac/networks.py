@@ -1,4 +1,7 @@
-"""Networks of soft actor-critic: a policy, twin critics and their targets."""
+"""Networks of soft actor-critic: a policy, twin critics and their targets.
+
+Notation: P members, N environments, B batch, k continuous numbers and n choices in an action.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +41,15 @@ Batch = Mapping[str, Tensor]
 class SoftActorCritic(Stacked):
     """Policy π(a|s), critics q₁(s, a) and q₂(s, a), and their targets.
 
-    The critics and targets of P members are one stack of 4P networks, all one computation.
+    The critics and targets of P members form one stack of 4P networks, so they are computed together.
 
     Attributes:
-        actor: parameters of P members; critics: of 4P: the twins of every member side by side, then all their targets.
-        actor_vector, critic_vector, target_vector: (P, D), (P, 2D) and (P, 2D) of these parameters.
-        critic_vectors: the vectors in which the critics' loss is differentiated, by network.
-        autograd: what takes the losses' gradients, torch's or a tape.
-        cores: the recurrent cores of policy and critics, if any.
+        actor: parameters of P policies.
+        critics: parameters of 4P critics: the twins of every member side by side, then all of their targets.
+        actor_vector, critic_vector, target_vector: these parameters as (P, D), (P, 2D) and (P, 2D).
+        critic_vectors: vectors that the critics' loss is differentiated by, by network.
+        autograd: computes the losses' gradients: torch's autograd or a tape.
+        cores: recurrent cores of policy and critics, if any.
     """
 
     cores: Sequence[Core] = ()
@@ -55,10 +59,10 @@ class SoftActorCritic(Stacked):
 
         Args:
             inputs: numbers in an observation.
-            actions: the action space.
-            hp: the values of `model`, batch_size and those of exploration.
-            seeds: of the members.
-            device: of all tensors.
+            actions: action space.
+            hp: hyperparameters, of which `model`, batch_size and those of exploration are used.
+            seeds: seeds of the members.
+            device: device of all tensors.
         """
         members, model, rows = len(seeds), hp.model, hp.batch_size
         self.head, self.twins = head_for(actions, hp), TWINS * members
@@ -81,7 +85,7 @@ class SoftActorCritic(Stacked):
         self.tensors = {"actor": self.actor_vector, "critic": self.critic_vector, "target": self.target_vector}
         self._pi_layers, self._q_layers = self._pi.layers(self.actor.views), self._q.layers(self.critics.views)
         self._online_layers = [(weight[: self.twins], bias[: self.twins]) for weight, bias in self._q_layers]
-        plain = type(self) is SoftActorCritic and type(self.head) is Head  # the others have more to differentiate
+        plain = type(self) is SoftActorCritic and type(self.head) is Head  # a tape cannot differentiate anything else
         self.autograd: Autograd | Tape = Tape() if plain else Autograd()
         activation = ACTIVATIONS[model.activation]
         self._acting = ActingMLP.of(pi, activation, self.actor_vector)
@@ -91,37 +95,40 @@ class SoftActorCritic(Stacked):
     # --- acting ---
 
     def memory(self, num_envs: int) -> ActingMemory:
-        """Return the recurrent state of num_envs environments at an episode's beginning."""
+        """Return the recurrent state of num_envs environments at the start of episodes."""
         return ActingMemory()
 
     def remembered(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the policy's inputs for observations, and its recurrent states after.
+        """Return the policy's inputs for observations, and its next recurrent states.
 
         Observations are (P, N, ...).
         """
         return obs, None
 
     def hidden(self, obs: Tensor) -> Tensor:
-        """Return the policy's last hidden activations (P, N, width).
+        """Return the policy's last hidden activations, (P, N, width).
 
-        Observations are (P, N, inputs), with N of any size.
+        Observations are (P, N, inputs), with any N.
         """
         return self._pi.hidden(self._pi_layers, self._padded(obs))
 
     def outputs(self, z: Tensor) -> Tensor:
-        """Return the parameters of actions (P, N, outputs) for these activations."""
+        """Return the parameters of the action distributions, (P, N, outputs).
+
+        z are the policy's last hidden activations, (P, N, width).
+        """
         return self.head(self.actor.views, affine(z, *self._pi_layers[-1]), z)
 
     @property
     def capturable(self) -> bool:
-        """Return whether acting can be captured."""
+        """Return whether acting can run as a CUDA graph."""
         return self.actor_vector.is_cuda
 
     @captured
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the parameters of actions and z, the last hidden activations.
+        """Return the action distributions' parameters, and the last hidden activations z.
 
-        Observations are (P, N, inputs), with N of any size; the results are (P, N, ...).
+        Observations are (P, N, inputs), with any N; the results are (P, N, ...).
         """
         rows = obs.shape[1]
         if self._acting is not None and rows <= self._acting.most:
@@ -133,15 +140,15 @@ class SoftActorCritic(Stacked):
         return self.outputs(z)[:, :rows], z[:, :rows]
 
     def values(self, obs: Tensor, numbers: Tensor) -> Tensor:
-        """Return the twins' values (P, 2, N, n) of numbers, without gradients.
+        """Return both critics' values, (P, 2, N, n), without gradients.
 
-        Observations are (P, N, inputs), with N of any size.
+        Observations are (P, N, inputs) with any N, and the actions' continuous numbers (P, N, k).
         """
         x = torch.cat([self._padded(obs), numbers], -1).repeat_interleave(TWINS, 0)
         return self._q(self._online_layers, x).unflatten(0, (-1, TWINS))
 
     def noise(self, keys: Callable[[str], Bits], num_envs: int) -> Noise:
-        """Return the noise of training, with the random streams of these keys."""
+        """Return the exploration noise, drawn from these random streams."""
         return self.head.noise(keys, num_envs, self.actor.views)
 
     # --- learning ---
@@ -151,35 +158,35 @@ class SoftActorCritic(Stacked):
         return batch
 
     def outputs_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the parameters of actions for a batch and its next observations.
+        """Return action parameters for a batch and for its next observations.
 
-        Each is (P, B, outputs); the former have gradients.
+        Each is (P, B, outputs); only the first has gradients.
         """
         return self._outputs_of(batch["obs"].detach(), batch["next_obs"])
 
     def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the twins' values of a batch, and the targets' next values.
+        """Return the critics' values of a batch, and the targets' next values.
 
-        Both are (P, 2, B, n): q(s, c, ·) for numbers c (P, B, k), and q'(s', c', ·) for the next numbers c'.
+        They are q(s, c, ·) for numbers c (P, B, k), and q'(s', c', ·) for the next numbers c', each (P, 2, B, n).
         """
         obs, next_obs = self._padded(batch["obs"]), self._padded(batch["next_obs"])
         q, target, _ = self._fused_q(self._q_layers, obs, numbers, next_obs, next_numbers, TWINS)
         return q, target
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
-        """Return the twins' values of numbers c, (P, 2, B, n).
+        """Return both critics' values of numbers c, (P, 2, B, n).
 
-        They have gradients in c only.
+        Gradients pass to c only.
         """
         obs = self._padded(batch["obs"])
         return self._fused_q(self._online_layers, obs, numbers, num_copies=TWINS, learn=False)[0]
 
     def actor_gradient(self, losses: Tensor) -> Tensor:
-        """Return the gradient (P, D) of losses in the actor."""
+        """Return the gradient (P, D) of losses with respect to the actor."""
         return self.autograd.gradient(losses, self._fused_pi.leaf)
 
     def critic_gradient(self, losses: Tensor) -> Tensor:
-        """Return the gradient of losses in the `critic_vectors`, side by side."""
+        """Return the gradient of losses with respect to `critic_vectors`, side by side."""
         return self.autograd.gradient(losses, self._fused_q.leaf).view_as(self.critic_vector)
 
     def _outputs_of(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,13 +204,13 @@ class SoftActorCritic(Stacked):
     def move_target(self, tau: Tensor) -> None:
         """Move the targets: θ' ← θ' + tau (θ - θ').
 
-        tau is (P, 1); 0 leaves θ', 1 copies θ.
+        tau is (P, 1); 0 leaves the targets, 1 copies θ.
         """
         self.target_vector.lerp_(self.critic_vector, tau)
 
     @property
     def parameters(self) -> SoftActorCritic:
-        """The networks themselves, which give their parameters by name."""
+        """The networks themselves, which return parameters by name."""
         return self
 
     def of(self, member: int) -> dict[str, Tensor]:
@@ -215,14 +222,14 @@ class SoftActorCritic(Stacked):
         return names
 
     def copy_target(self, member: int) -> None:
-        """Make one member's targets copies of its online critics."""
+        """Copy one member's online critics into its targets."""
         self.target_vector[member].copy_(self.critic_vector[member])
 
 
 class SoftImitator:
-    """A policy that imitates.
+    """A policy that learns from demonstrations.
 
-    Numbers are learned by the squared error of normalized means, choices by -log π.
+    The loss is the squared error of the normalized means of numbers, and -log π of choices.
     """
 
     state_size = 0
@@ -231,7 +238,7 @@ class SoftImitator:
         self.policy, self.actions, self.parameters, self.distribution = policy, actions, policy.actor, self
 
     def __call__(self, batch: Batch) -> tuple[Tensor, None]:
-        """Return the parameters of actions (P, B, outputs), with gradients."""
+        """Return the parameters of the action distributions, (P, B, outputs), with gradients."""
         policy, tensors = self.policy, self.policy.actor.leaves
         layers = policy._pi.layers(tensors)
         z = policy._pi.hidden(layers, policy.features(batch["obs"]))
@@ -260,20 +267,20 @@ class FixedEntropy:
 class LearnedEntropy(Stacked):
     """Learned entropy coefficients α = exp(log_alpha), (P, terms).
 
-    They move the entropies H to their targets:
+    They move the entropies H towards their targets:
 
         J = log α (H - target),   dJ/dlog α = H - target
 
-    arXiv:1812.05905, eq. 18, with log α in the place of the factor α, as its authors' code has it.
+    arXiv:1812.05905, eq. 18, with log α in place of the factor α, as in the authors' code.
     """
 
     def __init__(self, alpha: Tensor, targets: Tensor, hp: SimpleNamespace):
         """Initialize the coefficients and their optimizer.
 
         Args:
-            alpha: the first coefficients, (P, 1).
-            targets: entropies to reach, (P, terms).
-            hp: the values of `optimizer_space`.
+            alpha: initial coefficients, (P, 1).
+            targets: target entropies, (P, terms).
+            hp: values of `optimizer_space`.
         """
         self.targets = targets
         self._parameters = Parameters({"log_alpha": targets.shape[1:]}, len(alpha), alpha.device)
@@ -283,11 +290,11 @@ class LearnedEntropy(Stacked):
 
     @property
     def alpha(self) -> Tensor:
-        """The present coefficients, (P, terms)."""
+        """Current coefficients, (P, terms)."""
         return self._parameters.views["log_alpha"].exp()
 
     def descend(self, entropies: Tensor, lr: Tensor) -> None:
-        """Take one step by a batch's mean entropies (P, terms).
+        """Take one step, given a batch's mean entropies (P, terms).
 
         Learning rates are (P, 1).
         """

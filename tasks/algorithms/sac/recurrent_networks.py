@@ -1,10 +1,10 @@
 """Recurrent networks of soft actor-critic: policy, twin critics and targets.
 
-Each has a recurrent core of its own. A critic's core takes observations only, and the action enters behind it: q(h, a).
-Other actions of the same step therefore need no other recurrent state: Ni et al. (2022), arXiv:2110.05038.
+Each network has its own recurrent core. A critic's core takes observations only, and the action enters behind it: q(h,
+a). Other actions in the same step therefore need no other recurrent state: Ni et al. (2022), arXiv:2110.05038.
 
 Notation: P members, N environments, B sequences of T steps, L of them learned from, R = B * L rows, S numbers in a
-recurrent state. Three states beside each other, (..., 3S), are those of the policy and of both critics.
+recurrent state. Three states side by side, (..., 3S), are those of the policy and of both critics.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Sequence = tuple[Tensor, Tensor, Tensor]  # observations, beginnings, state
 class RecurrentSoftActorCritic(SoftActorCritic):
     """`SoftActorCritic` for batches of sequences.
 
-    Rows are the L steps of each sequence, one sequence after the other.
+    The rows of a batch are the L steps of each sequence, one sequence after another.
     """
 
     def __init__(self, inputs: int, actions: SoftActions, hp: SimpleNamespace, seeds: list[int], device: torch.device):
@@ -62,7 +62,7 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         return SoftMemory(self, num_envs)
 
     def outputs_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the parameters of actions, with gradients, and those n steps later.
+        """Return action parameters, with gradients, and those n steps later.
 
         Each is (P, R, outputs).
         """
@@ -88,9 +88,9 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         return self._fused_q(self._online_layers, x, learn=False)[0].unflatten(0, (-1, TWINS))
 
     def _after_burn_in(self, core: int, tensors: Mapping[str, Tensor], sequence: Sequence) -> Sequence:
-        """Return the sequence without its first steps.
+        """Return the sequence without the burn-in.
 
-        These bring the stored state up to date, without gradients.
+        The burn-in brings the stored state up to date, without gradients.
         """
         (obs, begins, state), steps = sequence, self.burn_in
         if steps:
@@ -107,13 +107,13 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         return remembered[:, :, self.n_step : self.n_step + self.length].flatten(1, 2)
 
     def of_twins(self, batch: Batch) -> Sequence:
-        """Return observations, beginnings and states of both critics, (2P, B, ...)."""
+        """Return observations, beginnings and states for both critics, (2P, B, ...)."""
         obs, begins = (batch[name].repeat_interleave(TWINS, 0) for name in ("obs", "begins"))
         state = batch["memory"][..., self.state_size :].unflatten(-1, (TWINS, -1))
         return obs, begins, state.transpose(1, 2).flatten(0, 1).contiguous()  # [P, B, 2, S] -> [2P, B, S]
 
     def of_all(self, batch: Batch) -> Sequence:
-        """Return those of both critics, then of their targets, (4P, ...)."""
+        """Return the same for both critics, then for their targets, (4P, ...)."""
         obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in self.of_twins(batch))
         return obs, begins, state
 
@@ -129,19 +129,19 @@ class RecurrentSoftActorCritic(SoftActorCritic):
 def _of_core(leaf: Tensor, parameters: Parameters, core: Core) -> Tensor:
     """Return a core's part of the parameter vectors.
 
-    It is in the graph of `leaf`.
+    It is part of the graph of `leaf`.
     """
     spans = [parameters.spans[name] for name in core.shapes]
     return leaf[:, spans[0].start : spans[-1].stop]
 
 
 class SoftMemory(States, ActingMemory):
-    """The recurrent state of each environment's policy while acting."""
+    """Recurrent state of each environment's policy while acting."""
 
     def __init__(self, policy: RecurrentSoftActorCritic, num_envs: int, sizes: int = 1):
         """Set the states of num_envs environments to 0.
 
-        Each has `sizes` states side by side.
+        Each environment has `sizes` states side by side.
         """
         self.networks = policy
         vector = policy.actor_vector
@@ -149,7 +149,7 @@ class SoftMemory(States, ActingMemory):
 
     @torch.no_grad()
     def __call__(self, obs: Tensor) -> Tensor:
-        """Advance the states by observations, and return the policy's core outputs.
+        """Advance the states by observations, and return the policy core's outputs.
 
         Observations are (P, N, numbers), outputs (P, N, width).
         """
@@ -163,9 +163,9 @@ class SoftMemory(States, ActingMemory):
 
 
 class TrainingMemory(SoftMemory):
-    """The recurrent states of policy and critics while training.
+    """Recurrent states of policy and critics while training.
 
-    They are stored as the beginnings of sequences.
+    They are stored as the initial states of sequences.
     """
 
     def __init__(self, policy: RecurrentSoftActorCritic, num_envs: int, sequences: Sequences):

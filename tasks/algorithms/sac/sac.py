@@ -1,8 +1,10 @@
-"""Soft actor-critic: Haarnoja et al. (2018), arXiv:1812.05905; on choices Christodoulou (2019), arXiv:1910.07207.
+"""Soft actor-critic (SAC): Haarnoja et al. (2018), arXiv:1812.05905.
 
-A gradient step goes critics -> actor -> entropy coefficient -> targets: the actor sees the new critics, the coefficient
-moves by the entropy that the actor had before its own step, and the targets follow the new critics. Losses are of each
-row of a batch, (P, B); their gradients are those of means over the batch.
+The discrete form follows Christodoulou (2019), arXiv:1910.07207.
+
+A gradient step updates critics, actor, entropy coefficient and targets, in this order. The actor sees the updated
+critics. The coefficient moves by the entropy that the actor had before its step. The targets follow the updated
+critics. Losses are given for each row of a batch, (P, B); their gradients are those of the mean over the batch.
 
 Notation: P members, N environments, B batch, k continuous numbers and n choices in an action.
 """
@@ -60,18 +62,19 @@ class SACLearner(Learner):
         lr_schedule=schedule_space(),
         model=Space(
             width=ordinal(32, 64, 128, 256, default=256, accept=(1, 65536), structural=True),
-            hidden=sizes(2, 65536, silent=True),  # the widths of layers, if they differ, and those of the critics
+            hidden=sizes(2, 65536, silent=True),  # widths of the hidden layers, if they differ; below, the critics'
             critic_hidden=sizes(2, 65536, silent=True),
             layers=integer(1, 3, default=2, accept=(1, 16), structural=True, when={"hidden": None}),
             activation=categorical("tanh", "relu", "elu", default="relu", structural=True, search=False),
-            # With a recurrent core, batches are sequences of `sequence_length` steps, after `burn_in` others each.
+            # With a recurrent core, a batch consists of sequences of `sequence_length` steps, each after `burn_in`
+            # steps without gradients.
             memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False),
-            encoder=encoder_choice(),  # of images, which policy and critics see by, see `image_networks`
+            encoder=encoder_choice(),  # for images; policy and critics share it, see `image_networks`
             sequence_length=ordinal(8, 16, 32, default=16, accept=(1, 65536), structural=True, when=REMEMBERS),
             burn_in=ordinal(0, 4, 8, 16, default=8, accept=(0, 65536), structural=True, when=REMEMBERS),
         ),
-        # `alpha` is the entropy coefficient, or the first one where it is learned. The entropy to learn for is
-        # -`target` per number and `choice_target` log n for a choice of n.
+        # `alpha` is the entropy coefficient, or its initial value if it is learned. The target entropy is -`target`
+        # per continuous number, and `choice_target` log n for a choice of n.
         entropy=Space(
             learn=categorical(True, False, default=True, structural=True),
             alpha=log_real(1e-3, 1.0, default=1.0, accept=(1e-12, 1e6)),
@@ -80,14 +83,14 @@ class SACLearner(Learner):
             choice_target=real(0.05, 0.98, default=0.3, accept=(0.0, 1.0), when={"learn": True}),
         ),
         critic_lr=maybe(log_real(3e-5, 1e-2, accept=(0.0, 100.0)), default=None, search=False),  # None: the optimizer's
-        # Every `target_update_interval` gradient steps the targets take the fraction `tau` from the online critics.
+        # Every `target_update_interval` gradient steps, the targets take the fraction `tau` from the online critics.
         tau=log_real(0.001, 0.1, default=0.005, accept=(0.0, 1.0)),
         target_update_interval=integer(1, 10, default=1, accept=(1, 10**9)),
         critic_loss=critic_loss_choice(),
         max_grad_norm=maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=None),
         scale_reward=categorical(False, True, default=False, structural=True, search=False),
-        # State-dependent exploration, see `actions`, drawn again every `sde_sample_freq` steps. `sde_std_init` is
-        # the first standard deviation where all activations of the last hidden layer are 1 or -1.
+        # State-dependent exploration, see `actions`; its noise is drawn every `sde_sample_freq` steps. `sde_std_init`
+        # is the initial standard deviation when all activations of the last hidden layer are 1 or -1.
         use_sde=categorical(False, True, default=False, structural=True, search=False),
         sde_sample_freq=integer(1, 1_000_000, default=64, structural=True, search=False, when={"use_sde": True}),
         sde_std_init=real(0.1, 1.5, default=1.0, accept=(1e-3, 100.0), search=False, when={"use_sde": True}),
@@ -160,7 +163,7 @@ class SACLearner(Learner):
     def build_networks(self) -> None:
         """Build the networks for vectors, images or sequences.
 
-        Sequences have their own sampler, and recurrent states while acting.
+        For sequences, also build their sampler and the recurrent states for acting.
         """
         hp, envs = self.hp, self.envs
         rest = (self.actions, hp, self.seeds, self.device)
@@ -176,7 +179,10 @@ class SACLearner(Learner):
             self.memory = TrainingMemory(policy, hp.num_envs, self.sequences)
 
     def target_entropy(self) -> Tensor:
-        """Return the target entropies, (P, entropy_terms)."""
+        """Return the target entropies, (P, entropy_terms).
+
+        They are -`target` per continuous number, and `choice_target` log n for a choice of n.
+        """
         hp, k, n = self.hp.entropy, self.actions.continuous_dim, self.actions.num_discrete
         continuous = [-hp.target * k] if k else []
         discrete = [hp.choice_target * math.log(n)] if n > 1 else []
@@ -190,7 +196,7 @@ class SACLearner(Learner):
     # --- acting ---
 
     def observe(self, obs: np.ndarray) -> Tensor:
-        """Return the policy's inputs for observations (P, N, ...)."""
+        """Return the policy's inputs for normalized observations (P, N, ...)."""
         return self.memory(self._tensor(obs))
 
     def explore(self, features: Tensor, position: int) -> np.ndarray:
@@ -198,7 +204,7 @@ class SACLearner(Learner):
         return self._act(features, self.noise, position)
 
     def on_step(self, step: StepResult) -> None:
-        """Update the scale of rewards, and end episodes."""
+        """Update the scale of rewards, and reset what belongs to ended episodes."""
         ended = step.terminated | step.truncated
         if self.rewards is not None:
             self.rewards(step.reward, ended)
@@ -225,7 +231,7 @@ class SACLearner(Learner):
 
     @torch.inference_mode()
     def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
-        """Return the critics' smaller values of the greedy actions, (P, N)."""
+        """Return the smaller of both critics' values of greedy actions, (P, N)."""
         if self.policy.cores:
             raise UnsupportedSpace(
                 f"{self.algorithm()} on {self.env.id}: with model.memory, critics have recurrent states of their own, "
@@ -249,7 +255,8 @@ class SACLearner(Learner):
     def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Take one gradient step on a batch.
 
-        Returns metrics, each (P,), and the first twin's temporal-difference errors (P, B).
+        Returns:
+            Metrics, each (P,), and the first critic's temporal-difference errors (P, B).
         """
         number = self.progress.updates
         tau = self.hp.tau * (number % self.target_interval == 0)
@@ -258,13 +265,13 @@ class SACLearner(Learner):
 
     @captured
     def step(self, batch: Batch, noise: Tensor, tau: Tensor, measured: bool) -> tuple[dict[str, Tensor], Tensor]:
-        """Take one gradient step, see `update`.
+        """Take the gradient step of `update`.
 
         Args:
-            batch: see `update`.
+            batch: tensors (P, B, ...).
             noise: standard normal numbers for the actions, (P, 2 B, k).
-            tau: moves the target critics, (P, 1); 0 leaves them.
-            measured: whether metrics have the gradients' norms.
+            tau: fraction by which the targets move, (P, 1); 0 leaves them.
+            measured: whether metrics include the gradients' norms.
         """
         hp, policy, size, mask = self.hp, self.policy, self.hp.batch_size, batch.get("mask")
         reward, batch, alpha = self.total_reward(batch), policy.encode(batch), self.coefficients.alpha
@@ -294,13 +301,13 @@ class SACLearner(Learner):
         return report, errors[:, 0]
 
     def guide(self, batch: Batch, number: int) -> dict[str, Tensor]:
-        """Train signals and clone, after a gradient step, and return metrics."""
+        """Train signals and clone after a gradient step; return metrics."""
         return self.guidance.update(self, batch, number, self.loop.scheduled(self.hp.optimizer.lr, self.env_steps))
 
     def step_critics(self, gradient: Tensor, lr: Tensor) -> None:
         """Take one step of the critics and, if any, of the encoder.
 
-        The encoder's gradient stands beside theirs.
+        The gradient has their parts side by side.
         """
         for name, optimizer in self.critic_optimizers.items():
             ((start, stop),) = self.critic_spans[name]
@@ -309,7 +316,7 @@ class SACLearner(Learner):
     def total_reward(self, batch: Batch) -> Tensor:
         """Return the scaled rewards (P, B) plus those of signals.
 
-        Signals take observations as they are, before an encoder.
+        Signals see observations before any encoder.
         """
         reward = batch["reward"] if self.rewards is None else self.rewards.scale(batch["reward"])
         return self.guidance.total(reward, batch)
@@ -317,12 +324,20 @@ class SACLearner(Learner):
     def critic_loss(
         self, batch: Batch, reward: Tensor, next_sample: SoftSample, alpha: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the critics' losses, errors and mean values of a batch.
+        """Return the critics' losses, errors and mean values.
 
-            J = mean Σᵢ ½ (y - qᵢ(s, a))²,   y = r + discount V'(s')   (or `critic_loss`)
+            J = mean Σᵢ ½ (y - qᵢ(s, a))²,   y = r + discount V'(s')
 
-        arXiv:1812.05905, eq. 5, with the actions a that were taken and the `total_reward` r; V' is the soft value of
-        the target critics. The losses are (P, B), the errors y - qᵢ(s, a) (P, 2, B), and the mean of q (P,).
+        arXiv:1812.05905, eq. 5. V' is the soft value of the target critics. `critic_loss` may replace the square.
+
+        Args:
+            batch: tensors (P, B, ...) with the actions that were taken.
+            reward: r, the `total_reward`, (P, B).
+            next_sample: actions for the next observations.
+            alpha: entropy coefficients, (P, terms).
+
+        Returns:
+            Losses (P, B), errors y - qᵢ(s, a), (P, 2, B), and the mean of q, (P,).
         """
         numbers, choices = self.actions.normalize(batch["action"])
         q, next_q = self.policy.q_and_target(batch, numbers, next_sample.continuous)
@@ -333,19 +348,20 @@ class SACLearner(Learner):
         return losses, errors, q.mean((1, 2)) if mask is None else masked(q.mean(1), mask).mean(1)
 
     def actor_loss(self, batch: Batch, sample: SoftSample, alpha: Tensor) -> Tensor:
-        """Return the policy's losses (P, B) of a batch.
+        """Return the policy's losses (P, B).
 
             J = mean α log π(c|s) - minᵢ qᵢ(s, c)
 
-        arXiv:1812.05905, eq. 9, where c is a function of the policy's outputs and noise.
+        arXiv:1812.05905, eq. 9. The action c is a function of the policy's outputs and of noise, which lets the
+        gradient pass.
         """
         return soft_value(self.policy.q(batch, sample.continuous), sample, alpha, sign=-1)
 
     @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return each member's critic loss (P,) on a batch, and metrics.
+        """Return each member's critic loss (P,) and metrics on a batch.
 
-        The batch is (P, B, ...); the next actions are at their medians.
+        The batch's tensors are (P, B, ...). The next actions are the medians of their distribution, without noise.
         """
         reward, batch = self.total_reward(batch), self.policy.encode(batch)
         outputs, next_outputs = self.policy.outputs_of(batch)
@@ -361,7 +377,7 @@ class SACLearner(Learner):
 
     @property
     def capturable(self) -> bool:
-        """Return whether all gradient steps can be one CUDA graph."""
+        """Return whether all gradient steps can run as one CUDA graph."""
         alike = self.loop.constant_lr and self.rewards is None and not self.policy.cores
         own = self.hp.model.encoder not in ENCODERS or type(self.guidance) is not ReplayGuidance
         return self.device.type == "cuda" and alike and not own
@@ -384,9 +400,9 @@ class SACLearner(Learner):
 
 
 def masked(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return x (P, B, ...) times the mask (P, B).
+    """Return x (P, B, ...) times a mask (P, B).
 
-    The product precedes any mean over the batch.
+    Take means over the batch after it, not before.
     """
     return x if mask is None else x * mask.reshape(*mask.shape, *[1] * (x.ndim - 2))
 
@@ -394,13 +410,13 @@ def masked(x: Tensor, mask: Tensor | None) -> Tensor:
 class SAC(Task):
     """Soft actor-critic (SAC) with twin critics.
 
-    Acts in bounded Boxes, in choices (several are one of all combinations), and in Dicts and Tuples of both. With a
-    recurrent core (`model.memory`) policy and critics learn from sequences, see `sequence_replay`. For images an
-    encoder learns from the critics' loss alone, see `image_networks`.
+    It acts in bounded Boxes, in choices (several form one choice of all combinations), and in Dicts and Tuples of both.
+    With a recurrent core (`model.memory`), policy and critics learn from sequences, see `sequence_replay`. For images,
+    an encoder learns from the critics' loss alone, see `image_networks`.
 
     Haarnoja et al. (2018), arXiv:1812.05905; Christodoulou (2019), arXiv:1910.07207. tau is the fraction that the
-    targets take from the online critics (others name the fraction kept). Departs from the papers in its options:
-    prioritized replay, n-step targets (without the entropies on the way), running reward scale.
+    targets take from the online critics; some libraries name the fraction kept. Options beyond the papers: prioritized
+    replay, n-step targets (without the entropies of the steps between), and a running reward scale.
     """
 
     name = "sac"

@@ -99,13 +99,13 @@ def test_the_content_of_the_table_is_part_of_the_identity(write: Write) -> None:
     task = Tabular(table).init()
     write(curves=CURVES + 1)
     assert Tabular(table).init().uid != task.uid
-    with pytest.raises(EnvSpecError, match=r"goes on with the table that it began with, sha256 .* bring the old file"):
+    with pytest.raises(EnvSpecError, match=r"with the table that it started with, sha256 .* restore the old file"):
         task.fit(1)
 
 
 def test_training_ends_where_the_table_ends(write: Write) -> None:
     task = Tabular(write()).init(lr=0.1)
-    with pytest.raises(EnvSpecError, match=r"table\.npz has 3 epochs and no more; train at most so many"):
+    with pytest.raises(EnvSpecError, match=r"table\.npz has only 3 epochs; train at most that many"):
         task.fit(4)
     assert task.epochs == 3
 
