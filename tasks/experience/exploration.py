@@ -1,9 +1,10 @@
-"""Exploration by uniformly random actions, and epsilon-greedy.
+"""Exploration: uniformly random actions, and epsilon-greedy.
 
-Evaluation uses neither unless asked to. Normal noise with a learned deviation is that of `distributions.Gaussian`,
-squashed that of `sac.actions`, and state-dependent noise that of `networks.sde`, too.
+Evaluation explores only if it is asked to. Other exploration is elsewhere: normal noise with a learned deviation in
+`distributions.Gaussian`, its squashed form in `sac.actions`, and state-dependent noise in `networks.sde`.
 
-Every number comes from the member's own stream at the position that it is asked for, so nothing here is state.
+Every random number comes from the member's own stream, at the position that it is requested for, so nothing here is
+state.
 
 Notation: P members, N environments, k numbers in an action.
 """
@@ -31,7 +32,7 @@ Array = NDArray[Any]
 def epsilon_space() -> Space:
     """Return the hyperparameters of epsilon.
 
-    It moves from `start` to `final` over a fixed horizon of environment steps.
+    Epsilon moves from `start` to `final` over `horizon` environment steps.
     """
     return Space(
         name=categorical("linear", "exponential", default="linear", structural=True, search=False),
@@ -42,25 +43,26 @@ def epsilon_space() -> Space:
 
 
 class Epsilon:
-    """The probability of a random action.
+    """Probability of a random action after t environment steps.
 
         linear:       start + (final - start) min(1, t / horizon)
         exponential:  final + (start - final) exp(-t / horizon)
 
-    The horizon is a hyperparameter, so training further than planned never bends the schedule.
+    The horizon is a hyperparameter and does not depend on the epochs, so training for longer does not change the
+    schedule.
     """
 
     def __init__(self, hp: SimpleNamespace):
-        """Keep the values of `epsilon_space` in double precision."""
+        """Store the values of `epsilon_space` in double precision."""
         self.linear = hp.name == "linear"
         self.start, self.final, self.horizon = (x.cpu().double().numpy() for x in (hp.start, hp.final, hp.horizon))
 
     def __call__(self, env_steps: int) -> NDArray[np.float64]:
-        """Return epsilon, (P, 1), after a number of environment steps."""
+        """Return epsilon, (P, 1), after this many environment steps."""
         progress = env_steps / self.horizon
         if self.linear:
             return self.start + (self.final - self.start) * np.minimum(progress, 1.0)
-        decay = np.array([[math.exp(-x)] for x in progress[:, 0]])  # numpy's exp may round by the place in an array
+        decay = np.array([[math.exp(-x)] for x in progress[:, 0]])  # rounding of numpy's exp depends on the position
         value: NDArray[np.float64] = self.final + (self.start - self.final) * decay
         return value
 
@@ -68,21 +70,21 @@ class Epsilon:
 class UniformActions:
     """Uniformly random actions of any space.
 
-    They fill a replay buffer before anything is learned. A Box without a bound on some side takes standard normal
-    numbers there, from the bound on if it has one.
+    They fill a replay buffer before anything is learned. If a Box lacks both bounds, its numbers are standard normal;
+    if it lacks one, they lie beyond the other bound by the absolute value of a standard normal number.
     """
 
     def __init__(self, keys: streams.Bits, space: gym.Space[Any], num_envs: int, where: str):
-        """Set up the streams of a space's actions.
+        """Set up the random streams for an action space.
 
         Args:
-            keys: the members' streams, (P,).
-            space: of actions.
+            keys: random streams of the members, (P,).
+            space: action space.
             num_envs: N.
-            where: names the task in errors.
+            where: name of the task in error messages.
 
         Raises:
-            UnsupportedSpace: if no random actions are known for the space.
+            UnsupportedSpace: the space is of another kind.
         """
         self.sizes: NDArray[np.int64] | None = None
         self.shape: tuple[int, ...] = ()
@@ -91,7 +93,7 @@ class UniformActions:
                 self.sizes = np.array([space.n])
             case gym.spaces.MultiDiscrete():
                 self.sizes = space.nvec.reshape(-1)
-                self.shape = self.sizes.shape  # one row, as learners act
+                self.shape = self.sizes.shape  # one row of choices, the form in which learners act
             case gym.spaces.MultiBinary():
                 self.sizes = np.full(math.prod(space.shape), 2)
                 self.shape = self.sizes.shape
@@ -116,7 +118,7 @@ class UniformActions:
             self.normals = Normals(~keys, (num_envs, self.size))
 
     def __call__(self, position: int) -> Array:
-        """Return the actions (P, N, *shape) of the step at a position."""
+        """Return actions (P, N, *shape) for the step at this position."""
         uniforms = self.draws(position)
         if self.draw_row is not None:
             return self.draw_row(uniforms)
@@ -141,9 +143,12 @@ class EpsilonGreedy:
     """
 
     def __init__(self, keys: streams.Bits, actions: int, num_envs: int):
-        """Set up the members' streams, by their keys (P,).
+        """Set up the random streams.
 
-        `actions` is the number of actions.
+        Args:
+            keys: random streams of the members, (P,).
+            actions: number of actions.
+            num_envs: N.
         """
         self.actions = actions
         self.draws = Draws(keys, (2, num_envs))
@@ -151,9 +156,12 @@ class EpsilonGreedy:
     def __call__(
         self, position: int, epsilon: NDArray[np.float64], greedy: Callable[[], NDArray[np.int64]]
     ) -> NDArray[np.int64]:
-        """Return actions (P, N) for the step at a position.
+        """Return actions (P, N) for the step at this position.
 
-        `greedy` returns the greedy ones; it is called unless all explore. Epsilon is (P, 1).
+        Args:
+            position: position in the random streams.
+            epsilon: (P, 1).
+            greedy: function that returns the greedy actions (P, N); it is not called if all environments explore.
         """
         draws = self.draws(position)
         explores = draws[:, 0] < epsilon

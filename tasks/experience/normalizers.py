@@ -1,7 +1,7 @@
-"""Running normalization of observations and rewards, with statistics of each member.
+"""Running normalization of observations and rewards, for each member.
 
-The moments of each step are merged into the running ones (Chan, Golub and LeVeque 1979, "Updating formulae and a
-pairwise algorithm for computing sample variances", eq. 2.1); a fixed prior weight keeps the first steps finite.
+The moments of each step are merged into the running ones by eq. 2.1 of Chan, Golub and LeVeque (1979), "Updating
+formulae and a pairwise algorithm for computing sample variances". A small prior weight keeps the first steps finite.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ReturnMoments(RunningMoments):
 class RewardNormalizer(ReturnMoments):
     """Division of rewards by the running standard deviation of discounted returns.
 
-    Rewards are (P, N), and clipped to ±10.
+    Rewards are (P, N); the results are clipped to ±10.
     """
 
     def __call__(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -104,9 +104,9 @@ class RewardNormalizer(ReturnMoments):
         return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
 
     def scale(self, rewards: Tensor) -> Tensor:
-        """Return stored rewards over the standard deviation as it is now."""
+        """Divide stored rewards by the current standard deviation."""
         return rewards / torch.from_numpy(np.sqrt(self.variance + 1e-8)).to(rewards)
 
     def reset(self, ended: NDArray[np.bool_]) -> None:
-        """Reset the return where an episode ended, (P, N)."""
+        """Reset the returns of episodes that ended, (P, N)."""
         self.returns = self.returns * ~ended

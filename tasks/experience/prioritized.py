@@ -1,8 +1,8 @@
-"""Prioritized replay: Schaul et al. (2016), arXiv:1511.05952, proportional variant.
+"""Prioritized replay, proportional variant: Schaul et al. (2016), arXiv:1511.05952.
 
-The sum tree has FAN children per node instead of two, so that a buffer of a million transitions is four levels deep and
-all draws of all members descend together. A node is always summed anew from its children, so the tree is a function of
-its leaves, and the leaves alone are state.
+The nodes of the sum tree have FAN children instead of two. A buffer of a million transitions is then four levels deep,
+and all draws of all members descend together. A node is always computed from its children, never updated by a
+difference. The tree is therefore a function of its leaves, and only the leaves are state.
 
 Notation: P members, B batch; rows as in the replay buffer.
 """
@@ -28,10 +28,10 @@ Sums = NDArray[np.float64]
 
 
 class SumTree:
-    """P sum trees over the same number of leaves.
+    """P sum trees with the same number of leaves.
 
     Attributes:
-        levels: from the leaves to the roots, each (P, nodes, FAN): the children of the nodes of the level above.
+        levels: the levels from the leaves to the roots, each (P, nodes, FAN): the children of each node above.
     """
 
     def __init__(self, members: int, leaves: int):
@@ -45,7 +45,7 @@ class SumTree:
 
     @property
     def total(self) -> Sums:
-        """The sums of all leaves, (P, 1)."""
+        """Sum of all leaves, (P, 1)."""
         total: Sums = self.levels[-1].sum(-1)
         return total
 
@@ -57,7 +57,7 @@ class SumTree:
     def set(self, leaf: Index, values: Sums) -> None:
         """Set leaves (P, B) to values.
 
-        A leaf that occurs twice takes one of the values that it is given last.
+        If a leaf occurs more than once, it takes the last of its values.
         """
         index = leaf
         for level in self.levels:
@@ -66,14 +66,14 @@ class SumTree:
             index, values = node, level[self.member, node].sum(-1)
 
     def find(self, target: Sums) -> Index:
-        """Return the leaves (P, B) where running sums first exceed the targets.
+        """Return the leaves where running sums first exceed the targets.
 
-        Targets are (P, B).
+        Leaves and targets are (P, B).
         """
         index = np.zeros(target.shape, np.int64)
         for level in reversed(self.levels):
             running = level[self.member, index].cumsum(-1)
-            target = np.minimum(target, np.nextafter(running[..., -1], 0))  # rounding must not lead too far
+            target = np.minimum(target, np.nextafter(running[..., -1], 0))  # rounding must not lead past the last child
             child = (running <= target[..., None]).sum(-1)
             before = np.take_along_axis(running, np.maximum(child - 1, 0)[..., None], -1)[..., 0]
             target = target - np.where(child > 0, before, 0.0)
@@ -81,7 +81,7 @@ class SumTree:
         return index
 
     def member_leaves(self, member: int) -> Sums:
-        """Return one member's leaves; a view as far as they are contiguous."""
+        """Return one member's leaves; a view where the array is contiguous."""
         return self.levels[0][member].reshape(-1)[: self.leaves]
 
     def clear(self) -> None:
@@ -97,9 +97,10 @@ class SumTree:
 
 
 def replay_space() -> Space:
-    """Return the hyperparameters of drawing transitions.
+    """Return the hyperparameters for sampling transitions.
 
-    All are drawn alike ("uniform"), or in proportion to their priority to the power `alpha` ("prioritized").
+    Transitions are drawn uniformly ("uniform"), or in proportion to their priority to the power of `alpha`
+    ("prioritized").
     """
     prioritized = {"name": "prioritized"}
     return Space(
@@ -114,26 +115,31 @@ def replay_space() -> Space:
 class PrioritizedSampler(Sampler):
     """Sampler of transitions with probability p^alpha / Σ p^alpha.
 
-    p = |δ| + eps, and new transitions have the largest p so far. A transition can be drawn once its n-step return is
-    whole. The batch is stratified: its i-th draw comes from the i-th of B equal parts of the probability.
+    p = |δ| + eps, and new transitions get the largest p so far. A transition can be drawn once its n-step return is
+    complete. Draws are stratified: the i-th comes from the i-th of B equal parts of the probability.
     """
 
     def __init__(self, replay: ReplayBuffer, keys: streams.Bits, batch_size: int, n_step: int, hp: SimpleNamespace):
         """Build an empty tree over the buffer's rows.
 
-        The members' stream keys are (P,), hp the values of `replay_space`.
+        Args:
+            replay: the transitions.
+            keys: random streams of the members, (P,).
+            batch_size: B.
+            n_step: steps of a return.
+            hp: values of `replay_space`.
         """
         super().__init__(replay, keys, batch_size, n_step)
         self.hp = hp
         self.strata = np.arange(batch_size)
         self.tree = SumTree(len(keys), replay.rows)
         self.largest = np.ones((len(keys), 1))  # of p^alpha
-        self.entered = self.start = 0  # steps of the buffer that the tree knows, and the first of them that counts
+        self.entered = self.start = 0  # the buffer's `steps` and `start` when the tree last looked
 
     def enter(self) -> None:
-        """Enter the transitions stored since the last call.
+        """Enter the transitions that were stored since the last call.
 
-        They get the largest priority, or none while their n-step return is unfinished.
+        They get the largest priority, or none while their n-step return is incomplete.
         """
         replay = self.replay
         if replay.start != self.start:
@@ -163,9 +169,10 @@ class PrioritizedSampler(Sampler):
         return rows, {**batch, "weight": self.weights(rows, env_steps)}
 
     def weights(self, rows: Index, env_steps: int) -> Tensor:
-        """Return importance weights (P, B), section 3.4.
+        """Return the importance weights (P, B), section 3.4.
 
-        The largest of a batch is 1. Beta grows to 1 by `beta_horizon`.
+        They are scaled so that the largest of a batch is 1. beta grows linearly to 1 over `beta_horizon` environment
+        steps.
         """
         progress = (env_steps / self.hp.beta_horizon.double()).clamp(max=1.0)
         beta = self.hp.beta + (1 - self.hp.beta) * progress
@@ -174,7 +181,7 @@ class PrioritizedSampler(Sampler):
         return (beta * (smallest / priority).log()).exp().float()
 
     def update(self, rows: Index, errors: Tensor) -> None:
-        """Set the priorities of drawn transitions by their temporal-difference errors (P, B)."""
+        """Set the priorities of drawn transitions from their TD errors (P, B)."""
         priority = (self.hp.alpha * (errors.abs().double() + self.hp.eps).log()).exp().cpu().numpy()
         self.tree.set(rows, priority)
         self.largest = np.maximum(self.largest, priority.max(1, keepdims=True))

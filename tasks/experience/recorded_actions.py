@@ -1,4 +1,4 @@
-"""Recorded actions, and a policy that plays them.
+"""Recorded actions, and a policy that plays them back.
 
 The policy ignores observations until its recording ends.
 
@@ -34,21 +34,21 @@ ENDS = ("raise", "loop", "model")
 
 
 class BadRecording(TaskError, ValueError):
-    """Recorded actions of a form that cannot be played."""
+    """Recorded actions cannot be played in this form."""
 
 
 class RecordingEnded(TaskError):
-    """The last recorded action was played before."""
+    """No recorded action is left to play."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording of the actions of N episodes.
+    """The recorded actions of N episodes.
 
     Attributes:
-        actions: (N, T, ...), as the environment takes them; those after an episode's length are never played.
-        lengths: (N,), steps of each episode, at least one.
-        joined: splits rows into the actions of a Dict or Tuple; None of others.
+        actions: (N, T, ...) as the environment takes them; those beyond an episode's length are never played.
+        lengths: steps of each episode, (N,), at least one.
+        joined: splits rows into the actions of a Dict or Tuple; None for other spaces.
     """
 
     actions: Array
@@ -70,9 +70,12 @@ class Recording:
 
     @classmethod
     def of(cls, *episodes: Sequence[Any] | Array) -> Self:
-        """Return the recording of one or more episodes' actions (T, ...).
+        """Create a recording from one or more episodes' actions (T, ...).
 
         Episodes may differ in length.
+
+        Raises:
+            BadRecording: an episode is empty, or shapes differ.
         """
         arrays = [np.asarray(episode) for episode in episodes]
         forms = {(array.shape[1:], array.dtype.kind) for array in arrays}
@@ -89,12 +92,12 @@ class Recording:
 
     @classmethod
     def of_steps(cls, actions: Array, begins: Array, env: str | EnvSpec | Mapping[str, Any] | None = None) -> Self:
-        """Return the recording of episodes that follow one another.
+        """Create a recording from episodes that follow one another.
 
         Args:
             actions: (M, ...).
             begins: (M,), 1 at the first step of each episode, else 0.
-            env: whose learner's form the actions have; None: they are as the environment takes them.
+            env: environment whose learner produced the actions; None if they already have the environment's form.
         """
         joined = None
         if env is not None:
@@ -105,7 +108,7 @@ class Recording:
         return replace(episodes, joined=joined)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the recording as .npz, as demonstrations without observations."""
+        """Write the recording as .npz: demonstrations without observations."""
         path = Path(path).with_suffix(".npz")
         steps = [row[:length] for row, length in zip(self.actions, self.lengths, strict=True)]
         begins = np.zeros(int(self.lengths.sum()), np.float32)
@@ -115,21 +118,21 @@ class Recording:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], env: str | EnvSpec | Mapping[str, Any] | None = None) -> Self:
-        """Read a recording or demonstrations, without running any code.
+        """Read a recording or demonstrations; no code from the file is run.
 
         Args:
-            path: of the file.
-            env: of demonstrations that do not name their environment, as older files.
+            path: file to read.
+            env: environment of demonstrations whose file does not name it, as older files do not.
 
         Raises:
-            BadRecording: if the file is none.
+            BadRecording: the file holds no recording.
         """
         try:
             with (
                 open(path, "rb") as data,
                 np.load(data, allow_pickle=False) as file,
             ):  # np.load alone leaves bad ones open
-                if "lengths" in file.files:  # as recordings were written before
+                if "lengths" in file.files:  # the form of files from older versions
                     return cls(file["actions"], file["lengths"].astype(np.int64))
                 named = json.loads(str(file["env"])) if "env" in file.files else env
                 if named is None and "observations" in file.files:
@@ -146,12 +149,15 @@ class Replayed:
     """
 
     def __init__(self, recording: Recording, end: str = "raise", model: Callable[[Any], Any] | None = None):
-        """Set the cursors to the beginnings.
+        """Set the cursors to the beginning.
 
         Args:
-            recording: stays unchanged.
-            end: after the last action, "raise" RecordingEnded, "loop" to the first one, or ask the "model".
-            model: returns the action for one observation, such as `task.act`; with end "model" only.
+            recording: the recording; it is not modified.
+            end: what follows the last action: "raise" RecordingEnded, "loop" to the first action, or ask the "model".
+            model: function that returns the action for one observation, such as `task.act`; only with end="model".
+
+        Raises:
+            BadRecording: `end` is unknown, or does not match `model`.
         """
         if end not in ENDS:
             raise BadRecording(f"what follows a record's end must be one of {', '.join(ENDS)}, but got {end!r}")
@@ -162,7 +168,7 @@ class Replayed:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], end: str = "raise", model: Callable[[Any], Any] | None = None) -> Self:
-        """Return a policy that plays a file."""
+        """Create a policy that plays a file."""
         return cls(Recording.load(path), end, model)
 
     def reset(self, mask: Sequence[bool] | NDArray[np.bool_] | None = None) -> None:
@@ -173,20 +179,20 @@ class Replayed:
         self.cursors[slice(None) if mask is None else np.asarray(mask, bool)] = 0
 
     def __call__(self, observation: Any) -> Any:
-        """Return the next action of a recording of one episode.
+        """Return the next action of a recording with one episode.
 
-        `batch` plays several.
+        Use `batch` for several.
         """
         if len(self.cursors) != 1:
             raise BadRecording(f"this record has {len(self.cursors)} episodes, one for each environment; call batch()")
         return self._next(0, observation)
 
     def predict(self, observation: Any) -> tuple[Any, None]:
-        """Return the next action in the form of Stable-Baselines3's policies."""
+        """Return the next action in the form of Stable-Baselines3's `predict`."""
         return self(observation), None
 
     def batch(self, observations: Sequence[Any] | Array) -> Any:
-        """Return the next actions (N, ...) for observations of N environments."""
+        """Return the next actions (N, ...) for the observations of N environments."""
         if len(observations) != len(self.cursors):
             raise BadRecording(
                 f"a record of {len(self.cursors)} episodes plays in as many environments, but got "

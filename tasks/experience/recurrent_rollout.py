@@ -1,6 +1,6 @@
 """Rollouts of recurrent policies, batched by whole sequences.
 
-The steps of each environment are consecutive rows.
+The steps of each environment are consecutive rows of a batch.
 
 Notation: P members, T steps, N environments, S numbers in a recurrent state; a batch has B = N * T rows.
 """
@@ -24,7 +24,7 @@ from .rollout import Agent, Batch, Rollout, Truncations, bootstrap, permutations
 
 
 class RecurrentAgent(Agent):
-    """An agent whose policy is recurrent.
+    """An agent with a recurrent policy.
 
     Its batches have `begins` and `memory` for `RecurrentActorCritic.sequences`.
     """
@@ -62,9 +62,9 @@ class RecurrentAgent(Agent):
 
     @torch.no_grad()
     def _replay(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
-        """Return action parameters, vₜ and v'ₜ of a rollout in one pass.
+        """Return action parameters, vₜ and v'ₜ of a rollout, from one pass.
 
-        They are (P, B, ...), and (T, P, N) for values.
+        Parameters are (P, B, ...), values (T, P, N).
         """
         assert rollout.memory is not None
         steps, num_envs = len(rollout.rewards), rollout.memory.shape[1]
@@ -81,11 +81,11 @@ class RecurrentAgent(Agent):
         return params, values[:-1], next_values
 
     def batch(self, obs: Tensor, actions: Tensor, ended: Tensor, memory: Tensor | None = None) -> Batch:
-        """Return obs and actions in a batch, with beginnings and recurrent states.
+        """Return a batch with obs, actions, beginnings and recurrent states.
 
-        `memory` are the states before the first step; None at the beginnings of episodes.
+        `memory` are the states before the first step; None if episodes start there.
         """
-        # The state before the first step belongs to the running episode, or was reset: no episode begins there.
+        # The state before the first step belongs to the running episode, or was reset, so it must not be reset again.
         begins = torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
         if memory is None:
             memory = ended.new_zeros(*ended.shape[1:], self.policy.state_size)
@@ -109,9 +109,9 @@ class RecurrentAgent(Agent):
 
 
 def with_states(rollout: Rollout, states: Tensor) -> Truncations:
-    """Return the truncations with recurrent states appended to final observations.
+    """Return the truncations with recurrent states appended to the final observations.
 
-    The states (P, N, T, S) are those at the truncated steps, in one row with the observation.
+    States are (P, N, T, S); those at the truncated steps form one row with the observation.
     """
     members, num_envs = states.shape[:2]
     rows = ((t, mask, final.reshape(members, num_envs, -1)) for t, mask, final in rollout.truncations)

@@ -1,9 +1,9 @@
-"""A replay buffer: a ring of the last transitions of P members.
+"""Replay buffer: a ring of the last transitions of P members.
 
-A transition holds the observation that really followed (next_obs), and tells an end of the world (terminated) from an
-end of time (truncated), so it never leads into another episode. The ring moves by one slot, of N transitions, per step.
+A transition stores the observation that really followed (next_obs), and separates termination from truncation, so it
+never leads into another episode. Each step writes one slot of the ring, with N transitions.
 
-Notation: P members, N environments, B batch; a row is a slot and an environment in it, row = slot * N + environment.
+Notation: P members, N environments, B batch. A row is a slot and an environment in it: row = slot * N + environment.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Index = NDArray[np.int64]
 
 
 class Field(NamedTuple):
-    """One entry of a transition.
+    """An entry of a transition.
 
-    Bytes are kept as such, all other types in float32.
+    Bytes stay bytes, all other types become float32.
     """
 
     shape: tuple[int, ...]
@@ -51,8 +51,11 @@ class ReplayBuffer:
     All members write to the same slot, since they are always at the same step.
 
     Attributes:
-        slots: number of steps that it holds; steps: number ever written; start: the first of them that counts.
-        numbers: (P, slots, N, numbers in a transition); images: fields of bytes, each (P, slots, N, ...).
+        slots: number of steps that the ring holds.
+        steps: number of steps ever written.
+        start: number of the first step that counts, since `clear` drops those before.
+        numbers: (P, slots, N, numbers in a transition).
+        images: fields of bytes, each (P, slots, N, ...).
     """
 
     scratch = ("_digests", "_known_at", "_run", "_columns", "_sizes")
@@ -64,10 +67,13 @@ class ReplayBuffer:
 
         Args:
             members: P.
-            capacity: in transitions, rounded down to whole steps.
+            capacity: number of transitions, rounded down to whole steps.
             num_envs: N.
-            fields: of a transition, by name.
-            device: of batches.
+            fields: fields of a transition, by name.
+            device: device of batches.
+
+        Raises:
+            ValueError: the capacity is below one step.
         """
         if capacity < num_envs:
             raise ValueError(
@@ -84,7 +90,7 @@ class ReplayBuffer:
                 end = width + math.prod(field.shape)
                 self.columns[name] = slice(width, end) if field.shape else width
                 width = end
-        self._first = self.rows * np.arange(members)[:, None]  # of each member's rows among those of all
+        self._first = self.rows * np.arange(members)[:, None]  # offset of each member's rows among the rows of all
         self.numbers = np.zeros((*shape, width), np.float32)
         self.images = {
             name: np.zeros((*shape, *field.shape), np.uint8)
@@ -97,11 +103,11 @@ class ReplayBuffer:
             self._columns = np.array([(x, x + 1) if isinstance(x, int) else (x.start, x.stop) for x in spans])
             self._sizes = (self._columns[:3, 1] - self._columns[:3, 0]).tolist()
         self._digests: list[dict[str, list[str | None]]] = [{} for _ in range(members)]
-        self._known_at = [0] * members  # the steps up to which a member's digests are true
+        self._known_at = [0] * members  # `steps` at each member's last checkpoint; slots written later need new digests
 
     @property
     def size(self) -> int:
-        """The number of slots that hold transitions."""
+        """Number of slots that hold transitions."""
         return min(self.steps - self.start, self.slots)
 
     def add(self, **values: NDArray[Any]) -> None:
@@ -125,7 +131,7 @@ class ReplayBuffer:
     def _store(
         self, slot: int, obs: Any, next_obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any
     ) -> None:
-        """Write a step's transitions into a slot by a kernel."""
+        """Write a step's transitions into a slot, by a kernel."""
         assert self._run is not None
         seen, following, reward = (np.asarray(x, np.float32) for x in (obs, next_obs, reward))
         ends = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
@@ -146,7 +152,7 @@ class ReplayBuffer:
         return (self.steps - 1 - back) % self.slots
 
     def row(self, age: Index) -> Index:
-        """Return rows by their age; the oldest has index 0."""
+        """Return rows by their age; 0 is the oldest."""
         oldest = (self.steps - self.size) % self.slots * self.num_envs
         rows: Index = (age + oldest) % self.rows
         return rows
@@ -159,7 +165,7 @@ class ReplayBuffer:
     def _gather(self, index: Index) -> NDArray[np.float32]:
         """Return the numbers of transitions, (P, B, numbers in each).
 
-        The index (P, B) is among the rows of all members.
+        The index (P, B) counts the rows of all members.
         """
         numbers: NDArray[np.float32] = self.numbers.reshape(-1, self.numbers.shape[-1]).take(index, 0)
         return numbers
@@ -178,14 +184,14 @@ class ReplayBuffer:
         return picked
 
     def returns(self, rows: Index, gamma: Tensor, n_step: int) -> dict[str, Tensor]:
-        """Return the n-step batch of transitions (P, B).
+        """Return the n-step batch of the transitions in rows (P, B).
 
-        It has obs, action, reward, discount and next_obs:
+        The batch has obs, action, reward, discount and next_obs:
 
             reward = Σ_{k<m} γᵏ rₜ₊ₖ,   discount = γᵐ (1 - terminatedₜ₊ₘ₋₁),   next_obs = s'ₜ₊ₘ₋₁
 
-        where m = n_step, or less if the episode ended before: Sutton and Barto (2018), eq. 7.1; gamma is (P, 1), on the
-        CPU. At a truncation the sum stops but the bootstrap stays. NumPy does the arithmetic, since torch takes several
+        Here m = n_step, or less if the episode ended before: Sutton and Barto (2018), eq. 7.1. A truncation ends the
+        sum, but the bootstrap stays. gamma is (P, 1), on the CPU. NumPy does the arithmetic, since torch takes several
         times as long for small arrays.
         """
         if self._run is not None:
@@ -217,7 +223,7 @@ class ReplayBuffer:
         }
 
     def _n_step_batch(self, rows: Index, gamma: Tensor, n_step: int) -> dict[str, Tensor]:
-        """Return what `returns` does, by a kernel."""
+        """Return the same as `returns`, by a kernel."""
         assert self._run is not None
         obs, next_obs, action = (np.empty((*rows.shape, size), np.float32) for size in self._sizes)
         reward, discount = np.empty(rows.shape, np.float32), np.empty(rows.shape, np.float32)
@@ -231,9 +237,9 @@ class ReplayBuffer:
         }
 
     def _tensor(self, name: str, numbers: NDArray[np.float32]) -> Tensor:
-        """Return a field's numbers in its shape and type.
+        """Return a field's numbers in its own shape and type.
 
-        They are (P, B, n), or (P, B) of one.
+        They are (P, B, n), or (P, B) if there is one.
         """
         value = torch.from_numpy(numbers)
         if name == "action":
@@ -244,7 +250,7 @@ class ReplayBuffer:
     def member_state(self, member: int) -> Tree:
         """Return one member's state, with views of the ring.
 
-        A checkpoint therefore copies and hashes only the transitions written since the last one.
+        A checkpoint therefore copies and hashes only the transitions that were written since the last one.
         """
         written, known = min(self.steps, self.slots), self._known_at[member]
         changed = np.unique(np.arange(max(known, self.steps - self.slots), self.steps) % self.slots)
@@ -276,7 +282,14 @@ class Sampler:
     """Source of batches from a replay buffer."""
 
     def __init__(self, replay: ReplayBuffer, keys: streams.Bits, batch_size: int, n_step: int):
-        """Set up the members' streams, by their keys (P,)."""
+        """Set up the random streams.
+
+        Args:
+            replay: the transitions.
+            keys: random streams of the members, (P,).
+            batch_size: B.
+            n_step: steps of a return.
+        """
         self.replay, self.n_step = replay, n_step
         self.draws = Draws(keys, (batch_size,))
 
@@ -287,19 +300,19 @@ class Sampler:
     def draw(self, number: int, gamma: Tensor, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
         """Return the rows and the batch of the draw with this number.
 
-        Rows are (P, B), the batch (P, B, ...), and gamma (P, 1).
+        Rows are (P, B), the batch's tensors (P, B, ...), and gamma is (P, 1).
         """
         rows = self.rows(number)
         return rows, self.replay.returns(rows, gamma, self.n_step)
 
     def update(self, rows: Index, errors: Tensor) -> None:
-        """Use the temporal-difference errors (P, B) of drawn rows, if they matter."""
+        """Learn from the TD errors (P, B) of drawn rows, if needed."""
 
 
 class UniformSampler(Sampler):
     """Sampler of transitions with equal probability, with replacement.
 
-    Each has at least n - 1 followers.
+    Only transitions with at least n_step - 1 successors are drawn.
     """
 
     def rows(self, number: int) -> Index:

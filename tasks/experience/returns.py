@@ -1,4 +1,4 @@
-"""Estimates of returns and advantages, of P members at once.
+"""Estimates of returns and advantages, for P members at once.
 
 Notation: arrays are (T, P, N), time first; T steps, P members, N environments.
 """
@@ -27,9 +27,16 @@ def gae(
 
         δₜ = rₜ + γ (1 - terminatedₜ) v'ₜ - vₜ,   Âₜ = δₜ + γ λ (1 - endedₜ) Âₜ₊₁
 
-    Every array is (T, P, N); gamma and gae_lambda are (P, 1). next_values holds v'ₜ, the value of the observation that
-    followed (the final one at a truncation); ended = terminated or truncated, as 0 and 1 like terminated. Schulman et
-    al. (2016), arXiv:1506.02438, eq. 16. TD(λ) returns, the targets of a critic, are Âₜ + vₜ.
+    Schulman et al. (2016), arXiv:1506.02438, eq. 16. TD(λ) returns, the targets of a critic, are Âₜ + vₜ.
+
+    Args:
+        rewards: r, (T, P, N).
+        values: v, (T, P, N).
+        next_values: v', values of the observations that followed (the final ones at truncations), (T, P, N).
+        terminated: 0 or 1, (T, P, N).
+        ended: terminated or truncated, 0 or 1, (T, P, N).
+        gamma: γ, (P, 1).
+        gae_lambda: λ, (P, 1).
     """
     advantages = rewards + gamma * (1 - terminated) * next_values - values
     decay = gamma * gae_lambda * (1 - ended)
@@ -43,9 +50,9 @@ def gae(
 def empirical_returns(rewards: Tensor, next_values: Tensor, terminated: Tensor, ended: Tensor, gamma: Tensor) -> Tensor:
     """Return the discounted sums of rewards, (T, P, N): TD(1) returns.
 
-        Rₜ = rₜ + γ (1 - terminatedₜ) (v'ₜ where the episode was truncated or the rollout ends, else Rₜ₊₁)
+        Rₜ = rₜ + γ (1 - terminatedₜ) (v'ₜ if the episode was truncated or the rollout ends, else Rₜ₊₁)
 
-    Arguments as of `gae`.
+    The arguments are those of `gae`.
     """
     returns = torch.empty_like(rewards)
     following = next_values[-1]
@@ -58,7 +65,7 @@ def empirical_returns(rewards: Tensor, next_values: Tensor, terminated: Tensor, 
 class RunningStandardizer(RunningMoments):
     """Standardization of rows (P, B) by running moments.
 
-    The moments are those of all rows so far, these included.
+    The moments include all rows so far and the current ones.
     """
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -68,10 +75,10 @@ class RunningStandardizer(RunningMoments):
 
 
 def advantage_scale(mode: bool | str, members: int) -> Callable[[Tensor], Tensor]:
-    """Return the scaling of a whole rollout's advantages.
+    """Return the function that scales a whole rollout's advantages.
 
-    `mode` is the hyperparameter `normalize_advantage`: "running" scales by running moments, others leave advantages
-    unchanged.
+    `mode` is the hyperparameter `normalize_advantage`. "running" scales by running moments; other modes leave
+    advantages unchanged here.
     """
     return RunningStandardizer(members, 1) if mode == "running" else lambda advantages: advantages
 
@@ -79,7 +86,7 @@ def advantage_scale(mode: bool | str, members: int) -> Callable[[Tensor], Tensor
 def average(x: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return the weighted mean of each row of (P, B).
 
-    Weights are (P, B), None for equal ones; the mean is 0 where all of them are 0.
+    Weights are 0 or 1, (P, B); None weights all equally. If all weights of a row are 0, the mean is 0.
     """
     return x.mean(1) if weights is None else (x * weights).sum(1) / weights.sum(1).clamp(min=1.0)
 
@@ -94,31 +101,31 @@ def standardize(x: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def doubled_huber(errors: Tensor) -> Tensor:
-    """Return twice the Huber loss of errors δ.
+    """Return twice the Huber loss of errors δ, elementwise.
 
-    Huber (1964): δ² up to 1, and 2 |δ| - 1 beyond.
+    Huber (1964): δ² for |δ| <= 1, and 2 |δ| - 1 beyond.
     """
     size = errors.abs()
     near = size.clamp(max=1.0)
     return near * (2 * size - near)
 
 
-# Of a critic's errors, elementwise; half of it is the loss.
+# Elementwise functions of a critic's errors; the loss is half of them.
 CRITIC_LOSSES: dict[str, Callable[[Tensor], Tensor]] = {"mse": torch.square, "huber": doubled_huber}
 
 
 def critic_loss_choice(default: str = "mse") -> Dimension:
-    """Return the hyperparameter `critic_loss`, of values' errors.
+    """Return the hyperparameter `critic_loss`.
 
-    It is newer than others and so silent at its default.
+    It was added later, so its default is silent and keeps earlier uids.
     """
     return categorical(*CRITIC_LOSSES, default=default, structural=True, search=False, silent=True)
 
 
 def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return 1 - Var(returns - values) / Var(returns) of each row.
+    """Return 1 - Var(returns - values) / Var(returns) per row (P, B).
 
-    Rows are those of (P, B); a perfect critic has 1.
+    A perfect critic has 1.
     """
     residual = (returns - values) - average(returns - values, weights).unsqueeze(1)
     centered = returns - average(returns, weights).unsqueeze(1)

@@ -1,8 +1,8 @@
-"""Rollouts, and the agent that makes and evaluates them.
+"""Rollouts, and the agent that collects and evaluates them.
 
-A rollout has T steps of N environments for each of P members. A step computes the actor only, on noise drawn
-beforehand. Values and log-probabilities are computed afterwards in one batch over all steps, at a fraction of their
-cost step by step.
+A rollout has T steps of N environments for each of P members. During collection only the actor is computed, with noise
+drawn beforehand. Values and log-probabilities are computed afterwards, in one batch over all steps, which costs a
+fraction of computing them step by step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Truncations = list[tuple[int, NDArray[np.bool_], NDArray[Any]]]  # see `Rollout`
 class Rollout:
     """A rollout of T steps.
 
-    Its tensors may be room that the next rollout overwrites.
+    The next rollout may overwrite its tensors.
 
     Attributes:
         obs: (P, T + 1, N, ...), normalized; the next rollout starts at the last one.
@@ -42,10 +42,11 @@ class Rollout:
         rewards: (T, P, N).
         terminated: (T, P, N), 0 or 1.
         ended: (T, P, N), 0 or 1; terminated or truncated.
-        truncations: (step, mask (P, N), final observations (P, N, ...)) of the steps at which episodes were truncated.
-        next_obs: (P, T, N, ...), the next observations, final ones where an episode ended; None unless kept.
-        memory: (P, N, S), the recurrent states before the first step; None of a policy without.
-        log_probs: (P, B), of the actions by the policy that acted; None where that is the present one.
+        truncations: for each step with truncated episodes: the step, a mask (P, N), and final observations (P, N, ...).
+        next_obs: (P, T, N, ...), the observations that followed, final ones where an episode ended; None unless kept.
+        memory: (P, N, S), recurrent states before the first step; None for a policy without a memory.
+        log_probs: (P, B), log-probabilities of the actions under the policy that acted; None if that is the current
+            one.
     """
 
     obs: Tensor
@@ -65,7 +66,7 @@ class StepNoise:
     def __init__(
         self, keys: streams.Bits, distribution: Distribution, steps: int, num_envs: int, device: torch.device | str
     ):
-        """Store the members' stream keys, (P,), and a rollout's shape (T, N)."""
+        """Store the random streams (P,) and a rollout's shape (T, N)."""
         self.keys, self.distribution, self.device = keys, distribution, torch.device(device)
         self.steps, self.num_envs = steps, num_envs
 
@@ -75,7 +76,7 @@ class StepNoise:
         It is (T, P, N, noise_size).
         """
         size = self.steps * self.num_envs * self.distribution.noise_size
-        if self.device.type == "cuda":  # others may lack float64
+        if self.device.type == "cuda":  # other devices, such as MPS, may lack float64
             return self._on_device(rollout * size, size)
         uniforms = streams.open_uniform(self.keys[:, None], np.arange(rollout * size, (rollout + 1) * size))
         uniforms = uniforms.reshape(len(self.keys), self.steps, self.num_envs, -1)
@@ -85,7 +86,7 @@ class StepNoise:
     def _on_device(self, first: int, size: int) -> Tensor:
         """Return the noise, computed on the device.
 
-        It is made of `size` numbers of each stream from `first` on.
+        It uses `size` numbers of each stream, starting at `first`.
         """
         counters = torch.arange(first, first + size, device=self.device)
         uniforms = tensors.open_uniform(tensors.key_tensor(self.keys, self.device)[:, None], counters)
@@ -96,11 +97,11 @@ class StepNoise:
 class Agent:
     """A policy that acts for P members and evaluates its rollouts.
 
-    Each member has N environments. Every step stands alone in a batch, (P, B, ...) with B = T * N; `RecurrentAgent`
+    Each member has N environments. In a batch every step stands alone: (P, B, ...) with B = T * N. `RecurrentAgent`
     batches whole sequences.
 
     Attributes:
-        memory: the recurrent states of the running episodes; None without a recurrent policy.
+        memory: recurrent states of the running episodes; None without a recurrent policy.
     """
 
     memory: States | None
@@ -116,7 +117,14 @@ class Agent:
     ):
         """Bundle a policy with its noise and normalizers.
 
-        `noise` is that of rollouts, `acting_noise` that of a number of episodes, with keys or those of evaluation.
+        Args:
+            policy: networks of the members.
+            noise: noise of rollouts.
+            acting_noise: function that returns the noise for a number of episodes, drawn from keys (None for
+                evaluation's).
+            num_envs: N.
+            obs_normalizer: scales observations, if any.
+            reward_normalizer: scales rewards, if any.
         """
         self.policy, self.device = policy, policy.parameters.vector.device
         self.noise, self.acting_noise = noise, acting_noise
@@ -125,13 +133,16 @@ class Agent:
 
     @property
     def parts(self) -> dict[str, object]:
-        """The parts that may hold state, by name."""
+        """Parts that may hold state, by name."""
         return {name: getattr(self, name) for name in ("policy", "obs_normalizer", "reward_normalizer", "memory")}
 
     def collect(self, envs: Envs, iteration: int, keep_next: bool = False) -> Rollout:
         """Act for one rollout in every environment.
 
-        The noise is that of this iteration. `keep_next` stores the next observations, too.
+        Args:
+            envs: the members' environments.
+            iteration: number of the iteration, which selects the noise.
+            keep_next: whether to store the next observations.
         """
         noise, dist = self.noise(iteration), self.policy.distribution
         if (played := self._played(envs, noise, keep_next)) is not None:
@@ -166,9 +177,9 @@ class Agent:
         return Rollout(obs, actions, floats(rewards), floats(terminated), floats(ended), truncations, next_obs)
 
     def _played(self, envs: Envs, noise: Sequence[Tensor] | Tensor, keep_next: bool) -> Rollout | None:
-        """Return a rollout made without a stop at each step.
+        """Return a rollout made by a kernel, without stopping at each step.
 
-        None is returned where that cannot be.
+        Return None if no kernel covers it.
         """
         kernels, scaled = self.policy.kernels, self.obs_normalizer is not None or self.reward_normalizer is not None
         if scaled or not isinstance(noise, Tensor):
@@ -216,12 +227,12 @@ class Agent:
         self._end_episodes(mask)
 
     def truncate_all(self) -> None:
-        """Abandon all running episodes, whose environments are made anew."""
+        """Abandon all running episodes, whose environments are rebuilt."""
         self.reset(np.ones((1, 1), np.bool_))
 
     @torch.no_grad()
     def advantages(self, rollout: Rollout, gamma: Tensor, gae_lambda: Tensor) -> Batch:
-        """Return a batch for learning, with advantages and TD(λ) returns.
+        """Return a batch to learn from, with advantages and TD(λ) returns.
 
         It has obs, actions, log_probs, values, advantages (see `gae`) and returns, each (P, B, ...).
         """
@@ -232,9 +243,9 @@ class Agent:
 
     @torch.no_grad()
     def evaluate(self, rollout: Rollout) -> tuple[Batch, Tensor, Tensor]:
-        """Return a batch with log-probabilities, and `values` of a rollout.
+        """Return a batch with log-probabilities, and the `values` of a rollout.
 
-        The batch has obs, actions and log_probs, (P, B, ...).
+        The batch has obs, actions and log_probs, each (P, B, ...).
         """
         batch = self.batch(rollout.obs[:, :-1], rollout.actions, rollout.ended, rollout.memory)
         if rollout.log_probs is not None:
@@ -244,7 +255,7 @@ class Agent:
 
     @torch.no_grad()
     def with_log_probs(self, batch: Batch) -> Batch:
-        """Return a batch (P, B, ...) with present log-probabilities of its actions."""
+        """Return a batch (P, B, ...) with current log-probabilities of its actions."""
         params, _ = self.policy(batch)
         return {**batch, "log_probs": self.policy.distribution.log_prob_and_entropy(params, batch["actions"])[0]}
 
@@ -252,7 +263,7 @@ class Agent:
         return self.policy.log_probs(batch["obs"], batch["actions"]), *self.values(rollout)
 
     def values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Return vₜ and v'ₜ, see `evaluate_values`."""
+        """Return vₜ and v'ₜ, each (T, P, N), see `evaluate_values`."""
         return evaluate_values(rollout, self.policy.value)
 
     def batch(self, obs: Tensor, actions: Tensor, ended: Tensor, memory: Tensor | None = None) -> Batch:
@@ -275,7 +286,7 @@ class Agent:
     ) -> Iterator[Batch]:
         """Yield a batch's minibatches in random order.
 
-        These are `parts` minibatches, `epochs` times, each (P, B / parts, ...).
+        Each of `epochs` passes over the batch yields `parts` minibatches, (P, B / parts, ...).
         """
         for order in permutations(keys, iteration, epochs, batch["obs"].shape[1], self.device):
             yield from shuffled(batch, order, parts)
@@ -283,10 +294,10 @@ class Agent:
     def actor(
         self, episodes: int, deterministic: bool = True, keys: streams.Keys | None = None, memory: Any = None
     ) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """Return a function from obs to actions, (P, episodes, ...); see `Learner.actor`."""
+        """Return a function from obs to actions; see `Learner.actor`."""
         action_params = self._begin(memory or self.policy.states(episodes))
         dist, noise = self.policy.distribution, self.acting_noise(episodes, keys)
-        drawn = chain.from_iterable(map(noise, count()))  # step by step
+        drawn = chain.from_iterable(map(noise, count()))  # the noise of one step after another
 
         @torch.inference_mode()
         def act(obs: NDArray[Any]) -> NDArray[Any]:
@@ -316,17 +327,17 @@ class Agent:
     def _begin(self, memory: Any) -> Callable[[Tensor], Tensor]:
         """Return a function from obs to the policy's action parameters.
 
-        It advances the recurrent states, if there are some.
+        It advances the recurrent states, if there are any.
         """
         return self.policy.action_params
 
 
 @torch.no_grad()
 def evaluate_values(rollout: Rollout, value: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """Return vₜ and v'ₜ, both (T, P, N).
+    """Return vₜ and v'ₜ, each (T, P, N).
 
-    vₜ are the values of the observations, v'ₜ those of the next ones: at a truncation of the final observation, not of
-    the first one of the next episode.
+    vₜ are the values of the observations, v'ₜ those of the next ones. At a truncation that is the final observation,
+    not the first of the next episode.
     """
     steps, num_envs = rollout.obs.shape[1] - 1, rollout.obs.shape[2]
     values = value(rollout.obs.flatten(1, 2)).unflatten(1, (steps + 1, num_envs)).transpose(0, 1).contiguous()
@@ -336,10 +347,10 @@ def evaluate_values(rollout: Rollout, value: Callable[[Tensor], Tensor]) -> tupl
 
 
 def bootstrap(truncations: Truncations, value: Callable[[Tensor], Tensor], next_values: Tensor) -> None:
-    """Put the values of final observations into next_values (T, P, N).
+    """Write the values of final observations into next_values (T, P, N).
 
-    They are computed in packs of N per member. A pack has the same shape whatever the neighbours' episodes are (see
-    Exactness in networks/mlp.py); a member with fewer truncations than another fills its packs with zeros.
+    They are computed in packs of N per member. A pack has the same shape whatever the other members' episodes are (see
+    Exactness in networks/mlp.py); a member with fewer truncations fills its packs with zeros.
     """
     if not truncations:
         return
@@ -363,9 +374,9 @@ def bootstrap(truncations: Truncations, value: Callable[[Tensor], Tensor], next_
 def permutations(
     keys: streams.Bits, iteration: int, epochs: int, size: int, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Return random orders of rows, (epochs, P, size).
+    """Return random orders of `size` rows, (epochs, P, size).
 
-    Each of `size` rows, for every member, by its key (P,), and update epoch.
+    Each depends on the member's key (P,), the iteration and the update epoch alone.
     """
     first = iteration * epochs * size
     if torch.device(device).type == "cuda":
@@ -376,7 +387,7 @@ def permutations(
 
 
 def shuffled(batch: Mapping[str, Tensor], order: Tensor, parts: int) -> Iterator[Batch]:
-    """Yield the minibatches of a batch in this order (P, B).
+    """Yield the minibatches of a batch in the given order (P, B).
 
     The batch's tensors are (P, B, ...), each minibatch's (P, B / parts, ...) and contiguous.
     """

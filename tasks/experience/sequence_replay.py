@@ -1,10 +1,11 @@
 """Sequence replay for recurrent networks: Kapturowski et al. (2019), R2D2, ICLR.
 
-A sequence begins at every L-th step, and the recurrent states then were stored beside the transitions. `burn_in` steps
-without a gradient bring the stored state, which older networks made, up to date, and the networks learn from the L
-steps that follow; so every transition is learned from in exactly one sequence. A sequence continues over the end of an
-episode, where the states are reset as while acting: no step is padding. The last step of a truncated episode is masked,
-since its next observation is not in the sequence.
+A sequence starts at every L-th step, and the recurrent states before it are stored next to the transitions. First,
+`burn_in` steps without gradients bring the stored state up to date, since older networks made it. Then the networks
+learn from the L steps that follow, so every transition is learned from in exactly one sequence.
+
+A sequence continues across the end of an episode, where the states are reset as while acting, so no step is padding.
+The last step of a truncated episode is masked, since its next observation is not in the sequence.
 
 Notation: P members, N environments, B sequences, T steps, L of them learned from, S numbers in a recurrent state.
 """
@@ -27,9 +28,9 @@ REMEMBERS = {"memory": ("lstm", "gru")}  # where the hyperparameters of sequence
 
 
 class Sequences(Sampler):
-    """A sampler of sequences, with the recurrent states at their beginnings.
+    """A sampler of sequences, with the recurrent states at their starts.
 
-    The states before every L-th step lie in a ring beside the transitions.
+    The states before every L-th step are stored in a ring next to the transitions.
     """
 
     def __init__(self, replay: ReplayBuffer, keys: streams.Bits, state_size: int, hp: SimpleNamespace):
@@ -37,10 +38,10 @@ class Sequences(Sampler):
 
         Args:
             replay: the transitions.
-            keys: the members' streams, (P,).
+            keys: random streams of the members, (P,).
             state_size: S.
-            hp: model.sequence_length (L), model.burn_in (the steps before these), n_step (steps of a return), and
-                batch_size (B * L, the transitions learned from at once).
+            hp: hyperparameters, of which model.sequence_length (L), model.burn_in, n_step and batch_size (B * L, the
+                transitions learned from at once) are used.
         """
         self.length, self.burn_in = hp.model.sequence_length, hp.model.burn_in
         super().__init__(replay, keys, hp.batch_size // self.length, hp.n_step)
@@ -55,7 +56,7 @@ class Sequences(Sampler):
             self.states.add(state=state.cpu().numpy())
 
     def starts(self, draw: int) -> tuple[Index, Index]:
-        """Return the numbers and environments of a draw's sequences (P, B)."""
+        """Return the numbers and environments of a draw's sequences, (P, B)."""
         replay, window = self.replay, self.burn_in + self.length + self.n_step - 1
         first = -(-(replay.steps - replay.size) // self.length)
         whole = (replay.steps - window) // self.length + 1 - first
@@ -65,11 +66,13 @@ class Sequences(Sampler):
     def batch(self, draw: int, gamma: Tensor) -> dict[str, Tensor]:
         """Return the sequences of a draw, for discounts gamma (P, 1).
 
-        obs: the observations, and the final next observation, (P, B, T, numbers), T = burn_in + L + n_step.
-        begins: 1 where an episode begins with that, (P, B, T).
-        memory: the recurrent states before the first of them, (P, B, S).
-        action, reward, discount: of the L steps, with n-step returns as in the replay buffer, each (P, B * L, ...).
-        mask: 0 where a return was cut, else the factor that makes a mean over the rest one over all, (P, B * L).
+        - obs: observations, and the last next observation, (P, B, T, numbers), T = burn_in + L + n_step.
+        - begins: 1 where an episode begins with that observation, (P, B, T).
+        - memory: recurrent states before the first of them, (P, B, S).
+        - action, reward, discount: those of the L steps, with n-step returns as in the replay buffer, each (P, B * L,
+          ...).
+        - mask: 0 where a return is cut off, else the factor by which a mean over all rows becomes one over the rest,
+          (P, B * L).
         """
         number, env = self.starts(draw)
         rows = self._rows(number, env)
@@ -83,7 +86,7 @@ class Sequences(Sampler):
         at = self.states.batch(number % self.states.slots * self.states.num_envs + env, ("state",))
         return {
             "obs": torch.cat([obs, last.unsqueeze(2)], 2),
-            "begins": torch.cat([nothing, ended[..., :-1], nothing], 2),  # the last one is of that episode
+            "begins": torch.cat([nothing, ended[..., :-1], nothing], 2),  # the last next_obs belongs to its episode
             "memory": at["state"],
             **self.replay.batch(learned, ("action",)),
             **self._returns(reward, terminated, truncated, gamma.to(reward).unsqueeze(-1)),
@@ -92,7 +95,7 @@ class Sequences(Sampler):
     def _rows(self, number: Index, env: Index) -> Index:
         """Return the replay buffer's rows (P, B, T - 1) of sequences.
 
-        `number` and `env`, (P, B), are their numbers and environments.
+        `number` and `env` (P, B) are their numbers and environments.
         """
         steps = number[..., None] * self.length + np.arange(self.burn_in + self.length + self.n_step - 1)
         rows: Index = steps % self.replay.slots * self.replay.num_envs + env[..., None]
@@ -101,7 +104,7 @@ class Sequences(Sampler):
     def _returns(self, reward: Tensor, terminated: Tensor, truncated: Tensor, gamma: Tensor) -> dict[str, Tensor]:
         """Return reward, discount and mask of the steps learned from.
 
-        Arguments are of all steps, (P, B, T - 1); gamma is (P, 1, 1).
+        The arguments cover all steps, (P, B, T - 1); gamma is (P, 1, 1).
         """
         total, factor = torch.zeros_like(reward[..., : self.length]), torch.ones_like(gamma)
         alive, bootstrap, mask = (torch.ones_like(total) for _ in range(3))
@@ -132,13 +135,13 @@ class Sequences(Sampler):
 
 
 def check_sequences(algorithm: str, values: Mapping[str, Any]) -> None:
-    """Raise ValueError unless these hyperparameters allow sequences to be drawn."""
+    """Raise ValueError unless the hyperparameters allow sequences to be drawn."""
     model, batch, n = values["model"], values["batch_size"], values["n_step"]
     length, burn_in, memory = model["sequence_length"], model["burn_in"], model["memory"]
     if values["replay"]["name"] != "uniform":
         raise ValueError(
             f"{algorithm}: replay.name={values['replay']['name']} draws single transitions, but "
-            f"model.memory={memory} learns from sequences; take replay.name=uniform"
+            f"model.memory={memory} learns from sequences; use replay.name=uniform"
         )
     if batch % length:
         near = max(2, round(batch / length)) * length
@@ -153,7 +156,7 @@ def check_sequences(algorithm: str, values: Mapping[str, Any]) -> None:
         )
     if model["width"] < 2:
         raise ValueError(f"{algorithm}: with a memory, model.width must be at least 2, but got {model['width']}")
-    # So many steps in a row hold a whole sequence, wherever they begin.
+    # This many consecutive steps contain a whole sequence, wherever they begin.
     window, envs = burn_in + 2 * length + n - 2, values["num_envs"]
     for name in ("learning_starts", "buffer_size"):
         if window * envs > values[name]:

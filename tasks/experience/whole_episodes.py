@@ -1,10 +1,10 @@
-"""Updates on whole episodes of the policy that is then updated.
+"""On-policy updates that wait for whole episodes.
 
-Members need different numbers of steps for that, while a cohort steps all of them alike. Each member fills a buffer of
-one fixed size and is updated once it holds enough episodes; unused steps in it get weight 0. A member's numbers then
-depend neither on when its neighbours are updated nor on the length of their episodes.
+Members need different numbers of steps for that, while a cohort steps all of them alike. Each member therefore fills a
+buffer of fixed size and is updated once it holds enough episodes; unused steps get weight 0. A member's numbers then
+depend neither on when other members are updated nor on the length of their episodes.
 
-Every environment contributes the same number of episodes: taking those that end first would prefer short ones. Signals
+Every environment contributes the same number of episodes: taking those that end first would favor short ones. Signals
 compute the rewards of each step when it is made, and are trained with the policy, on the same steps.
 
 Notation: P members, S steps of the buffer for an environment, N environments.
@@ -35,14 +35,16 @@ Mask = NDArray[np.bool_]
 def whole_episodes_space(silent: bool = False) -> dict[str, Dimension]:
     """Return the hyperparameters that make updates wait for whole episodes.
 
-    An update needs min_rollouts whole episodes, and min_steps steps in such; without both (None) it does not wait.
-    min_rollouts is rounded up to a multiple of num_envs. A member's conditions are checked every num_steps; where they
-    hold, its environments are reset after the update. An environment stores at most max_rollout_steps, all its episodes
-    together: once full, the update uses the stored steps, whose last episode is truncated and bootstraps. The metric
-    `rollouts` counts the episodes of updates. An update costs as much as max_rollout_steps * num_envs steps, however
-    few of them it uses. Of SVPG's particles all wait for the last.
+    An update needs min_rollouts whole episodes, rounded up to a multiple of num_envs, and min_steps steps in such
+    episodes; None for both does not wait. A member's conditions are checked every num_steps. When they hold, the member
+    is updated and its environments are reset.
 
-    Where they are newer than a task they are `silent`.
+    An environment stores at most max_rollout_steps, over all its episodes. When they are full, the update uses the
+    stored steps, whose last episode is truncated and bootstraps. An update costs as much as max_rollout_steps *
+    num_envs steps, however few of them it uses. The metric `rollouts` counts the episodes of updates. SVPG's particles
+    all wait for the last one.
+
+    `silent` is for tasks that are older than these hyperparameters.
     """
     unsearched: dict[str, Any] = {"search": False, "silent": silent}
     return {
@@ -58,19 +60,19 @@ def needs_whole_episodes(values: Mapping[str, Any]) -> bool:
 
 
 def capacity(hp: SimpleNamespace) -> int:
-    """Return S, the steps of the whole rollouts that hold max_rollout_steps."""
+    """Return S: max_rollout_steps rounded up to whole rollouts."""
     return int(hp.num_steps) * math.ceil(hp.max_rollout_steps / hp.num_steps)
 
 
 def minibatch_size(hp: SimpleNamespace) -> int:
-    """Return B, the steps in a minibatch, used or not, or replayed."""
+    """Return B, the number of steps in a minibatch, used or not."""
     if "batch_size" in vars(hp):
         return int(hp.batch_size)
     return (capacity(hp) if needs_whole_episodes(vars(hp)) else int(hp.num_steps)) * hp.num_envs // hp.num_minibatches
 
 
 def check_whole_episodes(values: Mapping[str, Any], algorithm: str) -> None:
-    """Raise ValueError for hyperparameters that contradict waiting for whole episodes."""
+    """Raise ValueError if other hyperparameters rule out waiting for whole episodes."""
     if not needs_whole_episodes(values):
         return
     size = values["num_envs"] * values["max_rollout_steps"]
@@ -93,7 +95,7 @@ def check_whole_episodes(values: Mapping[str, Any], algorithm: str) -> None:
 
 
 class EpisodeBuffer(Stacked):
-    """The steps of P members, each since its last update."""
+    """Steps of P members, each since its last update."""
 
     def __init__(self, hp: SimpleNamespace, envs: Envs, agent: Agent, signal_rows: Sequence[str] = ()):
         """Allocate the buffer.
@@ -101,7 +103,7 @@ class EpisodeBuffer(Stacked):
         Args:
             hp: values of `whole_episodes_space`, num_steps and num_envs.
             envs: the members' environments.
-            agent: acts in them.
+            agent: agent that acts in them.
             signal_rows: names of the signals' rewards and values of each step.
         """
         self.agent, device, dist = agent, agent.device, agent.policy.distribution
@@ -120,12 +122,13 @@ class EpisodeBuffer(Stacked):
         rollouts, steps = (
             np.ones((members, 1)) if x is None else x.cpu().numpy() for x in (hp.min_rollouts, hp.min_steps)
         )
-        self.min_episodes, self.min_steps = np.ceil(rollouts[:, 0] / num_envs), steps[:, 0]  # (P,): per env, in all
+        # (P,): whole episodes of each environment, and steps over all environments
+        self.min_episodes, self.min_steps = np.ceil(rollouts[:, 0] / num_envs), steps[:, 0]
 
     def add(self, rollout: Rollout, signal_rows: Mapping[str, Tensor]) -> None:
         """Append a rollout to each member's steps.
 
-        The rows of signals are each (T, P, N).
+        The signals' rows are (T, P, N) each.
         """
         rows = (rollout.rewards, *self.agent.values(rollout), rollout.terminated, rollout.ended)
         new = {name: x.transpose(0, 1) for name, x in {**dict(zip(ROWS, rows, strict=True)), **signal_rows}.items()}
@@ -138,22 +141,24 @@ class EpisodeBuffer(Stacked):
         self.tensors["filled"] += len(rollout.ended)
 
     def truncate_all(self) -> None:
-        """Mark all running episodes as truncated at the last step."""
+        """Mark all running episodes as truncated at their last step."""
         for member, rows in enumerate(self.tensors["filled"][:, 0].tolist()):
             if rows:
                 self.tensors["ended"][member, rows - 1] = 1
 
     def ready_members(self) -> tuple[Mask, Mask]:
-        """Return the members to be updated, (P,), and their steps.
+        """Return masks of members to update and of steps to use.
 
-        Steps are a mask (P, S, N) of those that the updates use.
+        They are (P,) and (P, S, N).
         """
         filled = self.tensors["filled"][:, 0].tolist()
         ready, used = np.zeros(len(filled), np.bool_), np.zeros(self.tensors["ended"].shape, np.bool_)
         for member, rows in enumerate(filled):
             ended = self.tensors["ended"][member, :rows].cpu().numpy().astype(np.int64)
-            episode = ended.cumsum(0) - ended  # the number of each step's episode, from 0 in every environment
+            episode = ended.cumsum(0) - ended  # number of each step's episode, from 0 in every environment
             finished = ended.sum(0)
+            # Each environment contributes its first `quota` episodes; raise the quota until they have enough steps, or
+            # some environment has not finished that many.
             quota, least = self.min_episodes[member], self.min_steps[member]
             while (episode < quota).sum() < least and quota <= finished.min():
                 quota += 1
@@ -162,14 +167,14 @@ class EpisodeBuffer(Stacked):
         return ready, used
 
     def rollouts(self, used: Mask) -> Tensor:
-        """Return the number of whole episodes in the used steps, (P,)."""
+        """Return the number of whole episodes among the used steps, (P,)."""
         whole = torch.from_numpy(used).to(self.tensors["ended"]) * self.tensors["ended"]
         return whole.flatten(1).sum(1)
 
     def batch(self, used: Mask, gamma: Tensor, gae_lambda: Tensor) -> Batch:
-        """Return a batch of all stored steps, as of `Agent.advantages`.
+        """Return a batch of all stored steps, as `Agent.advantages` does.
 
-        `weights` are 1 at the used ones, else 0.
+        Its `weights` are 1 for used steps, else 0.
         """
         agent, rows = self.agent, self.rows()
         advantages = gae(**{name: rows[name] for name in ROWS}, gamma=gamma, gae_lambda=gae_lambda)
@@ -192,7 +197,7 @@ class EpisodeBuffer(Stacked):
         return {name: self.tensors[name].transpose(0, 1).contiguous() for name in self.names}
 
     def running(self) -> Mask:
-        """Return the environments, (P, N), in the middle of an episode."""
+        """Return a mask (P, N) of environments that are within an episode."""
         last = self.tensors["filled"][:, 0].cpu().numpy() - 1
         mask: Mask = self.tensors["ended"].cpu().numpy()[np.arange(len(last)), last] == 0
         return mask
