@@ -1,6 +1,6 @@
 """Actor and critic of P members, behind a shared encoder.
 
-Both are multilayer perceptrons; the encoder of vectors is the identity. What they share is the encoder's.
+Both are multilayer perceptrons; for vectors the encoder is the identity.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from .sde import state_dependent
 def model_space() -> Space:
     """Return the hyperparameters of an actor-critic model.
 
-    `std_init` is the initial standard deviation of Box actions; with state-dependent exploration, that where all
-    activations of the last hidden layer are 1 or -1. A recurrent core (`memory`) has `width` units, precedes actor and
-    critic, and is trained on whole rollouts (see `recurrent`). `hidden` are the widths of hidden layers where they are
-    not `layers` times `width`, and `critic_hidden` the critic's. With `shared_critic` actor and critic have these
-    layers in common, before the recurrent core if there is one.
+    - `hidden` are the widths of hidden layers, if they are not `layers` times `width`; `critic_hidden` are the
+      critic's.
+    - `shared_critic` lets actor and critic share these layers, which then precede the recurrent core, if there is one.
+    - `std_init` is the initial standard deviation of Box actions. With state-dependent exploration it applies when all
+      activations of the last hidden layer are 1 or -1.
+    - `memory` adds a recurrent core of `width` units in front of actor and critic, trained on whole rollouts (see
+      `recurrent`).
     """
     return Space(
         width=ordinal(16, 32, 64, 128, 256, default=64, accept=(1, 65536), structural=True),
@@ -50,11 +52,13 @@ def model_space() -> Space:
 
 
 class ActorCritic(Stacked):
-    """π(a|s) and v(s) of P members; `RecurrentActorCritic` has the same interface.
+    """Policy π(a|s) and values v(s) of P members.
+
+    `RecurrentActorCritic` has the same interface.
 
     Attributes:
         state_size: numbers in a recurrent state; 0 here.
-        kernels: compute what they cover, instead of torch; None where that is nothing.
+        kernels: compiled kernels that replace torch where they cover the computation; None if they never do.
     """
 
     state_size = 0
@@ -74,14 +78,14 @@ class ActorCritic(Stacked):
         """Build and initialize the networks.
 
         Args:
-            obs_shape: (D,) of vectors or (H, W, C) of images.
-            action_space: one member's.
+            obs_shape: (D,) for vectors or (H, W, C) for images.
+            action_space: action space of one environment.
             hp: values of `model_space`.
-            seeds: the members'.
-            where: names the task in errors.
-            device: of all tensors.
-            sde: use state-dependent exploration, see `sde`.
-            goal: the part of an observation that conditions the first layer, see `goal_conditioning`.
+            seeds: seeds of the members.
+            where: name of the task in error messages.
+            device: device of all tensors.
+            sde: whether to use state-dependent exploration, see `sde`.
+            goal: part of an observation that conditions the first layer, see `goal_conditioning`.
         """
         self.encoder: Encoder = encoder_for(hp, "features", obs_shape)
         if goal is not None:
@@ -133,7 +137,7 @@ class ActorCritic(Stacked):
         return kernels
 
     def _trunk(self, hp: SimpleNamespace) -> list[Any]:
-        """Return the networks before actor and critic, in order."""
+        """Return the networks in front of actor and critic, in order."""
         return [self.encoder]
 
     def _look_up(self, tensors):  # type: ignore[no-untyped-def]
@@ -145,9 +149,9 @@ class ActorCritic(Stacked):
 
     @property
     def capturable(self) -> bool:
-        """Return whether acting can be captured.
+        """Return whether acting can run as a CUDA graph.
 
-        It is not for images, whose whole rollouts would be kept, nor for an encoder of one's own.
+        It cannot for images, since the graph would keep whole rollouts of them, nor with a user's own encoder.
         """
         return self._capturable and self.parameters.vector.is_cuda
 
@@ -172,9 +176,14 @@ class ActorCritic(Stacked):
     def compiled_loss(
         self, batch: Mapping[str, Tensor], terms: Callable[[], Terms | None]
     ) -> tuple[Tensor, dict[str, Tensor]] | None:
-        """Return a minibatch's losses and metrics, (P,) each.
+        """Return a minibatch's losses and metrics, each (P,), from kernels.
 
-        None is returned where kernels do not cover it.
+        Args:
+            batch: tensors (P, B, ...).
+            terms: function that returns the coefficients of the loss.
+
+        Returns:
+            None if kernels do not cover the loss.
         """
         if self.kernels is None or "weights" in batch or batch["obs"].shape[1] == 1:
             return None
@@ -190,16 +199,16 @@ class ActorCritic(Stacked):
         return self.critic(critic, self.encoder(tensors, obs)).squeeze(-1)
 
     def states(self, num_envs: int) -> Any:
-        """Return the recurrent states of num_envs episodes at their beginnings; None here."""
+        """Return the recurrent states at the start of num_envs episodes; None here."""
         return None
 
     def copy_target(self, member: int) -> None:
-        """Do nothing: an actor-critic has no target networks."""
+        """Do nothing, since an actor-critic has no target networks."""
 
     def __call__(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return a batch's action distribution parameters and values v(s).
+        """Return the action distribution's parameters and v(s) for a batch.
 
-        Values are (P, B), and both have gradients.
+        Values are (P, B); both have gradients.
         """
         tensors, actor, critic, log_std = self._leaves
         features = self.encoder(tensors, batch["obs"])

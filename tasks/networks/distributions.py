@@ -1,6 +1,6 @@
-"""Action distributions of P members at once, sampled from given noise.
+"""Action distributions of P members, sampled from given noise.
 
-Every function is elementwise or reduces the last axis. `noise` is drawn before a rollout, (..., noise_size), which
+All functions are elementwise or reduce the last axis. The `noise` (..., noise_size) is drawn before a rollout, which
 leaves an addition and an argmax to each step. Only exp, log, tanh and arithmetic are used (see Exactness in
 networks/mlp.py).
 """
@@ -33,7 +33,7 @@ def gumbel(uniforms: Numbers) -> Numbers:
 
 
 def library_of(numbers: Array | Tensor) -> Any:
-    """Return the array library of these numbers, numpy or torch."""
+    """Return the array library of these numbers: numpy or torch."""
     return torch if isinstance(numbers, Tensor) else np
 
 
@@ -44,14 +44,15 @@ def log_softmax(logits: Tensor) -> Tensor:
 
 
 class Distribution(Protocol):
-    """Distribution of actions given a policy network's outputs.
+    """Distribution of actions, given a policy network's outputs.
 
     Attributes:
         outputs: outputs of the network per observation.
-        log_std_shape: of the log standard deviations, parameters beside the network's; () without any.
+        log_std_shape: shape of the log standard deviations, which are parameters besides the network's; () if there are
+            none.
         noise_size: uniform random numbers per action.
-        action_shape: of one action.
-        action_type: of one action.
+        action_shape: shape of an action.
+        action_type: type of an action.
     """
 
     outputs: int
@@ -61,10 +62,7 @@ class Distribution(Protocol):
     action_shape: tuple[int, ...] = ()
 
     def noise(self, uniforms: Numbers) -> Numbers:
-        """Turn uniform numbers into the noise that `sample` adds.
-
-        They are (..., noise_size), in (0, 1).
-        """
+        """Turn uniform numbers in (0, 1), (..., noise_size), into `sample`'s noise."""
 
     def params(self, outputs: Tensor, z: Tensor, log_std: Tensor | None) -> Tensor:
         """Return the parameters of π(·|s) for a network's outputs.
@@ -78,16 +76,16 @@ class Distribution(Protocol):
     def mode(self, params: Tensor) -> Tensor:
         """Return the most probable action for every row of params.
 
-        Evaluation takes it.
+        Evaluation uses it.
         """
 
     def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log π(a|s) and the entropy of π(·|s), (...)."""
+        """Return log π(a|s) and the entropy of π(·|s), each (...)."""
 
     def imitation_loss(self, params: Tensor, actions: Tensor) -> Tensor:
         """Return the loss of imitating actions, (...).
 
-        It is the mean squared error of numbers' modes, and -log π of choices.
+        It is the mean squared error of the mode for numbers, and -log π for choices.
         """
 
 
@@ -125,7 +123,7 @@ class Categorical(Logits):
 
 
 class MultiCategorical(Logits):
-    """k choices, the i-th one of nvec[i], independent given the observation."""
+    """k choices, the i-th of nvec[i] values, independent given the observation."""
 
     action_type = torch.int64
 
@@ -168,7 +166,7 @@ class Bernoulli(Logits):
 
 
 class Gaussian(Distribution):
-    """Independent normal variables, k of them.
+    """k normally distributed numbers, independent given the observation.
 
     Parameters are the means, then the log standard deviations. Actions are not squashed: the environment clips them to
     its bounds, and the policy gradient uses the unclipped sample.
@@ -211,7 +209,7 @@ class Gaussian(Distribution):
 class Hybrid(Distribution):
     """Numbers and choices in one row, independent given the observation.
 
-    Parameters are the means of the numbers and the logits of the choices, then the log standard deviations.
+    Parameters are the means of the numbers, the logits of the choices, then the log standard deviations.
     """
 
     action_type = torch.float32
@@ -219,7 +217,8 @@ class Hybrid(Distribution):
     def __init__(self, space: Joined):
         self.columns = [i for i in range(len(space.low)) if i not in space.choices], list(space.choices)
         self.size = len(self.columns[0])
-        self.order = torch.from_numpy(np.argsort([*self.columns[0], *self.columns[1]]))  # of a row, in both together
+        # The columns of a row, as indices into numbers and choices side by side.
+        self.order = torch.from_numpy(np.argsort([*self.columns[0], *self.columns[1]]))
         self.numbers, self.choices = Gaussian((self.size,)), MultiCategorical(list(space.choices.values()))
         self.outputs = self.size + self.choices.outputs
         self.log_std_shape = (1, self.size) if self.size else ()
@@ -256,7 +255,7 @@ class Hybrid(Distribution):
         return of_choices + self.numbers.imitation_loss(numbers, taken) if self.size else of_choices
 
     def split(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        """Split parameters into those of numbers and of choices."""
+        """Split parameters into those of the numbers and of the choices."""
         means, logits, log_std = params.split([self.size, self.choices.outputs, self.size], -1)
         return torch.cat([means, log_std], -1), logits
 
@@ -271,7 +270,7 @@ class Hybrid(Distribution):
 def finite(action: Tensor) -> Tensor:
     """Replace NaN in actions.
 
-    So a diverged member, found at the epoch's end, crashes no simulator before.
+    A diverged member is only found at the end of the epoch; until then its NaN must not crash a simulator.
     """
     return torch.nan_to_num(action) if action.is_floating_point() else action
 
@@ -280,7 +279,7 @@ def distribution_for(space: gym.Space[Any], where: str) -> Distribution:
     """Return the distribution over an action space.
 
     Raises:
-        UnsupportedSpace: for any other space; names it and `where`.
+        UnsupportedSpace: the space is of another kind.
     """
     match space:
         case gym.spaces.Discrete():
@@ -288,7 +287,7 @@ def distribution_for(space: gym.Space[Any], where: str) -> Distribution:
         case gym.spaces.MultiDiscrete() if space.nvec.ndim == 1:
             return MultiCategorical([int(n) for n in space.nvec])
         case gym.spaces.MultiBinary():
-            return Bernoulli((math.prod(space.shape),))  # a row of bits; the environment gives them their shape
+            return Bernoulli((math.prod(space.shape),))  # a row of bits, which `Actions.decode` reshapes
         case gym.spaces.Box() if space.shape and 0 not in space.shape and np.issubdtype(space.dtype, np.floating):
             return Gaussian(tuple(space.shape))
         case Joined() if space.choices:

@@ -6,12 +6,12 @@
     nature          nature_cnn                   36 x 36       three convolutions, of Mnih et al. (2015)
     simple          simple                       20 x 20       two convolutions
     impala          resnet                       1 x 1         the residual network of Espeholt et al. (2018)
-    small           match3                       5 x 5         two convolutions of stride 1, for grids of few cells
+    small           match3                       5 x 5         two convolutions of stride 1, for small grids
     flat            fully_connected              1 x 1         none: every byte is one number
-    module:Class                                               a module of the user's, see `own_encoders`
+    module:Class                                               a module of your own, see `own_encoders`
 
-Inputs are bytes over 255. Of a Dict or Tuple with images, each image has an encoder of its own, and all other parts are
-numbers beside the features. The perceptrons behind the encoder (`model.width`, `model.layers`) replace the papers'
+Inputs are bytes divided by 255. In a Dict or Tuple with images, each image has its own encoder, and all other parts are
+numbers next to the features. The perceptrons behind the encoder (`model.width`, `model.layers`) replace the papers'
 dense layers.
 
 Notation: P members, B batch, H x W pixels of C channels.
@@ -68,7 +68,7 @@ class Unlearned:
 
 
 class Flat(Unlearned):
-    """All bytes of an image in a row."""
+    """All bytes of an image in one row."""
 
     smallest = 1
 
@@ -83,10 +83,11 @@ class Flat(Unlearned):
 class ImageNetwork:
     """A convolutional network.
 
-    Members are convolved one after another: a grouped one rounds differently (see Exactness in networks/mlp.py).
+    Members are convolved one after another, since a grouped convolution rounds differently (see Exactness in
+    networks/mlp.py).
     """
 
-    smallest: ClassVar[int]  # least pixels of a side
+    smallest: ClassVar[int]  # smallest height and width in pixels
 
     def __init__(self, prefix: str, image_shape: tuple[int, ...]):
         height, width, channels = image_shape
@@ -105,7 +106,7 @@ class ImageNetwork:
         raise NotImplementedError
 
     def convolution(self, name: str, inputs: int, outputs: int, kernel: int, gain: float = math.sqrt(2)) -> None:
-        """Declare one layer's filters, and the gain of their initial weights."""
+        """Declare the filters of a layer, and their initial gain."""
         self.shapes[f"{self.prefix}.{name}.weight"] = (outputs, inputs, kernel, kernel)
         self.shapes[f"{self.prefix}.{name}.bias"] = (outputs,)
         self.gains[f"{self.prefix}.{name}.weight"] = gain
@@ -130,13 +131,13 @@ class ImageNetwork:
         raise NotImplementedError
 
     def convolve(self, tensors: Mapping[str, Tensor], name: str, x: Tensor, stride: int = 1, pad: int = 0) -> Tensor:
-        """Apply the layer of this name."""
+        """Apply the layer with this name."""
         weight, bias = (tensors[f"{self.prefix}.{name}.{part}"] for part in ("weight", "bias"))
         return functional.conv2d(x, weight, bias, stride, pad)
 
 
 class Convolutions(ImageNetwork):
-    """A stack of convolutions without padding, each with a relu."""
+    """A stack of convolutions without padding, each followed by a relu."""
 
     kernels: ClassVar[tuple[tuple[int, int, int], ...]]  # channels, kernel, stride
 
@@ -164,15 +165,15 @@ class NatureCNN(Convolutions):
 
 
 class SimpleCNN(Convolutions):
-    """Two convolutions: those of Mnih et al. (2013), arXiv:1312.5602."""
+    """Two convolutions, those of Mnih et al. (2013), arXiv:1312.5602."""
 
     kernels = ((16, 8, 4), (32, 4, 2))
 
 
 class SmallCNN(Convolutions):
-    """Two convolutions of stride 1, for grids of few cells.
+    """Two convolutions of stride 1, for small grids.
 
-    Each sees a cell and its neighbours. ML-Agents' have 35 and 144 channels.
+    Each sees a cell and its neighbors. ML-Agents' have 35 and 144 channels.
     """
 
     kernels = ((32, 3, 1), (64, 3, 1))
@@ -181,9 +182,10 @@ class SmallCNN(Convolutions):
 class ImpalaCNN(ImageNetwork):
     """The residual network of Espeholt et al. (2018), arXiv:1802.01561, figure 3 (right).
 
-    Three blocks, each a convolution, a maximum over 3 x 3 pixels with stride 2, and two residual blocks. Every
-    convolution is of 3 x 3 with padding, so an image of any size has features. The initial weights of the six residual
-    blocks together add as much as one block of full size: otherwise features would grow with the depth of the network.
+    It has three blocks: each is a convolution, a max-pooling over 3 x 3 pixels with stride 2, and two residual blocks.
+    Every convolution is 3 x 3 with padding, so images of any size have features. The initial weights of the six
+    residual blocks are scaled so that together they add as much as one block of full size; otherwise features would
+    grow with the depth of the network.
     """
 
     smallest = 1
@@ -193,7 +195,7 @@ class ImpalaCNN(ImageNetwork):
     def build(self, height: int, width: int, channels: int) -> int:
         branch = math.sqrt(2 / (len(self.channels) * self.residuals))
         for block, outputs in enumerate(self.channels):
-            self.convolution(f"block{block}.conv", channels, outputs, 3, gain=1.0)  # no relu comes before it
+            self.convolution(f"block{block}.conv", channels, outputs, 3, gain=1.0)  # no relu precedes it
             for residual in range(self.residuals):
                 self.convolution(f"block{block}.residual{residual}.conv0", outputs, outputs, 3)
                 self.convolution(f"block{block}.residual{residual}.conv1", outputs, outputs, 3, gain=branch)
@@ -223,13 +225,13 @@ ENCODERS: dict[str, type[ImageNetwork] | type[Flat]] = {
 def encoder_choice() -> Dimension:
     """Return the hyperparameter `model.encoder`.
 
-    It is newer than others and so silent at its default.
+    It was added later, so its default is silent and keeps earlier uids.
     """
     return entry(*ENCODERS, group=GROUP, default=DEFAULT, structural=True, search=False, silent=True)
 
 
 class Mixed:
-    """Numbers, and features of each image by its own encoder."""
+    """Numbers, and features of each image from its own encoder."""
 
     def __init__(self, model: SimpleNamespace, prefix: str, shape: MixedShape):
         self.numbers, self.bytes = shape.numbers, shape[-1]
@@ -247,11 +249,12 @@ class Mixed:
     def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
         """Map rows of bytes (P, B, 1, D) to (P, B, features).
 
-        Exported programs have the numbers themselves before the bytes of images: ONNX cannot read them out of bytes.
+        Exported programs pass the numbers themselves in front of the images' bytes, since ONNX cannot reinterpret bytes
+        as numbers.
         """
         rows = obs.squeeze(2)
         if rows.shape[-1] == self.bytes:
-            rows, begin = rows.to(torch.uint8), 4 * self.numbers  # other numbers where a recurrent state is beside them
+            rows, begin = rows.to(torch.uint8), 4 * self.numbers  # they are float32 next to a recurrent state
             numbers = rows[..., :begin].clone(memory_format=torch.contiguous_format).view(torch.float32)
         else:
             begin, numbers = self.numbers, rows[..., : self.numbers]
@@ -264,7 +267,7 @@ class Mixed:
 
 
 class SharedLayers:
-    """An encoder with hidden layers behind it, which actor and critic share."""
+    """An encoder followed by hidden layers that actor and critic share."""
 
     def __init__(self, prefix: str, encoder: Encoder, sizes: Sequence[int], activation: str):
         self.encoder, self.features = encoder, sizes[-1]
@@ -288,12 +291,12 @@ def needs_encoder(model: SimpleNamespace, obs_shape: tuple[int, ...]) -> bool:
 
 
 def encoder_for(model: SimpleNamespace, prefix: str, obs_shape: tuple[int, ...]) -> Encoder:
-    """Return the encoder of observations (D,), (H, W, C) or mixed ones.
+    """Return the encoder for observations (D,), (H, W, C) or mixed ones.
 
     Args:
         model: values of `model`.
-        prefix: of the parameters' names.
-        obs_shape: of one observation.
+        prefix: prefix of the parameters' names.
+        obs_shape: shape of one observation.
     """
     if isinstance(obs_shape, MixedShape):
         return Mixed(model, prefix, obs_shape)
@@ -305,7 +308,7 @@ def encoder_for(model: SimpleNamespace, prefix: str, obs_shape: tuple[int, ...])
 
 
 def unused_width(fixed: Mapping[str, Any]) -> list[str]:
-    """Return model.width in a list where fixed values make it idle."""
+    """Return ["model.width"] if fixed values leave it without effect, else []."""
     others = (fixed.get(f"model.{name}", "none") for name in ("memory", "goal_conditioning"))
     return ["model.width"] if fixed.get("model.hidden") and all(other == "none" for other in others) else []
 
@@ -313,7 +316,13 @@ def unused_width(fixed: Mapping[str, Any]) -> list[str]:
 def check_encoder(model: Mapping[str, Any], env: EnvSpec, where: str) -> None:
     """Raise UnsupportedSpace unless the encoder fits the environment's observations.
 
-    `model` are the values of `model`, and `where` names the task in errors.
+    Args:
+        model: values of `model`.
+        env: environment.
+        where: name of the task in error messages.
+
+    Raises:
+        BadEncoder: a user's own encoder cannot be used.
     """
     obs = Observations(spaces_of(env).observation, env.id)
     name = model["encoder"]

@@ -1,13 +1,15 @@
 """Goal conditioning by a hypernetwork: Ha et al. (2017), arXiv:1609.09106.
 
-Where observations are a Dict with a "desired_goal", as those of Gymnasium-Robotics' `GoalEnv`, the on-policy tasks'
-`model.goal_conditioning` "hyper" adds a first layer whose weights are a perceptron's outputs for the goal g:
+It applies to observations that are a Dict with a "desired_goal", like those of Gymnasium-Robotics' `GoalEnv`. With
+`model.goal_conditioning` "hyper", the on-policy tasks add a first layer whose weights are a perceptron's outputs for
+the goal g:
 
     h = tanh(g W₁ + b₁),   [W(g) | b(g)] = h W₂ + b₂,   features = f(x W(g) + b(g))
 
-x is the observation without g, and f the model's activation; the layer, and h, are model.width wide. Actor and critic
-share it, like an encoder of images. b₂ is initialized as any layer, and W₂ so that a goal's contribution is about as
-large. With "none" the goal is a part of the observation like any other. ML-Agents calls this goal_conditioning_type.
+x is the observation without g, and f the model's activation. The layer and h are model.width wide. Actor and critic
+share the layer, like an encoder of images. b₂ is initialized like the weights of any layer, and W₂ such that a goal's
+contribution is about as large. With "none", the goal is an ordinary part of the observation. ML-Agents calls this
+goal_conditioning_type.
 
 Notation: P members, B batch.
 """
@@ -36,7 +38,7 @@ GOAL = "desired_goal"
 def goal_choice() -> Dimension:
     """Return the hyperparameter `model.goal_conditioning`.
 
-    It is newer than others and so silent at its default.
+    It was added later, so its default is silent and keeps earlier uids.
     """
     return categorical("none", "hyper", default="none", structural=True, search=False, silent=True)
 
@@ -44,15 +46,15 @@ def goal_choice() -> Dimension:
 def goal_of(model: Mapping[str, Any], env: EnvSpec, where: str) -> slice | None:
     """Return the goal's part of an observation vector.
 
-    It is None without goal conditioning.
+    Return None without goal conditioning.
 
     Args:
         model: values of `model`.
-        env: the environment.
-        where: names the task in errors.
+        env: environment.
+        where: name of the task in error messages.
 
     Raises:
-        UnsupportedSpace: if observations have no goal.
+        UnsupportedSpace: the observations have no goal.
     """
     if model["goal_conditioning"] == "none":
         return None
@@ -76,18 +78,15 @@ def goal_of(model: Mapping[str, Any], env: EnvSpec, where: str) -> slice | None:
 
 
 class GoalEncoder:
-    """A first layer of P members with weights made from the goal.
-
-    It is an `Encoder`.
-    """
+    """A first layer whose weights are computed from the goal; an `Encoder`."""
 
     def __init__(self, prefix: str, inputs: int, goal: slice, model: SimpleNamespace):
         """Declare the parameters.
 
         Args:
-            prefix: of the parameters' names.
+            prefix: prefix of the parameters' names.
             inputs: numbers in an observation.
-            goal: its part of an observation.
+            goal: part of an observation that is the goal.
             model: values of `model`.
         """
         self.prefix, self.goal, self.features = prefix, goal, model.width
@@ -101,7 +100,7 @@ class GoalEncoder:
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
         """Draw orthogonal weights from the member's own stream.
 
-        For a goal of zeros W(g) is orthogonal and b(g) 0.
+        For a goal of zeros, W(g) is orthogonal and b(g) is 0.
         """
         self.hypernetwork.initialize(parameters, member, seed)
         name = f"{self.prefix}.goal.1.bias"

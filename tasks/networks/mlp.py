@@ -4,18 +4,21 @@ A member's parameters are one vector, and all products are batched over members.
 
 Exactness
 ---------
-A member's result must not depend on its cohort, on its place in it, or on where a batch stands in memory. The following
-rules hold everywhere in tasks/, and other files refer to them here:
+A member's result must not depend on its cohort, on its place in the cohort, or on where a batch lies in memory. The
+following rules ensure that. They hold everywhere in tasks/, and other files refer to them here:
 
-- A product with a vector (one row, one column or one inner number) takes another path through the BLAS for one member
-  than for many, with other last bits: vectors are padded to matrices of two rows or columns (`affine`).
-- Vectorized loops treat the end of an array with other instructions. exp, log, tanh and arithmetic round alike in both,
-  sigmoid, softplus, pow, silu and elu do not: only the former are used, and parameter vectors are padded to ALIGNMENT.
-- A sum rounds by its strides and its length: summands are contiguous, and a mean over a batch is taken in one way.
-- (a b) c rounds otherwise than a (b c), and g / B otherwise than g (1 / B): where a gradient is divided by the batch
-  size is part of the result (see `fused`), and so is the form of a derivative written by hand.
+- A product with a vector (one row, one column or one inner number) takes a different path through the BLAS for one
+  member than for many, with different last bits. Vectors are therefore padded to matrices of two rows or columns
+  (`affine`).
+- Vectorized loops process the end of an array with other instructions. exp, log, tanh and arithmetic round alike in
+  both parts; sigmoid, softplus, pow, silu and elu do not. Only the former are used, and parameter vectors are padded to
+  ALIGNMENT.
+- A sum's rounding depends on its strides and its length. Summands are contiguous, and a mean over a batch is always
+  computed in the same way.
+- (a b) c rounds differently from a (b c), and g / B from g (1 / B). The place where a gradient is divided by the batch
+  size is part of the result (see `fused`), and so is the form of a hand-written derivative.
 - The rows of a product depend on their number: B rows of a product of 2B differ from a product of B.
-- A factorization on several threads rounds by their number: `orthogonal` uses one.
+- A factorization on several threads rounds by the number of threads: `orthogonal` uses one.
 
 Notation: P members, B batch, D numbers in a member's parameter vector.
 """
@@ -45,11 +48,11 @@ Layers = list[tuple[Tensor, Tensor]]
 
 def silu(x: Tensor) -> Tensor:
     """Return x / (1 + exp(-x))."""
-    return x / (1 + (-x).clamp(max=87.0).exp())  # beyond, exp is infinite and the slope would be NaN
+    return x / (1 + (-x).clamp(max=87.0).exp())  # exp overflows beyond 87, and the slope would be NaN
 
 
 def elu(x: Tensor) -> Tensor:
-    """Return x for x > 0, exp(x) - 1 otherwise."""
+    """Return x for x > 0, and exp(x) - 1 otherwise."""
     return torch.where(x > 0, x, x.clamp(max=0).exp() - 1)
 
 
@@ -58,9 +61,13 @@ def _elu_(x: Tensor) -> None:
 
 
 class Activation(NamedTuple):
-    """An activation y = apply(x), with its forms in place.
+    """An activation y = apply(x), and its in-place forms.
 
-    `apply_` changes x to y, and `backward_(g, y)` the gradient g of y to that of x. `kind` is its number in kernels.
+    Attributes:
+        apply: the activation.
+        apply_: changes x to y in place.
+        backward_: function of (g, y) that changes the gradient g of y to that of x, in place.
+        kind: number of the activation in kernels.
     """
 
     apply: Callable[[Tensor], Tensor]
@@ -69,7 +76,7 @@ class Activation(NamedTuple):
     kind: int | None = None
 
 
-# Looked up once: to find the overload at every call takes as long as the arithmetic of small networks.
+# Looked up once, since finding the overload in every call takes as long as the arithmetic of small networks.
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
 _threshold_backward = torch.ops.aten.threshold_backward.grad_input
 ACTIVATIONS = {
@@ -78,12 +85,12 @@ ACTIVATIONS = {
     "silu": Activation(silu),
     "elu": Activation(elu, _elu_, lambda g, y: g.mul_(y.clamp(max=0).add_(1)), KINDS["elu"]),
 }
-# g (1 - y y) rounds otherwise than torch's own derivative; Q-networks of tanh have always been differentiated so.
+# g (1 - y y) rounds differently from torch's own derivative. Q-networks with tanh use it, so their results stay equal.
 PRODUCT_RULE_TANH = Activation(torch.tanh, torch.tanh_, lambda g, y: g.mul_(1 - y * y), KINDS["tanh"])
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x W + b of every member, (P, B, outputs).
+    """Return x W + b for every member, (P, B, outputs).
 
     x is (P, B, inputs), weight (P, inputs, outputs), bias (P, 1, outputs).
     """
@@ -100,10 +107,10 @@ class Parameters(Stacked):
     """Parameter vectors (P, D), with named tensors (P, ...) as views.
 
     Attributes:
-        vector: (P, D), changed in place only.
-        spans: name -> where the tensor lies in a member's vector.
-        views: name -> view of the vector.
-        leaves: the same views, with respect to which autograd differentiates.
+        vector: (P, D), only changed in place.
+        spans: slice of each tensor in a member's vector, by name.
+        views: views of the vector, by name.
+        leaves: the same views, as leaves of autograd.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], members: int, device: torch.device | str = "cpu"):
@@ -117,7 +124,7 @@ class Parameters(Stacked):
         self.leaves = {name: view.detach().requires_grad_() for name, view in self.views.items()}
 
     def views_of(self, vectors: Tensor) -> list[Tensor]:
-        """Return views (P, ...) of vectors (P, D), by parameter."""
+        """Return views (P, ...) of vectors (P, D), one for each parameter."""
         return [
             vectors[:, span].unflatten(1, shape) if shape else vectors[:, span.start]
             for shape, span in zip(self.shapes.values(), self.spans.values(), strict=True)
@@ -126,16 +133,16 @@ class Parameters(Stacked):
     def gradient(self, losses: Tensor) -> Tensor:
         """Return the gradient (P, D) of each member's loss (P,).
 
-        It is that in the member's own parameters; unused ones get zeros.
+        It is taken with respect to the member's own parameters; unused ones get zeros.
         """
         if (known := known_gradient(losses)) is not None:
             return known
         return self.joined(torch.autograd.grad(losses.sum(), list(self.leaves.values()), allow_unused=True))
 
     def joined(self, gradients: Sequence[Tensor | None]) -> Tensor:
-        """Join the gradients in all leaves to (P, D).
+        """Join the gradients of all leaves, in their order, to (P, D).
 
-        They are in the leaves' order, None for zeros.
+        None stands for zeros.
         """
         members = len(self.vector)
         flat = [
@@ -152,29 +159,23 @@ class Parameters(Stacked):
 
 
 class Network(Protocol):
-    """A network whose parameters lie in a `Parameters`.
-
-    `shapes` has their names.
-    """
+    """A network whose parameters are stored in a `Parameters`."""
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The parameters' shapes by name, one member's."""
+        """Shapes of one member's parameters, by name."""
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
-        """Set one member's first weights, from its own random stream."""
+        """Set one member's initial weights, from its own random stream."""
 
 
 def shapes_of(networks: Iterable[Network]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all parameters of these networks, in their order."""
+    """Return the shapes of all parameters of these networks, in order."""
     return {name: shape for network in networks for name, shape in network.shapes.items()}
 
 
 def initialize(networks: Iterable[Network], parameters: Parameters, seeds: Sequence[int]) -> Parameters:
-    """Set all members' first weights by their seeds, and return the parameters.
-
-    Seeds are those of members 0, 1, ...
-    """
+    """Set all members' initial weights from their seeds; return the parameters."""
     networks = list(networks)
     for member, seed in enumerate(seeds):
         for network in networks:
@@ -191,6 +192,12 @@ def orthogonal(key: np.uint64, rows: int, columns: int, gain: float) -> Tensor:
     """Return a random matrix with orthonormal rows or columns, times gain.
 
     Saxe et al. (2014), arXiv:1312.6120.
+
+    Args:
+        key: random stream.
+        rows: rows of the matrix.
+        columns: columns of the matrix.
+        gain: factor.
     """
     size = max(rows, columns) * min(rows, columns)
     u = streams.open_uniform(key, np.arange(2 * size))
@@ -207,12 +214,12 @@ def actor_layers(model: SimpleNamespace) -> list[int]:
 
 
 def critic_layers(model: SimpleNamespace) -> list[int]:
-    """Return the widths of the critic's hidden layers, by default the actor's."""
+    """Return the widths of the critic's hidden layers; the actor's by default."""
     return list(model.critic_hidden or actor_layers(model))
 
 
 class MLP:
-    """A multilayer perceptron whose weights lie in a `Parameters`.
+    """A multilayer perceptron whose weights are stored in a `Parameters`.
 
     Their names are ``{prefix}.{layer}.weight`` and ``.bias``.
     """
@@ -223,7 +230,7 @@ class MLP:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The parameters' shapes by name, one member's."""
+        """Shapes of one member's parameters, by name."""
         shapes: dict[str, tuple[int, ...]] = {}
         for layer, (inputs, outputs) in enumerate(pairwise(self.sizes)):
             shapes[f"{self.prefix}.{layer}.weight"] = (inputs, outputs)
@@ -231,7 +238,7 @@ class MLP:
         return shapes
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
-        """Set orthogonal weights from the member's own stream; biases stay zero."""
+        """Draw orthogonal weights from the member's own stream; biases stay zero."""
         last = len(self.sizes) - 2
         for layer, (inputs, outputs) in enumerate(pairwise(self.sizes)):
             name = f"{self.prefix}.{layer}.weight"

@@ -1,8 +1,7 @@
 """First-order optimizers of P members, on parameter vectors (P, D).
 
-Each member has its own learning rate.
-
-The learning rate is an argument of each step and no state of the optimizer: a new rate given to a loaded state works.
+Each member has its own learning rate. The rate is an argument of each step and not part of the optimizer's state, so a
+new rate takes effect on a loaded state.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ..compiled.loading import kernels_of
 from ..runtime.progress import tick
 from .mlp import Parameters
 
-GRAD_NORM_INTERVAL = 16  # iterations between two measurements of gradient norms, where an epoch has many cheap ones
+GRAD_NORM_INTERVAL = 16  # iterations between two measurements of gradient norms, for algorithms of short iterations
 SCHEDULED = ("ent_coef", "clip_coef", "clip_value")  # each with a hyperparameter <name>_schedule
 LARGEST = torch.finfo(torch.float32).max
 Spans = Mapping[str, Sequence[tuple[int, int]]]
@@ -33,7 +32,10 @@ ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}
 def optimizer_space(lr: float, eps: float = 1e-5, name: str = "adam") -> Space:
     """Return the hyperparameters of an optimizer.
 
-    An algorithm gives its own default learning rate, epsilon and kind.
+    Args:
+        lr: default learning rate.
+        eps: default epsilon.
+        name: default optimizer.
     """
     momentum, betas = {"name": ("sgd", "rmsprop")}, {"name": ("adam", "adamw")}
     return Space(
@@ -51,7 +53,7 @@ def optimizer_space(lr: float, eps: float = 1e-5, name: str = "adam") -> Space:
 def schedule_space() -> Space:
     """Return the hyperparameters of the learning rate's schedule.
 
-    It runs over a fixed horizon of environment steps, after a warmup.
+    It spans a fixed horizon of environment steps, with an optional warmup.
     """
     return decay_space(("exponential", "cosine")).extend(warmup=integer(0, 10**12, default=0, search=False))
 
@@ -59,8 +61,11 @@ def schedule_space() -> Space:
 def decay_space(with_final: tuple[str, ...] = ("linear", "exponential", "cosine")) -> Space:
     """Return the hyperparameters of a coefficient's schedule.
 
-    The schedule gives factors on the coefficient, from 1 to `final` over a fixed horizon of environment steps. `points`
-    are [[environment steps, factor], ...]; `with_final`: the schedules that end at `final`, not at 0.
+    A schedule gives factors for the coefficient, from 1 to `final` over a fixed horizon of environment steps. `points`
+    are [[environment steps, factor], ...].
+
+    Args:
+        with_final: schedules that end at `final` instead of 0.
     """
     names = ("constant", "linear", "exponential", "cosine", "piecewise")
     return Space(
@@ -72,18 +77,23 @@ def decay_space(with_final: tuple[str, ...] = ("linear", "exponential", "cosine"
 
 
 def schedule(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
-    """Return the factor on the learning rate, (P, 1).
+    """Return the factor of the learning rate, (P, 1).
 
-    Environment steps are (P, 1), hp the values of `schedule_space`. The horizon is a hyperparameter and thus part of a
-    checkpoint: training further than planned never bends it.
+    The horizon is a hyperparameter, so training for longer than planned does not change the schedule.
+
+    Args:
+        hp: values of `schedule_space`.
+        env_steps: environment steps, (P, 1).
     """
     return decay(hp, env_steps) * ((env_steps + 1) / (hp.warmup + 1)).clamp(max=1.0)
 
 
 def decay(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
-    """Return the factor on a coefficient, (P, 1).
+    """Return the factor of a coefficient, (P, 1).
 
-    Environment steps are (P, 1), hp the values of `decay_space`.
+    Args:
+        hp: values of `decay_space`.
+        env_steps: environment steps, (P, 1).
     """
     if hp.name == "constant":
         return torch.ones_like(env_steps)
@@ -92,7 +102,7 @@ def decay(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
         return torch.from_numpy(np.interp(env_steps.cpu().numpy(), steps, factors)).to(env_steps)
     progress = (env_steps / hp.horizon).clamp(max=1.0)
     if hp.name == "linear":
-        return 1 - (1 - (0.0 if hp.final is None else hp.final)) * progress  # lr_schedule ends at 0
+        return 1 - (1 - (0.0 if hp.final is None else hp.final)) * progress  # a linear lr_schedule ends at 0
     if hp.name == "exponential":
         return (progress * hp.final.log()).exp()
     factor: Tensor = hp.final + (1 - hp.final) * 0.5 * (1 + torch.cos(math.pi * progress))
@@ -103,8 +113,8 @@ class Clipped(NamedTuple):
     """A gradient after clipping.
 
     Attributes:
-        gradient: (P, D), as the step follows it.
-        factor: by which it was multiplied, (P, 1); None without a limit.
+        gradient: the clipped gradient, (P, D).
+        factor: factor by which it was scaled, (P, 1); None without a limit.
     """
 
     gradient: Tensor
@@ -112,9 +122,9 @@ class Clipped(NamedTuple):
 
 
 def clip_norm(gradient: Tensor, limit: Tensor | None) -> Clipped:
-    """Scale each member's gradient to a norm of at most `limit`.
+    """Scale each member's gradient to a Euclidean norm of at most `limit`.
 
-    The gradient (P, D) is changed in place; the limit (P, 1) is of its Euclidean norm.
+    The gradient (P, D) is changed in place; the limit is (P, 1).
     """
     if limit is None:
         return Clipped(gradient, None)
@@ -130,7 +140,7 @@ def clip_norm(gradient: Tensor, limit: Tensor | None) -> Clipped:
 def network_spans(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[tuple[int, int]]]:
     """Return the spans of each network's parameters in their vector.
 
-    A network's name is the first word of its parameters' names.
+    A network's name is the part of its parameters' names before the first dot.
     """
     spans: dict[str, list[tuple[int, int]]] = {}
     start = 0
@@ -145,10 +155,7 @@ def network_spans(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[tuple
 
 
 def network_mask(parameters: Parameters, network: str) -> Tensor:
-    """Return the mask of one network's numbers in the parameter vector.
-
-    It is (1, D).
-    """
+    """Return a mask (1, D) of one network's numbers in parameter vectors."""
     mask = torch.zeros_like(parameters.vector[:1], dtype=torch.bool)
     for start, stop in network_spans(parameters.shapes).get(network, []):
         mask[:, start:stop] = True
@@ -157,13 +164,13 @@ def network_mask(parameters: Parameters, network: str) -> Tensor:
 
 @torch.no_grad()
 def norms(step: Clipped, of: Spans | str) -> dict[str, Tensor]:
-    """Return `grad_norm.<network>` and, if clipped, `grad_norm_clipped.<network>`, each (P,).
+    """Return `grad_norm.<network>` and, if clipped, `grad_norm_clipped.<network>`.
+
+    Each is (P,). A norm too large for a float counts as the largest float, since that alone does not break training.
 
     Args:
         step: a clipped gradient.
-        of: where each network's numbers are; or the name of the one that has all.
-
-    A norm beyond what a float can hold counts as the largest float: that alone breaks no training.
+        of: spans of each network's numbers, or the name of the only network.
     """
     values: dict[str, Tensor] = {}
     spans = {of: [(0, step.gradient.shape[1])]} if isinstance(of, str) else of
@@ -177,9 +184,12 @@ def norms(step: Clipped, of: Spans | str) -> dict[str, Tensor]:
 
 
 def coefficient(value: Tensor, plan: SimpleNamespace | None = None, env_steps: int = 0) -> Tensor:
-    """Return a coefficient (P, 1) at its present value, (P,).
+    """Return the current value (P,) of a coefficient (P, 1).
 
-    `plan` are the values of `decay_space`, None for a constant, and env_steps the present environment steps.
+    Args:
+        value: the coefficient.
+        plan: values of `decay_space`; None for a constant.
+        env_steps: environment steps so far.
     """
     if plan is not None and plan.name != "constant":
         value = value * decay(plan, torch.full_like(value, env_steps))
@@ -187,7 +197,7 @@ def coefficient(value: Tensor, plan: SimpleNamespace | None = None, env_steps: i
 
 
 def scheduled_coefficients(hp: SimpleNamespace, env_steps: int) -> dict[str, Tensor]:
-    """Return the present values of all scheduled coefficients, each (P,)."""
+    """Return the current values of all scheduled coefficients, each (P,)."""
     plans = {name: vars(hp)[f"{name}_schedule"] for name in SCHEDULED if f"{name}_schedule" in vars(hp)}
     return {n: coefficient(vars(hp)[n], plan, env_steps) for n, plan in plans.items() if plan.name != "constant"}
 
@@ -197,7 +207,7 @@ class LearningRates(NamedTuple):
 
     Attributes:
         policy: (P, 1).
-        parameters: of every parameter, (P, 1), or (P, D) where the critic's differ.
+        parameters: learning rate of every parameter, (P, 1), or (P, D) if the critic's differ.
         metrics: each (P,).
     """
 
@@ -207,7 +217,7 @@ class LearningRates(NamedTuple):
 
 
 def learning_rates(hp: SimpleNamespace, env_steps: int, parameters: Parameters) -> LearningRates:
-    """Return the scheduled learning rates; those of the critic's parameters may differ."""
+    """Return the scheduled learning rates; the critic's parameters may have their own."""
     factor = schedule(hp.lr_schedule, torch.full_like(hp.optimizer.lr, env_steps))
     lr = hp.optimizer.lr * factor
     if hp.critic_lr is None:
@@ -220,7 +230,7 @@ def learning_rates(hp: SimpleNamespace, env_steps: int, parameters: Parameters) 
 class FlushedDenormals:
     """Context in which numbers below 1e-38 count as zero.
 
-    Processors are up to a hundred times slower with them than with others.
+    Processors compute with them up to a hundred times slower than with others.
     """
 
     tiny = 5e-324
@@ -244,24 +254,28 @@ class Optimizer(Stacked):
 
         Args:
             vector: parameters (P, D), changed in place by `step`.
-            hp: the values of `optimizer_space`.
+            hp: values of `optimizer_space`.
         """
         self.vector, self.hp = vector, hp
         self._direction: Callable[[Tensor], Tensor] = getattr(self, f"_{hp.name}")
         moments = {"sgd": ("velocity",), "rmsprop": ("square", "velocity")}.get(hp.name, ("mean", "square"))
         self.tensors = {name: torch.zeros_like(vector) for name in moments}
         self.tensors["steps"] = torch.zeros(len(vector), 1, device=vector.device)
-        if "mean" in self.tensors:  # looked up in every step, and short steps notice
+        if "mean" in self.tensors:  # computed once, since it shows in short steps
             self._betas = [(1 - beta, beta.log()) for beta in (hp.beta1, hp.beta2)]
         self._kernel = None if (run := kernels_of(vector)) is None else self._compiled(run)
 
     def step(self, gradient: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
         """Take one step down the gradient (P, D).
 
-        Learning rates are (P, 1) or (P, D). Members that are not `active` (P, 1) stay untouched.
+        Args:
+            gradient: (P, D).
+            lr: learning rates, (P, 1) or (P, D).
+            active: members to update, (P, 1); None for all. Others stay untouched.
         """
         tick()
-        # The moments of a unit that died decay down to denormal numbers, and stay. (Decorators take longer than Adam.)
+        # The moments of a dead unit decay to denormal numbers, and stay there. (As a decorator, this takes longer than
+        # Adam itself.)
         with FlushedDenormals():
             if self._kernel is not None and lr.shape[1] == 1:
                 self._kernel(gradient.contiguous(), lr, self._all if active is None else active)
@@ -279,9 +293,9 @@ class Optimizer(Stacked):
             tensor.copy_(torch.where(active, tensor, old))
 
     def _compiled(self, run: ModuleType) -> Callable[[Tensor, Tensor, Tensor], None] | None:
-        """Return a function that takes a step, None without a kernel.
+        """Return a kernel's function of (gradient, lr, active) that takes a step.
 
-        Its arguments are gradient, learning rates and active members.
+        Return None if there is no kernel.
         """
         hp, adam = self.hp, self.hp.name in ("adam", "adamw")
         names = {"rmsprop": ("alpha", "momentum", "eps")}.get(hp.name, ("beta1", "beta2", "eps") if adam else ())
@@ -331,7 +345,7 @@ class Optimizer(Stacked):
 
 
 def adam(vector: Tensor) -> Optimizer:
-    """Return Adam with fixed constants, for parameters (P, D) beside the policy's."""
+    """Return Adam with fixed constants, for parameters besides the policy's."""
     constants = {name: torch.full_like(vector[:, :1], value) for name, value in ADAM.items()}
     return Optimizer(vector, SimpleNamespace(name="adam", **constants))
 
@@ -345,18 +359,16 @@ def descend(
     active: Tensor | None = None,
     mix_gradients: Callable[[Tensor], Tensor] | None = None,
 ) -> Clipped:
-    """Take one step down each member's loss.
-
-    Returns the gradient that was followed.
+    """Take one step down each member's loss, and return the clipped gradient.
 
     Args:
-        parameters: differentiated by the losses.
-        optimizer: of these parameters.
+        parameters: parameters that the losses are differentiated by.
+        optimizer: optimizer of these parameters.
         losses: (P,).
         lr: learning rates, (P, 1) or (P, D).
-        max_grad_norm: largest norm of a gradient, (P, 1); None for any.
-        active: the members to update, (P, 1); None for all.
-        mix_gradients: turns the members' gradients (P, D) into others, where members learn from one another.
+        max_grad_norm: largest norm of a gradient, (P, 1); None for no limit.
+        active: members to update, (P, 1); None for all.
+        mix_gradients: function that replaces the members' gradients (P, D), for members that learn from one another.
     """
     gradient = parameters.gradient(losses)
     if mix_gradients is not None:

@@ -1,4 +1,4 @@
-"""Feature extractors of a user's own, for P members.
+"""Feature extractors of your own, for P members.
 
 Any `torch.nn.Module` from observations to features will do:
 
@@ -9,13 +9,13 @@ Any `torch.nn.Module` from observations to features will do:
     PPO(env).init(model={"encoder": "my_package.nets:Attention(heads=4)"})
 
 A package may offer a class under a shorter name, as an entry point of the group `rekindle.encoders`. Arguments are JSON
-values; `obs_shape` is given to a constructor that has it. Vectors (B, D) come as the policy sees them, images as
-(B, C, H, W) of numbers from 0 to 1. Name and arguments are part of the identity, the code of the class is not.
+values; `obs_shape` is passed to constructors that take it. Vectors arrive as (B, D), as the policy sees them; images as
+(B, C, H, W), numbers from 0 to 1. Name and arguments are part of the identity; the code of the class is not.
 
-First weights are what the constructor draws from torch's generator, seeded from the member's own stream. Members are
-computed one after another by `torch.func.functional_call`: with `vmap`, a layer of 17 units with silu, and any
-convolution, rounded otherwise for one member than for two (see Exactness in mlp.py). A module is in evaluation mode,
-so it has no dropout, and its buffers are constants.
+The initial weights are those that the constructor draws from torch's generator, seeded from the member's own stream.
+Members are computed one after another by `torch.func.functional_call`: with `vmap`, a layer of 17 units with silu, and
+any convolution, rounded differently for one member than for two (see Exactness in mlp.py). A module is in evaluation
+mode, so it has no dropout, and its buffers are constants.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ GROUP = "rekindle.encoders"
 
 
 class BadEncoder(ValueError):
-    """A feature extractor that cannot be used."""
+    """This feature extractor cannot be used."""
 
 
 class OwnEncoder:
-    """A user's module of P members; an `Encoder`."""
+    """A user's module for P members; an `Encoder`."""
 
     def __init__(self, prefix: str, text: str, obs_shape: tuple[int, ...]):
-        """Make the module once, for its shapes.
+        """Build the module once, to learn its shapes.
 
         Args:
-            prefix: of the parameters' names.
+            prefix: prefix of the parameters' names.
             text: the class with its arguments.
-            obs_shape: (D,) of vectors or (H, W, C) of images.
+            obs_shape: (D,) for vectors or (H, W, C) for images.
 
         Raises:
-            BadEncoder: it cannot be made, or does not give features.
+            BadEncoder: the module cannot be built, or does not return features.
         """
         self.prefix, self.text, self.image = prefix, text, len(obs_shape) == 3
         self.obs_shape = (obs_shape[2], *obs_shape[:2]) if self.image else obs_shape
@@ -64,7 +64,7 @@ class OwnEncoder:
         self.features = self._probe()
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
-        """Set one member's first weights, those of its constructor."""
+        """Set one member's initial weights, as its constructor draws them."""
         key = streams.key(seed, "init", self.prefix)
         for name, weights in self._seeded(int(key >> np.uint64(1))).named_parameters():
             parameters.views[f"{self.prefix}.{name}"][member] = weights
@@ -76,19 +76,19 @@ class OwnEncoder:
         features = []
         for member, batch in enumerate(obs):
             weights = {name: tensors[f"{self.prefix}.{name}"][member] for name in names}
-            # A copy begins where any new array does, wherever the member stands.
+            # A copy is aligned like any new array, whatever the member's place in the batch.
             x = batch.permute(0, 3, 1, 2).float() / 255 if self.image else batch.clone()
             features.append(functional_call(self.module, weights, (x,)))
         return torch.stack(features)
 
     def _seeded(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)  # that of the CPU alone
+            torch.default_generator.manual_seed(seed)  # the CPU's generator; torch.manual_seed would seed CUDA's, too
             return self.make().eval().requires_grad_(False)
 
     @torch.no_grad()
     def _probe(self) -> int:
-        """Return the number of features of an observation."""
+        """Check the module, and return its number of features."""
         if strange := [name for name, x in self.module.named_parameters() if x.dtype != torch.float32]:
             raise BadEncoder(f"model.encoder {self.text}: parameters are float32, but {strange[0]} is not")
         before = {name: x.clone() for name, x in self.module.named_buffers()}
@@ -115,7 +115,7 @@ class OwnEncoder:
 
 
 def constructor(text: str, obs_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
-    """Return a function that makes the module which a text names.
+    """Return a function that builds the module named by a text.
 
     Raises:
         BadEncoder: there is no such class, or it does not take these arguments.
@@ -146,7 +146,7 @@ def constructor(text: str, obs_shape: tuple[int, ...]) -> Callable[[], nn.Module
 
 @lru_cache(maxsize=64)
 def _imported(name: str) -> Callable[..., Any]:
-    """Return the class "package.module:Class", or the entry point, of this name."""
+    """Return the class "package.module:Class", or the entry point, with this name."""
     points = offers(GROUP).select(name=name)
     try:
         if ":" not in name:

@@ -24,7 +24,7 @@ FORGET_BIAS = 1.0  # Jozefowicz et al. (2015), An empirical exploration of recur
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """Return 1 / (1 + exp(-x)), computed by tanh.
+    """Return 1 / (1 + exp(-x)), computed with tanh.
 
     See Exactness in networks/mlp.py.
     """
@@ -37,8 +37,8 @@ class Core:
     Hochreiter and Schmidhuber (1997), with forget gates; Cho et al. (2014), arXiv:1406.1078.
 
     Attributes:
-        features: units of the output.
-        state_size: S; the first `width` numbers of a state are the output, an LSTM's cells follow.
+        features: number of outputs.
+        state_size: S; the first `width` numbers of a state are the output, followed by an LSTM's cells.
     """
 
     def __init__(self, prefix: str, kind: str, inputs: int, width: int):
@@ -56,7 +56,7 @@ class Core:
             self.shapes[f"{prefix}.hidden.bias"] = (1, size)
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
-        """Make every gate orthogonal, from the member's own stream."""
+        """Draw orthogonal weights for every gate from the member's own stream."""
         for part, rows in (("input", self.inputs), ("hidden", self.width)):
             name = f"{self.prefix}.{part}.weight"
             gates = [orthogonal(streams.key(seed, "init", name, g), rows, self.width, 1.0) for g in range(self.gates)]
@@ -67,15 +67,18 @@ class Core:
     def __call__(self, tensors: Mapping[str, Tensor], x: Tensor, begins: Tensor, state: Tensor) -> Tensor:
         """Return the states (P, N, T, S) after each step of sequences.
 
-        Inputs are (P, N, T, inputs). `state` (P, N, S) precedes the first step; `begins` (P, N, T) is 1 at the first
-        step of an episode, where the state is reset to 0.
+        Args:
+            tensors: parameters by name.
+            x: inputs, (P, N, T, inputs).
+            begins: 1 at the first step of an episode, where the state is reset to 0, (P, N, T).
+            state: state before the first step, (P, N, S).
         """
         batch, steps = x.shape[1:3]
         weight, bias = tensors[f"{self.prefix}.input.weight"], tensors[f"{self.prefix}.input.bias"]
         hidden, hidden_bias = tensors[f"{self.prefix}.hidden.weight"], tensors.get(f"{self.prefix}.hidden.bias")
         inputs = affine(x.flatten(1, 2), weight, bias)
         if inputs.requires_grad:
-            # Otherwise its layout, and with it the order of the bias gradient's sum, would depend on P.
+            # Without it the gradient's layout, and the order in which the bias gradient is summed, would depend on P.
             inputs.register_hook(torch.Tensor.contiguous)
         by_time = inputs.unflatten(1, (batch, steps)).permute(2, 0, 1, 3).contiguous().unbind(0)
         kept = (1 - begins).permute(2, 0, 1).unsqueeze(-1).contiguous().unbind(0)
@@ -109,19 +112,19 @@ class States(Stacked):
 
     def __init__(self, state: Tensor):
         self.tensors = {"state": state}
-        self.begins = state.new_zeros(state.shape[:2])  # at no step of acting: the states of ended episodes are reset
+        self.begins = state.new_zeros(state.shape[:2])  # always 0 while acting, since `reset` clears ended episodes
 
     def reset(self, ended: NDArray[np.bool_]) -> None:
-        """Set the states to 0 where an episode ended, (P, N)."""
+        """Set the states of ended episodes, (P, N), to 0."""
         if ended.any():
             state = self.tensors["state"]
             state.mul_(torch.from_numpy(~ended).to(state).unsqueeze(-1))
 
 
 class ActingMemory:
-    """Recurrent state of running episodes; here there is none.
+    """Recurrent state of running episodes; this one is empty.
 
-    Policies act on the last observation alone.
+    It serves policies that act on the last observation alone.
     """
 
     def __call__(self, obs: Tensor) -> Tensor:
@@ -129,7 +132,7 @@ class ActingMemory:
         return obs
 
     def reset(self, ended: NDArray[np.bool_]) -> None:
-        """Reset the state where an episode ended, (P, N)."""
+        """Reset the states of ended episodes, (P, N)."""
 
 
 class RecurrentActorCritic(ActorCritic):
@@ -141,7 +144,7 @@ class RecurrentActorCritic(ActorCritic):
         return [self.encoder, self.core]
 
     def states(self, num_envs: int) -> States:
-        """Return the states of num_envs episodes at their beginnings."""
+        """Return the states at the start of num_envs episodes."""
         vector = self.parameters.vector
         return States(vector.new_zeros(len(vector), num_envs, self.state_size))
 
@@ -157,9 +160,9 @@ class RecurrentActorCritic(ActorCritic):
 
     @torch.no_grad()
     def value_after(self, both: Tensor) -> Tensor:
-        """Return the values (P, B) of observations after a state.
+        """Return the values (P, B) of observations, given recurrent states.
 
-        `both` has an observation and a state in each row: (P, B, numbers of an observation + S).
+        Each row of `both` holds an observation and a state: (P, B, numbers of an observation + S).
         """
         size = self.state_size
         obs = both[..., :-size].reshape(*both.shape[:2], *self.obs_shape).contiguous()
@@ -172,10 +175,16 @@ class RecurrentActorCritic(ActorCritic):
     def sequences(
         self, obs: Tensor, begins: Tensor, state: Tensor, learning: bool = True
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return action distribution parameters, values and states of N sequences.
+        """Return action parameters, values and states of N sequences.
 
-        Values v(s) are (P, N * T), states (P, N, T, S). obs (P, N * T, ...) and begins (P, N * T) hold one sequence
-        after the other; see `Core` for begins and the state (P, N, S). With gradients if `learning`.
+        Args:
+            obs: observations of one sequence after another, (P, N * T, ...).
+            begins: see `Core`, (P, N * T).
+            state: state before the first step, (P, N, S).
+            learning: whether results have gradients.
+
+        Returns:
+            Parameters of the action distributions (P, N * T, ...), values v(s) (P, N * T), and states (P, N, T, S).
         """
         tensors, actor, critic, log_std = self._leaves if learning else self._views
         form = (state.shape[1], -1)

@@ -1,9 +1,11 @@
-"""Generalized state-dependent exploration (gSDE): Raffin et al. (2022), arXiv:2005.05719, section 3.
+"""Generalized state-dependent exploration (gSDE): Raffin et al. (2022), arXiv:2005.05719.
+
+Section 3:
 
     a = μ(s) + θ z(s),   θ_ij ~ N(0, σ_ij²) drawn once for many steps,   so that   a_i ~ N(μ_i(s), Σ_j σ_ij² z_j(s)²)
 
 z(s) are the activations of the policy's last hidden layer, and σ is learned. Between two draws of θ, the noise is a
-smooth function of the state instead of a new number at each step, which motors need.
+smooth function of the state instead of a new number at each step, which suits motors.
 
 Notation: P members, N environments, k numbers in an action, L in z.
 """
@@ -22,22 +24,22 @@ from ..rng.streams import Bits
 from .distributions import Gaussian, distribution_for
 from .mlp import affine
 
-VARIANCE = 1e-6  # added, so that a z of zeros does not make the density infinite
+VARIANCE = 1e-6  # added to the variance, so that z = 0 does not make the density infinite
 
 
 def variance(log_std: Tensor, z: Tensor) -> Tensor:
     """Return the variances Σ_j σ_ij² z_j² of actions, (P, B, k).
 
-    log σ is (P, L, k), z (P, B, L).
+    log σ is (P, L, k), z is (P, B, L).
     """
     return affine(z * z, (2 * log_std).exp(), z.new_full((len(z), 1, log_std.shape[-1]), VARIANCE))
 
 
 class StateDependentGaussian(Gaussian):
-    """Normal actions whose noise is a function of the state.
+    """Normally distributed actions whose noise is a function of the state.
 
-    Parameters are means, log standard deviations and z, (2k + L). `sample` takes θ, (..., k, L), for noise. The rest is
-    a normal distribution's: an action's density does not depend on the noise of the next step.
+    Parameters are means, log standard deviations and z, (2k + L). `sample` takes θ, (..., k, L), as noise. Otherwise it
+    is an ordinary normal distribution: the density of an action does not depend on the noise of other steps.
     """
 
     def __init__(self, shape: tuple[int, ...], features: int):
@@ -47,9 +49,9 @@ class StateDependentGaussian(Gaussian):
         self.features = features
 
     def params(self, outputs: Tensor, z: Tensor, log_std: Tensor | None) -> Tensor:
-        """Combine μ(s), z(s) and log σ to parameters.
+        """Combine μ(s), z(s) and log σ into parameters.
 
-        They are (P, B, k), (P, B, L) and (P, L, k); z gets no gradient of the noise.
+        They are (P, B, k), (P, B, L) and (P, L, k); no gradient passes from the noise to z.
         """
         assert log_std is not None
         z = z.detach()
@@ -64,10 +66,10 @@ class StateDependentGaussian(Gaussian):
 
 
 def state_dependent(space: gym.Space[Any], features: int, where: str) -> StateDependentGaussian:
-    """Return the distribution over a Box of floats.
+    """Return the state-dependent distribution over a Box of floats.
 
     Raises:
-        UnsupportedSpace: for any other space; names it and `where`.
+        UnsupportedSpace: the space is of another kind.
     """
     distribution = distribution_for(space, where)
     if not isinstance(distribution, Gaussian):
@@ -78,16 +80,22 @@ def state_dependent(space: gym.Space[Any], features: int, where: str) -> StateDe
 class Perturbations:
     """Random θ for every environment and step of a rollout.
 
-    θ is drawn from the member's own stream at the beginning of each rollout, with the σ of that moment, and again after
-    `every` steps unless that is -1.
+    θ is drawn from the member's own stream at the start of each rollout, with the σ of that moment, and again after
+    every `every` steps unless that is -1.
     """
 
     def __init__(
         self, keys: Bits, num_envs: int, distribution: StateDependentGaussian, log_std: Tensor, steps: int, every: int
     ):
-        """Store the streams' keys and the shape of a rollout.
+        """Store the random streams and the shape of a rollout.
 
-        Keys are (P,), log_std is a view of log σ, (P, L, k), and `steps` the number of steps of a rollout.
+        Args:
+            keys: random streams of the members, (P,).
+            num_envs: N.
+            distribution: distribution of the actions.
+            log_std: view of log σ, (P, L, k).
+            steps: steps in a rollout.
+            every: steps between two draws of θ; -1 for one draw per rollout.
         """
         self.normals = Normals(keys, (num_envs, distribution.size, distribution.features), log_std.device)
         self.log_std, self.steps = log_std, steps
@@ -96,9 +104,9 @@ class Perturbations:
 
     @torch.no_grad()
     def __call__(self, rollout: int) -> list[Tensor]:
-        """Return θ, (P, N, k, L), for each step of a rollout.
+        """Return θ for each step of the rollout with this number.
 
-        `rollout` is its number.
+        Each is (P, N, k, L).
         """
         scale = self.log_std.exp().transpose(1, 2).contiguous().unsqueeze(1)
         drawn = [self.normals(rollout * self.draws + i) * scale for i in range(self.draws)]

@@ -1,4 +1,5 @@
-"""Fused operations: one autograd node each, with a hand-written backward pass.
+"""Fused operations: each is one autograd node with a hand-written backward pass.
 
-They are faster than autograd's, and exact (see Exactness in networks/mlp.py). Networks without one do not belong here.
+They are faster than torch's autograd, and exact (see Exactness in networks/mlp.py). Networks without such an operation
+belong in `networks`.
 """

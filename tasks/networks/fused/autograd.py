@@ -18,19 +18,19 @@ from ...compiled.loading import kernels
 
 
 def run_for(x: Tensor) -> ModuleType | None:
-    """Return the kernels if they can compute with numbers like these."""
+    """Return the kernels if they can compute with such numbers."""
     return kernels() if x.dtype is torch.float32 and x.is_cpu else None
 
 
 def array(x: Tensor) -> NDArray[Any]:
-    """Return a tensor's numbers, without gradients."""
+    """Return a tensor's numbers as an array, without gradients."""
     return (x.detach() if x.requires_grad else x).numpy()
 
 
 class Operation(Function):
     """A function of tensors with a backward pass.
 
-    Only its first arguments and results ever have gradients.
+    Only the first `inputs` arguments and the first `outputs` results can have gradients.
     """
 
     inputs: ClassVar[int] = 1
@@ -38,7 +38,7 @@ class Operation(Function):
 
 
 class _Context:
-    """State of an operation for its backward pass, like torch's own context."""
+    """An operation's state for its backward pass, like torch's own context."""
 
     saved_tensors: tuple[Tensor | None, ...]
 
@@ -56,7 +56,7 @@ class _Context:
 
 
 class _Node(NamedTuple):
-    """An operation that was recorded."""
+    """A recorded operation."""
 
     backward: Callable[..., tuple[Tensor | None, ...]]
     context: _Context
@@ -67,7 +67,7 @@ class _Node(NamedTuple):
 class Autograd:
     """Differentiation by torch's own engine.
 
-    It takes any operations, also between those of this file.
+    It allows any operations, also between those of this package.
     """
 
     def __enter__(self) -> None:
@@ -77,16 +77,16 @@ class Autograd:
         """Do nothing."""
 
     def gradient(self, losses: Tensor, leaf: Tensor) -> Tensor:
-        """Return the gradient of the sum of losses."""
+        """Return the gradient of the sum of losses in a leaf."""
         (gradient,) = torch.autograd.grad(losses.sum(), leaf)
         return gradient
 
 
 class Tape:
-    """Differentiation of chains of this file's operations alone.
+    """Differentiation of chains that consist of this package's operations only.
 
-    Autograd's engine takes as long as the arithmetic of small networks. Within a tape the operations are recorded here,
-    outside of autograd, and `gradient` calls their backward passes in reverse order; the arithmetic is the same.
+    Autograd's engine takes as long as the arithmetic of small networks. A tape records the operations itself, outside
+    of autograd, and `gradient` calls their backward passes in reverse order. The arithmetic is the same.
     """
 
     active: ClassVar[Tape | None] = None
@@ -109,7 +109,7 @@ class Tape:
         self._nodes, self._tracked = [], set()
 
     def record(self, operation: type[Operation], arguments: tuple[Any, ...]) -> Any:
-        """Return what the operation gives for these arguments."""
+        """Apply the operation to these arguments, and record it."""
         inputs, tracked = arguments[: operation.inputs], self._tracked
         context = _Context([x is not None and (id(x) in tracked or x.requires_grad) for x in inputs])
         results = operation.forward(context, *arguments)
@@ -121,9 +121,9 @@ class Tape:
         return results
 
     def gradient(self, losses: Tensor, leaf: Tensor) -> Tensor:
-        """Return the gradient of the sum of losses.
+        """Return the gradient of the sum of losses in a leaf.
 
-        The recorded calls are forgotten.
+        The operations that led to the losses are removed from the tape.
         """
         gradients, rest, nodes = {id(losses): torch.ones_like(losses)}, [], self._nodes
         for node in reversed(nodes):
@@ -140,5 +140,5 @@ class Tape:
 
 
 def apply(operation: type[Operation], *arguments: Any) -> Any:
-    """Apply an operation within the active tape, or autograd."""
+    """Apply an operation within the active tape, else within autograd."""
     return operation.apply(*arguments) if Tape.active is None else Tape.active.record(operation, arguments)

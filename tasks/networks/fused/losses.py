@@ -18,7 +18,7 @@ from ..distributions import LOG_2_PI, log_softmax
 from ..sde import variance
 from .autograd import Operation, apply, array, run_for
 
-LOG_STD_LIMITS = (-20.0, 2.0)  # log standard deviations beyond get no gradient
+LOG_STD_LIMITS = (-20.0, 2.0)  # log standard deviations are clamped to these, and get no gradient beyond
 NONE = np.zeros((0, 0), np.float32)
 _hardtanh_backward = torch.ops.aten.hardtanh_backward.default
 
@@ -26,7 +26,7 @@ _hardtanh_backward = torch.ops.aten.hardtanh_backward.default
 def _taken(q: Tensor, choices: Tensor | None) -> Tensor:
     """Return the values of the choices taken.
 
-    The choices are (P, B), or None where n = 1; all values q (P, ..., B, n), the result (P, ..., B).
+    q is (P, ..., B, n), the choices (P, B), or None if n = 1; the result is (P, ..., B).
     """
     if choices is None:
         return q.squeeze(-1)
@@ -35,9 +35,9 @@ def _taken(q: Tensor, choices: Tensor | None) -> Tensor:
 
 
 def _to_all(g: Tensor, choices: Tensor | None, n: int) -> Tensor:
-    """Return the gradient in all q by that in the choices taken.
+    """Return the gradient with respect to all q, (P, ..., B, n).
 
-    It is (P, ..., B, n).
+    g is the gradient with respect to those of the choices taken.
     """
     g = g.unsqueeze(-1)
     if choices is None:
@@ -51,9 +51,19 @@ def twins(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return twin critics' losses, errors and values.
 
-    Losses Σᵢ w l(y - qᵢ) of each row are (P, B), errors y - qᵢ and values qᵢ (P, 2, B), the latter two without
-    gradients. The qᵢ are those of the choices (P, B), of all q (P, 2, B, n), whose gradient is that of a mean over
-    `rows` rows, divided last. l(δ) is δ²/2, and linear for |δ| beyond the limit; its slope is δ clipped to ± limit.
+    The loss of a row is Σᵢ w l(y - qᵢ) with l(δ) = δ²/2, linear for |δ| beyond `limit`; its slope is δ clipped to ±
+    limit. The gradient is that of a mean over `rows` rows; the division comes last.
+
+    Args:
+        q: values of all choices, (P, 2, B, n).
+        choices: choices taken, (P, B); None if n = 1.
+        targets: y, (P, B).
+        weight: w, (P, B); None for equal weights.
+        rows: rows of the mean.
+        limit: error beyond which the loss is linear.
+
+    Returns:
+        Losses (P, B); errors y - qᵢ and values qᵢ of the choices, each (P, 2, B), without gradients.
     """
     losses, errors, taken = apply(_Twins, q, choices, targets, weight, rows, limit)
     return losses, errors, taken
@@ -90,16 +100,20 @@ class _Twins(Operation):
 
 
 def soft_value(q: Tensor, sample: SoftSample, alpha: Tensor, sign: int = 1) -> Tensor:
-    """Return the soft value (P, B) of twin critics.
-
-    q is (P, 2, B, n), entropy coefficients α (P, terms). With a sign of -1 the result is -V.
+    """Return the soft value of twin critics, (P, B).
 
         V = Σ_d π(d|s) minᵢ qᵢ(s, c, d) - α_c log π(c|s) + α_d H(π(·|s))
 
     Both entropies are added: arXiv:1812.05905, eq. 3, and arXiv:1910.07207, eq. 10. With h the entropies,
 
-    dV/dqᵢ_d = π_d where qᵢ_d is the lesser of the twins, the first one if they agree
-    dV/dπ_d = minᵢ qᵢ_d,   dV/dh = α
+        dV/dqᵢ_d = π_d for the lesser of the twins (the first if they agree), else 0
+        dV/dπ_d = minᵢ qᵢ_d,   dV/dh = α
+
+    Args:
+        q: values of the twins, (P, 2, B, n).
+        sample: actions.
+        alpha: entropy coefficients α, (P, terms).
+        sign: 1 for V, -1 for -V.
     """
     value: Tensor = apply(_SoftValue, q, sample.probs, sample.entropies, alpha, sign)
     return value
@@ -147,9 +161,15 @@ def huber(
 ) -> tuple[Tensor, Tensor]:
     """Return the mean Huber losses (P,) and the errors (P, B).
 
-    Huber (1964). The loss of an error δ = y - q(s, a) is δ²/2 for |δ| <= 1 and |δ| - 1/2 beyond, weighted (P, B); q(s,
-    a) are those of the choices (P, B), of all q (P, B, n). The gradient in δ is δ clipped to ±1, over B, times the
-    weights. Errors have no gradients. Another `limit` than 1 changes where the loss turns linear; infinity never does.
+    Huber (1964): the loss of an error δ = y - q(s, a) is δ²/2 for |δ| <= limit, and linear beyond. The gradient with
+    respect to δ is δ clipped to ± limit, divided by B, times the weights. Errors have no gradients.
+
+    Args:
+        q: values of all choices, (P, B, n).
+        choices: choices taken, (P, B).
+        targets: y, (P, B).
+        weights: weights of the rows, (P, B); None for equal weights.
+        limit: error beyond which the loss is linear; infinity for never.
     """
     losses, errors = apply(_Huber, q, choices, targets, weights, limit)
     return losses, errors
@@ -190,11 +210,11 @@ class _Huber(Operation):
 
 
 class SoftSample(NamedTuple):
-    """A sample of actions for network outputs (P, B, outputs).
+    """Sampled actions for network outputs (P, B, outputs).
 
     Attributes:
-        continuous: c, (P, B, k).
-        probs: π of the choices, (P, B, n), None without choices (n = 1).
+        continuous: numbers c, (P, B, k).
+        probs: π of the choices, (P, B, n); None without choices (n = 1).
         entropies: -log π(c), whose mean is an entropy, and the entropy of the choices, (P, B, terms).
     """
 
@@ -208,25 +228,26 @@ def soft_samples(
 ) -> tuple[SoftSample, SoftSample]:
     """Sample actions for a batch, and for its next observations.
 
-    Numbers are drawn from a squashed normal, choices count in expectation. Only the former sample has gradients.
+    Numbers are drawn from a squashed normal distribution, and choices count in expectation. Only the first sample has
+    gradients.
 
         c = tanh(u), u = mean + exp(log_std) noise,   log π(c) = log N(u; mean, std) - Σ log(1 - c²)
 
-    Haarnoja et al. (2018), arXiv:1812.05905, appendix C, eq. 26, where log(1 - c²) is computed as
-    2 (log 2 - |u| - log(1 + exp(-2 |u|))), exact also where 1 - c² rounds to zero. With g_x the gradient in x,
+    Haarnoja et al. (2018), arXiv:1812.05905, appendix C, eq. 26. log(1 - c²) is computed as 2 (log 2 - |u| - log(1 +
+    exp(-2 |u|))), which is exact even where 1 - c² rounds to zero. With g_x the gradient with respect to x,
 
         g_mean = g_c (1 - c²) - 2 g_h c,   g_log_std = g_mean exp(log_std) noise + g_h,   h = -log π(c)
         g_logits = π (z - Σ π z),   z = g_π - g_h log π,   h = -Σ π log π
 
-    and what passes back is the gradient of a mean over `rows` rows, weighted with (P, B) numbers if any are given.
+    The gradient that passes back is that of a mean over `rows` rows, weighted if there are weights.
 
     Args:
         outputs: k means, k log standard deviations, and n logits if there are choices, (P, B, 2k + n).
         next_outputs: the same for the next observations, without gradients.
-        noise: standard normal, for both, (P, 2B, k).
+        noise: standard normal numbers for both, (P, 2B, k).
         continuous_dim: k.
-        rows: by which the gradient in the outputs is divided, last.
-        weight: of each row.
+        rows: number by which the gradient of the outputs is divided, last.
+        weight: weight of each row, (P, B).
     """
     both = apply(_SoftSamples, outputs, next_outputs, noise, continuous_dim, rows, weight)
     return SoftSample(*both[:3]), SoftSample(*both[3:])
@@ -235,7 +256,7 @@ def soft_samples(
 def _compiled_samples(
     ctx: Any, outputs: Tensor, next_outputs: Tensor, noise: Tensor, rows: int, weight: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """Do the forward pass of squashed normal numbers by kernels."""
+    """Compute the forward pass of squashed normal numbers by kernels."""
     first, samples = 0, []
     for x in (outputs, next_outputs):
         batch, k = x.shape[1], noise.shape[2]
@@ -321,8 +342,8 @@ def state_dependent_log_std(log_std: Tensor, z: Tensor, rows: int) -> tuple[Tens
 
         v = Σ_j σ_j² z_j²,   d(½ log v)/dlog σ_j = σ_j² z_j² / v
 
-    They are (P, B, k): with gradients in the first rows, then without in the others. log σ is (P, L, k), z (P, B, L)
-    gets no gradient: Raffin et al. (2022), arXiv:2005.05719, section 3.
+    The results are (P, B, k): with gradients for the first `rows` rows, then without for the others. log σ is (P, L,
+    k). z (P, B, L) gets no gradient: Raffin et al. (2022), arXiv:2005.05719, section 3.
     """
     learned, others = apply(_StateDependentLogStd, log_std, z, rows)
     return learned, others

@@ -1,4 +1,4 @@
-"""Multilayer perceptrons whose arrays are made once."""
+"""Multilayer perceptrons whose arrays are allocated once."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ...compiled.loading import kernels_of
 from ..mlp import Activation, Layers
 from .autograd import Operation, apply, array
 
-FEW_OUTPUTS = 8  # of a layer that a kernel computes faster than a matrix product
-FEW_PRODUCTS = 1 << 17  # of one member's rows
+FEW_OUTPUTS = 8  # up to this many outputs, a kernel computes a layer faster than a matrix product
+FEW_PRODUCTS = 1 << 17  # up to this many multiplications per member, `ActingMLP` is faster
 
 
 class FusedMLP:
-    """The computation of an `MLP` as one node of autograd.
+    """An `MLP` as one autograd node, with preallocated arrays.
 
-    All calls share its buffers. Autograd makes dozens of new arrays in a step through such networks; here they are made
-    once. That saves much of the time of small networks, and of large cohorts, whose arrays would otherwise come fresh
-    from the operating system. A call overwrites the results of the one before; autograd raises if those are
-    differentiated afterwards.
+    Torch's autograd allocates dozens of arrays in a step through such networks; here they are allocated once. This
+    saves much of the time of small networks, and of large cohorts, whose arrays would otherwise come fresh from the
+    operating system. All calls share the buffers, so a call overwrites the results of the previous one; autograd raises
+    an error if those are differentiated afterwards.
 
-    B, and all sizes but the last, must be at least 2, and so must the last where P = 1 (see Exactness in mlp.py).
+    B and all sizes but the last must be at least 2; if P = 1, so must the last (see Exactness in mlp.py).
 
     Attributes:
-        leaf: the parameter vectors (P', D) of the members that learn, which gradients are taken with respect to.
+        leaf: parameter vectors (P', D) of the members that learn; gradients are taken with respect to it.
     """
 
     scratch = ("_outputs", "_work", "_gradient", "_gradients", "_forward", "_backward", "_run", "_input", "_inputs")
@@ -43,11 +43,11 @@ class FusedMLP:
         """Allocate the buffers.
 
         Args:
-            sizes: of the layers.
-            activation: one that works in place.
-            vector: (P', D) of the members that learn; the layers' parameters are its first numbers.
-            members: P of a call, at most.
-            rows: B of a call, at most.
+            sizes: sizes of the layers.
+            activation: an activation that works in place.
+            vector: parameters (P', D) of the members that learn; the layers' parameters are its first numbers.
+            members: largest P of a call.
+            rows: largest B of a call.
         """
         assert activation.apply_ is not None
         assert activation.backward_ is not None
@@ -68,7 +68,7 @@ class FusedMLP:
             (weight.unflatten(1, shape), bias.unsqueeze(1))
             for weight, bias, shape in zip(parts[::2], parts[1::2], pairs, strict=True)
         ]
-        # By the layers, which are kept so that no others get their id, and the size of a call.
+        # Keys are the layers' id and the size of a call. The layers are stored, too, so that no others get their id.
         self._forward: dict[tuple[int, int, int], tuple[list[_Forward], list[Tensor], Layers]] = {}
         self._backward: dict[tuple[int, int, int, bool], tuple[list[_Backward], Layers]] = {}
 
@@ -84,15 +84,15 @@ class FusedMLP:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Map inputs (P, B, inputs) to outputs (P, B, outputs).
 
-        Those of several copies of a network are (P, num_copies, B, outputs).
+        With several copies of a network, outputs are (P, num_copies, B, outputs).
 
         Args:
-            layers: the weights and biases of all members, copies beside each other.
-            x: inputs that get gradients, of the first P' members or the first rows of all.
+            layers: weights and biases of all members, copies side by side.
+            x: inputs that get gradients: those of the first P' members, or the first rows of all.
             extra_inputs: further numbers of the same inputs, which get gradients, too.
-            no_grad_inputs: the inputs of the other members, or the other rows, which get no gradients.
+            no_grad_inputs: inputs of the other members, or the other rows, which get no gradients.
             no_grad_extra: further numbers of those.
-            num_copies: of a network, with the same inputs.
+            num_copies: copies of a network that take the same inputs.
             learn: whether `leaf` gets a gradient.
 
         Returns:
@@ -108,9 +108,9 @@ class FusedMLP:
         return self.forward(layers, x)[-1].clone()
 
     def inputs(self, sets: Sequence[tuple[Tensor, Tensor | None]], num_copies: int, by_rows: bool) -> Tensor:
-        """Return several sets of inputs and further numbers as one array.
+        """Join several sets of inputs and further numbers in one array.
 
-        They are repeated for each copy, and stand one after the other, as rows or as members.
+        They are repeated for each copy, and follow one another as rows or as members.
         """
         if len(sets) == 1 and sets[0][1] is None and num_copies == 1:
             return sets[0][0]
@@ -149,7 +149,7 @@ class FusedMLP:
     def backward(self, values: Sequence[Tensor], layers: Layers, g: Tensor, learn: bool) -> Tensor:
         """Propagate the gradient of the last layer's outputs to the first layer's.
 
-        Both are (P', B', outputs). Where the members `learn`, the gradient in their parameters is left in `_gradient`.
+        Both are (P', B', outputs). If the members `learn`, the gradient of their parameters is left in `_gradient`.
         """
         members, rows = g.shape[:2]
         if self._run is not None:
@@ -177,14 +177,14 @@ class FusedMLP:
         return g
 
     def work(self, layer: int, members: int, rows: int) -> Tensor:
-        """Return room for the gradient in a layer's inputs."""
+        """Return a buffer for the gradient with respect to a layer's inputs."""
         shape = (members, rows, self._outputs[layer - 1].shape[2])
         return self._work[layer % 2][: math.prod(shape)].view(shape)
 
     def to_inputs(self, first: Tensor, layers: Layers, num_copies: int, start: int) -> Tensor:
-        """Return the gradient in the inputs from `start` on, (P, B, ...).
+        """Return the gradient of the inputs from `start` on, (P, B, ...).
 
-        `first` is that in the first layer's outputs.
+        `first` is the gradient of the first layer's outputs.
         """
         members = first.shape[0]
         weight = layers[0][0][:members]
@@ -200,19 +200,19 @@ class FusedMLP:
 
 
 def groups_of(members: int, rows: int) -> list[slice]:
-    """Return spans of members whose arrays fit a processor's cache."""
+    """Return spans of members whose arrays fit into a processor's cache."""
     size = max(1, ROWS_AT_ONCE // rows)
     return [slice(first, min(first + size, members)) for first in range(0, members, size)]
 
 
 class _Forward:
-    """The computation of some members' outputs with kernels.
+    """Forward pass of some members, with kernels.
 
-    All views are made once, since to make one takes as long as the arithmetic of small networks.
+    All views are created once, since creating one takes as long as the arithmetic of small networks.
     """
 
     def __init__(self, mlp: FusedMLP, layers: Layers, span: slice, rows: int):
-        """Make the views for the members in a span."""
+        """Create the views for the members in a span."""
         self.span, self._run, self._kind = span, mlp._run, mlp._kind
         weights, biases = [weight[span] for weight, _ in layers], [bias[span] for _, bias in layers]
         wholes = [out[span] for out in mlp._outputs]
@@ -226,7 +226,7 @@ class _Forward:
         self._head = (arrays[-2], *(x.numpy() for x in (weights[-1], *self._last[::2]))) if mlp.few else None
 
     def __call__(self, x: Tensor) -> None:
-        """Compute the hidden activations and the outputs of inputs (P', B, inputs)."""
+        """Compute hidden activations and outputs for inputs (P', B, inputs)."""
         run = self._run
         assert run is not None
         for weight, part, whole, biases in self._hidden:
@@ -240,10 +240,10 @@ class _Forward:
 
 
 class _Backward:
-    """The computation of some members' gradients with kernels, like `_Forward`."""
+    """Backward pass of some members, with kernels; see `_Forward`."""
 
     def __init__(self, mlp: FusedMLP, layers: Layers, members: int, span: slice, rows: int, learn: bool):
-        """Make the views for some of the members."""
+        """Create the views for the members in a span."""
         self.span, self._run, self._kind, self._learn, self._few = span, mlp._run, mlp._kind, learn, mlp.few
         self._gradients, self._steps = [(weight[span], bias[span]) for weight, bias in mlp._gradients], []
         for i in range(len(layers) - 1, 0, -1):
@@ -259,7 +259,10 @@ class _Backward:
                 self._head = (whole.numpy(), weight.numpy(), work.numpy(), *own, before, self._kind, learn)
 
     def __call__(self, x: Tensor, g: Tensor) -> Tensor:
-        """Return the gradient in the first layer's outputs; x are its inputs."""
+        """Return the gradient with respect to the first layer's outputs.
+
+        x are the first layer's inputs.
+        """
         run, learn = self._run, self._learn
         assert run is not None
         for i, ((h, to_weight, weight, work), slopes) in enumerate(self._steps):
@@ -279,10 +282,10 @@ class _Backward:
 
 
 class ActingMLP:
-    """The computation of an `MLP` for the few rows that act.
+    """An `MLP` for the few rows that act, computed by a kernel.
 
     Attributes:
-        most: rows that are few.
+        most: largest number of rows.
     """
 
     scratch = ("_run", "_vector")
@@ -301,12 +304,12 @@ class ActingMLP:
 
     @classmethod
     def of(cls, sizes: Sequence[int], activation: Activation, vector: Tensor) -> ActingMLP | None:
-        """Return None without kernels for it."""
+        """Return the computation; None if there are no kernels for it."""
         run = None if activation.kind is None else kernels_of(vector)
         return None if run is None or len(sizes) < 3 else cls(run, sizes, activation, vector)
 
     def __call__(self, x: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the outputs and the last hidden activations, (P, N, ...).
+        """Return the outputs and the last hidden activations, each (P, N, ...).
 
         x is (P, N, inputs).
         """
@@ -318,7 +321,7 @@ class ActingMLP:
 
 
 def _part(x: Tensor, members: int, rows: int) -> Tensor:
-    """Return the first rows of the first members of x.
+    """Return the first rows of the first members.
 
     x is (P, B, ...); often that is all of it.
     """
@@ -326,9 +329,9 @@ def _part(x: Tensor, members: int, rows: int) -> Tensor:
 
 
 def joined(x: Tensor, extra_inputs: Tensor | None, num_copies: int) -> Tensor:
-    """Repeat inputs for each copy of a network.
+    """Repeat inputs for each copy of a network, copies side by side.
 
-    The result is (P * num_copies, B, inputs), copies beside each other.
+    The result is (P * num_copies, B, inputs).
     """
     x = x if extra_inputs is None else torch.cat([x, extra_inputs], -1)
     if num_copies == 1:

@@ -1,9 +1,8 @@
-"""Fused recurrent cores, with the gradient through time written by hand.
+"""Fused recurrent cores, with a hand-written gradient through time.
 
-A core's computation over whole sequences is one node of autograd.
-
-Autograd makes several times as many small arrays, and small networks spend their time on its calls. All gates of a
-step are one tanh: σ(x) = ½ + ½ tanh(½ x), and a half is exact, so the weights are halved once.
+A core's computation over whole sequences is one autograd node. Torch's autograd makes several times as many small
+arrays, and small networks spend their time on its calls. All gates of a step are one tanh: σ(x) = ½ + ½ tanh(½ x).
+Halving is exact, so the weights are halved once.
 
 Notation: M members, B sequences, T steps, W outputs, S numbers in a state, G = 4 W (LSTM) or 3 W (GRU) gates.
 """
@@ -26,12 +25,12 @@ Saved = dict[str, Any]
 
 
 class FusedCore:
-    """The computation of a `Core` over sequences as one node of autograd.
+    """A `Core` over whole sequences, as one autograd node.
 
     B and W must be at least 2 (see Exactness in mlp.py).
     """
 
-    sigmoids: int  # of the gates; they come first
+    sigmoids: int  # number of gates with a sigmoid; they come first
 
     def __init__(self, core: Core):
         self.core, self.width = core, core.width
@@ -41,22 +40,22 @@ class FusedCore:
     ) -> tuple[Tensor, Tensor]:
         """Return the outputs of the learning members, and of the others.
 
-        The former are (M', B, T, W), the latter have no gradients.
+        The former are (M', B, T, W); the latter have no gradients.
 
         Args:
             vector: all parameters of the core, (M', numbers), of the first M' members, which learn.
             tensors: the same parameters of all M members, by name.
-            x: the inputs, (M, B, T, inputs); those of the learning members get a gradient if they ask for one.
-            begins: as of `Core`.
-            state: as of `Core`.
+            x: inputs, (M, B, T, inputs); those of the learning members get a gradient if they require one.
+            begins: see `Core`.
+            state: see `Core`.
         """
         learned, others = _CoreFunction.apply(vector, self, tensors, x, begins, state)
         return learned, others
 
     def run(self, tensors: Mapping[str, Tensor], x: Tensor, begins: Tensor, state: Tensor) -> tuple[Tensor, Saved]:
-        """Return the outputs (M, B, T, W) and values for `back`.
+        """Return the outputs (M, B, T, W), and values for `back`.
 
-        "state" in them is the last state, (M, B, S).
+        Their "state" is the last state, (M, B, S).
         """
         weight, hidden = (tensors[f"{self.core.prefix}.{part}.weight"] for part in ("input", "hidden"))
         bias = tensors.get(f"{self.core.prefix}.hidden.bias")
@@ -81,12 +80,15 @@ class FusedCore:
         }
 
     def back(self, saved: Saved, g: Tensor, to_inputs: bool) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients in the parameters, (M', numbers), and in the inputs.
+        """Return the gradients with respect to parameters and inputs.
 
         Args:
-            saved: what `run` returned.
-            g: the gradient in the outputs, (M', B, T, W).
-            to_inputs: whether the inputs' gradient (M, B, T, inputs) is needed; else it is None.
+            saved: values that `run` returned.
+            g: gradient with respect to the outputs, (M', B, T, W).
+            to_inputs: whether the inputs' gradient is needed.
+
+        Returns:
+            The parameters' gradient (M', numbers), and the inputs' (M, B, T, inputs) or None.
         """
         members = len(g)
         gates = saved["gates"][:, :members].unflatten(-1, (-1, self.width)).unbind(-2)
@@ -103,7 +105,7 @@ class FusedCore:
         return torch.cat(parts if to_hidden is to_drive else [*parts, hidden_rows.sum(1)], 1), of_inputs
 
     def _to_inputs(self, saved: Saved, rows: Tensor, steps_and_batch: Sequence[int]) -> Tensor:
-        """Return the inputs' gradient, 0 where a member does not learn."""
+        """Return the inputs' gradient, 0 for members that do not learn."""
         weight = saved["weight"][: len(rows)].transpose(1, 2)
         g = torch.bmm(rows, weight).unflatten(1, steps_and_batch).transpose(1, 2)  # [M', T * B, D] -> [M', B, T, D]
         return torch.cat([g, g.new_zeros(len(saved["weight"]) - len(g), *g.shape[1:])])
@@ -113,14 +115,14 @@ class FusedCore:
     ) -> Saved:
         """Compute the gates in place, and return every step's values.
 
-        `gates` (T, M, B, G) hold the inputs' contribution before.
+        `gates` (T, M, B, G) hold the inputs' contribution when called.
         """
         raise NotImplementedError
 
     def _back(
         self, saved: Saved, g: Tensor, gates: tuple[Tensor, ...], before: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the gradients in both contributions to the gates.
+        """Return the gradients with respect to both contributions to the gates.
 
         The first is that of the inputs, the second that of the hidden weights, each (T, M, B, G).
         """
@@ -152,7 +154,7 @@ def _rows(x: Tensor) -> Tensor:
 class FusedLSTM(FusedCore):
     """LSTM, whose state is output and cell.
 
-    Its gates are the input, forget and output gate, and the proposed cell.
+    The gates are input, forget and output gate, then the proposed cell.
     """
 
     sigmoids = 3
@@ -208,7 +210,7 @@ class FusedLSTM(FusedCore):
 class FusedGRU(FusedCore):
     """GRU, whose state is its output.
 
-    Its gates are the reset and update gate, and the proposed output.
+    The gates are reset and update gate, then the proposed output.
     """
 
     sigmoids = 2
