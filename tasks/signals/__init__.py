@@ -1,6 +1,6 @@
-"""Learned rewards (ICM, RND, GAIL) and behavioural cloning.
+"""Learned rewards (ICM, RND, GAIL) and behavioral cloning.
 
-Each signal is one group of hyperparameters, off by default, with its own networks, critic and discount; `guidance`
-joins them for an on-policy learner, `replay_guidance` for an off-policy one. No learning algorithm belongs here:
-signals see a learner as a `SignalHost` only.
+Each signal is one group of hyperparameters, off by default, with its own networks, critic and discount. `guidance`
+combines them for on-policy learners, `replay_guidance` for off-policy ones. Learning algorithms do not belong here:
+signals see a learner only as a `SignalHost`.
 """

@@ -1,4 +1,4 @@
-"""Encoding of actions for networks, and the error of guessed actions."""
+"""Encoding of actions for networks, and the error of predicted actions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..networks.distributions import Categorical, Gaussian, Hybrid, MultiCategor
 class ActionEncoder:
     """Encoder of actions as rows of numbers.
 
-    Choices are one-hot, bits 0 or 1, and numbers of a Box clipped to its bounds. Two finite bounds become -1 and 1, so
-    that errors and distances have no unit.
+    Choices become one-hot, bits 0 or 1, and numbers of a Box are clipped to its bounds. A range with two finite bounds
+    is scaled to [-1, 1], so errors and distances have no unit.
 
     Attributes:
-        size: the length of an encoded action.
-        outputs: the number of outputs that describe a guess.
+        size: length of an encoded action.
+        outputs: number of network outputs that describe a prediction.
     """
 
     def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
@@ -37,7 +37,7 @@ class ActionEncoder:
             self.half = torch.where(bounded, 0.5 * (self.high - self.low), 1.0)
 
     def __call__(self, actions: Tensor) -> Tensor:
-        """Return actions (P, B, ...) encoded, (P, B, size)."""
+        """Encode actions (P, B, ...) as (P, B, size)."""
         dist = self.distribution
         if isinstance(dist, Categorical):
             return one_hot(actions, dist.outputs).float()
@@ -55,9 +55,9 @@ class ActionEncoder:
         return actions.flatten(2).float()
 
     def error(self, guess: Tensor, actions: Tensor) -> Tensor:
-        """Return the errors of guesses (P, B, outputs), (P, B).
+        """Return the errors (P, B) of predictions (P, B, outputs).
 
-        They are squared distances in a Box, else -log π; of both together the sum.
+        The error is the squared distance in a Box, -log π for choices, and the sum of both if an action has both.
         """
         if isinstance(self.distribution, Hybrid):
             k, (_, choices) = self.distribution.size, self.distribution.parts(actions)

@@ -1,8 +1,8 @@
-"""Behavioural cloning: supervised steps towards demonstrated actions.
+"""Behavioral cloning: supervised steps towards demonstrated actions.
 
     L = mean (μ(s) - a)²  in a Box,   L = -mean log π(a|s)  where actions are choices
 
-on demonstrated steps (s, a), after each update of the policy, as ML-Agents does it (Pomerleau 1991,
+The steps are taken on demonstrated (s, a) after each update of the policy, as in ML-Agents (Pomerleau 1991,
 doi:10.1162/neco.1991.3.1.88). A Box's standard deviation is left to the policy's own loss.
 """
 
@@ -23,9 +23,12 @@ from .host import SignalHost
 def cloning_space(samples: int = 0) -> Space:
     """Return the hyperparameters of cloning.
 
-    The learning rate is strength times the policy's, schedules included, and falls linearly to 0 over `steps`
-    environment steps (0: never). An update learns from samples_per_update demonstrated steps (0: all), rounded down to
-    whole batches of batch_size, or to the only batch there is.
+    The learning rate is `strength` times the policy's, schedules included. It falls linearly to 0 over `steps`
+    environment steps (0: it does not fall). An update learns from samples_per_update demonstrated steps (0: all),
+    rounded down to whole batches of batch_size, but at least one batch.
+
+    Args:
+        samples: default of samples_per_update.
     """
     on: dict[str, Any] = {"when": {"use": True}}
     return Space(
@@ -38,10 +41,10 @@ def cloning_space(samples: int = 0) -> Space:
 
 
 class Cloning:
-    """Cloning by P members, with its own Adam on the policy's parameters.
+    """Cloning by P members, with its own Adam for the policy's parameters.
 
-    A policy without a memory learns from single steps in random order; one with a memory from sequences of num_steps
-    steps, each from an empty memory. Particles clone each alone, uncoupled.
+    A policy without a memory learns from single steps in random order. A policy with a memory learns from sequences of
+    num_steps steps, each starting with an empty memory. Particles clone independently of each other.
     """
 
     def __init__(self, host: SignalHost, examples: Examples):
@@ -55,33 +58,33 @@ class Cloning:
         self.batches = max(1, min(wanted, self.sequences // self.batch_size))
 
     def learning_rate(self, env_steps: int, lr: Tensor) -> Tensor:
-        """Return the learning rates (P, 1) after some environment steps.
+        """Return the learning rates (P, 1) after this many environment steps.
 
-        lr: those of the policies.
+        lr are the policies' learning rates, (P, 1).
         """
         steps = self.hp.steps
         left = (1 - env_steps / steps.clamp(min=1)).clamp(min=0)
         return self.hp.strength * lr * torch.where(steps > 0, left, 1.0)
 
     def update(self, host: SignalHost, lr: Tensor, updated: Tensor | None) -> dict[str, Tensor]:
-        """Take a pass over the demonstrations, and return the last batch's metrics.
+        """Learn from demonstrations once, and return the last batch's metrics.
 
         Args:
             host: the learner.
-            lr: the policies' learning rates (P, 1).
-            updated: the members whose policies were updated, (P, 1); None for all.
+            lr: the policies' learning rates, (P, 1).
+            updated: members whose policies were updated, (P, 1); None for all.
         """
         lr = self.learning_rate(host.env_steps, lr)
         active = lr > 0 if updated is None else (lr > 0) & updated
         [order] = permutations(self.keys, host.iterations, 1, self.sequences)
         parts = order[:, : self.batches * self.batch_size].split(self.batch_size, 1)
-        for part in parts if bool(active.any()) else parts[-1:]:  # without a step only the last loss is needed
+        for part in parts if bool(active.any()) else parts[-1:]:  # if nobody learns, only the last loss is reported
             losses = self.loss(host, part)
             self.optimizer.step(host.agent.policy.parameters.gradient(losses), lr, active)
         return {"cloning_loss": losses.detach()}
 
     def loss(self, host: SignalHost, part: Tensor) -> Tensor:
-        """Return each member's loss on the sequences with these indices (P, S)."""
+        """Return each member's loss on the sequences with these indices, (P, S)."""
         rows = (part.unsqueeze(-1) * self.length + torch.arange(self.length)).flatten(1)
         batch = self.examples.batch(rows.numpy(), host.agent.obs_normalizer)
         batch["memory"] = batch["begins"].new_zeros(*part.shape, host.agent.policy.state_size)

@@ -4,11 +4,12 @@
     demonstrations.save("cartpole.npz")
     PPO("CartPole-v1", demonstrations="cartpole.npz").init(cloning={"use": True})
 
-`task.record(episodes).save(FILE)` and ``rekindle evaluate UID --record FILE`` record a task in evaluation,
-`task.recorder()` and ``rekindle train ... --record FILE`` what it does in training. `Replayed` plays the actions of any
-of these files. Demonstrations are a part
-of the start of a task, see `warm_start`: their digest is in the identity, and the task is stored with them, so that the
-file is needed once.
+`task.record(episodes).save(FILE)` and ``rekindle evaluate UID --record FILE`` record a task in evaluation.
+`task.recorder()` and ``rekindle train ... --record FILE`` record it in training. `Replayed` plays back the actions of
+any of these files.
+
+Like a warm start, demonstrations are part of a task's start, see `warm_start`. Their digest is in the identity, and
+they are stored with the task, so you need the file only once.
 """
 
 from __future__ import annotations
@@ -42,11 +43,15 @@ PREFIX = "demonstrations."
 
 
 class BadDemonstrations(TaskError, ValueError):
-    """Demonstrations have another form than learning needs."""
+    """Demonstrations lack the form that learning needs."""
 
 
 def check_name(path: str | os.PathLike[str]) -> Path:
-    """Return a file to write; BadDemonstrations unless it is .npz."""
+    """Return the path of a file to write.
+
+    Raises:
+        BadDemonstrations: it does not end in .npz.
+    """
     path = Path(path)
     if path.suffix != ".npz":
         raise BadDemonstrations(
@@ -61,10 +66,10 @@ class Demonstrations:
     """M steps of some episodes, in order.
 
     Attributes:
-        observations: (M, ...), encoded: vectors of float32, or images of bytes.
-        actions: (M, ...), in the form of `Envs.step`: choices count from 0, several are in one row.
+        observations: (M, ...), encoded: vectors as float32, images as bytes.
+        actions: (M, ...), in the form of `Envs.step`: choices count from 0, and several of them form one row.
         begins: (M,), 1 at the first step of each episode, else 0.
-        env: the text of the environment's spec, which tells the form of actions; empty if it is not known.
+        env: text of the environment's spec, which determines the form of actions; empty if unknown.
     """
 
     observations: Array
@@ -91,16 +96,19 @@ class Demonstrations:
 
     @property
     def steps(self) -> int:
-        """The number of steps, M."""
+        """Number of steps, M."""
         return len(self.begins)
 
     @classmethod
     def of(cls, env: str | EnvSpec, *episodes: tuple[Sequence[Any], Sequence[Any]]) -> Self:
-        """Return the demonstrations of episodes of a Gymnasium environment.
+        """Create demonstrations from episodes of a Gymnasium environment.
 
         Args:
             env: the environment.
-            episodes: T observations and T actions each, as the environment has them.
+            episodes: for each episode, T observations and T actions as the environment has them.
+
+        Raises:
+            BadDemonstrations: numbers of observations and actions differ, or an action is not in the action space.
         """
         spec = EnvSpec.of(env)
         spaces = spaces_of(spec)
@@ -127,13 +135,13 @@ class Demonstrations:
 
     @classmethod
     def of_envs(cls, envs: Envs, observations: Array, actions: Array, begins: Array) -> Self:
-        """Return steps (M, ...) of environments, actions clipped to their bounds."""
+        """Create demonstrations from steps (M, ...); actions are clipped to their bounds."""
         if isinstance(space := envs.action_space, gym.spaces.Box | Joined):
             actions = np.clip(actions, space.low, space.high).astype(np.float32)
         return cls(observations, actions, begins.astype(np.float32), envs.spec.canonical)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write them as .npz, atomically."""
+        """Write the demonstrations as .npz, atomically."""
         path = check_name(path)
         data = io.BytesIO()
         named = {"env": np.array(self.env)} if self.env else {}
@@ -143,12 +151,12 @@ class Demonstrations:
 
     @classmethod
     def load(cls, path: Any) -> Self:
-        """Read a file, without running any code of it.
+        """Read demonstrations from a file; no code from the file is run.
 
         Demonstrations are returned unchanged.
 
         Raises:
-            BadDemonstrations: it holds none.
+            BadDemonstrations: the file holds none.
         """
         if isinstance(path, cls):
             return path
@@ -156,8 +164,8 @@ class Demonstrations:
             raise BadDemonstrations(f"demonstrations are Demonstrations or a file, but got a {type(path).__name__}")
         if not Path(path).is_file():
             raise BadDemonstrations(
-                f"there is no file {path} with demonstrations; a task that has begun resumes "
-                "without it: set demonstrated_steps=N, their number"
+                f"there is no file {path} with demonstrations; a task that has started resumes "
+                "without the file: set demonstrated_steps=N, their number"
             )
         try:
             with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
@@ -172,12 +180,12 @@ class Demonstrations:
         """Return tensors by name, in the form of a member's `examples`.
 
         Args:
-            examples: the member's own, by name.
-            space: of the actions.
-            where: the task, for errors.
+            examples: the member's own tensors, by name.
+            space: action space.
+            where: name of the task in error messages.
 
         Raises:
-            BadDemonstrations: their shapes or types differ.
+            BadDemonstrations: shapes or types differ, or actions are not in the space.
         """
         tensors = {}
         for name, own in examples.items():
@@ -201,20 +209,20 @@ class Demonstrations:
 
 
 def _choices(space: gym.Space[Any]) -> Any:
-    """Return how many values each number of an action may have."""
+    """Return how many values each number of an action can have."""
     if isinstance(space, gym.spaces.MultiDiscrete):
         return space.nvec.reshape(-1)
     return int(space.n) if isinstance(space, gym.spaces.Discrete) else 2
 
 
 class Examples(Stacked):
-    """The demonstrations of P members, M steps each.
+    """Demonstrations of P members, M steps each.
 
-    They are state, so that no checkpoint needs their file.
+    They are part of the state, so no checkpoint needs their file.
     """
 
     def __init__(self, host: SignalHost, steps: int):
-        """Allocate them."""
+        """Allocate the tensors."""
         self.steps = steps
         envs = host.envs
         distribution = distribution_for(envs.action_space, f"demonstrations of {host.env.id}")
@@ -226,13 +234,13 @@ class Examples(Stacked):
         }
 
     def of(self, member: int) -> dict[str, Tensor]:
-        """Return one member's, by name; views."""
+        """Return one member's demonstrations by name; views."""
         return {PREFIX + name: x[member] for name, x in self.tensors.items()}
 
     def batch(self, rows: NDArray[np.int64], normalizer: ObservationNormalizer | None) -> dict[str, Tensor]:
-        """Return the steps with these indices (P, B): obs, actions, begins.
+        """Return obs, actions and begins of the steps with given indices.
 
-        Observations are normalized as they would be now.
+        Indices are (P, B). Observations are normalized by the current statistics.
         """
         member = torch.arange(len(rows))[:, None]
         index = torch.from_numpy(rows)
@@ -241,10 +249,10 @@ class Examples(Stacked):
 
 
 class Recorder:
-    """Records what P members' policies observe and do in training."""
+    """Recorder of P members' observations and actions in training."""
 
     def __init__(self, envs: Envs):
-        """Record from now on."""
+        """Start recording."""
         self.envs = envs
         self.steps: list[tuple[Array, Array, Array]] = []
         self.after: Array | None = None  # the last observations, or None before the first
@@ -253,17 +261,17 @@ class Recorder:
 
     def _see(self, obs: Array, actions: Array, result: StepResult) -> None:
         begins = np.ones_like(self.ended)
-        if self.after is not None:  # a learner may leave an episode without its end
+        if self.after is not None:  # a learner may abandon an episode; its next observation then begins another one
             left = (obs != self.after).reshape(*begins.shape, -1).any(-1)
             begins = self.ended | left
         self.steps.append((obs.copy(), actions.copy(), begins))
         self.after, self.ended = result.next_obs.copy(), result.terminated | result.truncated
 
     def demonstrations(self) -> Demonstrations:
-        """Return all steps so far, one environment after the other.
+        """Return all steps so far, one environment after another.
 
         Raises:
-            BadDemonstrations: there is none.
+            BadDemonstrations: there are no steps yet.
         """
         if not self.steps:
             raise BadDemonstrations("a recording has at least one step, but nothing was trained since it began")
@@ -272,7 +280,7 @@ class Recorder:
 
 
 def split_start(start: Mapping[str, Any]) -> tuple[dict[str, Any], Demonstrations | None]:
-    """Split the start of a task into policy and demonstrations."""
+    """Split the start of a task into a policy and demonstrations."""
     demonstrations = {name.removeprefix(PREFIX): x.numpy() for name, x in start.items() if name.startswith(PREFIX)}
     networks = {name: x for name, x in start.items() if not name.startswith(PREFIX)}
     return networks, Demonstrations(**demonstrations) if demonstrations else None

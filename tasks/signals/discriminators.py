@@ -1,18 +1,18 @@
 """Discriminators of GAIL: a perceptron, and one behind a variational bottleneck.
 
-Both give the gradient of their output z in the input, written out for perceptrons of tanh, so that a penalty on it is
-differentiated by the parameters like any other loss.
+Both return the gradient of their output z with respect to the input, derived by hand for perceptrons of tanh. A penalty
+on this gradient can then be differentiated by the parameters like any other loss.
 
-The bottleneck is that of Peng et al. (2019), arXiv:1810.00821, section 4; with GAIL it is "VAIL". An encoder maps a
-step x to a normal distribution of codes, and the discriminator sees a sample of that alone:
+The bottleneck is that of Peng et al. (2019), arXiv:1810.00821, section 4; with it, GAIL is called VAIL. An encoder maps
+a step x to a normal distribution of codes, and the discriminator sees only a sample of it:
 
     code = μ(x) + σ(x) ε,   ε ~ N(0, 1),   z = w code + b
     L = GAIL's L, its terms at samples, + β (K - I_c),   K = ½ mean_E KL + ½ mean_π KL
     KL = KL(N(μ, σ²) ‖ N(0, 1)) = Σ ½ (μ² + σ² - 1) - log σ
     β ← max(0, β + α_β (K - I_c)),   r = -log(1 - D(μ(x)))
 
-β starts at 0; it is the price of each nat that codes tell beyond I_c. The gradient penalty is on the gradient in x of a
-sample's z, through both μ and σ.
+β starts at 0; it is the price of each nat of information in the codes beyond I_c. The gradient penalty applies to the
+gradient of a sample's z with respect to x, through both μ and σ.
 
 Notation used for tensor shapes: P members, B batch.
 """
@@ -35,7 +35,7 @@ class Discriminator:
     """A perceptron that estimates z.
 
     Attributes:
-        networks: those that need parameters.
+        networks: networks that need parameters.
     """
 
     def __init__(self, inputs: int, width: int):
@@ -43,7 +43,7 @@ class Discriminator:
         self.networks = [self.net]
 
     def estimate(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return z of (P, B, inputs), (P, B)."""
+        """Return z (P, B) for steps (P, B, inputs)."""
         return self.net(self.net.layers(tensors), x).squeeze(-1)
 
     def sample(self, tensors: Mapping[str, Tensor], x: Tensor, position: int, index: int) -> tuple[Tensor, None]:
@@ -51,7 +51,7 @@ class Discriminator:
         return self.estimate(tensors, x), None
 
     def input_gradient(self, tensors: Mapping[str, Tensor], x: Tensor, position: int, index: int) -> Tensor:
-        """Return ∇z in x, (P, B, inputs)."""
+        """Return the gradient of z with respect to x, (P, B, inputs)."""
         return input_gradient(self.net, self.net.layers(tensors), x)
 
 
@@ -59,13 +59,19 @@ class Bottleneck(Stacked):
     """An encoder and a discriminator of its codes; β is state.
 
     Attributes:
-        networks: those that need parameters.
+        networks: networks that need parameters.
     """
 
     def __init__(self, inputs: int, width: int, code_width: int, keys: Bits, batch: int, device: torch.device):
-        """Make the networks.
+        """Build the networks.
 
-        keys: the members' streams, (P,); batch: B of every sample.
+        Args:
+            inputs: numbers in a step.
+            width: width of hidden layers.
+            code_width: numbers in a code.
+            keys: random streams of the members, (P,).
+            batch: B of every sample.
+            device: device of all tensors.
         """
         self.size = code_width
         self.encoder = perceptron("gail.encoder", inputs, width, 2 * code_width)
@@ -75,22 +81,22 @@ class Bottleneck(Stacked):
         self.tensors = {"beta": torch.zeros(len(keys), 1, device=device)}
 
     def _code(self, tensors: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return μ and log σ of steps (P, B, inputs)."""
+        """Return μ and log σ for steps (P, B, inputs)."""
         mean, log_std = self.encoder(self.encoder.layers(tensors), x).split(self.size, -1)
         return mean.contiguous(), log_std.contiguous()
 
     def estimate(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return z at the mean code of (P, B, inputs), (P, B)."""
+        """Return z (P, B) at the mean codes of (P, B, inputs)."""
         return self.decision(self.decision.layers(tensors), self._code(tensors, x)[0]).squeeze(-1)
 
     def sample(self, tensors: Mapping[str, Tensor], x: Tensor, position: int, index: int) -> tuple[Tensor, Tensor]:
         """Return z at sampled codes, and their KL in nats, (P, B).
 
         Args:
-            tensors: the parameters by name.
-            x: the steps, (P, B, inputs).
-            position: the number of batches before this one.
-            index: 0 or 1, the one of a batch's two noises to use.
+            tensors: parameters by name.
+            x: steps, (P, B, inputs).
+            position: number of batches before this one.
+            index: which of a batch's two noises to use, 0 or 1.
         """
         mean, log_std = self._code(tensors, x)
         std = log_std.exp()
@@ -99,7 +105,7 @@ class Bottleneck(Stacked):
         return self.decision(self.decision.layers(tensors), code).squeeze(-1), kl
 
     def input_gradient(self, tensors: Mapping[str, Tensor], x: Tensor, position: int, index: int) -> Tensor:
-        """Return ∇z in x at sampled codes; arguments as for `sample`."""
+        """Return the gradient of z at sampled codes; arguments as for `sample`."""
         layers = self.encoder.layers(tensors)
         hidden = hidden_values(self.encoder, layers, x)
         weight, bias = layers[-1]
@@ -113,7 +119,7 @@ class Bottleneck(Stacked):
     def update_beta(self, excess: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
         """Set β ← max(0, β + lr · excess) for active members.
 
-        excess: information beyond I_c in nats, (P, 1).
+        excess is the information beyond I_c in nats, (P, 1).
         """
         beta = self.tensors["beta"]
         raised = (beta + lr * excess).clamp(min=0)
@@ -121,7 +127,7 @@ class Bottleneck(Stacked):
 
 
 def input_gradient(net: MLP, layers: Layers, x: Tensor) -> Tensor:
-    """Return the gradient of a one-output perceptron in x (P, B, inputs)."""
+    """Return the gradient of a one-output perceptron, (P, B, inputs)."""
     return backpropagate(layers, hidden_values(net, layers, x), layers[-1][0].transpose(1, 2))
 
 
@@ -134,12 +140,12 @@ def hidden_values(net: MLP, layers: Layers, x: Tensor) -> list[Tensor]:
 
 
 def backpropagate(layers: Layers, values: list[Tensor], gradient: Tensor) -> Tensor:
-    """Return the gradient in x, (P, B, inputs).
+    """Return the gradient with respect to x, (P, B, inputs).
 
     Args:
-        layers: of the perceptron.
-        values: of `hidden_values` at x.
-        gradient: in the last hidden layer's output, (P, B or 1, width).
+        layers: layers of the perceptron.
+        values: result of `hidden_values` for x.
+        gradient: gradient with respect to the last hidden layer's output, (P, B or 1, width).
     """
     for (weight, _), y in zip(reversed(layers[:-1]), reversed(values[1:]), strict=True):
         gradient = times_transposed(gradient * (1 - y * y), weight)

@@ -1,13 +1,14 @@
 """Generative adversarial imitation learning (GAIL): Ho and Ermon (2016), arXiv:1606.03476.
 
-A discriminator D tells demonstrated steps E from the policy's π; the policy is paid for steps that look demonstrated:
+A discriminator D learns to distinguish demonstrated steps E from those of the policy π. The policy is rewarded for
+steps that look demonstrated:
 
     L = -mean_E log D - mean_π log(1 - D) + λ mean (‖∇z‖ - 1)²,   r = -log(1 - D),   D = 1 / (1 + exp(-z))
 
-The first two terms are eq. 17 with the labels exchanged; the third is the gradient penalty of Gulrajani et al. (2017),
-arXiv:1704.00028, eq. 3, on z at random points between demonstrated and own steps (with images, between their
-encodings). z depends on the observation, and on the action unless `use_actions` is off; vectors are whitened by running
-moments of the policy's. The reward is never negative: it also pays for longer episodes.
+The first two terms are eq. 17 with the labels exchanged. The third is the gradient penalty of Gulrajani et al. (2017),
+arXiv:1704.00028, eq. 3, on z at random points between demonstrated and own steps (for images, between their encodings).
+z depends on the observation, and on the action unless `use_actions` is off. Vectors are whitened by running moments of
+the policy's observations. The reward is never negative, so it also favors longer episodes.
 
 With `variational`, D sees a step through a bottleneck (VAIL), see `discriminators`.
 """
@@ -38,7 +39,8 @@ from .signal import Signal, TrainedNetworks, encoder, signal_space
 def gail_space() -> Space:
     """Return the hyperparameters of GAIL.
 
-    The variational form has information, I_c in nats; beta_lr, α_β; and code_width, the size of a code.
+    The variational form has three more: `information` is I_c in nats, `beta_lr` is α_β, and `code_width` the size of a
+    code.
     """
     when_used: dict[str, Any] = {"search": False, "when": {"use": True}}
     when_variational: dict[str, Any] = {"when": {"variational": True}}
@@ -89,7 +91,7 @@ class GAIL(Signal):
             self.whitening.update(batch["obs"].cpu().numpy())
 
     def _inputs(self, tensors: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the discriminator's inputs for obs and actions, (P, B, inputs)."""
+        """Return the discriminator's inputs (P, B, inputs) for obs and actions."""
         obs = batch["obs"] if self.whitening is None else self.whitening.of_batch(batch["obs"])
         features = self.encoder(tensors, obs)
         return torch.cat([features, self.actions(batch["actions"])], -1) if self.hp.use_actions else features

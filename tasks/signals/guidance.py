@@ -1,10 +1,11 @@
-"""Guidance of a policy beside the environment's rewards: signals and cloning.
+"""Guidance of a policy besides the environment's rewards: signals and cloning.
 
-The policy follows the mean of all advantages, the environment's among them, as in ML-Agents:
+The policy follows the mean of all advantages, including the environment's, as in ML-Agents:
 
     A = (A_environment + Σₖ A_k) / (1 + K),   A_k by generalized advantage estimation of strengthₖ rₖ, with γₖ and vₖ
 
-A mean, not a sum, keeps the size of a step where advantages are not standardized. The settings of ML-Agents here:
+A mean, unlike a sum, preserves the size of a step if advantages are not standardized. ML-Agents' settings correspond to
+these:
 
     reward_signals: extrinsic           extrinsic.strength; gamma
         curiosity, rnd                  icm, rnd: use, strength, gamma, lr (learning_rate), width (hidden_units)
@@ -45,8 +46,10 @@ def guidance_space(samples: int = 0) -> dict[str, Dimension | Space]:
     """Return the hyperparameters of signals and cloning.
 
     extrinsic.strength multiplies the environment's rewards (after normalize_reward); 0 learns without them, None leaves
-    them unchanged. `init` sets demonstrated_steps, the length of the demonstrations. `samples` is the default of
-    cloning.samples_per_update.
+    them unchanged. `init` sets demonstrated_steps to the length of the demonstrations.
+
+    Args:
+        samples: default of cloning.samples_per_update.
     """
     strength = maybe(real(0.0, 1.0, accept=(0.0, 1e6)), default=None, search=False, silent=True)
     return {
@@ -60,7 +63,7 @@ def guidance_space(samples: int = 0) -> dict[str, Dimension | Space]:
 
 
 def check_guidance(values: Mapping[str, Any], algorithm: str) -> None:
-    """Raise ValueError for hyperparameters of `guidance_space` that contradict each other."""
+    """Raise ValueError if hyperparameters of `guidance_space` contradict each other."""
     imitating = [name for name in FROM_DEMONSTRATIONS if values[name]["use"]]
     demonstrated = values["demonstrated_steps"]
     if imitating and not demonstrated:
@@ -75,10 +78,12 @@ def check_guidance(values: Mapping[str, Any], algorithm: str) -> None:
 
 
 class Guidance:
-    """No guidance: the environment's rewards alone. `of` returns what hyperparameters ask for.
+    """No guidance: the environment's rewards alone.
+
+    `of` returns the guidance that hyperparameters ask for.
 
     Attributes:
-        row_names: of the tensors that `compute_rewards` returns.
+        row_names: names of the tensors that `compute_rewards` returns.
         needs_next_obs: whether rollouts must keep `next_obs`.
         examples: the members' demonstrations.
     """
@@ -89,7 +94,7 @@ class Guidance:
 
     @staticmethod
     def of(host: SignalHost) -> Guidance:
-        """Return the guidance of a learner by its hyperparameters."""
+        """Return the guidance that a learner's hyperparameters ask for."""
         hp = host.hp
         used = hp.extrinsic.strength is not None or any(getattr(hp, name).use for name in OPTIONS)
         return ActiveGuidance(host) if used else Guidance()
@@ -101,18 +106,18 @@ class Guidance:
     def compute_rewards(self, rollout: Rollout) -> dict[str, Tensor]:
         """Return the signals' rewards and values of a rollout, (T, P, N).
 
-        This advances the running statistics that scale observations and rewards.
+        This updates the running statistics that scale observations and rewards.
         """
         return {}
 
     def combine_advantages(self, batch: dict[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the batch with the mean of all advantages.
 
-        It also has NAME.rewards, NAME.values and NAME.returns of each signal, for `update`.
+        It also gets NAME.rewards, NAME.values and NAME.returns of each signal, for `update`.
 
         Args:
-            batch: (P, B, ...), with next_obs, and weights if there are any.
-            rows: the result of `compute_rewards`, terminated and ended, each (T, P, N).
+            batch: tensors (P, B, ...), with next_obs, and possibly weights.
+            rows: result of `compute_rewards`, with terminated and ended, each (T, P, N).
         """
         return batch
 
@@ -123,13 +128,13 @@ class Guidance:
     def update(
         self, host: SignalHost, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Train signals and clone, after the policy's update, and return metrics.
+        """Train signals and clone after the policy's update; return metrics.
 
         Args:
             host: the learner.
-            batch: as `combine_advantages` returned it.
-            lr: the policy's learning rates (P, 1), which the signals' critics have too.
-            active: the members to update, (P, 1); None for all.
+            batch: batch as `combine_advantages` returned it.
+            lr: the policy's learning rates (P, 1), which the signals' critics use, too.
+            active: members to update, (P, 1); None for all.
         """
         return {}
 
@@ -168,7 +173,7 @@ class ActiveGuidance(Guidance, Composite):
             rewards = _in_time(signal.rewards(steps), rollout)
             rewards = signal.hp.strength * torch.from_numpy(signal.normalize(rewards.cpu().numpy())).to(rewards)
             values, next_values = evaluate_values(rollout, signal.critic)
-            if not signal.episodic:  # the step after an episode is the first one of the next
+            if not signal.episodic:  # the return continues with the first step of the next episode
                 last = _in_time(signal.critic(rollout.obs[:, -1].contiguous()), rollout)
                 next_values = torch.cat([values[1:], last])
             rows += [rewards, values, next_values]
@@ -212,7 +217,7 @@ class ActiveGuidance(Guidance, Composite):
     def _train_signals(
         self, host: SignalHost, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None
     ) -> dict[str, Tensor]:
-        """Take the policy's number of steps of each signal, on such minibatches."""
+        """Train each signal on as many minibatches as the policy."""
         hp = host.hp
         metrics: dict[str, Tensor] = {}
         first = host.iterations * hp.update_epochs * hp.num_minibatches
@@ -229,5 +234,5 @@ class ActiveGuidance(Guidance, Composite):
 
 
 def _in_time(x: Tensor, rollout: Rollout) -> Tensor:
-    """(P, T * N) -> (T, P, N), contiguous."""
+    """Reshape (P, T * N) to (T, P, N), contiguous."""
     return x.unflatten(1, (-1, rollout.rewards.shape[2])).transpose(0, 1).contiguous()

@@ -1,4 +1,4 @@
-"""The part of a learner that signals and cloning see."""
+"""The interface of a learner that signals and cloning use."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ class SignalHost(Protocol):
     iterations: int
 
     def keys(self, purpose: str) -> Bits:
-        """Return the members' keys (P,) of the random stream with this purpose."""
+        """Return the members' random streams (P,) for this purpose."""

@@ -1,12 +1,12 @@
 """Intrinsic curiosity module (ICM): Pathak et al. (2017), arXiv:1705.05363.
 
-Features φ keep of observations what tells the action between two of them; the reward is the error of a prediction of
+Features φ of observations are trained to reveal the action between two of them. The reward is the error of predicting
 the next features:
 
     â = g(φ(s), φ(s')),   φ̂ = f(φ(s), a),   r = ½ ‖φ̂ - φ(s')‖²                    eq. 6, with η = strength
     L = (1 - β) L_inverse(â, a) + β ½ ‖φ̂ - φ(s')‖²                                 eq. 7
 
-L_inverse is -log π of a choice, and the squared distance in a Box. Images pass through convolutions of their own.
+L_inverse is -log π for choices, and the squared distance in a Box. Images have their own convolutions.
 """
 
 from __future__ import annotations

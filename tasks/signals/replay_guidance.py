@@ -1,12 +1,13 @@
 """Learned rewards and cloning for off-policy algorithms, on replayed batches.
 
-A batch's rewards are computed anew at each gradient step, by the signals as they are then:
+The rewards of a batch are computed at each gradient step, by the signals in their current state:
 
     r = extrinsic.strength · r_env + Σ strength · r_signal
 
-Signals share the algorithm's discount and critic, and end with episodes; each takes one step on the batch after the
-policy's. Cloning follows, on the actor, or on a Q-network by the margin of Hester et al. (2018), arXiv:1704.03732,
-section 4, so that a demonstrated action is worth more than any other. ML-Agents combines SAC and signals so.
+Signals share the algorithm's discount and critic, and their returns end with episodes. After the policy's step, each
+signal takes one step on the same batch. Cloning follows: on the actor, or for a Q-network by the margin of Hester et
+al. (2018), arXiv:1704.03732, section 4, which makes a demonstrated action worth more than any other. ML-Agents combines
+SAC and signals in this way.
 
 Notation used for tensor shapes: P members, B batch.
 """
@@ -34,9 +35,9 @@ Batch = Mapping[str, Tensor]
 
 
 def replay_guidance_space() -> dict[str, Dimension | Space]:
-    """Return the hyperparameters of `guidance_space` without the signals' own discounts.
+    """Return the hyperparameters of `guidance_space` without the signals' discounts.
 
-    Cloning learns from 64 demonstrated steps in each gradient step, unless told otherwise.
+    By default, cloning learns from 64 demonstrated steps in each gradient step.
     """
     groups = dict(guidance_space(samples=64))
     for signal in SIGNALS:
@@ -47,7 +48,7 @@ def replay_guidance_space() -> dict[str, Dimension | Space]:
 
 
 def check_replay_guidance(values: Mapping[str, Any], algorithm: str) -> None:
-    """Raise ValueError for hyperparameters that contradict signals or cloning."""
+    """Raise ValueError if other hyperparameters rule out signals or cloning."""
     check_guidance(values, algorithm)
     used = [name for name in OPTIONS if values[name]["use"]]
     if used and values["model"].get("memory", "none") != "none":
@@ -64,14 +65,17 @@ def check_replay_guidance(values: Mapping[str, Any], algorithm: str) -> None:
 
 
 class Imitator(Protocol):
-    """Networks that can be cloned, as `Cloning` sees a policy; see `Distribution.imitation_loss`."""
+    """Networks that can be cloned, in the form of a policy.
+
+    See `Distribution.imitation_loss`.
+    """
 
     parameters: Any
     state_size: int
     distribution: Any
 
     def __call__(self, batch: Batch) -> tuple[Tensor, None]:
-        """Return what `distribution` judges, with gradients, and None."""
+        """Return the input of `distribution`, with gradients, and None."""
 
 
 class Replaying(Protocol):
@@ -87,11 +91,13 @@ class Replaying(Protocol):
     obs_normalizer: ObservationNormalizer | None
 
     def keys(self, purpose: str) -> Bits:
-        """Return the members' keys (P,) of the random stream with this purpose."""
+        """Return the members' random streams (P,) for this purpose."""
 
 
 class ReplayGuidance:
-    """No guidance: the environment's rewards alone. `of` returns what hyperparameters ask for.
+    """No guidance: the environment's rewards alone.
+
+    `of` returns the guidance that hyperparameters ask for.
 
     Attributes:
         examples: the members' demonstrations.
@@ -101,7 +107,7 @@ class ReplayGuidance:
 
     @staticmethod
     def of(learner: Replaying, imitator: Imitator) -> ReplayGuidance:
-        """Return the guidance of a learner by its hyperparameters."""
+        """Return the guidance that a learner's hyperparameters ask for."""
         hp = learner.hp
         used = hp.extrinsic.strength is not None or any(getattr(hp, name).use for name in OPTIONS)
         return ActiveReplayGuidance(learner, imitator) if used else ReplayGuidance()
@@ -111,13 +117,13 @@ class ReplayGuidance:
         return rewards
 
     def update(self, learner: Replaying, batch: Batch, number: int, lr: Tensor) -> dict[str, Tensor]:
-        """Train signals and clone, after the policy's gradient step, and return metrics.
+        """Train signals and clone after the policy's gradient step; return metrics.
 
         Args:
             learner: the learner.
-            batch: that of the step.
-            number: of the step.
-            lr: the policy's learning rates (P, 1).
+            batch: batch of the step.
+            number: number of the step.
+            lr: the policy's learning rates, (P, 1).
         """
         return {}
 
@@ -166,9 +172,9 @@ class ActiveReplayGuidance(ReplayGuidance, Composite):
         return metrics
 
     def _steps(self, batch: Batch) -> dict[str, Tensor]:
-        """Return a replayed batch as signals take it.
+        """Return a replayed batch in the form that signals take.
 
-        Without signals it is not asked for: sequences, of which none learns, have no next observations.
+        Return nothing without signals: batches of sequences have no next observations, and signals exclude them.
         """
         return {"obs": batch["obs"], "actions": batch["action"], "next_obs": batch["next_obs"]} if self.signals else {}
 

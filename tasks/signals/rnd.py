@@ -1,10 +1,10 @@
 """Random network distillation (RND): Burda et al. (2018), arXiv:1810.12894.
 
-The reward is the error of a network f̂ that learns to predict another one, f, random and fixed, on the next observation:
+A network f̂ learns to predict the output of a fixed random network f. The reward is its error on the next observation:
 
     r = ‖f̂(s') - f(s')‖²,   a mean over the features here                           section 2.2
 
-Vectors are whitened by running moments and clipped to ±5, and rewards are divided by the running standard deviation of
+Vectors are whitened by running moments and clipped to ±5. Rewards are divided by the running standard deviation of
 their discounted sums (section 2.4). Returns do not end with episodes (section 2.3).
 """
 
@@ -85,13 +85,13 @@ class RND(Signal):
 
 
 class ReturnScale(ReturnMoments):
-    """Division of rewards by the running deviation of their discounted sums.
+    """Division of rewards by the running standard deviation of their discounted sums.
 
     The sums do not end with episodes.
     """
 
     def __call__(self, rewards: np.ndarray) -> np.ndarray:
-        """Advance the statistics by rewards (T, P, N), and return them scaled."""
+        """Update the statistics with rewards (T, P, N), and return them scaled."""
         sums = np.empty((rewards.shape[1], len(rewards), rewards.shape[2]))
         for t, reward in enumerate(rewards):
             self.returns = self.gamma * self.returns + reward

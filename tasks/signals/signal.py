@@ -1,4 +1,4 @@
-"""The interface of a signal: rewards with a discount, networks, a critic.
+"""Base of signals: rewards with their own networks, critic and discount.
 
 Notation used for tensor shapes: P members, T steps, N environments, B batch, D numbers in a vector.
 """
@@ -25,12 +25,12 @@ HIDDEN_LAYERS = 2
 
 
 class TrainedNetworks(Stacked):
-    """The parameters of some networks, and Adam for them.
+    """Parameters of some networks, trained by Adam.
 
     Kingma and Ba (2015), arXiv:1412.6980.
 
     Attributes:
-        views: the parameters by name, without gradients.
+        views: parameters by name, without gradients.
         leaves: the same, with gradients.
     """
 
@@ -45,18 +45,18 @@ class TrainedNetworks(Stacked):
         self.tensors = {**self.parameters.tensors, **self.optimizer.tensors}
 
     def descend(self, losses: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
-        """Take one step down the losses (P,).
+        """Take one step down the losses.
 
         Args:
-            losses: of the members.
-            lr: learning rates (P, 1).
-            active: the members to update, (P, 1); None for all.
+            losses: losses of the members, (P,).
+            lr: learning rates, (P, 1).
+            active: members to update, (P, 1); None for all.
         """
         self.optimizer.step(self.parameters.gradient(losses), lr, active)
 
 
 def encoder(prefix: str, host: SignalHost) -> Encoder:
-    """Return an encoder of observations, of the policy's kind."""
+    """Return an encoder of observations of the same kind as the policy's."""
     return encoder_for(host.hp.model, f"{prefix}.eye", host.envs.obs_shape)
 
 
@@ -68,16 +68,16 @@ def perceptron(
 
 
 class SignalCritic:
-    """v(s) of one signal's rewards, of P members."""
+    """Critic v(s) of one signal's rewards, for P members."""
 
     def __init__(self, prefix: str, host: SignalHost, width: int):
         self.encoder = encoder(prefix, host)
-        # Signals pay little: a critic with larger first values would drown them.
+        # Signals' rewards are small: a critic with larger initial values would drown them.
         self.net = perceptron(prefix, self.encoder.features, width, 1, last_gain=0.01)
         self.trained = TrainedNetworks([self.encoder, self.net], host.seeds, host.device)
 
     def __call__(self, obs: Tensor, learning: bool = False) -> Tensor:
-        """Return v of observations (P, B, ...), (P, B)."""
+        """Return v (P, B) of observations (P, B, ...)."""
         tensors = self.trained.leaves if learning else self.trained.views
         return self.net(self.net.layers(tensors), self.encoder(tensors, obs)).squeeze(-1)
 
@@ -85,7 +85,7 @@ class SignalCritic:
         """Take one step of active members towards returns (P, B).
 
         Returns:
-            The mean squared error before it, halved, (P,).
+            Half of the mean squared error before the step, (P,).
         """
         losses = 0.5 * average((self(batch["obs"], learning=True) - returns).square(), batch.get("weights"))
         self.trained.descend(losses, lr, active)
@@ -96,8 +96,8 @@ def signal_space(lr: float, strength: tuple[float, float, float], **more: Dimens
     """Return the hyperparameters of a signal.
 
     Args:
-        lr: the default learning rate.
-        strength: its range to search, low and high, and its default.
+        lr: default learning rate.
+        strength: (low, high, default) of the factor of its rewards; low and high are the searched range.
         more: the signal's own hyperparameters, with when={"use": True}.
     """
     on: dict[str, Any] = {"when": {"use": True}}
@@ -116,11 +116,11 @@ class Signal(Composite):
     """A reward that P members compute themselves.
 
     Attributes:
-        name: of its group of hyperparameters; its metrics begin with it.
-        episodic: whether its return ends with an episode. Where it does not, an agent gains nothing by dying to see the
-            first steps again (Burda et al. 2018, section 2.3).
+        name: name of its group of hyperparameters; its metrics start with it.
+        episodic: whether its return ends with an episode. If not, an agent gains nothing by dying to see the first
+            steps again (Burda et al. 2018, section 2.3).
         trained: its networks.
-        critic: of its returns.
+        critic: critic of its returns.
     """
 
     name: ClassVar[str]
@@ -128,12 +128,13 @@ class Signal(Composite):
     trained: TrainedNetworks
 
     def __init__(self, host: SignalHost, examples: Examples | None, discounted: bool = True):
-        """Make the critic and the parts.
+        """Build the critic and the parts.
 
         Args:
             host: the learner.
-            examples: the demonstrations, if any.
-            discounted: whether returns have a critic and a discount of their own, see `replay_guidance`.
+            examples: demonstrations, if any.
+            discounted: whether returns have their own critic and discount; off-policy ones do not, see
+                `replay_guidance`.
         """
         self.hp = getattr(host.hp, self.name)
         of_critic: dict[str, Part | None] = {}
@@ -143,44 +144,44 @@ class Signal(Composite):
         super().__init__(**of_critic, **self.build(host, examples))
 
     def build(self, host: SignalHost, examples: Examples | None) -> dict[str, Part | None]:
-        """Make `trained`, and return the parts of the state beside the critic."""
+        """Build `trained`, and return the parts of the state besides the critic."""
         raise NotImplementedError
 
     def observe(self, batch: Mapping[str, Tensor]) -> None:
-        """Advance the running statistics of observations by new steps, as of `rewards`."""
+        """Update the running statistics of observations with new steps, as in `rewards`."""
 
     def observe_rewards(self, rewards: Tensor) -> None:
-        """Advance the statistics of rewards (P, B) of replayed steps."""
+        """Update the statistics of rewards with those (P, B) of replayed steps."""
 
     def scaled(self, rewards: Tensor) -> Tensor:
-        """Return rewards (P, B) of replayed steps, scaled by these statistics."""
+        """Scale rewards (P, B) of replayed steps by these statistics."""
         return rewards
 
     def rewards(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the rewards of a rollout's steps, (P, T * N).
 
         Args:
-            batch: obs, actions and next_obs, (P, T * N, ...), in the order of time.
+            batch: obs, actions and next_obs, each (P, T * N, ...), in order of time.
         """
         raise NotImplementedError
 
     def normalize(self, rewards: np.ndarray) -> np.ndarray:
-        """Advance the statistics of rewards (T, P, N), and return them scaled."""
+        """Update the statistics with rewards (T, P, N), and return them scaled."""
         return rewards
 
     def loss(self, batch: Mapping[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's loss and its metrics, each (P,).
 
         Args:
-            batch: a minibatch (P, B, ...), with weights if there are any.
-            position: the number of minibatches before this one, for random numbers.
+            batch: minibatch (P, B, ...), possibly with weights.
+            position: number of minibatches before this one, which selects random numbers.
         """
         raise NotImplementedError
 
     def update_multiplier(self, metrics: Mapping[str, Tensor], active: Tensor | None = None) -> None:
-        """Update the Lagrange multiplier of the loss, if any, after a step.
+        """Update the loss's Lagrange multiplier after a step, if it has one.
 
         Args:
-            metrics: of that step's loss.
-            active: the members to update, (P, 1); None for all.
+            metrics: metrics of that step's loss.
+            active: members to update, (P, 1); None for all.
         """

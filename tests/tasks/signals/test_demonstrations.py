@@ -112,7 +112,7 @@ def test_what_is_no_demonstration_is_refused(changes: dict[str, Any], message: s
 
 def test_a_file_that_holds_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "demo.npz"
-    with pytest.raises(BadDemonstrations, match=r"there is no file .*; a task that has begun resumes without"):
+    with pytest.raises(BadDemonstrations, match=r"there is no file .*; a task that has started resumes without"):
         make(path)
     path.write_bytes(b"no archive")
     with pytest.raises(BadDemonstrations, match=r"must be an \.npz file of observations, actions, begins"):
