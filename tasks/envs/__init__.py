@@ -1,7 +1,7 @@
 """Environments whose state is part of a task's state.
 
-`make_envs` makes them, `Envs` is their interface. Kinds of environments are sub-packages over `base`; `factory` alone
-knows them all. Nothing here knows networks.
+`make_envs` creates them, and `Envs` is their interface. Each kind of environment is a sub-package on top of `base`;
+only `factory` knows all kinds. Nothing here knows about networks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Making of environments by their spec, and the facts about each spec."""
+"""Creation of environments from their spec, and of facts about a spec."""
 
 from __future__ import annotations
 
@@ -27,21 +27,24 @@ def make_envs(
     purpose: str = "train",
     processes: int = 0,
 ) -> Envs:
-    """Return environments for P = len(seeds) members, ``num_envs`` each.
+    """Create environments for P = len(seeds) members, ``num_envs`` each.
 
     Args:
         spec: the environment.
-        seeds: of the members.
-        num_envs: of each member.
-        purpose: another purpose has other random numbers.
-        processes: the number of processes that share the steps, 0 for this one alone; the number of threads of a pool.
-            Classic control is computed all at once. The number changes no result.
+        seeds: seeds of the members.
+        num_envs: environments of each member.
+        purpose: selects the random streams; training and evaluation have different ones.
+        processes: number of processes that share the steps, 0 for this one alone; for a pool, its number of threads.
+            Classic control ignores it. The number does not change the result.
+
+    Raises:
+        EnvSpecError: the environment cannot be made.
     """
     spec = EnvSpec.of(spec)
     if is_classic(spec):
         return ClassicEnvs(spec, seeds, num_envs, purpose)
     with at_work():  # its episodes may hang, or end the process
-        restore = pool_test(spec) if is_pool(spec) else self_test(spec)  # tried once per process
+        restore = pool_test(spec) if is_pool(spec) else self_test(spec)  # cached, so it runs once per process
     spaces, size = spaces_of(spec), len(seeds) * num_envs
 
     def backend() -> Backend:

@@ -1,4 +1,4 @@
 """The interface of environments, their specs, curricula, and encodings of spaces.
 
-Nothing here makes or steps an environment; that belongs into the packages beside this one.
+Nothing here creates or steps an environment; the neighboring packages do that.
 """

@@ -1,4 +1,4 @@
-"""Types of environments' data."""
+"""Types of environments' data, and their conversion to tensors."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ Array = NDArray[Any]
 
 def to_tensor(array: Array) -> torch.Tensor:
     """Return a tensor with a copy of the array."""
-    import torch  # here, since an environment process needs none, and it takes a second and 200 MB
+    import torch  # imported late: environment processes do not need it, and it takes a second and 200 MB
 
     return torch.from_numpy(np.array(array, order="C"))

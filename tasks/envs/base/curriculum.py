@@ -1,4 +1,4 @@
-"""Parameters of environments: numbers drawn at each reset, harder lesson by lesson.
+"""Parameters of environments: drawn at each reset, with lessons of rising difficulty.
 
     EnvSpec("my_envs:Wall-v0", parameters={
         "gravity": 9.81,
@@ -9,22 +9,25 @@
         ]},
     })
 
-The environment finds them in ``reset(options=...)``, by name; one that its reset does not read is an error. A parameter
-named ``kwargs.NAME`` is an argument of its constructor, and each episode has a new environment. A value is a number
-(constant), or one of ``{"uniform": [low, high]}``, ``{"gaussian": [mean, st_dev]}``, ``{"multirangeuniform": [[low,
-high], ...]}``, ``{"integer": [low, high]}`` with both ends, ``{"choice": [value, ...]}`` of any JSON values. The metric
-``parameter.NAME`` is the mean over the member's running episodes. Training starts with the first lesson of each
-parameter; episodes of evaluation are always of the last one.
+The environment finds its parameters by name in ``reset(options=...)``; it is an error if its reset does not read one of
+them. A parameter named ``kwargs.NAME`` is an argument of the constructor instead, and each episode then has a new
+environment.
 
-ML-Agents' spelling is understood too: ``sampler_type`` with ``sampler_parameters``, and ``curriculum`` for lessons.
+A value is a number (constant), or one of ``{"uniform": [low, high]}``, ``{"gaussian": [mean, st_dev]}``,
+``{"multirangeuniform": [[low, high], ...]}``, ``{"integer": [low, high]}`` with both ends included, and ``{"choice":
+[value, ...]}`` of any JSON values. ML-Agents' spelling is accepted too: ``sampler_type`` with ``sampler_parameters``,
+and ``curriculum`` for lessons.
+
+The metric ``parameter.NAME`` is the mean over the member's running episodes. Training starts with the first lesson of
+each parameter; evaluation always uses the last one.
 
 completion_criteria, tested once after every episode of a member:
-    measure: "reward" (default), the mean return of the last ``min_lesson_length`` episodes, one at least;
+    measure: "reward" (default), the mean return of the last ``min_lesson_length`` episodes, at least one;
         "info.NAME", the mean of an entry that the spec's `info` reports, over as many episodes that have it; or
         "progress", the member's environment steps as a share of ``horizon``.
-    threshold: (0) to be exceeded; from 0 to 1 for progress.
-    min_lesson_length: (0) the least number of episodes of a lesson.
-    signal_smoothing: (true) the mean return counts 3/4, the measure after the episode before 1/4.
+    threshold: (0) value that the measure must exceed; from 0 to 1 for progress.
+    min_lesson_length: (0) smallest number of episodes in a lesson.
+    signal_smoothing: (true) the mean counts 3/4, and the measure after the previous episode 1/4.
     require_reset: (false) when the lesson ends, the member's running episodes are truncated.
 """
 
@@ -44,7 +47,7 @@ from ....spaces.errors import near
 from ...rng import streams
 
 Tree = dict[str, Any]
-SMOOTHING = 0.25  # the weight of the measure before
+SMOOTHING = 0.25  # weight of the previous measure
 MEASURES = ("reward", "progress")
 KWARGS = "kwargs."  # before the name of an argument of the constructor
 Sampler = Callable[[float], Any]  # a parameter's value as a function of a number in (0, 1)
@@ -52,7 +55,7 @@ Sampler = Callable[[float], Any]  # a parameter's value as a function of a numbe
 
 @dataclass(frozen=True)
 class Criteria:
-    """The conditions that end a lesson, see above."""
+    """Conditions that end a lesson, see the module."""
 
     measure: str = "reward"
     threshold: float = 0.0
@@ -64,7 +67,7 @@ class Criteria:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A sampler of a parameter, in use until the criteria are met."""
+    """A sampler of a parameter, used until its criteria are met."""
 
     name: str
     draw: Sampler
@@ -72,14 +75,14 @@ class Lesson:
 
 
 def parse(parameters: Mapping[str, Any], reported: Sequence[str] = ()) -> dict[str, list[Lesson]]:
-    """Return the lessons of each parameter, one for a plain value.
+    """Return the lessons of each parameter; a plain value is one lesson.
 
     Args:
-        parameters: as a spec has them.
-        reported: entries of `info`, which lessons may measure.
+        parameters: parameters as in a spec.
+        reported: entries of `info` that lessons may measure.
 
     Raises:
-        ValueError: names the error, and its place.
+        ValueError: a parameter is malformed; the message names the place.
     """
     measures = (*MEASURES, *(f"info.{name}" for name in reported))
     return {name: _lessons(form, f"parameters.{name}", measures) for name, form in parameters.items()}
@@ -113,7 +116,7 @@ def _criteria(form: Any, where: str, measures: Sequence[str]) -> Criteria:
     known = [f.name for f in fields(Criteria)]
     if not isinstance(form, Mapping):
         raise ValueError(f"{where} must be an object, but got {form!r}")
-    if isinstance(form.get("behavior"), str):  # ML-Agents names whose reward is measured; here is one only
+    if isinstance(form.get("behavior"), str):  # ML-Agents names the measured agent here; we have only one
         form = {name: value for name, value in form.items() if name != "behavior"}
     for name in form.keys() - set(known):
         raise ValueError(f"{where} has {', '.join(known)}, but got {name!r}{near(name, known)}")
@@ -167,7 +170,7 @@ ML_AGENTS = {
 
 
 def _from_ml_agents(form: Any, where: str) -> Any:
-    """Return a sampler of ML-Agents in our spelling, others unchanged."""
+    """Return a sampler of ML-Agents in our spelling; others unchanged."""
     if not isinstance(form, Mapping) or "sampler_type" not in form:
         return form
     kind, parameters = form["sampler_type"], form.get("sampler_parameters")
@@ -183,7 +186,7 @@ def _from_ml_agents(form: Any, where: str) -> Any:
 
 
 def _in_ranges(ranges: Sequence[Sequence[float]], u: float) -> float:
-    """Return a number in a range, chosen by its length."""
+    """Return a number in one of the ranges, which count by length."""
     left = u * sum(high - low for low, high in ranges)
     for low, high in ranges:
         if left <= high - low:
@@ -213,10 +216,10 @@ class Standing:
     """One member's progress with one parameter.
 
     Attributes:
-        lesson: its index.
-        episodes: finished in this lesson.
-        smoothed: the measure after the episode before; None before the first.
-        returns: what was measured of the last episodes of this lesson.
+        lesson: index of the current lesson.
+        episodes: episodes finished in this lesson.
+        smoothed: the measure after the previous episode; None before the first.
+        returns: measured values of the last episodes in this lesson.
     """
 
     lesson: int = 0
@@ -226,7 +229,7 @@ class Standing:
 
 
 class Curriculum:
-    """The progress of P members."""
+    """The lessons of P members, and their progress."""
 
     def __init__(
         self, parameters: Mapping[str, Any], seeds: Sequence[int], purpose: str, reported: Sequence[str] = ()
@@ -262,13 +265,13 @@ class Curriculum:
         returns: NDArray[np.float64],
         info: Mapping[str, NDArray[np.float64]] = MappingProxyType({}),
     ) -> list[int]:
-        """Count steps and finished episodes, and return the members to truncate.
+        """Count steps and finished episodes; return the members to truncate.
 
         Args:
-            steps: of each member.
-            ended: the members of the finished episodes, in order.
-            returns: of these episodes.
-            info: their reported entries, by measure.
+            steps: steps of each member.
+            ended: members of the finished episodes, in order.
+            returns: returns of these episodes.
+            info: reported entries of these episodes, by measure.
         """
         self.steps += steps
         truncated: set[int] = set()
@@ -288,9 +291,9 @@ class Curriculum:
         return sorted(truncated)
 
     def _is_over(self, criteria: Criteria, standing: Standing, member: int, measured: float) -> bool:
-        """Count an episode, and return whether it ends the lesson."""
+        """Count an episode; return whether it ends the lesson."""
         if math.isnan(measured) and criteria.measure not in MEASURES:
-            return False  # its info has no such entry
+            return False  # the episode did not report this entry
         standing.episodes += 1
         standing.returns = [*standing.returns, measured][-max(1, criteria.min_lesson_length) :]
         if standing.episodes < criteria.min_lesson_length:
@@ -307,7 +310,7 @@ class Curriculum:
         return measure > criteria.threshold
 
     def metrics(self, member: int) -> dict[str, float]:
-        """Return the lesson of each parameter that has several."""
+        """Return the current lesson of each parameter that has several."""
         standings = self.standings[member]
         return {f"lesson.{name}": float(standings[name].lesson) for name in self.lessons if len(self.lessons[name]) > 1}
 

@@ -28,11 +28,11 @@ class Spaces(NamedTuple):
 class MixedShape(tuple[int, ...]):
     """The shape of a row of bytes: numbers as float32, then images.
 
-    It has two axes, so that nothing takes it for a vector. Rows are of whole float32.
+    It has two axes, so that nothing takes it for a vector. Rows are padded to whole float32 numbers.
 
     Attributes:
-        numbers: how many there are.
-        images: the shape of each image, and its bytes in a row.
+        numbers: how many numbers a row has.
+        images: shape of each image, and the slice of its bytes in a row.
     """
 
     numbers: int
@@ -52,19 +52,27 @@ class MixedShape(tuple[int, ...]):
 class Observations:
     """Encoder of the observations of a space.
 
-    A uint8 Box with two to four axes is an image, kept as uint8 height x width x channels; stacked frames become
-    channels. Everything else is a float32 vector: Box flattened, Discrete one-hot, MultiDiscrete one-hot each,
-    MultiBinary unchanged, Dict and Tuple concatenated in order. A Dict or Tuple with images is a row of bytes, see
-    `MixedShape`.
+    - A uint8 Box with two to four axes is an image: uint8, height x width x channels. Stacked frames become channels.
+    - Everything else is a float32 vector: Box flattened, Discrete one-hot, MultiDiscrete one-hot each, MultiBinary
+      unchanged, Dict and Tuple concatenated in order.
+    - A Dict or Tuple with images is a row of bytes, see `MixedShape`.
 
     Attributes:
         kind: "image", "vector" or "mixed".
-        dtype, shape: of an encoded observation.
-        write: encodes an observation into an array of zeros of that shape.
+        dtype, shape: type and shape of an encoded observation.
+        write: function that encodes an observation into an array of zeros of that shape.
     """
 
     def __init__(self, space: Space, env: str) -> None:
-        """Raise UnsupportedSpace, which names the part, for any other space."""
+        """Describe a space.
+
+        Args:
+            space: observation space.
+            env: name of the environment in error messages.
+
+        Raises:
+            UnsupportedSpace: a part of the space is of another kind; the message names it.
+        """
         self.dtype: np.dtype[Any] = np.dtype(np.uint8)
         self.shape: tuple[int, ...]
         self.write: Callable[[Any, Array], None] = _write_image
@@ -92,7 +100,7 @@ class Observations:
             self.kind, self.dtype, self.shape, self.write = "vector", np.dtype(np.float32), (end,), numbers
 
     def numbers(self, obs: Array) -> Array | None:
-        """Return the numbers (M, D) in M encoded observations; None of images."""
+        """Return the numbers (M, D) in M encoded observations; None for images."""
         if isinstance(self.shape, MixedShape):
             return np.ascontiguousarray(obs[:, 0, : 4 * self.shape.numbers]).view(np.float32)
         return obs.reshape(len(obs), -1) if self.kind == "vector" else None
@@ -177,7 +185,7 @@ def _write_image(value: Any, out: Array) -> None:
 
 
 class Actions:
-    """Decoder of a learner's actions, see ``Envs.step``, for an environment."""
+    """Conversion between a learner's actions, see ``Envs.step``, and an environment's."""
 
     def __init__(self, space: Space, env: str) -> None:
         self.space, self.env = space, env
@@ -213,7 +221,7 @@ class Actions:
         return actions.astype(space.dtype, copy=False)
 
     def encode(self, action: Any) -> Array:
-        """Return an environment's action as a learner's, (*learner_shape)."""
+        """Return an environment's action in the learner's form, (*learner_shape)."""
         row = np.asarray(action).reshape(self.learner_shape)
         if isinstance(self.space, spaces.Discrete | spaces.MultiDiscrete):
             return np.asarray(row - np.reshape(self.space.start, self.learner_shape))
@@ -222,7 +230,7 @@ class Actions:
     def pick(self, draws: NDArray[np.float64]) -> Array:
         """Return an action for each row of numbers in [0, 1).
 
-        Unbounded sides are cut.
+        Unbounded sides of a Box are cut off.
         """
         space = self.space
         draws = draws.reshape(-1, *self.learner_shape)

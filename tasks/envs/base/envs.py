@@ -1,4 +1,4 @@
-"""The interface of environments of P members, whose state is data."""
+"""The interface of P members' environments, whose state is data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .spec import EnvSpec
 class StepResult(NamedTuple):
     """The results of one step, (P, N, ...).
 
-    ``next_obs`` is the true next observation, also where an episode ended.
+    ``next_obs`` is the observation that really followed, also where an episode ended.
     """
 
     next_obs: Array
@@ -37,7 +37,7 @@ Sample = Callable[[Tensor, Tensor], Tensor]
 
 
 class PlayedOnDevice(Protocol):
-    """A whole rollout of T steps, on the device of the policy.
+    """A whole rollout of T steps, on the policy's device.
 
     See `Played`; actions are (P, T, N, ...).
     """
@@ -56,7 +56,7 @@ class Played(NamedTuple):
     """A whole rollout of T steps, as kernels fill it in.
 
     `obs`, `next_obs`, `rewards`, `terminated` and `ended` are those of `experience.rollout.Rollout`. Actions are in
-    `choices` or `numbers` (P, T, N, n), `returns` and `lengths` (T, P, N) of episodes that ended.
+    `choices` or `numbers`, (P, T, N, n). `returns` and `lengths` (T, P, N) are those of episodes that ended.
     """
 
     obs: NDArray[np.float32]
@@ -71,7 +71,7 @@ class Played(NamedTuple):
 
     @staticmethod
     def of(steps: int, envs: Envs, numbers: bool) -> Played:
-        """Return empty arrays; a step has one number or one choice."""
+        """Return empty arrays for steps with one number or one choice each."""
         members, num_envs = envs.num_members, envs.num_envs
         obs = [np.empty((members, t, num_envs, *envs.obs_shape), np.float32) for t in (steps + 1, steps)]
         shapes = (members, steps, num_envs, 1), (0, 0, 0, 0)
@@ -82,7 +82,7 @@ class Played(NamedTuple):
 
 @dataclass
 class Episodes:
-    """Tallies of finished episodes by member, (P,)."""
+    """Tallies of finished episodes by member, each (P,)."""
 
     count: NDArray[np.int64]
     return_sum: NDArray[np.float64]
@@ -90,25 +90,26 @@ class Episodes:
 
 
 class Envs(ABC):
-    """P members with N environments each.
+    """The environments of P members, N each.
 
     Environment n of member p has index p * N + n on the flat axis. Every reset draws from a stream of (seed, purpose,
-    n, episode) alone, so that a member depends neither on its neighbours nor on P.
+    n, episode) alone, so a member depends neither on the other members nor on P.
 
     Attributes:
-        obs_space, action_space: the Gymnasium spaces of one environment.
+        obs_space, action_space: Gymnasium spaces of one environment.
         obs_kind: "vector" (float32), "image" (uint8, height x width x channels), or "mixed" (uint8, see `MixedShape`).
         obs_shape: shape of one encoded observation.
-        obs: the current observations, (P, N, *obs_shape).
+        obs: current observations, (P, N, *obs_shape).
         mode: how the state is restored: "snapshot", "replay" or "restart".
         exact: whether a restored member continues as if it had never stopped, bit for bit.
-        reason: why (not), for people.
-        info: the reported entries of `info`; none where the spec names none.
+        reason: why it is exact, or not, for people.
+        info: reported entries of `info`.
         unreported: names of numbers in `info` that the spec does not name.
-        faults: the first number that an environment of a member gave and that is not finite, in words, by member. It is
-            looked for where environments are other people's code, and is no state.
-        watched: whether each step must be seen, see `watch`.
-        on_episode_end: called with finished episodes in their order (members, returns, lengths) when tallies are read.
+        faults: by member, a description of the first non-finite number that one of its environments gave. Only
+            environments of other people's code are checked; faults are not state.
+        watched: whether `watch` must see every step.
+        on_episode_end: function called with finished episodes in order (members, returns, lengths) when tallies are
+            read.
     """
 
     obs_space: gym.Space[Any]
@@ -138,46 +139,48 @@ class Envs(ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Start again at episode 0, as if newly made, with empty tallies."""
+        """Start again at episode 0, as if newly created, with empty tallies."""
 
     @abstractmethod
     def step(self, actions: Array) -> StepResult:
-        """Step every environment, and reset those that end.
+        """Step every environment, and reset those whose episode ends.
 
-        ``obs`` then holds their new first observation.
+        ``obs`` then holds the first observation of their new episode.
 
-        ``actions`` is (P, N) of indices from 0 for Discrete, (P, N, k) of such for MultiDiscrete, (P, N, n) of 0 and 1
-        for MultiBinary, (P, N, *shape) for Box and (P, N, k) for Joined, clipped to the bounds here.
+        Args:
+            actions: (P, N) indices from 0 for Discrete, (P, N, k) such indices for MultiDiscrete, (P, N, n) of 0 and 1
+                for MultiBinary, (P, N, *shape) for Box, and (P, N, k) for Joined; the last two are clipped to the
+                bounds here.
         """
 
     @abstractmethod
     def abandon(self, mask: Array) -> None:
-        """Start the next episode where the mask (P, N) is set.
+        """Start the next episode where the mask (P, N) is true.
 
-        The running one is not tallied.
+        The abandoned one does not enter the tallies.
         """
 
     def play(self, policy: ActorCriticKernels, noise: NDArray[np.float32]) -> Played | None:
         """Let a policy act for a whole rollout, by a kernel.
 
         Args:
-            policy: the members'.
-            noise: of its actions, (T, P, N, n).
+            policy: kernels of the members' policies.
+            noise: noise of the actions, (T, P, N, n).
 
         Returns:
-            What happened, as T calls of `step` would have it; None where nothing was done, as there is no such kernel.
+            The same as T calls of `step` would give; None, with nothing done, if there is no such kernel.
         """
         return None
 
     def play_on_device(self, sample: Sample, noise: Tensor) -> PlayedOnDevice | None:
-        """Let a policy act for a whole rollout where its tensors lie.
+        """Let a policy act for a whole rollout, where its tensors lie.
 
         Args:
-            sample: the members' policy: observations (P, N, D) and noise (P, N, n) -> actions (P, N, ...).
-            noise: of its actions, (T, P, N, n).
+            sample: the members' policies: observations (P, N, D) and noise (P, N, n) -> actions (P, N, ...).
+            noise: noise of the actions, (T, P, N, n).
 
         Returns:
-            What happened, which the next call overwrites; None where nothing was done, as nothing here can do that.
+            The rollout, which the next call overwrites; None, with nothing done, if these environments cannot do that.
         """
         return None
 
@@ -191,20 +194,20 @@ class Envs(ABC):
             see(before, actions, result)
             return result
 
-        self.step = watched  # type: ignore[method-assign]  # so that it costs nothing where nobody watches
+        self.step = watched  # type: ignore[method-assign]  # replaced, so that it costs nothing when nobody watches
 
     def begin_epoch(self, epochs: Array) -> None:  # noqa: B027
-        """Start the members' epochs, (P,); a no-op but in restart mode."""
+        """Start the members' epochs, (P,); this matters in restart mode only."""
 
     def member_metrics(self, i: int) -> dict[str, float]:
-        """Return the current metrics of member i beside those of its episodes."""
+        """Return member i's current metrics besides those of its episodes."""
         return {}
 
     @abstractmethod
     def member_state(self, i: int) -> Tree:
-        """Return all that member i's future depends on.
+        """Return everything that member i's future depends on.
 
-        It is a tree of tensors and JSON values, which shares nothing with this object.
+        The tree of tensors and JSON values shares nothing with this object.
         """
 
     @abstractmethod
@@ -212,20 +215,20 @@ class Envs(ABC):
         """Load a state of ``member_state`` into member i.
 
         Raises:
-            StateMismatch: it is another environment's or mode's, or a replayed episode differs from the recorded one
-                (other versions of a simulator).
+            StateMismatch: the state belongs to another environment or mode, or a replayed episode differs from the
+                recorded one (because of another version of the simulator).
         """
 
     def close(self) -> None:  # noqa: B027
-        """Free all resources; a second call is a no-op."""
+        """Free all resources; a second call does nothing."""
 
     @property
     def episodes(self) -> Episodes:
-        """Tallies of the episodes finished since ``take_episodes``."""
+        """Tallies of the episodes that finished since ``take_episodes``."""
         tally = self._tallied
         for ended, returns, lengths in self._finished:
             member = self.member[ended]
-            # One by one, in order: neither P nor the time of reading may change a sum's rounding.
+            # Added one by one, in order, so that neither P nor the time of reading changes the rounding of a sum.
             np.add.at(tally.count, member, 1)
             np.add.at(tally.return_sum, member, returns)
             np.add.at(tally.length_sum, member, lengths)
@@ -235,7 +238,7 @@ class Envs(ABC):
         return tally
 
     def take_episodes(self) -> Episodes:
-        """Return the tallies since the last call, and empty them."""
+        """Return the tallies since the last call, and clear them."""
         tallies = self.episodes
         self._clear_episodes()
         return tallies
@@ -252,7 +255,7 @@ class Envs(ABC):
         return slice(i * self.num_envs, (i + 1) * self.num_envs)
 
     def _head(self, i: int) -> Tree:
-        """Return the head of every state: its owner, and the tallies."""
+        """Return the start of every state: its owner and the tallies."""
         return {
             "env": self.spec.canonical,
             "mode": self.mode,
@@ -262,7 +265,11 @@ class Envs(ABC):
         }
 
     def _load_head(self, i: int, tree: Tree) -> None:
-        """Load the tallies; StateMismatch if the state is of other environments."""
+        """Load the tallies.
+
+        Raises:
+            StateMismatch: the state belongs to other environments.
+        """
         if tree["env"] != self.spec.canonical:
             raise StateMismatch(f"a state of {tree['env']} cannot be loaded into {self.spec.canonical}")
         if tree["mode"] != self.mode:

@@ -1,10 +1,10 @@
-"""Named entries of `info`, reduced over each episode and tallied by member.
+"""Named entries of `info`, reduced over each episode and averaged by member.
 
     EnvSpec("my_envs:Search-v0", info={"is_success": "last", "gbest": "min", "cost": "sum"})
 
-Each becomes the metric ``info.NAME``: the mean over the episodes that ended in an epoch. An episode's value is of the
-steps where the environment gave a finite number; an episode without any does not count. A dot leads into a dict:
-``"episode.r"`` is ``info["episode"]["r"]``.
+Each entry becomes the metric ``info.NAME``: the mean over the episodes that ended in an epoch. An episode's value is
+computed from the steps at which the environment gave a finite number; an episode without any does not count. A dot
+leads into a dict: ``"episode.r"`` is ``info["episode"]["r"]``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .arrays import Array, Tree, to_tensor
 METRIC = "info."  # before the name of an entry
 Numbers = NDArray[np.float64]
 
-# An episode's value so far, the next one, and at the end also the number of values.
+# Functions of an episode's value so far and the next one.
 REDUCTIONS: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
     "last": lambda before, value: value,
     "mean": np.add,  # divided by the number at the end
@@ -32,7 +32,7 @@ REDUCTIONS: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
 
 
 def find(info: Mapping[str, Any], name: str) -> Any:
-    """Return an entry by its name or path, None if missing."""
+    """Return an entry by its name or path; None if missing."""
     if name in info:
         return info[name]
     outer, dot, inner = name.partition(".")
@@ -41,7 +41,7 @@ def find(info: Mapping[str, Any], name: str) -> Any:
 
 
 def number(value: Any) -> float | None:
-    """Return a value as a number, or None if it is none."""
+    """Return a value as a number; None if it is not one."""
     if isinstance(value, int | float | np.number | np.bool_):
         return float(value)
     if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
@@ -50,7 +50,7 @@ def number(value: Any) -> float | None:
 
 
 def numbers_in(info: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the names of all entries that can be reported."""
+    """Yield the names of all entries that could be reported."""
     for name, value in info.items():
         if isinstance(value, Mapping):
             yield from numbers_in(value, f"{prefix}{name}.")
@@ -59,10 +59,10 @@ def numbers_in(info: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def write(info: Mapping[str, Any], names: Sequence[str], out: Array, env: str) -> None:
-    """Write the named entries of one step, NaN for missing ones.
+    """Write the named entries of one step; NaN for missing ones.
 
     Raises:
-        ValueError: an entry is no number.
+        ValueError: an entry is not a number.
     """
     for column, name in enumerate(names):
         found = find(info, name)
@@ -79,10 +79,11 @@ class EpisodeInfo:
     """Entries of M environments' running episodes, and tallies of P members.
 
     Attributes:
-        names: of the K entries.
-        running: (M, K), the values so far; counts: (M, K), of how many steps.
-        sums, episodes: (P, K), over the episodes that ended since `take_metrics`.
-        last: (M, K), the values of the episode that ended last; NaN without one.
+        names: names of the K entries.
+        running: values so far, (M, K).
+        counts: number of steps in each value, (M, K).
+        sums, episodes: sums and numbers of the episodes that ended since `take_metrics`, (P, K).
+        last: values of the episode that ended last, (M, K); NaN without one.
     """
 
     def __init__(self, reductions: Mapping[str, str], member: NDArray[np.int64]) -> None:
@@ -90,14 +91,14 @@ class EpisodeInfo:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clear everything."""
         size, members, entries = len(self.member), int(self.member[-1]) + 1, len(self.names)
         self.running, self.counts = np.zeros((size, entries)), np.zeros((size, entries), np.int64)
         self.sums, self.episodes = np.zeros((members, entries)), np.zeros((members, entries), np.int64)
         self.last = np.full((size, entries), np.nan)
 
     def begin(self, rows: Sequence[int] | Array) -> None:
-        """Begin the episodes of these environments."""
+        """Start the episodes of these environments."""
         if self.names:
             self.running[rows], self.counts[rows] = 0, 0
 
@@ -111,23 +112,23 @@ class EpisodeInfo:
             self.counts[rows, column] += 1
 
     def values(self, ended: NDArray[np.int64]) -> Numbers:
-        """Return the values of these environments' episodes, NaN without any."""
+        """Return the values of these environments' episodes, NaN where there is none."""
         counts = self.counts[ended]
         values = np.where(counts > 0, self.running[ended], np.nan)
         means = np.array([reduction == "mean" for reduction in self.reductions], np.bool_)
         return np.where(means, values / np.maximum(counts, 1), values)
 
     def end(self, ended: NDArray[np.int64]) -> None:
-        """Tally the episodes of these environments."""
+        """Add the episodes of these environments to the tallies."""
         if not self.names:
             return
         values = self.last[ended] = self.values(ended)
-        # One by one, in order: P may not change a sum's rounding.
+        # Added one by one, in order, so that P does not change the rounding of a sum.
         np.add.at(self.sums, self.member[ended], np.where(np.isnan(values), 0, values))
         np.add.at(self.episodes, self.member[ended], ~np.isnan(values))
 
     def take_metrics(self) -> list[dict[str, float]]:
-        """Return each member's means over episodes, and empty the tallies."""
+        """Return each member's means over episodes, and clear the tallies."""
         rows = [
             {f"{METRIC}{name}": total / count for name, total, count in zip(self.names, *tally, strict=True) if count}
             for tally in zip(self.sums.tolist(), self.episodes.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Hybrid actions, of numbers and choices, as one row of numbers."""
+"""Hybrid actions: numbers and choices in one row of numbers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,22 @@ CHOICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 class Joined(spaces.Space[NDArray[np.float32]]):
-    """Rows of float32 for the actions of a Dict or Tuple.
+    """Rows of float32 that represent the actions of a Dict or Tuple.
 
-    Its parts, nested or not, are Boxes of bounded floats, and choices: Discretes, MultiDiscretes and MultiBinaries. A
-    row holds the parts in order, flattened, and choices as indices from 0.
+    Its parts, possibly nested, are Boxes of bounded floats and choices (Discrete, MultiDiscrete and MultiBinary). A row
+    holds the parts in order, flattened, with choices as indices from 0.
 
     Attributes:
-        low, high: bounds of every number in a row; those of a choice of n are 0 and n - 1.
-        choices: the columns of choices in a row, and the number of values of each.
+        low, high: bounds of every number in a row; 0 and n - 1 for a choice of n.
+        choices: columns of choices in a row, with the number of values of each.
     """
 
     def __init__(self, space: Space) -> None:
-        """Raise ValueError unless `can_join(space)`."""
+        """Describe a space.
+
+        Raises:
+            ValueError: `can_join` is false for the space.
+        """
         if not can_join(space):
             raise ValueError(f"a Dict or Tuple of bounded Boxes of floats and of choices is joined, but not {space}")
         self.space = space
@@ -53,7 +57,7 @@ class Joined(spaces.Space[NDArray[np.float32]]):
         super().__init__((len(low),), np.float32)
 
     def draw(self, uniforms: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Return uniform rows for uniform numbers (..., k)."""
+        """Return uniformly random rows for uniform numbers (..., k)."""
         rows = self.low + (self.high.astype(float) - self.low) * uniforms
         for column, n in self.choices.items():
             rows[..., column] = np.floor(uniforms[..., column] * n)
@@ -69,7 +73,7 @@ class Joined(spaces.Space[NDArray[np.float32]]):
     def split(self, row: Array) -> Any:
         """Return a row as the environment's action.
 
-        Rows (..., k) become a batch of them. Indices are rounded.
+        Rows (..., k) become a batch of actions. Indices are rounded.
         """
         values: dict[Path, Any] = {}
         for path, leaf, columns in self.parts:
@@ -92,7 +96,7 @@ class Joined(spaces.Space[NDArray[np.float32]]):
 
 
 class JoinedActions(gym.ActionWrapper[Any, Any, Any]):
-    """A stateless wrapper that takes the actions of many parts as rows."""
+    """A stateless wrapper that takes rows as actions."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -103,9 +107,9 @@ class JoinedActions(gym.ActionWrapper[Any, Any, Any]):
 
 
 def can_join(space: Space) -> bool:
-    """Return whether a space has the form that `Joined` takes.
+    """Return whether `Joined` can represent a space.
 
-    That is a Dict or Tuple of choices and of Boxes of bounded floats.
+    It must be a Dict or Tuple of choices and of Boxes of bounded floats.
     """
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return False

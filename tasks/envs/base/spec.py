@@ -1,4 +1,4 @@
-"""Descriptions of environments as JSON, a part of a trial's identity."""
+"""Specs of environments: descriptions as JSON, part of a trial's identity."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from .info import REDUCTIONS
 
 
 class EnvSpecError(TaskError, ValueError):
-    """A description of an environment that cannot be made."""
+    """An environment's description is wrong, or it cannot be made from it."""
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """A description of one environment.
+    """The description of one environment.
 
     Attributes:
-        id: a Gymnasium id; ``"package.module:Name-v0"`` imports the module first, so that it can register the id. The
-            prefix ``envpool/`` asks for EnvPool's, ``vector/`` for that of the id's vector entry point. "" is no
-            environment, and then nothing else is given.
-        kwargs: arguments of the environment, JSON values.
+        id: Gymnasium id. ``"package.module:Name-v0"`` imports the module first, which may register the id. The prefix
+            ``envpool/`` selects EnvPool's environment, ``vector/`` the id's vector entry point. "" means no
+            environment, and then all other attributes must be empty.
+        kwargs: arguments of the environment, as JSON values.
         wrappers: ``{"entry_point": "package.module:Class", "kwargs": {...}}``, innermost first.
-        max_episode_steps: the time limit; None keeps the registered one.
+        max_episode_steps: time limit; None keeps the registered one.
         parameters: options of every reset, by name: numbers, samplers or lessons, see `curriculum`.
-        info: entries of the environment's `info` that are reported, and how an episode's values are reduced: "last",
-            "mean", "sum", "min" or "max"; a list of names means "last", see `info`.
+        info: entries of the environment's `info` to report, with the reduction of an episode's values: "last", "mean",
+            "sum", "min" or "max". A list of names means "last". See `info`.
+
+    Raises:
+        EnvSpecError: a value is malformed.
     """
 
     id: str
@@ -73,7 +76,7 @@ class EnvSpec:
 
     @classmethod
     def none(cls) -> EnvSpec:
-        """Return the spec of no environment, which is false."""
+        """Return the spec of no environment, which is falsy."""
         return cls("")
 
     def __bool__(self) -> bool:
@@ -84,7 +87,7 @@ class EnvSpec:
 
     @property
     def canonical(self) -> str:
-        """The canonical text of this spec: equal specs have equal texts."""
+        """Canonical text of this spec; equal specs have equal texts."""
         return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -97,13 +100,17 @@ class EnvSpec:
             "wrappers": deepcopy(self.wrappers),
             "max_episode_steps": self.max_episode_steps,
         }
-        # Left out if empty: specs without them must keep the text that they had before these existed.
+        # Omitted if empty, so that specs from before these fields existed keep their text, and tasks their uids.
         later = {"parameters": deepcopy(self.parameters), "info": dict(self.info)}
         return content | {name: value for name, value in later.items() if value}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> EnvSpec:
-        """Return the spec of a JSON object; EnvSpecError for unknown names."""
+        """Create a spec from a JSON object.
+
+        Raises:
+            EnvSpecError: a name is unknown, or the id is missing.
+        """
         known = {f.name for f in fields(cls)}
         if unknown := sorted(content.keys() - known):
             raise EnvSpecError(
@@ -115,9 +122,12 @@ class EnvSpec:
 
     @classmethod
     def of(cls, env: str | Mapping[str, Any] | EnvSpec | None) -> EnvSpec:
-        """Return the spec of an id, of a JSON object, or itself.
+        """Return the spec for an id, a JSON object or a spec.
 
-        None and {} are no environment.
+        None and {} give the spec of no environment.
+
+        Raises:
+            EnvSpecError: the argument is none of these, or malformed.
         """
         if env is None or env == {}:
             return cls.none()
@@ -128,13 +138,13 @@ class EnvSpec:
         if isinstance(env, Mapping):
             return cls.from_json(env)
         raise EnvSpecError(
-            f"an environment must be an id, an EnvSpec or its JSON, but got {env!r}; what is made in code must be made "
-            "again from its name alone: register it (gymnasium.register), and give its id"
+            f"an environment must be an id, an EnvSpec or its JSON, but got {env!r}; other processes must be able to "
+            "create it by name: register it (gymnasium.register), and give its id"
         )
 
 
 def _reductions(info: Any, where: str) -> dict[str, str]:
-    """Return how each entry of `info` is reduced, or raise EnvSpecError."""
+    """Return the reduction of each entry of `info`, or raise EnvSpecError."""
     named = dict.fromkeys(info, "last") if isinstance(info, list | tuple) else info
     if not isinstance(named, Mapping) or not all(isinstance(name, str) and name for name in named):
         raise EnvSpecError(f"{where} must be a list of names, or a dict of names and reductions, but got {info!r}")

@@ -1,4 +1,4 @@
 """Classic control as vectorized equations.
 
-Only environments whose whole state is known belong here.
+Only environments whose complete state is known belong here.
 """

@@ -1,11 +1,12 @@
-"""The equations of classic control over any array library, exact as Gymnasium's.
+"""The equations of classic control for any array library, exact as Gymnasium's.
 
-The order of the arithmetic is Gymnasium's too. One exception remains: Gymnasium squares some scalars by libm's ``pow(x,
-2)``, which misses the rounded product x * x in one of about 1300 cases. So Acrobot's accelerations and Pendulum's
-reward may differ in the last bit.
+The order of the arithmetic is Gymnasium's, too. One exception remains: Gymnasium squares some scalars with libm's
+``pow(x, 2)``, which differs from the rounded product x * x in one of about 1300 cases. Acrobot's accelerations and
+Pendulum's reward may therefore differ in the last bit.
 
-``step(xp, state, action)`` gives (next state, reward, terminated), ``observe(xp, state)`` the observation. States and
-observations are tuples of (M,) arrays, one per component; a reward may be one float for all. ``xp`` is numpy or torch.
+``step(xp, state, action)`` returns (next state, reward, terminated), and ``observe(xp, state)`` the observation. States
+and observations are tuples of (M,) arrays, one per component; a reward may be one float for all. ``xp`` is numpy or
+torch.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ X_LIMIT, THETA_LIMIT = 2.4, 12 * 2 * pi / 360
 
 
 def cartpole(xp: Any, state: State, action: Any) -> Outcome:
-    """Step a pole on a cart.
+    """Step a cart that balances a pole.
 
     The state is (x, x_dot, theta, theta_dot); actions push left or right.
     """
@@ -54,7 +55,7 @@ MAX_SPEED, PENDULUM_G, PENDULUM_DT = 8.0, 10.0, 0.05
 
 
 def pendulum(xp: Any, state: State, action: Any) -> Outcome:
-    """Step a pendulum to swing up.
+    """Step a pendulum that should swing up.
 
     The state is (theta, theta_dot); the action is a torque in [-2, 2] (float32).
     """
@@ -68,20 +69,20 @@ def pendulum(xp: Any, state: State, action: Any) -> Outcome:
 
 
 def pendulum_observation(xp: Any, state: State) -> State:
-    """Return cosine and sine of the angle, and its speed."""
+    """Return cosine and sine of the angle, and the angular velocity."""
     theta, theta_dot = state
     return xp.cos(theta), xp.sin(theta), theta_dot
 
 
 # Sutton (1996), Generalization in reinforcement learning; the equations of Sutton and Barto's book.
 ACROBOT_DT, MAX_VEL_1, MAX_VEL_2 = 0.2, 4 * pi, 9 * pi
-MOST_TURNS = 6  # of a link in a step; from the fastest states it is 4.3
+MOST_TURNS = 6  # largest number of turns of a link in one step; the fastest states make 4.3
 
 
 def acrobot(xp: Any, state: State, action: Any) -> Outcome:
-    """Step two links to swing up.
+    """Step two links that should swing up.
 
-    The state is (theta1, theta2, their speeds); actions 0, 1, 2 are torques -1, 0, 1.
+    The state is (theta1, theta2, their velocities); actions 0, 1, 2 are torques -1, 0, 1.
     """
     torque, h = action - 1.0, ACROBOT_DT
     k1 = _acrobot_derivative(xp, state, torque)
@@ -102,9 +103,9 @@ def _move(state: State, h: float, derivative: State) -> State:
 
 
 def _acrobot_derivative(xp: Any, state: State, torque: Any) -> State:
-    """Return the derivative of the state.
+    """Return the derivative of the state with respect to time.
 
-    Masses, lengths and moments of inertia are 1, centres of mass at 0.5; 4.9 = 0.5 g, 14.7 = 1.5 g.
+    Masses, lengths and moments of inertia are 1, centers of mass at 0.5, and g is 9.8.
     """
     theta_1, theta_2, speed_1, speed_2 = state
     cos, sin = xp.cos(theta_2), xp.sin(theta_2)
@@ -121,14 +122,14 @@ def _wrap(xp: Any, angle: Any) -> Any:
     """Return the angle in [-pi, pi], turn by turn as Gymnasium does."""
     for _ in range(MOST_TURNS):
         far = xp.abs(angle) > pi
-        if xp is np and not far.any():  # a GPU would have to be waited for
+        if xp is np and not far.any():  # on a GPU this test would have to wait for the result
             break
         angle = xp.where(far, angle - xp.copysign(xp.full_like(angle, 2 * pi), angle), angle)
     return angle
 
 
 def acrobot_observation(xp: Any, state: State) -> State:
-    """Return cosines and sines of the angles, and their speeds."""
+    """Return cosines and sines of the angles, and the angular velocities."""
     theta_1, theta_2, speed_1, speed_2 = state
     return xp.cos(theta_1), xp.sin(theta_1), xp.cos(theta_2), xp.sin(theta_2), speed_1, speed_2
 
@@ -140,7 +141,7 @@ CAR_LEFT, CAR_RIGHT, CAR_SPEED = -1.2, 0.6, 0.07
 def mountain_car(xp: Any, state: State, action: Any) -> Outcome:
     """Step a car between hills.
 
-    The state is (position, velocity); actions 0, 1, 2 push left, not, right.
+    The state is (position, velocity); actions 0, 1, 2 push left, do nothing, push right.
     """
     position, velocity = state
     velocity = velocity + ((action - 1) * 0.001 + xp.cos(3 * position) * -0.0025)
@@ -164,7 +165,7 @@ def mountain_car_continuous(xp: Any, state: State, action: Any) -> Outcome:
 
 
 def _drive(xp: Any, position: Any, velocity: Any) -> tuple[Any, Any]:
-    """Move at a limited velocity; the left end stops the car."""
+    """Move with a limited velocity; the left end stops the car."""
     velocity = xp.clip(velocity, -CAR_SPEED, CAR_SPEED)
     position = xp.clip(position + velocity, CAR_LEFT, CAR_RIGHT)
     stopped = (position <= CAR_LEFT) & (velocity < 0)
@@ -177,12 +178,12 @@ class Model:
 
     Attributes:
         step, observe: see the module.
-        scalar: the name of Gymnasium's class in gymnasium.envs.classic_control, whose spaces these are.
-        limit: steps until an episode is truncated.
-        start: (low, high) per component of the state, which starts uniform between them.
-        dtype: of the state.
+        scalar: name of Gymnasium's class in gymnasium.envs.classic_control, which has the same spaces.
+        limit: steps after which an episode is truncated.
+        start: (low, high) per component of the state, which starts uniformly between them.
+        number: number of the model in kernels, see `compiled.control`.
+        dtype: type of the state.
         continuous: whether actions are floats.
-        number: of the model in kernels, see `compiled.control`.
     """
 
     step: Callable[[Any, State, Any], Outcome]

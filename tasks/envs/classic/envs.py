@@ -1,6 +1,6 @@
-"""Vectorized classic control, all environments on one flat axis of arrays.
+"""Vectorized classic control: all environments on one flat axis of arrays.
 
-One step costs a kernel's call, or without kernels about thirty of numpy's, for any number of environments.
+For any number of environments, a step costs one call of a kernel, or without kernels about thirty calls of numpy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..base.spec import EnvSpec
 from .dynamics import MODELS
 from .on_device import STEPS_AT_ONCE, DeviceRollouts, Running
 
-BLOCK = 16  # episodes; their first states are drawn at once
+BLOCK = 16  # number of episodes whose initial states are drawn together
 NO_CHOICES, NO_NUMBERS = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
@@ -33,7 +33,7 @@ def is_classic(spec: EnvSpec) -> bool:
 
 
 class ClassicEnvs(Envs):
-    """Environments whose whole state is known: a snapshot is exact."""
+    """Environments whose complete state is known, so a snapshot is exact."""
 
     mode = "snapshot"
     exact = True
@@ -48,13 +48,13 @@ class ClassicEnvs(Envs):
         self.obs_shape = self.obs_space.shape or ()
         self.actions = Actions(self.action_space, spec.id)
         self.run = kernels()
-        self.trig: NDArray[np.uint64] | None = None  # where kernels find NumPy's cosine and sine
+        self.trig: NDArray[np.uint64] | None = None  # addresses of NumPy's cosine and sine, for kernels
         if self.run is not None and (found := self.run.cosine_and_sine()) is not None:
             self.trig = np.array(found, np.uint64)
         self.limit = spec.max_episode_steps or self.model.limit
         self.shape = (self.num_members, num_envs)
         self.keys = np.array([streams.key(seed, purpose, n) for seed in seeds for n in range(num_envs)], np.uint64)
-        # The first states of a block of episodes, (components, M, BLOCK), and their observations, (M, BLOCK, D).
+        # Initial states of a block of episodes, (components, M, BLOCK), and their observations, (M, BLOCK, D).
         self.block = np.zeros(self.size, np.int64)
         self.starts = np.empty((len(self.model.start), self.size, BLOCK), self.model.dtype)
         self.first_obs = np.empty((self.size, BLOCK, *self.obs_shape), np.float32)
@@ -144,9 +144,9 @@ class ClassicEnvs(Envs):
         return rollouts
 
     def _note(self, steps: int, elapsed: NDArray[np.int64], ended: Array, returns: Array, lengths: Array) -> None:
-        """Note the time, and the episodes that ended in a rollout.
+        """Record the time, and the episodes that ended in a rollout.
 
-        `elapsed` are the steps of the running episodes (M,), the others (T, P, N).
+        `elapsed` are the steps of the running episodes (M,), the other arrays are (T, P, N).
         """
         self.clock += steps
         self.started = self.clock - elapsed
@@ -176,7 +176,7 @@ class ClassicEnvs(Envs):
         self.obs.reshape(self.size, -1)[ended] = self.first_obs[ended, in_block]
 
     def _draw_starts(self, indices: NDArray[np.int64]) -> None:
-        """Draw the first states of these environments' blocks of episodes."""
+        """Draw the initial states of these environments' blocks of episodes."""
         count = len(self.model.start)
         self.block[indices] = self.episode[indices] // BLOCK
         begin = self.block[indices] * (BLOCK * count)

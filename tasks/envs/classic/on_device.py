@@ -1,7 +1,7 @@
 """Rollouts of classic control on the policy's device.
 
-A step of all environments with their policies is captured once, as a CUDA graph, and replayed for each step of a
-rollout: nothing is transferred in between. On other devices the same operations run one by one.
+One step of all environments and their policies is captured as a CUDA graph and replayed for each step of a rollout.
+Nothing is transferred in between. On other devices the same operations run one by one.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ...runtime.progress import tick
 from ..base.envs import Sample
 from .dynamics import Model
 
-STEPS_AT_ONCE = 4096  # before this process shows that it gets on
+STEPS_AT_ONCE = 4096  # steps between two ticks, which show that this process makes progress
 
 
 class Running(NamedTuple):
-    """The state of M running episodes between rollouts, as `ClassicEnvs` keeps it.
+    """State of M running episodes between rollouts, as `ClassicEnvs` keeps it.
 
     Attributes:
         state: (components, M).
-        episode, elapsed: their numbers and steps so far, (M,).
-        returns: so far, (M,).
+        episode, elapsed: number of the episode, and its steps so far, each (M,).
+        returns: return so far, (M,).
     """
 
     state: NDArray[np.float64]
@@ -44,7 +44,7 @@ class DeviceRollouts:
         obs: (P, T + 1, N, D); the next rollout starts at the last ones.
         next_obs: (P, T, N, D), final ones where an episode ended.
         rewards, terminated, ended: (T, P, N) as float32.
-        returns, lengths: (T, P, N), of the episodes as they are after each step.
+        returns, lengths: (T, P, N), return and length of the running episodes after each step.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class DeviceRollouts:
 
         Args:
             model: the equations.
-            sample: acts; reads its parameters where they are at the time of a rollout.
-            noise: of a rollout, (T, P, N, n); here its form alone matters.
+            sample: the members' policies; they read their parameters at the time of a rollout.
+            noise: noise of a rollout, (T, P, N, n); only its shape is used here.
             obs_size: D.
-            keys: the streams of the environments' first states, (M,).
-            limit: steps until an episode is truncated.
-            bounds: of the number that acts; None for choices.
+            keys: random streams of the environments' initial states, (M,).
+            limit: steps after which an episode is truncated.
+            bounds: bounds of the number that acts; None for choices.
         """
         steps, members, num_envs, _ = noise.shape
         self.model, self.sample, self.limit, self.bounds = model, sample, limit, bounds
@@ -90,18 +90,18 @@ class DeviceRollouts:
 
     @property
     def actions(self) -> Tensor:
-        """The actions of the last rollout, (P, T, N, ...)."""
+        """Actions of the last rollout, (P, T, N, ...)."""
         assert self._actions is not None
         return self._actions
 
     @torch.no_grad()
     def play(self, running: Running, noise: Tensor) -> Running:
-        """Play a rollout, and return the episodes that run at its end."""
+        """Play a rollout; return the episodes that are running at its end."""
         self.noise.copy_(noise)
         with torch.cuda.device_of(noise):
             if self.noise.is_cuda and self._graph is None:
                 self._load(running)
-                beside(self._step)  # which compiles what must be compiled, and allocates
+                beside(self._step)  # compiles kernels and allocates tensors before the capture
                 self._graph, _ = capture(self._step)
             self._load(running)
             self.obs[:, 0] = self._observed(self.state)
@@ -118,10 +118,7 @@ class DeviceRollouts:
         self.time.zero_()
 
     def _step(self) -> None:
-        """Act and step in every environment.
-
-        New episodes begin where one ended.
-        """
+        """Act and step in every environment; start new episodes where one ended."""
         now, model = self.time, self.model
         actions = self.sample(self.obs.index_select(1, now).squeeze(1), self.noise.index_select(0, now).squeeze(0))
         if self._actions is None:
@@ -156,7 +153,7 @@ class DeviceRollouts:
         return torch.stack(self.model.observe(torch, tuple(state)), -1).float().view(*self.shape, -1)
 
     def _first_states(self) -> Tensor:
-        """Return the first states of the episodes, (components, M)."""
+        """Return the initial states of the current episodes, (components, M)."""
         drawn = tensors.uniform(self._keys, self.episode * len(self._parts) + self._parts)
         states = self._low + self._width * drawn
         return states.float().double() if self.model.dtype is np.float32 else states

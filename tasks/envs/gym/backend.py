@@ -1,6 +1,6 @@
-"""The protocol of backends, and the backend of this process.
+"""The protocol of backends, and the backend that steps in this process.
 
-A backend has its environments on a flat axis.
+A backend has its environments on one flat axis.
 """
 
 from __future__ import annotations
@@ -50,14 +50,18 @@ class Backend(Protocol):
     def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
         """Start an episode at each index, and return the first observations.
 
-        fresh: in a new environment.
+        Args:
+            indices: the environments.
+            seeds: seeds of their resets.
+            options: parameters of their episodes.
+            fresh: whether to create new environments.
         """
 
     def step(self, actions: Array) -> FlatStep:
         """Step every environment; the caller owns the result."""
 
     def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
-        """Step through recorded actions (T, ...) of each index, one at least.
+        """Step through recorded actions (T, ...) of each index, at least one.
 
         Returns:
             The last observations.
@@ -74,13 +78,13 @@ class Backend(Protocol):
 
 
 class InProcess:
-    """A backend in this process."""
+    """A backend that steps in this process."""
 
     def __init__(self, spec: EnvSpec, count: int) -> None:
         self.spec = spec
         self.envs: list[Env] = [make_env(spec) for _ in range(count)]
         self.used = [False] * count
-        self.drawn = any(name.startswith(KWARGS) for name in spec.parameters)  # arguments of each episode's environment
+        self.drawn = any(name.startswith(KWARGS) for name in spec.parameters)  # each episode needs a new environment
         self.encoder = Observations(self.envs[0].observation_space, spec.id)
 
     def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
@@ -103,7 +107,7 @@ class InProcess:
         return result
 
     def step_into(self, actions: Array, result: FlatStep) -> None:
-        """Step every environment, and write the result; ``result.obs`` must be zeros."""
+        """Step every environment into `result`, whose obs must be zeros."""
         next_obs, reward, terminated, truncated, entries = result
         write, reported = self.encoder.write, tuple(self.spec.info)
         for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):

@@ -21,19 +21,23 @@ from .selftest import Restore
 
 
 def reset_seed(purpose: str, *path: int | str) -> int:
-    """Return a seed that Gymnasium takes.
+    """Return a seed for Gymnasium.
 
-    Seeds for training are even and all others odd, so they never meet.
+    Seeds for training are even and all others odd, so they never coincide.
     """
     return streams.seed_of(*path, purpose) & ~1 | (purpose != "train")
 
 
 class GymEnvs(Envs):
-    """P members with N environments each.
+    """P members with N Gymnasium environments each.
 
-    snapshot: the simulator's state is the state. replay: the seed of the running episode and its actions are the
-    state; with ``restore.renew`` every episode has a new environment. restart: environments are made anew at the start
-    of each epoch, so that no state exists between epochs, and running episodes end there untallied.
+    The mode determines the state:
+
+    - snapshot: the simulator's state.
+    - replay: the seed of the running episode and its actions. With ``restore.renew`` every episode has a new
+      environment.
+    - restart: nothing between epochs. Environments are created anew at the start of each epoch, and episodes that are
+      running then end without entering the tallies.
     """
 
     def __init__(
@@ -108,7 +112,7 @@ class GymEnvs(Envs):
                 truncated[self._rows(p)] |= ~terminated[self._rows(p)]
             ended = np.flatnonzero(terminated | truncated)
         if len(ended):
-            self.obs = next_obs.copy()  # the learner holds the other one
+            self.obs = next_obs.copy()  # the learner still holds `next_obs`
             self._finished.append((ended, self.returns[ended], self.elapsed[ended]))
             self.info.end(ended)
             self.episode[ended] += 1
@@ -122,9 +126,9 @@ class GymEnvs(Envs):
         return {f"{METRIC}{name}": column for name, column in columns}
 
     def _note_faults(self, wrong: Array, actions: Array | None, what: str) -> None:
-        """Note the first wrong environment of each member.
+        """Note the first faulty environment of each member.
 
-        Those whose action was wrong already do not count.
+        Environments whose action was not finite do not count, since the fault may be the policy's.
         """
         for i in np.flatnonzero(wrong).tolist():
             if actions is None or actions.dtype.kind != "f" or np.isfinite(actions[i]).all():
@@ -145,7 +149,7 @@ class GymEnvs(Envs):
             self._begin(indices.tolist(), fresh=self.restore.renew)
 
     def begin_epoch(self, epochs: Array) -> None:
-        """In restart mode, make the environments anew with seeds of (seed, epoch)."""
+        """In restart mode, create the environments anew with seeds of (seed, epoch)."""
         unchanged = self.untouched and np.array_equal(epochs, self.epoch) and not self.must_begin_epoch
         if self.mode != "restart" or unchanged:
             return
@@ -157,7 +161,7 @@ class GymEnvs(Envs):
         self._begin(range(self.size), fresh=True)
 
     def _begin(self, indices: Sequence[int], fresh: bool) -> None:
-        """Start the current episodes of these environments, in new environments if ``fresh``."""
+        """Start the current episodes of these environments."""
         seeds = []
         for i in indices:
             p, n = divmod(i, self.num_envs)
@@ -195,7 +199,10 @@ class GymEnvs(Envs):
         return metrics
 
     def member_state(self, i: int) -> Tree:
-        """Return member i's state; in restart mode complete between epochs only."""
+        """Return member i's state.
+
+        In restart mode it is complete between epochs only.
+        """
         rows = self._rows(i)
         tree = self._head(i)
         if self.curriculum is not None:

@@ -1,4 +1,4 @@
-"""Making of one Gymnasium environment, with errors that name the cure."""
+"""Creation of one Gymnasium environment, with errors that name the remedy."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco", "a
 
 
 def make_env(spec: EnvSpec) -> Env:
-    """Return one environment with its wrappers; hybrid actions are joined into rows.
+    """Create an environment with its wrappers; hybrid actions become rows.
 
     Raises:
-        EnvSpecError: the id, an argument or a package is missing, or it has not Gymnasium's interface.
-        EnvironmentFailed: its constructor raised anything else.
+        EnvSpecError: the id, an argument or a package is missing, or the environment lacks Gymnasium's interface.
+        EnvironmentFailed: the constructor raised another exception.
     """
     if spec.id.startswith("ALE/"):
         register_atari(spec)
     limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
     with changed_filters(IGNORED), _deprecations_untold(spec):
         try:
-            # The checker warns authors, not users, and costs a third of the speed.
+            # The checker's warnings are for authors, not users, and it costs a third of the speed.
             env: Env = gym.make(spec.id, disable_env_checker=True, **limit, **spec.kwargs)
         except gym.error.DependencyNotInstalled as error:
             raise EnvSpecError(f"{spec.id} needs a package that is not installed ({error}){_cure(spec)}") from error
@@ -68,9 +68,10 @@ def make_env(spec: EnvSpec) -> Env:
 
 @contextmanager
 def _deprecations_untold(spec: EnvSpec) -> Iterator[None]:
-    """Keep MuJoCo from printing what is deprecated in Gymnasium's models.
+    """Keep MuJoCo from printing deprecations in Gymnasium's own models.
 
-    It does so for every environment that is made. Other warnings are printed, and a handler of the user's own is left.
+    It would do so for every environment that is created. Other warnings are printed, and a handler that you have set
+    stays.
     """
     point = getattr(gym.registry.get(spec.id), "entry_point", None)
     made_of = str(point).startswith("gymnasium.envs.mujoco") and find_spec("mujoco") is not None
@@ -91,10 +92,10 @@ def _deprecations_untold(spec: EnvSpec) -> Iterator[None]:
 
 
 def make_drawn(spec: EnvSpec, parameters: Mapping[str, Any], like: Env) -> Env:
-    """Return an environment whose constructor gets the parameters of its arguments.
+    """Create an environment whose constructor gets the parameters drawn for it.
 
     Raises:
-        EnvSpecError: it cannot be made, or its spaces are not those of `like`.
+        EnvSpecError: it cannot be made, or its spaces differ from those of `like`.
     """
     drawn = {name.removeprefix(KWARGS): value for name, value in parameters.items() if name.startswith(KWARGS)}
     env = make_env(replace(spec, kwargs={**spec.kwargs, **drawn}, parameters={}))
@@ -114,9 +115,9 @@ def of_reset(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _check_version(env: Env, spec: EnvSpec) -> None:
-    """Raise EnvSpecError where Gymnasium chose the version.
+    """Raise EnvSpecError if Gymnasium chose the version.
 
-    It is the latest one, and so may be another one tomorrow.
+    It chooses the latest, which may be another one tomorrow.
     """
     made = env.spec.id if env.spec is not None else spec.id
     version = parse_env_id(spec.id.rpartition(":")[2])[2]
@@ -127,7 +128,7 @@ def _check_version(env: Env, spec: EnvSpec) -> None:
 
 
 def _check_spaces(env: Any, spec: EnvSpec) -> None:
-    """Raise EnvSpecError unless the environment names its spaces as Gymnasium does."""
+    """Raise EnvSpecError unless the environment has Gymnasium's spaces."""
     for name in ("observation_space", "action_space"):
         space = getattr(env, name, None)
         if not isinstance(space, gym.Space):
@@ -139,7 +140,7 @@ def _check_spaces(env: Any, spec: EnvSpec) -> None:
 
 
 def _check_reset(env: Any, spec: EnvSpec) -> None:
-    """Raise EnvSpecError unless the environment and its wrappers have Gymnasium's reset."""
+    """Raise EnvSpecError unless environment and wrappers have Gymnasium's reset."""
     needed = ("seed", "options") if of_reset(spec.parameters) else ("seed",)
     while True:
         arguments = signature(env.reset).parameters.values()
@@ -163,7 +164,7 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise EnvSpecError(f"{spec.id}: wrapper {wrapper['entry_point']} cannot be imported: {error}") from error
     if not (isinstance(make, type) and issubclass(make, gym.Wrapper)):
-        # A spec may come from a shared database: it must not be a way to call any other function.
+        # A spec may come from a shared database, so it must not be able to call arbitrary functions.
         raise EnvSpecError(
             f"{spec.id}: a wrapper must be a class derived from gymnasium.Wrapper, "
             f"but {wrapper['entry_point']} is not; derive it or wrap within it"
@@ -176,9 +177,9 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
 
 
 def _refusal(what: str, error: Exception) -> Exception:
-    """Return the error to raise for a constructor's.
+    """Return the error to raise for an exception in a constructor.
 
-    EnvSpecError is about its arguments; EnvironmentFailed may pass, and is tried again.
+    EnvSpecError means that the arguments are wrong. EnvironmentFailed may pass, and is retried.
     """
     if isinstance(error, MemoryError) or "memory" in str(error).lower():
         return error
@@ -188,7 +189,7 @@ def _refusal(what: str, error: Exception) -> Exception:
 
 
 def register_atari(spec: EnvSpec) -> None:
-    """Register the ids of Atari games; EnvSpecError without ale-py."""
+    """Register the ids of Atari games; raise EnvSpecError without ale-py."""
     try:
         gym.register_envs(import_module("ale_py"))
     except ImportError as error:

@@ -1,6 +1,7 @@
-"""The self-test that finds an exact way of restoring an environment.
+"""The self-test that finds an exact way to restore an environment.
 
-It compares a used environment with new ones: same seeds, same actions; every observation, reward and end, bit for bit.
+It compares a used environment with new ones, with the same seeds and actions: every observation, reward and end, bit
+for bit.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ PARTS = ("observation", "reward", "terminated", "truncated", "info")
 
 @dataclass(frozen=True)
 class Restore:
-    """A way of restoring an environment's state.
+    """A way to restore an environment's state.
 
     Attributes:
         mode: "snapshot", "replay" or "restart".
-        exact: whether that is exact, bit for bit.
-        reason: for people.
-        renew: whether every episode needs a new environment object, since an old one keeps a trace of its past.
+        exact: whether it is exact, bit for bit.
+        reason: explanation for people.
+        renew: whether every episode needs a new environment object, since a used one keeps a trace of its past.
         unreported: names of numbers in `info` that the spec does not name.
     """
 
@@ -59,10 +60,10 @@ class _Trial:
     """An environment under test.
 
     Attributes:
-        spec: of the environment.
-        new: makes one.
-        numbers: names of numbers in `info` that were seen.
-        read: names of options that a reset read.
+        spec: spec of the environment.
+        new: function that creates one.
+        numbers: names of numbers that were seen in `info`.
+        read: names of options that a reset has read.
     """
 
     spec: EnvSpec
@@ -73,19 +74,22 @@ class _Trial:
 
 @cache
 def self_test(spec: EnvSpec) -> Restore:
-    """Return the best exact way for this environment, tried once per process."""
+    """Return the best exact way to restore this environment.
+
+    The test runs once per process.
+    """
     return patiently(spec, lambda draw: _tested(spec, draw))
 
 
 def patiently(spec: EnvSpec, test: Callable[[int], Restore]) -> Restore:
     """Return the result of a test, repeated if the environment's code raises.
 
-    Training tolerates a simulator that fails rarely: a trial resumes from its last checkpoint, or one of many fails. So
-    the test raises, its first error, only if each attempt does; it warns of fewer.
+    Training tolerates a simulator that fails rarely: a trial resumes from its last checkpoint, or one of many trials
+    fails. The test therefore raises (its first error) only if every attempt fails, and warns otherwise.
 
     Args:
-        spec: of the environment.
-        test: gets the number of the draw of seeds and actions.
+        spec: the environment's spec.
+        test: called with the number of a draw of seeds and actions.
     """
     failed: list[Exception] = []
     for draw in DRAWS:
@@ -93,7 +97,7 @@ def patiently(spec: EnvSpec, test: Callable[[int], Restore]) -> Restore:
             restore = test(draw)
         except Exception as error:
             if isinstance(error, MemoryError | TaskError) and not isinstance(error, EnvironmentFailed):
-                raise  # it is no accident of the environment's code
+                raise  # not a failure of the environment's code
             failed.append(error)
         else:
             if failed:
@@ -113,7 +117,7 @@ def _warn(spec: EnvSpec, failed: list[Exception]) -> None:
 
 
 def _tested(spec: EnvSpec, draw: int) -> Restore:
-    """Return the best exact way by the episodes of one draw."""
+    """Return the best exact way to restore, tested with one draw."""
     with ExitStack() as made:
 
         def new() -> Env:
@@ -157,7 +161,7 @@ class _Watched(dict[str, Any]):
 
 
 def _check_read(trial: _Trial) -> None:
-    """Raise EnvSpecError for a parameter that no reset has read."""
+    """Raise EnvSpecError if no reset has read a parameter."""
     for name in of_reset(trial.spec.parameters) or {}:
         if name not in trial.read:
             raise EnvSpecError(
@@ -167,6 +171,7 @@ def _check_read(trial: _Trial) -> None:
 
 
 def _compare(trial: _Trial, draw: int) -> Restore:
+    """Find the way to restore an environment, the most convenient first."""
     new = trial.new
     used = new()
     plan = _plan(used, trial.spec, draw)
@@ -183,10 +188,10 @@ def _compare(trial: _Trial, draw: int) -> Restore:
             return Restore("restart", False, f"two new environments with the same seed and actions differ in {where}")
     where = _difference(of_used[differ[0]], of_new[differ[0]])
     if all(of_used[i][0] == of_new[i][0] for i in differ) and snapshot.only_transparent(used):
-        # Episodes start alike, but something of earlier ones survives in the simulator.
+        # Episodes start equal, but a trace of earlier ones survives in the simulator.
         reason = f"an earlier episode shows in {where}, so each episode has a new environment"
         return Restore("replay", True, reason, renew=True)
-    # Its memory may be its purpose (running statistics, a curriculum), so it keeps it within an epoch.
+    # The memory may be intended (running statistics, a curriculum), so the environment keeps it within an epoch.
     other = new()
     for i, episode in enumerate(plan):
         if (again := _difference(of_used[i], _episode(trial, other, *episode))) is not None:
@@ -195,7 +200,7 @@ def _compare(trial: _Trial, draw: int) -> Restore:
 
 
 def _of_drawn(trial: _Trial, like: Env, plan: list[Episode]) -> Restore:
-    """Return the way for environments whose arguments are drawn for each episode."""
+    """Return the way to restore environments whose arguments are drawn per episode."""
     for episode in plan:
         with ExitStack() as made:
             pair = [make_drawn(trial.spec, episode[2], like) for _ in range(2)]
@@ -208,7 +213,7 @@ def _of_drawn(trial: _Trial, like: Env, plan: list[Episode]) -> Restore:
 
 
 def _clean(trial: _Trial, env: Env, episode: Episode) -> Restore:
-    """Return the way for an environment with independent episodes."""
+    """Return the way to restore an environment with independent episodes."""
     if snapshot.has_snapshot(env) and _snapshots_hold(trial, env, episode):
         return Restore("snapshot", True, "its simulator's state, loaded into a new environment, continues alike")
     if snapshot.keeps_world(env):
@@ -219,9 +224,9 @@ def _clean(trial: _Trial, env: Env, episode: Episode) -> Restore:
 
 
 def _plan(env: Env, spec: EnvSpec, draw: int) -> list[Episode]:
-    """Return episodes of unequal lengths to try.
+    """Return episodes of different lengths to try.
 
-    They are several, since a trace of the past can depend on their number.
+    There are several, since a trace of the past can depend on their number.
     """
     codec = Actions(env.action_space, spec.id)
     steps = IMAGE_STEPS if Observations(env.observation_space, spec.id).kind != "vector" else STEPS
@@ -234,7 +239,7 @@ def _plan(env: Env, spec: EnvSpec, draw: int) -> list[Episode]:
 
 
 def _episode(trial: _Trial, env: Env, seed: int, actions: Array, options: dict[str, Any]) -> list[Record]:
-    """Return the records of an episode, as long as actions last."""
+    """Return the records of an episode, as long as there are actions."""
     obs = _first(trial, env, seed, options)
     return [(_bits(obs), 0.0, False, False, b""), *_steps(trial, env, actions)]
 
@@ -249,9 +254,9 @@ def _first(trial: _Trial, env: Env, seed: int, parameters: dict[str, Any]) -> An
 
 
 def _check_shape(obs: Any, space: spaces.Space[Any], spec: EnvSpec) -> None:
-    """Raise EnvSpecError for an observation of another shape.
+    """Raise EnvSpecError if an observation has the wrong shape.
 
-    NumPy would repeat its numbers, or fail later and elsewhere.
+    NumPy would broadcast its numbers, or fail later and elsewhere.
     """
     if isinstance(space, spaces.Box) and np.size(obs) != int(np.prod(space.shape)):
         raise EnvSpecError(
@@ -285,7 +290,7 @@ def _bits(obs: Any) -> bytes:
 
 
 def _difference(one: list[Record], other: list[Record]) -> str | None:
-    """Return the first difference of two episodes, in words."""
+    """Describe the first difference of two episodes; None if they are equal."""
     for step, (x, y) in enumerate(zip_longest(one, other)):
         if x is None or y is None:
             return f"the length of the episode ({min(len(one), len(other)) - 1} steps)"
@@ -296,7 +301,7 @@ def _difference(one: list[Record], other: list[Record]) -> str | None:
 
 
 def _snapshots_hold(trial: _Trial, env: Env, episode: Episode) -> bool:
-    """Return whether snapshots, loaded into another environment, continue like the original."""
+    """Return whether snapshots, loaded into another environment, continue alike."""
     _, actions, options = episode
     other = trial.new()
     _first(trial, env, 1, options)

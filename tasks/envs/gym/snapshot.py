@@ -1,4 +1,4 @@
-"""Snapshots of simulators: MuJoCo's, and Atari emulators."""
+"""Snapshots of simulators: MuJoCo, and Atari emulators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from ..base.envs import Array, Tree, to_tensor
 from ..base.joined import JoinedActions
 
-# Wrappers whose only state is the number of steps. Any other may have state that a test of a few steps misses.
+# Wrappers whose only state is the number of steps. Others may have state that a test of a few steps would miss.
 TRANSPARENT = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, JoinedActions)
 
 
@@ -26,10 +26,7 @@ def only_transparent(env: gym.Env[Any, Any]) -> bool:
 
 
 def has_snapshot(env: gym.Env[Any, Any]) -> bool:
-    """Return whether a snapshot may be tried.
-
-    That is so for MuJoCo and for Atari emulators.
-    """
+    """Return whether a snapshot is worth trying: for MuJoCo and Atari."""
     inner: Any = env.unwrapped
     mujoco = type(inner).__module__.startswith("gymnasium.envs.mujoco.") and hasattr(inner, "data")
     return (mujoco or (_is_atari(inner) and _is_whole(inner))) and only_transparent(env)
@@ -38,8 +35,8 @@ def has_snapshot(env: gym.Env[Any, Any]) -> bool:
 def _is_whole(inner: Any) -> bool:
     """Return whether an Atari emulator's state is complete.
 
-    It lacks the last action, which a sticky one repeats; a test of a few steps may miss that, since actions are
-    repeated by chance. A generator outside of the emulator draws from a range of frames to skip.
+    It lacks the last action, which sticky actions repeat. A test of a few steps may miss that, since actions are
+    repeated by chance. A random frame skip is drawn by a generator outside of the emulator.
     """
     return isinstance(inner._frameskip, int) and inner.ale.getFloat("repeat_action_probability") == 0
 
@@ -60,8 +57,8 @@ def keeps_world(env: gym.Env[Any, Any]) -> bool:
 def take(env: gym.Env[Any, Any]) -> Array:
     """Return the simulator's state.
 
-    It is MuJoCo's time, positions, velocities, controls and the solver's warm start, float64; or an Atari emulator with
-    its random generator, as a varying number of bytes.
+    For MuJoCo these are time, positions, velocities, controls and the solver's warm start, as float64. For Atari it is
+    the emulator with its random generator, as a varying number of bytes.
     """
     inner: Any = env.unwrapped
     if _is_atari(inner):

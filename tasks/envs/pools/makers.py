@@ -1,7 +1,7 @@
-"""Makers of pools: ``EnvSpec("envpool/CartPole-v1")`` is EnvPool's, ``EnvSpec("vector/ALE/Pong-v5")`` Gymnasium's.
+"""Creation of pools: ``envpool/CartPole-v1`` is EnvPool's, ``vector/ALE/Pong-v5`` Gymnasium's.
 
-EnvPool (Weng et al. 2022, arXiv:2206.10558) takes seeds once, for the first episodes of a pool; later ones follow from
-them. Gymnasium's come from an id's ``vector_entry_point``; there, every episode has its own seed.
+EnvPool (Weng et al. 2022, arXiv:2206.10558) takes seeds only once, for the first episodes of a pool; later episodes
+follow from them. Gymnasium's pools come from an id's ``vector_entry_point``, and every episode has its own seed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ def is_pool(spec: EnvSpec) -> bool:
 
 
 def make_pool(spec: EnvSpec, seeds: Sequence[int], threads: int) -> RawPool:
-    """Return a pool of len(seeds) environments; EnvSpecError if it cannot be made."""
+    """Create a pool of len(seeds) environments.
+
+    Raises:
+        EnvSpecError: it cannot be made.
+    """
     prefix = spec.id.partition("/")[0] + "/"
     name = spec.id.removeprefix(prefix)
     if spec.wrappers or spec.parameters:
@@ -54,7 +58,7 @@ class EnvPool:
     """M environments of EnvPool.
 
     Attributes:
-        observation_space, action_space: of one environment.
+        observation_space, action_space: spaces of one environment.
     """
 
     def __init__(self, spec: EnvSpec, name: str, seeds: Sequence[int], threads: int) -> None:
@@ -73,7 +77,7 @@ class EnvPool:
         self.observation_space, self.action_space = self.pool.observation_space, self.pool.action_space
 
     def reset(self, indices: Array, seeds: Array) -> tuple[Any, Array]:
-        """Start episodes; return first observations, and the indices of these."""
+        """Start episodes; return the first observations, and their indices."""
         obs, info = self.pool.reset(indices)
         return obs, info["env_id"]
 
@@ -81,18 +85,18 @@ class EnvPool:
         """Step all environments.
 
         Returns:
-            Observations, rewards, terminated, truncated, the indices that they are of, and info.
+            Observations, rewards, terminated, truncated, the indices of the environments that they belong to, and info.
         """
         obs, reward, terminated, truncated, info = self.pool.step(actions)
         return obs, reward, terminated, truncated, info["env_id"], info
 
     def close(self) -> None:
-        """Free its resources."""
+        """Free all resources."""
         self.pool.close()
 
 
 class VectorEntryPoint:
-    """M environments of an id's vector entry point, as `EnvPool`."""
+    """M environments of an id's vector entry point; the interface is `EnvPool`'s."""
 
     def __init__(self, spec: EnvSpec, name: str, seeds: Sequence[int], threads: int) -> None:
         more: dict[str, Any] = dict(spec.kwargs)
@@ -140,7 +144,7 @@ class VectorEntryPoint:
 
 
 def _imported(spec: EnvSpec, name: str) -> str:
-    """Import the module that an id begins with; return the rest."""
+    """Import the module at the start of an id; return the rest."""
     module, _, own = name.rpartition(":")
     try:
         if module:
@@ -153,7 +157,7 @@ def _imported(spec: EnvSpec, name: str) -> str:
 
 
 def rows(obs: Any, which: Any) -> Any:
-    """Return the observations of a mask, or one by its index."""
+    """Return the observations selected by a mask, or one by its index."""
     if isinstance(obs, Mapping):
         return {name: rows(part, which) for name, part in obs.items()}
     if isinstance(obs, tuple):

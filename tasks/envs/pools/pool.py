@@ -1,8 +1,8 @@
-"""A backend whose environments are one pool of a library.
+"""A backend whose environments form one pool of a library.
 
-A pool cannot save its state, so each epoch has a new one (restart mode), in the uninterrupted run too. Such libraries
-reset an environment one step late, in place of a step; here those that ended are reset at once, so that no step is lost
-and the last observation of an episode is the true final one.
+A pool cannot save its state. Each epoch therefore uses a new one (restart mode), in the uninterrupted run too. Such
+libraries reset an environment one step late, in place of a step. Here environments whose episode ended are reset at
+once, so no step is lost and the last observation of an episode is the true final one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..gym.backend import FlatStep, Options
 from ..gym.selftest import Restore, patiently
 from .makers import RawPool, make_pool, rows
 
-STEPS, IMAGE_STEPS = 64, 8  # of the self-test
+STEPS, IMAGE_STEPS = 64, 8  # length of the self-test, for vectors and for images
 
 
 class Pool:
@@ -42,7 +42,7 @@ class Pool:
     def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
         """Start an episode at each index.
 
-        fresh: make a new pool, of all indices, with these seeds.
+        If `fresh`, create a new pool with these seeds; then all indices must be given.
         """
         if fresh:
             assert len(indices) == self.count
@@ -67,7 +67,7 @@ class Pool:
         )
 
     def _column(self, said: Mapping[str, Any], name: str) -> Array:
-        """Return an entry of `info` by environment, NaN where missing."""
+        """Return an entry of `info` by environment; NaN where missing."""
         found = info.find(said, name)
         if found is None:
             return np.full(self.count, np.nan)
@@ -113,7 +113,7 @@ class Pool:
 
 @lru_cache(maxsize=64)
 def pool_spaces(spec: EnvSpec) -> Spaces:
-    """Return the spaces of one environment of a pool."""
+    """Return the spaces of one environment in a pool."""
     pool = make_pool(spec, [0], 1)
     spaces_ = Spaces(_space(pool.observation_space), _space(pool.action_space))
     pool.close()
@@ -121,15 +121,15 @@ def pool_spaces(spec: EnvSpec) -> Spaces:
 
 
 def _space(space: Any) -> spaces.Space[Any]:
-    """Return a space as Gymnasium's: EnvPool gives some Dicts as dicts."""
+    """Return a Gymnasium space; EnvPool gives some Dicts as plain dicts."""
     return spaces.Dict({name: _space(part) for name, part in space.items()}) if isinstance(space, dict) else space
 
 
 @cache
 def pool_test(spec: EnvSpec) -> Restore:
-    """Return restart mode, exact if pools repeat themselves.
+    """Return restart mode; it is exact if pools are reproducible.
 
-    They must do so by their seeds, whatever their size and threads.
+    Their results must follow from the seeds, whatever their size and number of threads.
     """
     return patiently(spec, lambda draw: _tested(spec, range(3 * draw, 3 * draw + 3)))
 
@@ -149,7 +149,7 @@ def _tested(spec: EnvSpec, three: range) -> Restore:
 def _record(spec: EnvSpec, numbers: Sequence[int], threads: int) -> list[bytes]:
     """Return the results of some steps of a pool, by environment.
 
-    numbers: determine the environments' seeds and actions.
+    `numbers` determine the environments' seeds and actions.
     """
     codec = Actions(pool_spaces(spec).action, spec.id)
     width = int(np.prod(codec.learner_shape))

@@ -1,4 +1,4 @@
 """A backend that spreads environments over several processes.
 
-It replaces a process that dies; how environments are restored in general belongs into `gym`.
+It replaces processes that die. How an environment is restored in general belongs in `gym`.
 """

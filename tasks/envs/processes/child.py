@@ -1,4 +1,4 @@
-"""An environment process, which steps its share and ends with its parent."""
+"""An environment process: it steps its share, and ends with its parent."""
 
 from __future__ import annotations
 
@@ -18,13 +18,18 @@ from .wire import DONE, STEP, arrays_in, receive, send
 
 
 def main(channel: int, memory: int) -> None:
-    """Serve until the parent closes the channel; the arguments are inherited descriptors."""
+    """Serve until the parent closes the channel.
+
+    Args:
+        channel: inherited descriptor of the channel.
+        memory: inherited descriptor of the shared memory.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the parent decides when this process stops
     connection = Connection(channel)
     with suppress(EOFError, ConnectionError):
         _serve(connection, memory)
-    os._exit(0)  # at once: nothing here is needed any more
+    os._exit(0)  # exit at once, without any cleanup: nothing here is needed any more
 
 
 def _serve(channel: Connection, memory: int) -> None:
@@ -61,7 +66,7 @@ class _Server:
 
     def step(self) -> None:
         self.result.obs[...] = 0
-        self.backend.step_into(self.actions.copy(), self.result)  # an environment may keep its action
+        self.backend.step_into(self.actions.copy(), self.result)  # copied, since an environment may keep its action
 
     def answer(self, request: dict[str, Any], arrays: list[Array]) -> tuple[dict[str, Any], list[Array]]:
         kind, indices = request["kind"], request["indices"]
@@ -77,7 +82,7 @@ class _Server:
 
 
 def _report(error: Exception) -> dict[str, Any]:
-    """Return an exception as the parent's `_receive` reads it."""
+    """Return an exception in the form that the parent's `_receive` reads."""
     of_spec = isinstance(error, EnvSpecError)
     text = str(error) if of_spec else f"{type(error).__name__}: {error}"
     return {"error": text, "spec": of_spec, "trace": "".join(traceback.format_exception(error))}

@@ -1,7 +1,7 @@
 """A backend of several processes, with the results of one.
 
-A process that dies is replaced, and its environments are restored: the parent keeps the seeds of their episodes and the
-actions since, and the same seeds and actions give the same episodes.
+A process that dies is replaced, and its environments are restored. The parent keeps the seeds of their episodes and the
+actions since; the same seeds and actions lead to the same episodes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ..gym.backend import FlatStep, Options
 from ..gym.selftest import Restore
 from .wire import STEP, Answer, Child, Layout, arrays_in, memory_file
 
-MAX_DEATHS = 3  # of one process without an answer between them
-MAX_HANGS = 2  # of these, if it hung: each takes long
+MAX_DEATHS = 3  # deaths of one process, without an answer in between, after which it fails
+MAX_HANGS = 2  # the same for hangs, since each takes long
 Request = tuple[dict[str, Any], Sequence[Array]]
 
 
@@ -34,7 +34,7 @@ class EnvProcessFailed(EnvironmentFailed):
 
 @dataclass
 class _Episode:
-    """The record of an episode: start, loaded snapshot, and actions since."""
+    """Record of an episode: start, loaded snapshot, and actions since."""
 
     seed: int
     options: Options
@@ -48,9 +48,9 @@ class Processes:
 
     Attributes:
         bounds: process w has the environments bounds[w] to bounds[w + 1] - 1.
-        past: for every environment, the episodes that restore it: in restart mode, where it may remember earlier ones,
-            all since it was new; otherwise the running one.
-        last_obs: the last observation of every environment.
+        past: for every environment, the episodes that restore it. In restart mode, where it may remember earlier ones,
+            these are all since it was new; otherwise only the running one.
+        last_obs: last observation of every environment.
     """
 
     def __init__(self, spec: EnvSpec, count: int, processes: int, restore: Restore, spaces: Spaces):
@@ -71,7 +71,7 @@ class Processes:
         self.past: list[list[_Episode]] = [[] for _ in range(count)]
         self.last_obs = np.zeros_like(self.shared.obs)
         self.deaths = [0] * processes
-        self.hung: dict[int, str] = {}  # what is said of processes that were killed as they hung
+        self.hung: dict[int, str] = {}  # error messages of processes that were killed because they hung
         self.children: list[Child] = []
         self.close = weakref.finalize(self, _close, self.children, self.memory, os.getpid())
         try:
@@ -132,7 +132,7 @@ class Processes:
         """Ask each process about its environments.
 
         Returns:
-            The answers, with the rows of ``indices`` that they are for.
+            The answers, with the rows of ``indices`` that they belong to.
         """
         rows: dict[int, list[int]] = {}
         for j, i in enumerate(indices):
@@ -144,7 +144,7 @@ class Processes:
         return [(rows[w], answer) for w, answer in self._exchange(requests).items()]
 
     def _exchange(self, requests: Mapping[int, tuple[bytes | dict[str, Any], Sequence[Array]]]) -> dict[int, Answer]:
-        """Return the answers of processes; restore and ask again those that died."""
+        """Return the processes' answers; restore those that died, and ask again."""
         for w, request in requests.items():
             self.children[w].send(*request)
         answers: dict[int, Answer] = {}
@@ -186,7 +186,7 @@ class Processes:
     # --- deaths ---
 
     def _await_ready(self, w: int) -> None:
-        """Wait until a new process has made its environments."""
+        """Wait until a new process has created its environments."""
         while self._receive(w) is None:
             self._replace(w, "while they made their environments")
 

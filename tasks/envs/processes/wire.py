@@ -1,6 +1,6 @@
 """Messages between an environment process and its parent.
 
-They are JSON objects with arrays; steps use shared memory.
+They are JSON objects followed by arrays; steps use shared memory instead.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ..base.envs import Array
 STEP, DONE = b"step", b""  # the one request without a JSON object, and its answer
 ALIGNMENT = 64  # bytes: no two arrays share a cache line
 GRACE = 5.0  # seconds for a process to end after its parent closed the channel
-START = 60.0  # seconds at least for a process to start: what it imports may be large
+START = 60.0  # smallest limit in seconds for a process to start, since its imports may be large
 Answer = tuple[dict[str, Any], list[Array]]
 Layout = Sequence[tuple[str, str, Sequence[int]]]  # (name, dtype, shape) of each array
 
 
 def send(channel: Connection, content: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
-    """Send an object, and arrays after it."""
+    """Send an object, then its arrays."""
     forms = [(array.dtype.str, array.shape) for array in arrays]
     channel.send_bytes(json.dumps({**content, "arrays": forms}).encode())
     for array in arrays:
@@ -42,9 +42,14 @@ def send(channel: Connection, content: Mapping[str, Any], arrays: Sequence[Array
 
 
 def receive(channel: Connection, message: bytes | None = None) -> Answer:
-    """Return an object and its arrays; EOFError if the channel is closed.
+    """Return an object and its arrays.
 
-    message: the object's text, if it was read already.
+    Args:
+        channel: the channel.
+        message: text of the object, if it was read already.
+
+    Raises:
+        EOFError: the channel is closed.
     """
     content = json.loads(channel.recv_bytes() if message is None else message)
     arrays = [
@@ -57,10 +62,10 @@ class Child:
     """The parent's handle of an environment process."""
 
     def __init__(self, hello: Mapping[str, Any], memory: int) -> None:
-        """Start it; it answers ``hello`` when its environments are made."""
+        """Start the process; it answers ``hello`` once its environments are created."""
         ours, its = socketpair()
         with its:
-            # It finds the modules of environments as here; one thread each, since processes are the parallelism.
+            # It imports environments from the same folders, and uses one thread: the parallelism is the processes.
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "rekindle.tasks.envs.processes.child", str(its.fileno()), str(memory)],
@@ -76,7 +81,7 @@ class Child:
         self.send(hello)
 
     def send(self, content: bytes | Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
-        """Send a request; `receive` notices a dead process."""
+        """Send a request; `receive` will notice if the process is dead."""
         with suppress(ConnectionError):
             if isinstance(content, bytes):
                 self.channel.send_bytes(content)
@@ -84,12 +89,13 @@ class Child:
                 send(self.channel, content, arrays)
 
     def receive(self, ticks: Array) -> Answer | None:
-        """Return its answer, None if it is dead.
-
-        Hung is raised, and the process killed, if it stands still for too long.
+        """Return the process's answer; None if it is dead.
 
         Args:
-            ticks: (1,), counts what it does.
+            ticks: counter of its progress, (1,).
+
+        Raises:
+            Hung: it made no progress for too long, and was killed.
         """
         try:
             self._wait(ticks)
@@ -107,17 +113,17 @@ class Child:
             limit = max(limit, START)
         still = Stillness(limit, self.process.pid)
         while not self.readable.poll(1000 * still.poll):
-            progress.tick()  # this process does well: it watches
+            progress.tick()  # this process itself does not hang: it watches
             if still.exceeds(int(ticks[0])):
                 self.process.kill()
                 raise Hung(f"made no step for {limit:g} s")
 
     def release(self) -> None:
-        """Close the channel, so that it ends."""
+        """Close the channel, at which the process ends."""
         self.channel.close()
 
     def wait(self) -> int:
-        """Wait until it ended, after ``release``, and return its status."""
+        """Wait for the process to end, after ``release``; return its exit status."""
         try:
             return self.process.wait(GRACE)
         except subprocess.TimeoutExpired:
