@@ -1,6 +1,6 @@
-"""Random numbers by position, computed ahead.
+"""Random numbers by position, computed in blocks.
 
-A number is a function of its position, so a cache is no state.
+A number is a function of its position, so the cached block is not state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import streams
 
-AT_ONCE = 4096  # numbers per member that are computed together; many enough to hide the cost of the calls
+AT_ONCE = 4096  # numbers per member in a block; enough to hide the cost of the calls
 
 
 class Draws:
@@ -23,11 +23,11 @@ class Draws:
     scratch = ("_block", "_values")
 
     def __init__(self, keys: streams.Bits, shape: tuple[int, ...]):
-        """Prepare draws.
+        """Prepare the draws.
 
         Args:
-            keys: the members' streams, (P,).
-            shape: of one member's numbers at one position.
+            keys: random streams of the members, (P,).
+            shape: shape of one member's numbers at one position.
         """
         self.keys, self.shape = keys[:, None], shape
         self.size = math.prod(shape)
@@ -36,7 +36,7 @@ class Draws:
         self._values: NDArray[np.float64] = np.empty(0)
 
     def __call__(self, position: int) -> NDArray[np.float64]:
-        """Return the read-only numbers (P, *shape) at a position."""
+        """Return the numbers (P, *shape) at a position; they are read-only."""
         block, row = divmod(position, self.ahead)
         if block != self._block:
             count = self.ahead * self.size
@@ -51,29 +51,29 @@ class Draws:
 class Normals:
     """Standard normal numbers for P members, as tensors.
 
-    Box and Muller (1958), both numbers of every pair.
+    Box and Muller (1958), using both numbers of every pair.
     """
 
     scratch = ("_block", "_values")
 
     def __init__(self, keys: streams.Bits, shape: tuple[int, ...], device: torch.device | str = "cpu"):
-        """Prepare draws.
+        """Prepare the draws.
 
         Args:
-            keys: the members' streams, (P,).
-            shape: of one member's numbers at one position.
-            device: of the tensors.
+            keys: random streams of the members, (P,).
+            shape: shape of one member's numbers at one position.
+            device: device of the tensors.
         """
         self.keys, self.shape, self.device = keys[:, None], shape, torch.device(device)
         size = math.prod(shape)
-        whole = 16 // math.gcd(16, size)  # a block is made of whole vector registers, two halves of them
+        whole = 16 // math.gcd(16, size)  # both halves of a block fill whole vector registers (see Exactness in mlp.py)
         self.ahead = -(-max(1, AT_ONCE // max(1, size)) // whole) * whole
         self.count = self.ahead * size
         self._block = -1
         self._values = torch.empty(0)
 
     def __call__(self, position: int) -> Tensor:
-        """Return the read-only float32 numbers (P, *shape) at a position."""
+        """Return the float32 numbers (P, *shape) at a position; they are read-only."""
         block, row = divmod(position, self.ahead)
         if block != self._block:
             counters = np.arange(block * self.count, (block + 1) * self.count).reshape(2, -1)

@@ -1,12 +1,12 @@
 """Counter-based random streams.
 
-A number is a function of a key and a position, so a counter is the whole random state.
+A number is a function of a key and a position, so a counter is the complete random state.
 
 A stream is named by a path such as ``key(seed, "train", "reset", n)``. Its i-th number does not depend on how many
-numbers were drawn before, by whom, or in which cohort, and there is no generator whose state a checkpoint could forget.
+numbers were drawn before, by whom, or in which cohort. There is no generator whose state a checkpoint could forget.
 
-The bits are SplitMix64's finalizer (Steele, Lea and Flood 2014, doi:10.1145/2660193.2660195, fig. 16) applied twice
-with the key mixed in before each pass, so that streams are not shifted copies of one another.
+The bits are SplitMix64's finalizer (Steele, Lea and Flood 2014, doi:10.1145/2660193.2660195, fig. 16), applied twice.
+The key is mixed in before each pass, so streams are not shifted copies of one another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TO_52_BITS, TO_53_BITS = np.uint64(12), np.uint64(11)
 TWO_52, TWO_53 = 1.0 / (1 << 52), 1.0 / (1 << 53)
 
 Bits = NDArray[np.uint64]
-Keys = Callable[[str], Bits]  # of a stream's purpose, one per member, (P,)
+Keys = Callable[[str], Bits]  # from a stream's purpose to one key per member, (P,)
 
 
 def key(*path: int | str) -> np.uint64:
@@ -43,7 +43,7 @@ def keys(seeds: Sequence[int], *path: int | str) -> Bits:
 
 
 def seed_of(*path: int | str) -> int:
-    """Return a seed for libraries that take 31-bit ones (Gymnasium, Optuna)."""
+    """Return a seed for libraries that take 31-bit seeds (Gymnasium, Optuna)."""
     return int(key(*path) >> np.uint64(33))
 
 
@@ -60,10 +60,10 @@ def _mix(z: Bits) -> Bits:
 def bits(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> Bits:
     """Return 64 random bits for every pair of key and counter.
 
-    The two are broadcast against each other.
+    Keys and counters are broadcast against each other.
     """
     keys = np.asarray(keys, dtype=np.uint64)
-    # At least one axis: numpy warns when a scalar overflows, and says nothing of arrays.
+    # At least one axis, since numpy warns about overflow of scalars but not of arrays.
     z = (np.atleast_1d(counters).astype(np.uint64) + np.uint64(1)) * GOLDEN + keys
     z = _mix(z)
     z += keys
@@ -81,6 +81,6 @@ def uniform(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) ->
 def open_uniform(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> NDArray[np.float64]:
     """Return numbers in (0, 1), for transforms that take a logarithm.
 
-    They have 52 bits, since with 53 the last one would round to 1.
+    They have 52 random bits, since with 53 the largest would round to 1.
     """
     return np.asarray(((bits(keys, counters) >> TO_52_BITS) + 0.5) * TWO_52, dtype=np.float64)

@@ -1,7 +1,7 @@
-"""The numbers of `streams`, computed by torch where tensors lie.
+"""The random numbers of `streams`, computed by torch where the tensors are.
 
-They are the same, bit for bit. Torch has no unsigned arithmetic of 64 bits: products and sums of signed numbers wrap
-around to the same bits, and shifts to the right fill in zeros here.
+They are equal bit for bit. Torch has no unsigned 64-bit arithmetic. Products and sums of signed numbers wrap around to
+the same bits, and right shifts fill in zeros here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from .streams import GOLDEN, MIX_1, MIX_2, TWO_52, TWO_53, Bits
 
 
 def key_tensor(keys: Bits, device: torch.device | str) -> Tensor:
-    """Return keys of streams as signed numbers of the same bits."""
+    """Return keys of streams as signed numbers with the same bits."""
     return torch.from_numpy(np.asarray(keys, np.uint64).view(np.int64).copy()).to(device)
 
 
 def bits(keys: Tensor, counters: Tensor) -> Tensor:
-    """Return 64 random bits for every pair of key and counter.
+    """Return 64 random bits, as signed numbers, for every key and counter.
 
-    They are signed numbers. The two, int64, are broadcast against each other; see `streams.bits`.
+    Both are int64 and broadcast against each other; see `streams.bits`.
     """
     return _mix(_mix((counters + 1) * _signed(GOLDEN) + keys) + keys)
 

@@ -1,7 +1,7 @@
 """Memory that the process keeps while it trains.
 
-glibc gives large freed arrays back to the operating system at once, and takes them again a moment later, page by page:
-with networks of 256-256 that happens hundreds of times a gradient step.
+glibc returns large freed arrays to the operating system at once, and takes them back a moment later, page by page. With
+networks of 256-256, that happens hundreds of times per gradient step.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import functools
 import platform
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt, in malloc.h
-KEPT = 2**31 - 1  # bytes of free memory that are kept; the largest that mallopt takes
-LARGEST = 32 << 20  # bytes of an array that may be used again; the largest that glibc takes
+KEPT = 2**31 - 1  # bytes of free memory to keep; mallopt's maximum
+LARGEST = 32 << 20  # bytes of the largest array whose memory is reused; glibc's maximum
 
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Let the allocator keep freed memory; return whether it does.
+    """Let the allocator keep freed memory; return whether it will.
 
-    Other allocators than glibc's are left as they are. No result depends on it.
+    Allocators other than glibc's are left alone. Results do not depend on it.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

@@ -1,4 +1,4 @@
-"""Last episodes of each member, for means smoother than an epoch's."""
+"""The last episodes of each member, for smoother means."""
 
 from __future__ import annotations
 
@@ -15,22 +15,19 @@ from ..checkpoint.member_state import Stacked
 def window_size(silent: bool = False) -> Dimension:
     """Return the hyperparameter for the number of episodes in the window.
 
-    The metrics are `recent_return`, its min, median, max and std, and `recent_length`; None for none. Of tasks that had
-    none before it is silent.
+    The window adds the metrics `recent_return`, its min, median, max and std, and `recent_length`; None adds nothing.
+    It is silent for tasks that are older than it.
     """
     return maybe(integer(1, 100_000, structural=True), default=None, search=False, silent=silent)
 
 
 class EpisodeWindow(Stacked):
-    """Returns and lengths of P members' last `size` episodes.
-
-    They are those of training, without any normalization.
-    """
+    """Returns and lengths of P members' last `size` training episodes, unnormalized."""
 
     def __init__(self, members: int, size: int):
         self.size = size
         self.returns, self.lengths = np.zeros((members, size)), np.zeros((members, size))
-        self.count = np.zeros((members, 1), np.int64)  # of all episodes so far; the next one's slot is its remainder
+        self.count = np.zeros((members, 1), np.int64)  # all episodes so far; modulo `size`, the slot of the next one
         self.tensors = {name: torch.from_numpy(getattr(self, name)) for name in ("returns", "lengths", "count")}
 
     def add(self, members: NDArray[np.int64], returns: NDArray[Any], lengths: NDArray[Any]) -> None:
@@ -41,16 +38,16 @@ class EpisodeWindow(Stacked):
             self.count[member] += 1
 
     def recent(self, member: int) -> list[float]:
-        """Return a member's returns in the window, the oldest first."""
+        """Return a member's returns in the window, oldest first."""
         count = int(self.count[member, 0])
         order = [number % self.size for number in range(max(count - self.size, 0), count)]
         returns: list[float] = self.returns[member, order].tolist()
         return returns
 
     def metrics(self, member: int) -> dict[str, float]:
-        """Return the means over a member's window and the spread of returns.
+        """Return means over a member's window, and the spread of its returns.
 
-        Nothing is returned before its first episode.
+        The result is empty before the member's first episode.
         """
         known = min(int(self.count[member, 0]), self.size)
         if not known:

@@ -1,6 +1,6 @@
-"""Versions and hardware that last bits may depend on.
+"""Versions and hardware that the last bits of results may depend on.
 
-They are recorded at every start, and compared at every resume.
+They are recorded at every start and compared at every resume.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Fingerprint = dict[str, Any]
 
 
 class InexactWarning(UserWarning):
-    """Training continues, but its last bits depend on more than the task."""
+    """Training continues, but its last bits may depend on the machine."""
 
 
 def fingerprint(device: torch.device) -> Fingerprint:
     """Return versions, processor and device, as JSON.
 
-    Training always uses one thread, so threads are no part of it.
+    Training always uses one thread, so the number of threads is not included.
     """
     named = {"device": device.type}
     if device.type == "cuda":
@@ -49,17 +49,17 @@ def fingerprint(device: torch.device) -> Fingerprint:
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the differences, e.g. "torch 2.12.0 -> 2.13.0".
 
-    Only names that both have are compared.
+    Only names that both fingerprints have are compared.
     """
     return [f"{name} {before[name]} -> {now[name]}" for name in now if name in before and before[name] != now[name]]
 
 
 @functools.cache
 def products_are_exact() -> bool:
-    """Return whether matrix products ignore where factors lie in memory.
+    """Return whether matrix products are independent of their factors' addresses.
 
-    If not, it warns once. The package asks for such products by MKL_CBWR, which MKL reads before the
-    first product of the process.
+    If they are not, warn once. The package asks MKL for such products with MKL_CBWR, which MKL reads before the first
+    product of the process.
     """
     x, weight = (torch.linspace(-1, 1, 8 * n * m).view(8, n, m) for n, m in ((3, 17), (17, 33)))
     together = torch.bmm(x, weight)

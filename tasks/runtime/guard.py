@@ -9,23 +9,23 @@ from ..errors import BadResume, StateMismatch, Stopped
 
 
 class Guarded(Protocol):
-    """A task, for the guard.
+    """A task, as the guard sees it.
 
     Attributes:
         bad: the first exception that broke the task, or None.
-        between_steps: whether its state is whole at this moment.
+        between_steps: whether its state is consistent right now.
     """
 
     bad: BaseException | None
     between_steps: bool
 
     def fail(self, error: BaseException) -> None:
-        """Mark the task bad."""
+        """Mark the task as bad."""
 
 
 def is_control_flow(error: BaseException) -> bool:
-    """Return whether an exception asks to stop rather than reports a defect."""
-    optuna = sys.modules.get("optuna")  # asked for, never imported: a TrialPruned exists only where Optuna is loaded
+    """Return whether an exception is a request to stop, not a defect."""
+    optuna = sys.modules.get("optuna")  # not imported: without Optuna loaded, nobody can have raised TrialPruned
     pruned = (optuna.TrialPruned,) if optuna else ()
     return isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, Stopped, *pruned))
 
@@ -33,9 +33,15 @@ def is_control_flow(error: BaseException) -> bool:
 class BadResumeGuard:
     """Context manager around fit, state_dict and load_state_dict.
 
-    An exception inside marks the task bad, and a bad task raises BadResume with that first cause when it is entered
-    again. Between two steps, control flow (KeyboardInterrupt, SystemExit, Stopped, optuna.TrialPruned) and the refusal
-    of a foreign state leave it clean.
+    An exception inside marks the tasks as bad. Entering it with a bad task raises BadResume, with the first exception
+    as its cause. Between two steps, two kinds of exceptions leave a task clean: control flow (KeyboardInterrupt,
+    SystemExit, Stopped, optuna.TrialPruned), and StateMismatch, which refuses a state before anything changes.
+
+    Args:
+        tasks: the tasks to guard.
+
+    Raises:
+        BadResume: a task is bad.
     """
 
     def __init__(self, *tasks: Guarded):

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, obeyed between two steps only."""
+"""SIGTERM and SIGINT, which take effect only between two steps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .guard import is_control_flow
 class Interrupts:
     """Context in which the first SIGTERM or SIGINT only sets `pending`.
 
-    A second one acts at once. In other threads than the main one nothing is changed, since Python delivers signals to
-    the main thread.
+    A second one acts at once. In threads other than the main one nothing changes, since Python delivers signals to the
+    main thread.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -23,9 +23,9 @@ class Interrupts:
 
     @classmethod
     def asked(cls) -> bool:
-        """Return whether a signal is pending anywhere.
+        """Return whether a signal is pending in any such context.
 
-        Waits within a step ask it, and end early.
+        Waits within a step call it, so that they can end early.
         """
         return any(interrupts.pending is not None for interrupts in cls._entered)
 
@@ -45,9 +45,9 @@ class Interrupts:
         if self in self._entered:
             self._entered.remove(self)
         if error is None:
-            self.raise_if_pending()  # a signal after the last step's question
+            self.raise_if_pending()  # a signal that arrived after the last step's check
         elif self.pending is not None and not is_control_flow(error):
-            signal.raise_signal(self.pending)  # an error came first: the signal goes to those who asked before
+            signal.raise_signal(self.pending)  # another error is under way: the restored handlers get the signal
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.pending is not None:
@@ -55,7 +55,7 @@ class Interrupts:
         self.pending = signal.Signals(number)
 
     def raise_if_pending(self) -> None:
-        """Raise KeyboardInterrupt after SIGINT and Stopped after SIGTERM."""
+        """Raise KeyboardInterrupt after SIGINT, and Stopped after SIGTERM."""
         if self.pending == signal.SIGINT:
             raise KeyboardInterrupt
         if self.pending is not None:

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from ..checkpoint.state import Tree
 
-TOGETHER = 64  # reports that are read at once: to read numbers one by one takes longer than to compute them
+TOGETHER = 64  # reports that are read at once, since reading numbers one by one takes longer than computing them
 
 Report = tuple[list[str], Tensor, NDArray[np.bool_] | None]
 
 
 class MemberMetrics(dict[str, Tensor]):
-    """Metrics of an iteration, (P,) each, that count for some members alone.
+    """Metrics of an iteration, (P,) each, that count for some members only.
 
     Attributes:
-        members: a mask of the members that they count for, (P,).
+        members: mask of the members that they count for, (P,).
     """
 
     def __init__(self, metrics: Mapping[str, Tensor], members: NDArray[np.bool_]):
@@ -30,22 +30,22 @@ class MemberMetrics(dict[str, Tensor]):
 
 
 class Tally:
-    """Sums for P members, added in the order of their reports.
+    """Sums of P members' metrics, added in the order of reports.
 
     Attributes:
-        count: of all reports so far.
+        count: number of reports so far.
     """
 
     def __init__(self, members: int):
         self.members, self.count = members, 0
-        self._sums: dict[str, NDArray[np.float64]] = {}  # (2, P): totals, and numbers of the reports that told of it
+        self._sums: dict[str, NDArray[np.float64]] = {}  # (2, P): totals, and numbers of reports that had the metric
         self._unread: list[Report] = []
 
     @torch.no_grad()
     def add(self, report: Mapping[str, Tensor]) -> None:
         """Add one report, (P,) each.
 
-        It is of all members unless it is of `MemberMetrics`.
+        It counts for all members unless it is a `MemberMetrics`.
         """
         self.count += 1
         which = report.members if isinstance(report, MemberMetrics) else None
@@ -56,7 +56,7 @@ class Tally:
             self._read()
 
     def _read(self) -> None:
-        """Add the reports to the sums, those with the same names together."""
+        """Add the pending reports to the sums, those with equal names together."""
         unread, self._unread = self._unread, []
         while unread:
             names = unread[0][0]
@@ -68,12 +68,12 @@ class Tally:
             numbers = np.where(which[:, None], numbers, 0.0)
             for column, name in enumerate(names):
                 totals, counts = self._sums.setdefault(name, np.zeros((2, self.members)))
-                for row in numbers[:, column]:  # one after the other, however many are read at once
+                for row in numbers[:, column]:  # added one by one, so TOGETHER does not change the rounding
                     totals += row
                 counts += which.sum(0)
 
     def take(self) -> list[dict[str, float]]:
-        """Return each member's means by name, and reset them."""
+        """Return each member's means by name, and reset the sums."""
         self._read()
         means = [
             {name: float(totals[i] / counts[i]) for name, (totals, counts) in self._sums.items() if counts[i]}

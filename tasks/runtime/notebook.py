@@ -1,4 +1,4 @@
-"""Small tables of HTML, which notebooks show of an object."""
+"""Small HTML tables that represent objects in notebooks."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Observers of a training, and rules that end it early.
+"""Observers of training, and rules that end it early.
 
     listeners = Observers().on(show, priority=1).on(plot, every=10)
     task.fit(1000, context=listeners, until=NoImprovement("episode_return", epochs=20))
 
-A rule is a function of the metrics so far: a task that was interrupted, or that trains in a cohort, ends at the same
-epoch, and another call of `fit` with the rule changes nothing.
+A rule is a function of the metrics so far. A task that was interrupted, or that trains in a cohort, therefore ends at
+the same epoch, and another call of `fit` with the same rule changes nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Until = Callable[[History], bool]
 
 
 class Trainable(Protocol):
-    """A task in training, for its observers.
+    """A task in training, as its observers see it.
 
     Attributes:
-        uid: names its result.
+        uid: uid of the task.
     """
 
     uid: str
@@ -35,17 +35,17 @@ class Trainable(Protocol):
 
     @property
     def objective(self) -> str:
-        """The name of what `evaluate` returns."""
+        """Name of the quantity that `evaluate` returns."""
 
     @property
     def history(self) -> list[tuple[int, Metrics]]:
         """(epoch, metrics) of every epoch done."""
 
     def evaluate(self) -> float:
-        """Return the objective, from what no training uses."""
+        """Return the objective, measured on data that training never uses."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the future depends on."""
+        """Return everything that the future depends on."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class EpochEvent:
     """The end of a member's epoch, for listeners.
 
     Attributes:
-        task: of the epoch.
-        epoch: its number, from 1.
-        metrics: of the epoch.
-        context: what `fit` was given as a mapping.
+        task: the task.
+        epoch: number of the epoch, from 1.
+        metrics: metrics of the epoch.
+        context: mapping that was given to `fit`; empty without one.
     """
 
     task: Trainable
@@ -70,7 +70,7 @@ Context = Listener | Mapping[str, Any]
 
 
 def check_listener(listener: Any, name: str, where: str) -> None:
-    """Raise TypeError unless it can be called or is None."""
+    """Raise TypeError unless a listener is callable or None."""
     if listener is not None and not callable(listener):
         raise TypeError(
             f"{where}: {name} must be a function, of an EpochEvent (until: of the history), but got "
@@ -81,14 +81,26 @@ def check_listener(listener: Any, name: str, where: str) -> None:
 class Observers:
     """Several listeners as one `context`.
 
-    Each is called every few epochs, those of higher priority first.
+    Each is called every few epochs, in order of priority.
     """
 
     def __init__(self) -> None:
         self._listeners: list[tuple[int, int, Listener]] = []
 
     def on(self, listener: Listener, *, every: int = 1, priority: int = 0) -> Self:
-        """Add a listener; of equal priority the first added is called first."""
+        """Add a listener.
+
+        Args:
+            listener: function called with an EpochEvent.
+            every: epochs between two calls.
+            priority: listeners with higher priority are called first; of equal ones the first added.
+
+        Returns:
+            This object, so that calls can be chained.
+
+        Raises:
+            ValueError: `every` is below 1 or not an integer.
+        """
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ValueError(f"Observers: every must be a number of epochs of at least 1, but got {every!r}")
         self._listeners = sorted([*self._listeners, (priority, every, listener)], key=lambda row: -row[0])
@@ -105,9 +117,9 @@ class NoImprovement:
     """Rule that ends training once a metric stops improving.
 
     Attributes:
-        metric: its name; epochs that do not report it count as any other, from the first one on that does.
-        epochs: epochs without improvement before stopping.
-        min_delta: a metric is better when it rises by more than this; falls, if it is to be minimized.
+        metric: name of the metric. Epochs without it count as epochs without improvement, from the first that has it.
+        epochs: number of epochs without improvement after which training ends.
+        min_delta: the metric improves only if it gets better by more than this.
         minimize: whether lower is better.
     """
 

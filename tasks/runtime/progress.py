@@ -1,7 +1,7 @@
-"""Progress of this process, in memory that others can see.
+"""Progress of this process, in memory that other processes can see.
 
-Whatever may take long, or for ever, ticks when it gets on: steps of environments, gradient steps, iterations, waits for
-a database.
+Everything that can take long, or hang, ticks as it makes progress: steps of environments, gradient steps, iterations,
+waits for a database.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from typing import IO, Any
 
 from . import watcher
 
-STUCK = 600.0  # seconds without a step after which a process hangs
+STUCK = 600.0  # default seconds without a tick that count as a hang
 
 _words: Any = [0] * watcher.WORDS
 _limit: float | None = STUCK
 
 
 def tick() -> None:
-    """Tell that this process gets on."""
+    """Note that this process makes progress."""
     _words[0] += 1
 
 
 def limit() -> float | None:
-    """Return the seconds without a step that mean a hang, or None."""
+    """Return the seconds without progress that count as a hang, or None."""
     return _limit
 
 
 def set_limit(seconds: float | None) -> None:
-    """Set what `limit` returns."""
+    """Set the value that `limit` returns."""
     global _limit
     _limit = seconds
 
 
 @contextmanager
 def limited(seconds: float | None) -> Iterator[None]:
-    """Set what `limit` returns meanwhile."""
+    """Set the value that `limit` returns, inside this context."""
     before = _limit
     set_limit(seconds)
     try:
@@ -59,7 +59,7 @@ def tell_in(words: Any) -> None:
 
 @contextmanager
 def at_work() -> Iterator[None]:
-    """Say that this process should get on meanwhile."""
+    """Note that this process should make progress, inside this context."""
     tick()
     _words[1] += 1
     try:
@@ -72,12 +72,12 @@ def at_work() -> Iterator[None]:
 def watched(
     seconds: float | None, then: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Have this process killed from outside if it stands still while `at_work`.
+    """Have this process killed from outside if it hangs while `at_work`.
 
     Args:
-        seconds: without a tick; None: it is not watched.
-        then: the command that writes down what happened, before the process is killed.
-        environment: of that command.
+        seconds: seconds without a tick that count as a hang; None disables watching.
+        then: command that records what happened, run before the process is killed.
+        environment: environment variables of that command.
     """
     before = _words, _limit
     set_limit(seconds)
@@ -114,7 +114,7 @@ def _watcher(seconds: float, then: Sequence[str], environment: Mapping[str, str]
             yield
         finally:
             faulthandler.unregister(watcher.TRACE)
-            process.communicate()  # closes its stdin, at which it ends
+            process.communicate()  # closes the watcher's stdin, at which it ends
 
 
 def anonymous_file(name: str) -> IO[bytes]:

@@ -1,6 +1,6 @@
-"""Warnings silenced for a while, by one thread at a time.
+"""Temporarily silenced warnings, by one thread at a time.
 
-Python has one list of filters for all threads.
+Python has one list of warning filters for all threads.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _TURN = threading.RLock()
 
 @contextmanager
 def changed_filters(ignored: Mapping[str, type[Warning]] | None = None) -> Iterator[None]:
-    """Return `warnings.catch_warnings()` that threads enter in turn.
+    """Return `warnings.catch_warnings()` that threads enter one after another.
 
-    Of two at once, one would restore the other's filters.
+    If two were active at once, one would restore the other's filters.
 
     Args:
-        ignored: the kinds of warnings that are silenced, by patterns of their texts.
+        ignored: categories of warnings to silence, by patterns of their texts.
     """
     with _TURN, warnings.catch_warnings():
         for message, kind in (ignored or {}).items():

@@ -1,7 +1,7 @@
-"""Watcher that kills a process once it stands still.
+"""Watcher that kills a process once it hangs.
 
-`progress.watched` runs this file as a script, by a Python without packages, so that it starts in milliseconds. A
-process that hangs in C code, and holds Python's lock there, can do nothing itself.
+`progress.watched` runs this file as a script, with a Python without packages, so it starts in milliseconds. A process
+that hangs in C code while it holds Python's lock can do nothing itself.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import sys
 import time
 from contextlib import suppress
 
-WORDS = 2  # of the shared page: ticks, and how many parts of the process are at work
-TRACE = signal.SIGUSR2  # makes the process write where it is
+WORDS = 2  # words of the shared page: ticks, and how many parts of the process are at work
+TRACE = signal.SIGUSR2  # on this signal the process writes where it is
 ANSWER = 0.5  # seconds in which a process says where it is
-DOING = "while it made or tried its environment"  # all that is watched without a command
-LAST_WORDS = 30.0  # seconds that writing down what happened may take
+DOING = "while it made or tried its environment"  # without a command, only this is watched
+LAST_WORDS = 30.0  # seconds that the command may take
 
 
 class Stillness:
     """Seconds for which a process has not ticked.
 
-    A pause of the process, or of who looks (a machine that sleeps), does not count.
+    Pauses of the process, or of the observer (a machine that sleeps), do not count.
     """
 
     def __init__(self, limit: float, pid: int):
@@ -35,7 +35,7 @@ class Stillness:
         self.ticks: int | None = None
 
     def exceeds(self, ticks: int) -> bool:
-        """Return whether it has lasted too long, by the count of ticks."""
+        """Return whether the limit is reached, given the process's tick count."""
         now = time.monotonic()
         if ticks != self.ticks:
             self.ticks, self.seconds = ticks, 0.0
@@ -46,23 +46,25 @@ class Stillness:
 
 
 def is_paused(pid: int) -> bool:
-    """Return whether a signal or a debugger is known to pause it."""
+    """Return whether a signal or debugger is known to pause a process."""
     with suppress(OSError, IndexError), open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0] in "Tt"
     return False
 
 
 def watch(page: int, trace: int, pid: int, limit: float, then: list[str]) -> None:
-    """Return when the parent has ended, or was killed for standing still.
+    """Watch the parent until it ends, or kill it if it hangs.
 
-    Without a command nobody else tells of it: then it prints where the process hangs, or that it ended while at work.
+    Without a command, nobody else reports what happened, so this prints where the process hangs, or that it ended while
+    at work.
 
     Args:
-        page: the descriptor of the shared page.
-        trace: that of the file in which the process says where it is.
-        pid: of the process, the parent of this one.
-        limit: in seconds.
-        then: the command that writes down what happened, before the process is killed; its last argument is `trace`.
+        page: descriptor of the shared page.
+        trace: descriptor of the file in which the process writes where it is.
+        pid: id of the process, this one's parent.
+        limit: seconds without a tick that count as a hang.
+        then: command that records what happened, run before the process is killed; `trace` is added as its last
+            argument.
     """
     words = memoryview(mmap.mmap(page, 8 * WORDS)).cast("q")
     still = Stillness(limit, pid)
@@ -87,7 +89,7 @@ def _end(trace: int, pid: int, limit: float, then: list[str]) -> None:
         else:
             subprocess.run([*then, str(trace)], pass_fds=(trace,), timeout=LAST_WORDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        pass  # the lease of the killed process tells as much, later
+        pass  # others learn of the death from the process's expired lease
     finally:
         os.kill(pid, signal.SIGKILL)
 
