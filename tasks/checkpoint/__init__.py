@@ -1,5 +1,5 @@
-"""State as data: trees, their packed form, and which checkpoints stay.
+"""State as data: trees, their packed form, and which checkpoints to keep.
 
-Manifests, chunks of large tensors, policy files and the interface of a storage belong here. Databases, leases and files
-of a store do not: they implement `storage.Storage` elsewhere.
+Manifests, chunks of large tensors, policy files and the interface of a storage belong here. Databases, leases and a
+store's files do not: they implement `storage.Storage` elsewhere.
 """

@@ -1,8 +1,8 @@
-"""Large tensors in chunks, of which a checkpoint packs only new ones.
+"""Large tensors in chunks; a checkpoint packs only the new ones.
 
-A chunk is about CHUNK bytes of a tensor, cut along its first axis; its blob is named by its content. So of a replay
-buffer that a few thousand transitions were added to, one or two chunks are new, and the others are known by name.
-Stored manifests call chunks segments.
+A chunk is about CHUNK bytes of a tensor, cut along its first axis, and its blob is named by its content. After a few
+thousand transitions were added to a replay buffer, one or two chunks are new, and the others are known by name. Stored
+manifests call chunks segments.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ CHUNK = 1 << 20  # bytes
 class Chunked:
     """A large tensor whose owner knows which parts changed.
 
-    As a leaf it packs to the same bytes as the tensor.
-
-    Chunks whose digest is known are neither copied nor hashed again. It is a view of live data: it must be packed,
-    materialized or loaded before its owner continues.
+    As a leaf it packs to the same bytes as the tensor. Chunks whose digest is known are neither copied nor hashed
+    again. It is a view of live data, so it must be packed, materialized or loaded before its owner continues.
 
     Attributes:
-        digests: of the chunks, as far as known; the owner keeps the list, `pack` fills it in.
-        written: rows from here on were never written, and are zero.
+        tensor: the tensor.
+        digests: digests of the chunks as far as known; the owner keeps the list, and `pack` fills it in.
+        written: number of rows written so far; later rows are zero.
     """
 
     tensor: Tensor
@@ -44,7 +43,7 @@ class Chunked:
             self.digests.extend([None] * -(-len(self.tensor) // chunk_rows(self.tensor)))
 
     def changed(self, rows: NDArray[np.int64]) -> None:
-        """Forget the digests of the chunks of these rows."""
+        """Forget the digests of the chunks that contain these rows."""
         for chunk in np.unique(rows // chunk_rows(self.tensor)).tolist():
             self.digests[chunk] = None
 
@@ -57,7 +56,7 @@ def chunk_rows(tensor: Tensor) -> int:
 class Blobs(Mapping[str, bytes]):
     """Blobs by their sha256.
 
-    Those that were packed before are made again only if they are asked for.
+    Blobs that were packed before are only created again if they are read.
     """
 
     def __init__(self, made: dict[str, bytes], known: dict[str, Tensor]):
@@ -79,17 +78,20 @@ class Blobs(Mapping[str, bytes]):
 
 
 def chunk_bytes(part: Tensor) -> bytes:
-    """Return a chunk as the blob that it is stored in."""
-    return save_safetensors({"segment": part.clone()})  # the stored name
+    """Return a chunk as the blob in which it is stored."""
+    return save_safetensors({"segment": part.clone()})  # stored manifests and blobs keep this older name
 
 
 def pack_chunked(leaf: Chunked, add: Callable[[bytes], str], known: dict[str, Tensor]) -> list[str]:
     """Return the digests of all chunks, and pack those that are new.
 
-    Chunks with a known digest are noted.
+    Args:
+        leaf: the tensor.
+        add: function that stores a blob and returns its name.
+        known: receives the chunks whose digest was known, by name.
     """
     rows = chunk_rows(leaf.tensor)
-    blank: dict[int, str] = {}  # by their length: chunks that were never written are all the same
+    blank: dict[int, str] = {}  # names of chunks of zeros by their length, so that each is hashed once
     for i, part in enumerate(leaf.tensor.split(rows)):
         name = leaf.digests[i]
         if name is None:

@@ -1,4 +1,4 @@
-"""Manifest of a packed state: plain values and names of blobs."""
+"""The manifest of a packed state: plain values and names of blobs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LAW = "a checkpoint's manifest must be JSON with format, values, segments and t
 
 
 class Manifest(NamedTuple):
-    """Contents of a manifest.
+    """The contents of a manifest.
 
     Attributes:
-        values: the leaves that are no tensors, by path.
-        chunks: of each large tensor, by path, the digests of its parts.
-        tensors: the digest of the blob with all other tensors, or None if there are none.
+        values: leaves that are not tensors, by path.
+        chunks: digests of the chunks of each large tensor, by path.
+        tensors: digest of the blob with all other tensors; None if there are none.
     """
 
     values: dict[str, Any]
@@ -30,7 +30,7 @@ class Manifest(NamedTuple):
     tensors: str | None
 
     def blobs(self) -> set[str]:
-        """The digests of all blobs."""
+        """Return the digests of all blobs."""
         parts = {name for names in self.chunks.values() for name in names}
         return parts if self.tensors is None else parts | {self.tensors}
 
@@ -38,16 +38,16 @@ class Manifest(NamedTuple):
 def canonical_json(value: Any) -> bytes:
     """Return JSON with sorted keys and no spaces.
 
-    Equal values are equal bytes; NaN and infinity are refused.
+    Equal values give equal bytes. NaN and infinity raise ValueError.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
 
 
 def read_manifest(manifest: bytes) -> Manifest:
-    """Return a checked manifest.
+    """Parse and check a manifest.
 
     Raises:
-        DamagedState: it is no manifest.
+        DamagedState: it is not a manifest.
         StateMismatch: it has another format.
     """
     try:
@@ -76,7 +76,7 @@ def read_manifest(manifest: bytes) -> Manifest:
 def is_within_epoch(manifest: bytes) -> bool:
     """Return whether a manifest's state lies within an epoch.
 
-    A signal asks for such a state. Of what is no manifest this is False: that is another matter.
+    Signals cause such states. The result is False for anything that is not a manifest, since other checks report that.
     """
     try:
         return bool(json.loads(manifest)["values"].get("learner/tally/count", 0))
@@ -85,7 +85,7 @@ def is_within_epoch(manifest: bytes) -> bool:
 
 
 def check_paths(paths: list[str]) -> None:
-    """Raise DamagedState if a path leads deeper than any state does."""
+    """Raise DamagedState if a path is deeper than any state's."""
     for path in paths:
         if path.count("/") >= DEPTH:
             raise DamagedState(f"a path in a state has fewer than {DEPTH} steps, but one begins with {path[:40]!r}")

@@ -1,7 +1,7 @@
-"""Parts of a learner that hold state for P members at once.
+"""Parts of a learner, which hold the state of P members.
 
-Every part answers two calls: ``member_state(i)``, one member's state as a tree of copies, and ``load_member(i, tree)``.
-Nearly all parts are tensors with a leading member axis; for those the class below does both.
+Every part has two methods: ``member_state(i)`` returns one member's state as a tree, and ``load_member(i, tree)`` loads
+it. Nearly all parts are tensors with a leading member axis; `Stacked` implements both for those.
 
 Notation used for tensor shapes: P members, T steps, N environments, B batch, D numbers in a vector.
 """
@@ -19,19 +19,22 @@ from .state import Tree
 
 @runtime_checkable
 class Part(Protocol):
-    """A part of a learner whose state splits member by member."""
+    """A part of a learner whose state splits by member."""
 
     def member_state(self, member: int) -> Tree:
-        """Return one member's state; a copy."""
+        """Return one member's state.
+
+        Tensors are copies, or views of live data as `chunks.Chunked`.
+        """
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        """Load a state into one member's place, in the form of `member_state`."""
+        """Load a state, in the form of `member_state`, into one member."""
 
 
 class Stacked:
     """A part whose whole state is tensors (P, ...).
 
-    They change in place only, so that views stay true.
+    They only change in place, so views of them stay valid.
     """
 
     tensors: dict[str, Tensor]
@@ -46,15 +49,15 @@ class Stacked:
 
 
 class Composite:
-    """A part of several named parts.
+    """A part that consists of several named parts.
 
     Attributes:
-        parts: by name.
-        tensors: those that must stay finite.
+        parts: parts by name.
+        tensors: tensors that must stay finite.
     """
 
     def __init__(self, **parts: Part | None):
-        """Store the parts; None is left out."""
+        """Store the parts, except those that are None."""
         self.parts = {name: part for name, part in parts.items() if part is not None}
         stacked = {name: part for name, part in self.parts.items() if isinstance(part, Stacked | Composite)}
         self.tensors: dict[str, Tensor] = {

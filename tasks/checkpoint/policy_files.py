@@ -1,6 +1,6 @@
-"""Policies in files: weights only, not resumable.
+"""Policies in files: weights only, so training cannot resume from them.
 
-Safetensors is written; .npz, .npy and .safetensors are read, and .zip of Stable-Baselines3.
+Safetensors is written; .npz, .npy, .safetensors and .zip of Stable-Baselines3 are read.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, Safetens
 
 
 def write_policy(path: str | os.PathLike[str], policy: Mapping[str, Tensor], about: Mapping[str, Any]) -> Path:
-    """Write a policy and notes about it as safetensors.
+    """Write a policy and its metadata as safetensors, atomically.
 
-    The file is written whole or not at all.
+    Raises:
+        ValueError: the file's name does not end in .safetensors.
     """
     path = Path(path)
     if path.suffix != ".safetensors":
@@ -41,7 +42,7 @@ def write_policy(path: str | os.PathLike[str], policy: Mapping[str, Tensor], abo
 
 
 def write_whole(path: Path, data: bytes) -> Path:
-    """Write a file whole or not at all, and its folders."""
+    """Write a file atomically, and create its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -53,12 +54,12 @@ def write_whole(path: Path, data: bytes) -> Path:
 
 
 def read_policy(path: Any, where: str) -> Any:
-    """Return the arrays in a file by name, or its one array.
+    """Return the arrays in a file by name, or its only array.
 
-    Reading runs no code of the file.
+    No code from the file is run.
 
     Raises:
-        ValueError: the file has none of these forms; the message names `where`.
+        StateMismatch: the file is missing, damaged or of another form; the message begins with `where`.
     """
     if not isinstance(path, str | os.PathLike):
         raise StateMismatch(
@@ -90,7 +91,7 @@ def _npy(path: Path) -> Any:
 
 
 def _npz(path: Path) -> Any:
-    """Return all arrays by name, or the only one, a vector."""
+    """Return all arrays by name; a single vector is returned by itself."""
     with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     only = next(iter(arrays.values())) if len(arrays) == 1 else None

@@ -1,4 +1,4 @@
-"""Retention of checkpoints; it changes no result."""
+"""Retention of checkpoints; it does not change any result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ...spaces.errors import near
 
 Metrics = Mapping[str, float]
-RETURN = "return"  # the metric under which an evaluation stands with its epoch
+RETURN = "return"  # name of the metric with an evaluation's mean return
 
 
 @dataclass(frozen=True)
@@ -18,17 +18,20 @@ class Keep:
     """Rule that keeps the latest, the best and evenly spaced checkpoints.
 
     Attributes:
-        latest: how many of the newest; None keeps all. With two, a damaged one has a sound one before it.
-        best: how many of those with the highest metric; of equal ones the earlier.
-        metric: its name.
-        minimize: whether the lowest is the best.
-        every: evaluate at multiples of this many epochs, so that these have a return; 0 leaves that to others.
-        spaced: also those of multiples of this many epochs; 0 for none.
-        spaced_latest: how many of the newest of these; None keeps all.
-        initial: also that of the untrained agent, which is written before training.
-        replay: whether replay memories are in them; without, a task that resumes fills its memory again, so that it is
-            not the same bit for bit.
-        dense: write at each epoch's end, so that `latest` counts epochs; otherwise time decides which are written.
+        latest: number of the newest to keep; None keeps all. With two, a damaged checkpoint has a sound one before it.
+        best: number of those with the best metric to keep; of equal ones, the earlier.
+        metric: name of that metric.
+        minimize: whether the lowest metric is the best.
+        every: evaluate at multiples of this many epochs, so that these have a return; 0 leaves evaluation to others.
+        spaced: also keep multiples of this many epochs; 0 for none.
+        spaced_latest: number of the newest of these to keep; None keeps all.
+        initial: also keep the untrained agent, which is written before training.
+        replay: whether checkpoints have replay buffers. Without them, a resumed task fills its buffer again, so it is
+            no longer bit-exact.
+        dense: write a checkpoint at the end of each epoch, so that `latest` counts epochs; otherwise time decides.
+
+    Raises:
+        ValueError: a number is too small.
     """
 
     latest: int | None = 2
@@ -52,7 +55,7 @@ class Keep:
                 raise ValueError(f"Keep: {name} must be at least 0, but got {getattr(self, name)}")
 
     def ranked(self, metrics: Mapping[int, Metrics]) -> list[int]:
-        """Return the epochs that have the metric, the best first."""
+        """Return the epochs that have the metric, best first."""
         scores = {epoch: row.get(self.metric, math.nan) for epoch, row in metrics.items()}
         sign = 1 if self.minimize else -1
         return [
@@ -60,12 +63,12 @@ class Keep:
         ]
 
     def dropped(self, epochs: Collection[int], metrics: Mapping[int, Metrics], newer: int = 0) -> set[int]:
-        """Return the epochs, of those given, whose checkpoints are deleted.
+        """Return those of the given epochs whose checkpoints should be deleted.
 
         Args:
-            epochs: at the ends of which there is a checkpoint.
-            metrics: by epoch.
-            newer: the number of checkpoints after all of these, which count among the latest.
+            epochs: epochs that have a checkpoint at their end.
+            metrics: metrics by epoch.
+            newer: number of checkpoints after all of these, which count among the latest.
         """
         if self.latest is None:
             return set()
@@ -75,7 +78,7 @@ class Keep:
         return set(epochs) - {*newest, *best, *spaced, *([0] if self.initial else [])}
 
     def is_due(self, epoch: int) -> bool:
-        """Return whether this epoch's checkpoint is written in any case."""
+        """Return whether this epoch's checkpoint must be written."""
         return self.dense or self.is_spaced(epoch)
 
     def is_spaced(self, epoch: int) -> bool:
@@ -99,16 +102,18 @@ NONE = "no"
 
 
 def keep_of(mode: str | int | Keep, metric: str = RETURN, minimize: bool = False) -> Keep | None:
-    """Return the rule of a mode; None keeps nothing.
+    """Return the rule for a mode; None if nothing is kept.
 
     Args:
-        mode: "latest"; "best", which also keeps the best by its return and evaluates at each epoch's end, or "best:5",
-            at each fifth epoch's; "every:5", which also keeps those of each fifth epoch, or "every:5:3", the last three
-            of these; "initial", which also keeps the untrained agent; "all", of all epochs; how many of the latest
-            epochs; "no-replay", without replay memories; several of these with
-            commas between; "no"; or a Keep.
-        metric: what the best is the best of, unless a Keep says it.
-        minimize: whether the lowest is the best.
+        mode: "latest"; "best", which also keeps the best return and evaluates at the end of each epoch ("best:5": of
+            every fifth); "every:5", which also keeps every fifth epoch ("every:5:3": the newest three of these);
+            "initial", which also keeps the untrained agent; "all" epochs; a number of the newest epochs; "no-replay",
+            without replay buffers; several of these joined by commas; "no"; or a Keep.
+        metric: metric that "best" refers to; a Keep has its own.
+        minimize: whether the lowest metric is the best.
+
+    Raises:
+        ValueError: the mode is malformed.
     """
     if isinstance(mode, Keep):
         return mode
@@ -128,7 +133,7 @@ def keep_of(mode: str | int | Keep, metric: str = RETURN, minimize: bool = False
 
 
 def _fields(part: str) -> dict[str, Any] | None:
-    """Return the fields that a part of a mode sets, if any."""
+    """Return the fields that part of a mode sets, None if unknown."""
     if part in MODES:
         return dict(MODES[part])
     name, *numbers = part.split(":") if ":" in part else ("", part)

@@ -1,8 +1,8 @@
-"""Policies of Stable-Baselines3: the networks of a model that its `save` wrote.
+"""Policies of Stable-Baselines3: the networks in a file that its `save` wrote.
 
-PPO, A2C, DQN and SAC are read, with an MlpPolicy, or for images all but SAC with a CnnPolicy. No code of the file is
-run: weights are read as tensors only, and what was pickled beside them is not read at all. Greedy actions are those of
-the model; where it saw normalized observations, the statistics come from the file that its VecNormalize wrote.
+PPO, A2C, DQN and SAC are read with an MlpPolicy, and all but SAC with a CnnPolicy for images. No code from the file is
+run: weights are read as tensors only, and the pickled data next to them is not read at all. Greedy actions are those of
+the model. If it saw normalized observations, the statistics come from the file that its VecNormalize wrote.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ DAMAGE = (OSError, ValueError, KeyError, EOFError, RuntimeError, pickle.Unpickli
 
 @dataclass(frozen=True)
 class ImportedPolicy:
-    """Networks of another library, as a warm start takes them.
+    """Networks of another library, in the form that a warm start takes.
 
     Attributes:
-        task: the name of the algorithm.
-        hyperparameters: those that the networks need, nested.
-        policy: the parameters by name, for `warm_start`.
+        task: name of the algorithm.
+        hyperparameters: the hyperparameters that the networks need, nested.
+        policy: parameters by name, for `warm_start`.
     """
 
     task: str
@@ -47,7 +47,7 @@ class ImportedPolicy:
 
 
 class _Model:
-    """The content of a file."""
+    """The contents of a file."""
 
     def __init__(self, path: Path, data: Mapping[str, Any], weights: Mapping[str, Tensor]):
         self.path, self.data, self.weights = path, data, weights
@@ -77,11 +77,11 @@ class _Model:
         return filters, [self.layer(f"{prefix}.linear.0")]
 
     def activation(self, default: str, images: bool, hidden: Sequence[Layer]) -> str:
-        """Return the activation by our name."""
+        """Return our name of the activation."""
         named = self.kwargs.get("activation_fn")
         kind = default if named is None else str(named).rpartition(".")[2].rstrip("'>")
         if images and not hidden:
-            return "relu"  # of the dense layer, the only one
+            return "relu"  # the encoder's dense layer is the only hidden layer, and it has ReLU
         if kind not in ACTIVATIONS or (images and kind != "ReLU"):
             law = "activations are " + ("ReLU, as behind the images" if images else ", ".join(ACTIVATIONS))
             raise self.refuse(law, kind)
@@ -92,11 +92,11 @@ def import_policy(path: str | os.PathLike[str], vec_normalize: str | os.PathLike
     """Return the networks of a model that Stable-Baselines3 saved.
 
     Args:
-        path: what `model.save` wrote, a .zip.
-        vec_normalize: what the `save` of its VecNormalize wrote, a .pkl, if observations were normalized.
+        path: .zip file that `model.save` wrote.
+        vec_normalize: .pkl file that its VecNormalize's `save` wrote, if observations were normalized.
 
     Raises:
-        StateMismatch: it is no such file, or its networks or statistics have no counterpart.
+        StateMismatch: it is not such a file, or its networks or statistics have no counterpart.
     """
     found = _networks(Path(path))
     if vec_normalize is None:
@@ -179,7 +179,7 @@ class _Inert:
 
 
 class _InertUnpickler(pickle.Unpickler):
-    """A reader of pickles that builds NumPy's arrays only, and nothing else."""
+    """A reader of pickles that creates NumPy arrays and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         module = module.replace("numpy.core", "numpy._core")  # as NumPy 1 wrote it
@@ -189,7 +189,7 @@ class _InertUnpickler(pickle.Unpickler):
 
 
 def _statistics(path: Path) -> dict[str, Tensor]:
-    """Return the moments of observations of a VecNormalize by our names."""
+    """Return the observation statistics of a VecNormalize, by our names."""
     law = f"{path} must be the file that a VecNormalize of Stable-Baselines3 saved"
     try:
         with path.open("rb") as file:

@@ -1,11 +1,11 @@
 """State as data: trees of tensors and JSON, packed without pickle.
 
-A tree's leaves are tensors, None, booleans, integers, floats, strings and lists of those. ``pack`` turns a tree into a
-manifest (canonical JSON) and blobs (safetensors) that are named by their sha256; the digest of a state is the sha256 of
-its manifest, so equal digests mean equal bits everywhere.
+The leaves of a tree are tensors, None, booleans, integers, floats, strings and lists of these. ``pack`` turns a tree
+into a manifest (canonical JSON) and blobs (safetensors), each named by its sha256. The digest of a state is the sha256
+of its manifest, so equal digests mean equal bits everywhere.
 
-A tensor above CHUNK bytes is cut along its first axis into chunks with a blob each: of a replay buffer that only grew,
-only the new chunks are new blobs.
+A tensor above CHUNK bytes is cut along its first axis into chunks with one blob each. If a replay buffer only grew,
+only its new chunks are new blobs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Tree = dict[str, Any]
 
 
 def materialized(tree: Mapping[str, Any]) -> Tree:
-    """Return the tree with copies of its views of live data."""
+    """Return the tree with copies instead of views of live data."""
     leaves = dict(flatten_tree(tree))
     return unflatten_tree({path: x.tensor.clone() if isinstance(x, Chunked) else x for path, x in leaves.items()})
 
@@ -45,6 +45,9 @@ def flatten_tree(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
     """Yield every leaf with its path, e.g. ``("optimizer/m", tensor)``.
 
     An empty dict is a leaf.
+
+    Raises:
+        TypeError: a name is not a string, or contains "/".
     """
     for name, value in tree.items():
         if not isinstance(name, str) or "/" in name:
@@ -67,7 +70,7 @@ def copy(tree: Mapping[str, Any]) -> Tree:
 
 
 def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Return the paths at which two trees differ in a single bit."""
+    """Return the paths at which two trees differ in any bit."""
     left, right = dict(flatten_tree(a)), dict(flatten_tree(b))
     return [
         path
@@ -84,7 +87,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def check_same_form(expected: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
-    """Raise StateMismatch unless both trees have the same paths, shapes and types."""
+    """Raise StateMismatch unless two trees have equal paths, shapes and types."""
     left, right = dict(flatten_tree(expected)), dict(flatten_tree(given))
     for fault, names in (("lacks", left.keys() - right.keys()), ("has unknown", right.keys() - left.keys())):
         if names:
@@ -115,12 +118,10 @@ class Packed:
 
 
 def pack(tree: Mapping[str, Any]) -> Packed:
-    """Return the state as bytes.
-
-    Equal states give equal bytes.
+    """Return a state as bytes; equal states give equal bytes.
 
     Raises:
-        TypeError: a leaf is no data; the message names it.
+        TypeError: a leaf is not data; the message names it.
     """
     values: dict[str, Any] = {}
     small: dict[str, Tensor] = {}
@@ -154,10 +155,10 @@ def unpack(manifest: bytes, fetch: Callable[[str], bytes]) -> Tree:
 
     Args:
         manifest: canonical JSON.
-        fetch: returns the bytes of a blob by its sha256, verified: see `verified`.
+        fetch: function that returns a blob by its sha256 and verifies it, see `verified`.
 
     Raises:
-        DamagedState: the manifest or a blob has another form than `pack` gives it.
+        DamagedState: the manifest or a blob lacks the form that `pack` gives it.
     """
     values, chunks, tensors = read_manifest(manifest)
     parts = [values, _load(tensors, fetch) if tensors is not None else {}]
@@ -173,7 +174,7 @@ def unpack(manifest: bytes, fetch: Callable[[str], bytes]) -> Tree:
 def _join(path: str, names: list[str], fetch: Callable[[str], bytes]) -> Tensor:
     """Return a tensor from its chunks."""
     try:
-        parts = {name: _load(name, fetch)["segment"] for name in dict.fromkeys(names)}  # zeros are one blob, many times
+        parts = {name: _load(name, fetch)["segment"] for name in dict.fromkeys(names)}  # equal chunks share a blob
         size, free = sum(parts[name].nbytes for name in names), psutil.virtual_memory().available
         if size > free:
             raise DamagedState(
@@ -188,7 +189,7 @@ def _join(path: str, names: list[str], fetch: Callable[[str], bytes]) -> Tensor:
 def verified(fetch: Callable[[str], bytes]) -> Callable[[str], bytes]:
     """Return a `fetch` for `unpack` that verifies blobs by their names.
 
-    It raises DamagedState for a blob without the sha256 that names it.
+    It raises DamagedState for a blob whose sha256 is not its name.
     """
 
     def fetch_verified(name: str) -> bytes:
@@ -224,7 +225,7 @@ def _object(path: str, item: Mapping[str, Any]) -> dict[str, str]:
 def _plain(path: str, leaf: Any) -> Any:
     """Return a leaf as JSON.
 
-    Floats that JSON lacks become {"float": name}, and objects within a list {"json": text}.
+    Floats that JSON lacks become {"float": name}, and objects within a list become {"json": text}.
     """
     if isinstance(leaf, Mapping) and not leaf:
         return {}

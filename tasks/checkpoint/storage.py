@@ -1,6 +1,6 @@
 """Storage as tasks see it: leases, checkpoints and atomic writes.
 
-A task knows no database. Anything with these methods will do; ``rekindle.Store`` is the one that ships.
+A task knows no database. Any object with these methods will do; ``rekindle.Store`` is the one that ships.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ POLICY_PREFIX = "policy/"
 def policy_uid(digest: str) -> str:
     """Return the uid under which a policy is stored.
 
-    A task that starts from it names it as its parent.
+    A task that starts from the policy names this uid as its parent.
     """
     return POLICY_PREFIX + digest[:20]
 
@@ -28,12 +28,12 @@ class Saved:
     """A stored checkpoint of a task.
 
     Attributes:
-        epochs: epochs that were done when it was written.
-        manifest: the packed state's structure; see ``tasks.checkpoint.state.unpack``.
-        fetch: gives the bytes of a blob by its sha256, or raises if they are damaged.
+        epochs: number of epochs that were done when it was written.
+        manifest: structure of the packed state; see ``tasks.checkpoint.state.unpack``.
+        fetch: function that returns a blob by its sha256, or raises if it is damaged.
         digest: sha256 of the manifest.
         metrics: (epoch, metrics) of every epoch up to the checkpoint.
-        fingerprint: what the task's last "init" event recorded, if any: the versions that wrote the checkpoint.
+        fingerprint: data of the task's last "init" event, if any: the versions that wrote the checkpoint.
     """
 
     epochs: int
@@ -45,21 +45,21 @@ class Saved:
 
 
 class Lease(Protocol):
-    """Right to write one task.
+    """The right to write one task.
 
     One process holds it until it releases it, dies or misses its heartbeats.
 
     Attributes:
-        uid: the task.
-        give_up: set by the holder: releases the lease unless the task trains, and returns whether it did. A storage
-            asks it when another task of this process opens the same.
+        uid: uid of the task.
+        give_up: function set by the holder that releases the lease unless the task trains, and returns whether it did.
+            A storage calls it when another task object of this process opens the same uid.
     """
 
     uid: str
     give_up: Callable[[], bool] | None
 
     def load(self) -> Saved | None:
-        """Return the last checkpoint, or None; a damaged one raises."""
+        """Return the last checkpoint, or None; raise if it is damaged."""
 
     def release(self) -> None:
         """Let another process take the task."""
@@ -67,10 +67,17 @@ class Lease(Protocol):
 
 @dataclass(frozen=True)
 class Write:
-    """Additions of one member to the storage.
+    """Additions of one task to the storage, for one transaction.
 
-    ``manifest`` None means metrics and events only; ``keep`` says which of its checkpoints stay, None leaves that to
-    the storage.
+    Attributes:
+        lease: lease of the task.
+        epochs: number of epochs done.
+        manifest: manifest of the state; None if there are only metrics and events to store.
+        blobs: blobs of the state, by sha256.
+        digest: digest of the state.
+        metrics: new rows (epoch, metrics).
+        events: new events (kind, data).
+        keep: retention rule for the task's checkpoints; None leaves it to the storage.
     """
 
     lease: Lease
@@ -84,7 +91,7 @@ class Write:
 
 
 class Storage(Protocol):
-    """Keeper of tasks."""
+    """A place where tasks are stored."""
 
     def open(self, uid: str, identity: Mapping[str, Any]) -> Lease:
         """Take the lease of a task; raise while another process holds it."""
@@ -92,11 +99,11 @@ class Storage(Protocol):
     def save(self, writes: Sequence[Write]) -> None:
         """Make all writes visible together, or none.
 
-        It raises if a lease was lost.
+        Raise if a lease was lost.
         """
 
     def load(self, uid: str, epochs: int | None = None) -> Saved | None:
-        """Return the last checkpoint of a task, or that of ``epochs``.
+        """Return the last checkpoint of a task, or that at ``epochs``.
 
-        It returns None if that is not kept; a damaged one raises.
+        Return None if it is not stored; raise if it is damaged.
         """

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-DEPTH = 64  # levels of nesting; deeper than anything that is ever written, and far from the end of the stack
-HIGH = "\\ud"  # how the text of a lone surrogate begins, which is no character and cannot be written to a file
+DEPTH = 64  # levels of nesting; deeper than anything that is ever written, and far from a stack overflow
+HIGH = "\\ud"  # start of an escaped lone surrogate, which is not a character and cannot be written to a file
 
 
 def parse(text: str | bytes, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """Return the value of JSON text, or of its UTF-8.
+    """Return the value of JSON text, or of its UTF-8 bytes.
 
     Raises:
-        ValueError: it is no JSON, is too deep, or holds no characters.
+        ValueError: it is not JSON, is too deep, or contains lone surrogates.
     """
     if isinstance(text, bytes | bytearray):
         text = text.decode()  # json.loads would guess at UTF-16 and UTF-32
@@ -51,7 +51,7 @@ def check_depth(value: Any) -> None:
 
 @cache
 def _decoder(object_hook: Callable[[dict[str, Any]], Any] | None) -> json.JSONDecoder:
-    """Return the decoder, which `json.loads` would make anew for each text."""
+    """Return the decoder, which `json.loads` would create for each text."""
     return json.JSONDecoder(object_hook=object_hook, parse_constant=_refuse)
 
 

@@ -1,4 +1,4 @@
-"""State of torch's own networks and optimizers, of one member."""
+"""State of torch's own modules and optimizers, for one member."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ModulePart:
     """A `torch.nn.Module` as a part: its parameters and buffers.
 
     Attributes:
-        tensors: those that must stay finite, (1, ...).
+        tensors: tensors that must stay finite, (1, ...).
     """
 
     def __init__(self, module: nn.Module):
@@ -35,9 +35,9 @@ class ModulePart:
 
 
 class OptimizerPart:
-    """A `torch.optim.Optimizer` as a part: what it remembers of each parameter.
+    """A `torch.optim.Optimizer` as a part: its state for each parameter.
 
-    Its hyperparameters are the task's, and no state: a branch trains with its own.
+    Its hyperparameters belong to the task, not to the state, since a branch trains with its own.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer):
@@ -63,7 +63,7 @@ class OptimizerPart:
 
 
 def part_of(held: Any) -> Part | None:
-    """Return an attribute as a part; None without state."""
+    """Return an attribute as a part; None if it has no state."""
     if isinstance(held, nn.Module):
         return ModulePart(held)
     if isinstance(held, torch.optim.Optimizer):
