@@ -1,6 +1,6 @@
 """CUDA graphs: work that is captured once and replayed without Python.
 
-Small networks leave a GPU idle while Python launches one short kernel after another. Results are the same bits.
+Small networks leave a GPU idle while Python launches one short kernel after another. Results are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Argument = Tensor | Mapping[str, Tensor] | bool | None
 
 
 class Capturable(Protocol):
-    """An object whose method can be captured.
+    """An object with a method that can be captured.
 
     Attributes:
-        capturable: whether the method depends on its arguments and on tensors that are changed in place, on no other
-            numbers, and all lie on a CUDA device.
+        capturable: whether the method depends only on its arguments and on tensors that change in place, all on a CUDA
+            device.
     """
 
     @property
@@ -32,10 +32,10 @@ class Capturable(Protocol):
 
 
 def captured(method: Callable[..., Result]) -> Callable[..., Result]:
-    """Replay a method as a CUDA graph where its object is `capturable`.
+    """Replay a method as a CUDA graph if its object is `capturable`.
 
-    Its arguments are tensors, mappings of tensors, True, False or None. The first call with arguments of a form runs as
-    it is, the second one is captured. Tensors of a result are overwritten by the next call.
+    Arguments are tensors, mappings of tensors, True, False or None. The first call with arguments of a given form runs
+    as it is; the second is captured. The next call overwrites the tensors of a result.
     """
 
     @functools.wraps(method)
@@ -59,7 +59,7 @@ def captured(method: Callable[..., Result]) -> Callable[..., Result]:
 def beside(work: Callable[[], Result]) -> Result:
     """Do work on another stream.
 
-    What is captured must have been done so once.
+    Work must have run this way once before it can be captured.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -70,7 +70,7 @@ def beside(work: Callable[[], Result]) -> Result:
 
 
 def capture(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
-    """Return a graph of work, and its result.
+    """Capture work as a graph; return the graph and the result.
 
     The work is not done yet: each replay fills in the result.
     """
@@ -79,21 +79,21 @@ def capture(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
         with _capturing, torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may allocate
             result = work()
     finally:
-        torch.cuda.set_stream(stream)  # which torch leaves to whoever did what cannot be captured
+        torch.cuda.set_stream(stream)  # torch does not restore it if the capture fails
     return graph, result
 
 
 def collect_graphs() -> None:
-    """Free the graphs of objects that nobody uses any more.
+    """Free the graphs of objects that are no longer used.
 
-    They hold memory of the device, of which Python's garbage collection does not know.
+    They hold device memory, which Python's garbage collection does not see.
     """
     if _graphs:
         gc.collect()
 
 
 class _Replay:
-    """A graph of a function, with room for its arguments."""
+    """A graph of a function, with buffers for its arguments."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Argument, ...]):
         own = [_copied(x) for x in args]
@@ -109,12 +109,12 @@ class _Replay:
         return _detached(self._result)
 
 
-_capturing = threading.Lock()  # there may be one at a time in a process
+_capturing = threading.Lock()  # a process can have only one capture at a time
 _graphs: WeakKeyDictionary[Capturable, dict[Hashable, _Replay | None]] = WeakKeyDictionary()
 
 
 def _can_capture(of: Capturable) -> bool:
-    return of.capturable and not torch.cuda.is_current_stream_capturing()  # else it is part of what is captured
+    return of.capturable and not torch.cuda.is_current_stream_capturing()  # not inside another method's capture
 
 
 def _form(x: Argument) -> Hashable:
@@ -131,7 +131,7 @@ def _copied(x: Argument) -> Argument:
 
 
 def _tensors(args: Iterable[Argument]) -> list[Tensor]:
-    """Return all tensors of arguments in their order."""
+    """Return all tensors in arguments, in order."""
     found: list[Tensor] = []
     for x in args:
         found += [x] if isinstance(x, Tensor) else x.values() if isinstance(x, Mapping) else ()
@@ -139,9 +139,9 @@ def _tensors(args: Iterable[Argument]) -> list[Tensor]:
 
 
 def _detached(result: Any) -> Any:
-    """Return a result outside of autograd, with dictionaries of its own.
+    """Return a result outside of autograd, with its own dictionaries.
 
-    What autograd keeps of one stream must be gone before the next call is captured on another one.
+    Anything that autograd keeps of one stream must be gone before the next call is captured on another one.
     """
     if isinstance(result, Tensor):
         return result.detach()

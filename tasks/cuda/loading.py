@@ -1,4 +1,4 @@
-"""Use of the batch-invariant operators."""
+"""Activation of the batch-invariant operators."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 
 from ..errors import TaskError
 
-_libraries: list[torch.library.Library] = []  # whose end would bring torch's own operators back
+_libraries: list[torch.library.Library] = []  # kept alive, since their end would restore torch's own operators
 
 
 @functools.cache
 def use_batch_invariant_operators() -> None:
-    """Replace the operators on CUDA that depend on the batch.
+    """Replace the CUDA operators whose rounding depends on the batch.
 
-    They are replaced for the whole process and beneath autograd, so that the algorithms do not know of them. A second
-    call does nothing.
+    They are replaced for the whole process and beneath autograd, so the algorithms do not know about it. A second call
+    does nothing.
 
     Raises:
         TaskError: Triton is not installed.
@@ -40,7 +40,7 @@ def use_batch_invariant_operators() -> None:
 
 
 def version() -> str:
-    """Return the compiler that last bits on CUDA depend on."""
+    """Return the compiler version that last bits on CUDA depend on."""
     use_batch_invariant_operators()
     import triton
 

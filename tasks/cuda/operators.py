@@ -1,7 +1,8 @@
-"""Batch-invariant replacements of torch's operators on CUDA.
+"""Batch-invariant replacements for torch's operators on CUDA.
 
-Of all operators that training uses, these alone round by the number of members, or add in an order that changes from
-call to call: batched products, sums, means, and the gradient of overlapping maxima. Arguments are those of torch's own.
+Of all operators that training uses, only these round by the number of members, or add in an order that changes from
+call to call: batched products, sums, means, and the gradient of overlapping max-pooling. Arguments are those of torch's
+own operators.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from torch import Tensor
 from . import kernels
 from .pooling import max_pool2d_backward
 
-CHUNK = 8192  # summands of one program; a longer sum is one of partial sums
-LANES = 128  # that add in parallel
-COMPILED = {"enable_fp_fusion": True}  # said here, since bits depend on it and defaults of Triton change
-HALVES = (torch.float16, torch.bfloat16)  # summed as float32
+CHUNK = 8192  # summands of one program; a longer sum is a sum of partial sums
+LANES = 128  # lanes that add in parallel
+COMPILED = {"enable_fp_fusion": True}  # explicit, since bits depend on it and Triton's defaults may change
+HALVES = (torch.float16, torch.bfloat16)  # types that are summed as float32
 Dims = Sequence[int] | None
 
 
@@ -43,7 +44,7 @@ def baddbmm(
 
 
 def baddbmm_(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """Replace the bias by `baddbmm`."""
+    """Overwrite the bias with the result of `baddbmm`."""
     if bias.shape != (*a.shape[:2], b.shape[2]):
         raise RuntimeError(f"a bias that is replaced has the product's shape, but it has {[*bias.shape]}")
     return _product(bias, a, b, beta, alpha, bias)
@@ -85,7 +86,7 @@ def _product(bias: Tensor | None, a: Tensor, b: Tensor, beta: float, alpha: floa
 
 
 def _into(out: Tensor | None, result: Tensor) -> Tensor:
-    """Return a result in `out`, if that is given."""
+    """Return a result, in `out` if it is given."""
     if out is None:
         return result
     if out.shape != result.shape:
@@ -96,7 +97,7 @@ def _into(out: Tensor | None, result: Tensor) -> Tensor:
 def sum_dims(
     x: Tensor, dims: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """Return the sum over these dimensions; over all for None or none."""
+    """Return the sum over these dimensions; over all if there are none."""
     numbers = x.is_floating_point() or x.is_complex()
     wanted = dtype or (x.dtype if numbers else torch.int64) if out is None else out.dtype
     return _into(out, _reduce(x.to(wanted), dims, keepdim))
@@ -105,7 +106,7 @@ def sum_dims(
 def mean_dims(
     x: Tensor, dims: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """Return the mean over these dimensions; over all for None or none."""
+    """Return the mean over these dimensions; over all if there are none."""
     wanted = dtype or x.dtype if out is None else out.dtype
     if not (wanted.is_floating_point or wanted.is_complex):
         raise RuntimeError(f"mean needs numbers of a floating or complex kind, but got {wanted}")
@@ -117,7 +118,7 @@ def mean_dims(
 
 
 def _dims(x: Tensor, dims: Dims) -> list[int]:
-    """Return the dimensions that are reduced, in order."""
+    """Return the dimensions to reduce, in order."""
     if not dims or not x.ndim:
         return list(range(x.ndim))
     if wrong := [dim for dim in dims if not -x.ndim <= dim < x.ndim]:
@@ -165,7 +166,7 @@ def _total(x: Tensor, scale: float) -> Tensor:
 
 
 def _kind(x: Tensor) -> object:
-    """Return the type that a kernel adds in."""
+    """Return the type in which a kernel adds."""
     if not x.is_floating_point():
         return tl.int64
     return tl.float64 if x.dtype is torch.float64 else tl.float32

@@ -1,4 +1,4 @@
-"""The gradient of overlapping maxima, added in one order on any device."""
+"""The gradient of overlapping max-pooling, added in one order on any device."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def max_pool2d_backward(
     ceil_mode: bool,
     indices: Tensor,
 ) -> Tensor:
-    """Return the gradient in x, (..., H, W), of maxima over windows.
+    """Return the gradient (..., H, W) of max-pooling with respect to x.
 
-    Torch's own adds the gradients of windows that overlap in any order. Here they are added window place by window
-    place, no two of which fall on one pixel.
+    Torch's own adds the gradients of overlapping windows in any order. Here they are added by their position within the
+    window: windows of equal position never fall on the same pixel.
     """
     (height, width), (rows, columns) = x.shape[-2:], g.shape[-2:]
     kernel, pad, gap = (list(pair) * (2 // len(pair)) for pair in (kernel_size, padding, dilation))

@@ -1,5 +1,5 @@
-"""Use of a trained policy, here and in files that run elsewhere.
+"""Use of a trained policy, here and as files that run elsewhere.
 
-Observations and actions are in the form of the Gymnasium environment. Training does not need this package, and states
-are none of its business; weights that only another task takes belong in `warm_start`.
+Observations and actions have the form of the Gymnasium environment. Training does not use this package, and training
+states do not belong here. Weights that only another task loads belong in `warm_start`.
 """

@@ -23,18 +23,27 @@ Array = NDArray[Any]
 
 
 class Predictor:
-    """One member's actions and values for one observation or a batch.
+    """One member's actions and values, for one observation or a batch.
 
-    A batch has one more axis in front, in every part of a Dict or Tuple, as that of a `gymnasium.vector` environment.
-    Nothing here changes the task: random actions have a stream of their own.
+    A batch has one more leading axis, in every part of a Dict or Tuple, like that of a `gymnasium.vector` environment.
+    Acting does not change the task: random actions have a stream of their own.
 
     Attributes:
-        ref: the member.
-        learner: the same learner, which acts.
+        ref: learner and index of the member.
+        learner: the learner that acts.
     """
 
     def __init__(self, learner: BaseLearner, member: int, where: str):
-        """Describe observations and actions; `where` names the task in errors."""
+        """Describe observations and actions.
+
+        Args:
+            learner: learner of the member.
+            member: index of the member.
+            where: name of the task in error messages.
+
+        Raises:
+            UnsupportedSpace: the learner does not act in an environment.
+        """
         self.ref, self.where, self.learner = MemberRef(learner, member), where, acting(learner)
         found, env = spaces_of(learner.env), learner.env.id
         self.observations, self.actions = Observations(found.observation, env), Actions(found.action, env)
@@ -47,7 +56,7 @@ class Predictor:
     def __call__(
         self, observation: Any, state: Array | None, episode_start: Any, deterministic: bool
     ) -> tuple[Any, Array | None]:
-        """Return actions and the recurrent states after them; see `Task.predict`."""
+        """Return actions and the next recurrent states; see `Task.predict`."""
         batch, single = self._encode(observation)
         if self._kind != (batch.shape[1], deterministic):
             self._begin(batch.shape[1], deterministic)
@@ -67,18 +76,18 @@ class Predictor:
         return float(values[0]) if single else values
 
     def _begin(self, number: int, deterministic: bool) -> None:
-        """Make what acts for a number of observations at once."""
+        """Create the acting function for this many observations at once."""
         learner = self.learner
-        self.made += 1  # random numbers are never those of an earlier one
+        self.made += 1  # each acting function gets new random streams
         keys = partial(streams.keys, learner.seeds, "predict", self.made)
         self._memory = learner.acting_memory(number)
         self._act = learner.actor(number, deterministic, keys, self._memory)
         self._kind = number, deterministic
 
     def _encode(self, observation: Any) -> tuple[Array, bool]:
-        """Return observations for all members, and whether there is only one.
+        """Return observations (P, N, ...), and whether there is only one.
 
-        They are (P, N, ...). The other members' actions are not used.
+        All members get the same ones; the other members' actions are not used.
         """
         size = self._size(observation)
         rows = [observation] if size is None else [_row(self.space, observation, i) for i in range(size)]
@@ -88,7 +97,7 @@ class Predictor:
         return np.repeat(encoded[None], self.learner.members, 0), size is None
 
     def _size(self, observation: Any) -> int | None:
-        """Return the number of observations in a batch, None for one alone."""
+        """Return the number of observations in a batch, None for a single one."""
         sizes = set()
         for path, leaf in leaves(self.space):
             part = observation
@@ -112,7 +121,7 @@ class Predictor:
         )
 
     def _remember(self, memory: Any, state: Array | None, episode_start: Any) -> None:
-        """Set the recurrent states, if any; 0 where an episode begins."""
+        """Set the recurrent states, if any; 0 where an episode starts."""
         if not isinstance(memory, States):
             return
         tensor = memory.tensors["state"]
@@ -144,7 +153,7 @@ def _row(space: spaces.Space[Any], batch: Any, index: int) -> Any:
 
 
 def player(predictor: Predictor) -> Callable[[Any], Any]:
-    """Return a function that plays greedy actions through one episode."""
+    """Return a function that plays one episode greedily."""
     state: Array | None = None
 
     def act(observation: Any) -> Any:

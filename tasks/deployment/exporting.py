@@ -1,11 +1,14 @@
 """Policies as programs that run without Rekindle: TorchScript and ONNX.
 
-The program takes a batch of observations and gives greedy actions, both as the Gymnasium environment has them, with one
-more axis in front. Inputs are ``observation``, of a Dict or Tuple one for each part such as ``observation.position``,
-and for a policy with a memory ``state`` (N, S), zeros at first, and ``episode_start`` (N,), where states begin at 0.
-Outputs are ``action``, likewise in parts, and ``next_state``. TorchScript takes and gives them in this order. Encoding,
-normalization and bounds are in the program, which is recorded from the policy's own code and tried before it is
-written.
+A program maps a batch of observations to greedy actions. Both have the form of the Gymnasium environment, with one more
+leading axis.
+
+- Inputs: ``observation``; for a Dict or Tuple one input per part, such as ``observation.position``. A policy with a
+  memory also takes ``state`` (N, S), zeros at first, and ``episode_start`` (N,), which resets a state to 0.
+- Outputs: ``action``, in parts like observations, and ``next_state``.
+
+TorchScript takes and returns them in this order. The program contains encoding, normalization and bounds. It is traced
+from the policy's own code, and tested before it is written.
 """
 
 from __future__ import annotations
@@ -33,20 +36,20 @@ from ..evaluation import one_thread
 from ..learner import Learner
 
 Leaf = tuple[str, spaces.Space[Any]]
-RECORDED, TRIED = 3, (1, 5)  # rows of a batch: while it is recorded, and when it is tried
+RECORDED, TRIED = 3, (1, 5)  # rows of a batch while the program is traced, and when it is tested
 OPSET = 18
 FORMATS = {".safetensors": "safetensors", ".pt": "torchscript", ".onnx": "onnx"}
 
 
 class ExportError(TaskError, ValueError):
-    """A policy cannot be written as a program."""
+    """The policy cannot be written as a program."""
 
 
 class Program(torch.nn.Module):
     """Greedy actions of one member for a batch of observations.
 
     Attributes:
-        inputs, outputs: their names, in order.
+        inputs, outputs: names, in order.
     """
 
     def __init__(self, learner: Learner, member: int):
@@ -65,7 +68,7 @@ class Program(torch.nn.Module):
         self.outputs = [name for name, _ in self.action] + ["next_state"][: bool(self.state_size)]
 
     def examples(self, rows: int) -> list[Tensor]:
-        """Return inputs of the right types: random observations."""
+        """Return inputs of the right types, with random observations."""
         generator = np.random.default_rng(rows)
         batch = []
         for _, leaf in self.observation:
@@ -90,7 +93,7 @@ class Program(torch.nn.Module):
         return own if after is None else (*own, after[self.member])
 
     def _encode(self, parts: tuple[Tensor, ...]) -> Tensor:
-        """Return the batch as the policy's encoder takes it."""
+        """Return the batch in the form that the policy's encoder takes."""
         if self.encoded.kind == "image":
             return _image(parts[0], self.encoded.shape)
         numbers, images = [], []
@@ -103,7 +106,7 @@ class Program(torch.nn.Module):
         return torch.cat(numbers + images, -1).unsqueeze(1) if images else torch.cat(numbers, -1)
 
     def _decode(self, actions: Tensor) -> Iterator[Tensor]:
-        """Yield the parts of actions as `Actions` decodes them."""
+        """Yield the parts of actions, as `Actions` decodes them."""
         if not isinstance(self.action_space, Joined):
             yield _action(self.action_space, actions)
             return
@@ -118,7 +121,7 @@ def _named(name: str, space: spaces.Space[Any]) -> Iterator[Leaf]:
 
 
 def _image(x: Tensor, form: tuple[int, ...]) -> Tensor:
-    """Return images (N, H, W, C) of this form."""
+    """Return images (N, H, W, C) of this shape."""
     if x.ndim == 5:  # frames x height x width x channels
         return x.permute(0, 2, 3, 1, 4).reshape(-1, *form)
     if x.ndim == 3:
@@ -152,10 +155,10 @@ def _action(space: spaces.Space[Any], x: Tensor) -> Tensor:
 
 
 def format_of(path: str | os.PathLike[str], asked: str | None, where: str) -> str:
-    """Return the format asked for, or that of the file's ending.
+    """Return the given format, or the one for the file's suffix.
 
     Raises:
-        ExportError: there is none of this name.
+        ExportError: there is no such format.
     """
     found = asked or FORMATS.get(Path(path).suffix, "")
     if found not in FORMATS.values():
@@ -172,21 +175,21 @@ def write_program(
     """Write a policy as a program.
 
     Args:
-        path: of the file, which is written whole or not at all.
+        path: file to write, atomically.
         form: "torchscript" or "onnx".
-        learner: of one member, on the CPU.
-        particle: which acts, 0 for the member itself.
-        about: notes, put into the file.
+        learner: learner of a single member, on the CPU.
+        particle: index of the particle that acts; 0 for a member without particles.
+        about: metadata to write into the file.
 
     Raises:
-        ExportError: nothing acts, a package is missing, or the program acts otherwise than the policy.
+        ExportError: the learner does not act, a package is missing, or the program's actions differ from the policy's.
     """
     if not isinstance(learner, Learner):
         raise ExportError(f"{learner.algorithm()} has no environment to act in; export it as .safetensors")
     path, where = Path(path), f"{learner.algorithm()} on {learner.env.id}"
     program = Program(learner.particles or learner, particle).eval()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch: its recorder is old, and sees shapes as constants
+        warnings.simplefilter("ignore")  # torch warns that tracing is old, and that it makes shapes constant
         recorded = torch.jit.trace(program, tuple(program.examples(RECORDED)), check_trace=False)
     for rows in TRIED:
         inputs = program.examples(rows)

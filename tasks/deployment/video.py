@@ -1,4 +1,4 @@
-"""Videos of a policy in its environment, by Gymnasium's recorder."""
+"""Videos of a policy in its environment, made by Gymnasium's recorder."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ..envs.pools.makers import is_pool
 from ..errors import TaskError
 from ..runtime.warning_filters import changed_filters
 
-MOST_FRAMES = 3000  # of a video: they are all in memory before they are written
+MOST_FRAMES = 3000  # frames of a video at most, since all are in memory before they are written
 ENDING = ".mp4"
 RENDER = "rgb_array"
-# Of MoviePy 1, which is the last one that takes any version of Pillow.
+# Warnings of MoviePy 1, which is the last one that works with any version of Pillow.
 IGNORED = {".*": SyntaxWarning, "invalid escape sequence.*": DeprecationWarning}
-Predict = Callable[[Any, Any], tuple[Any, Any]]  # of an observation and a recurrent state
+Predict = Callable[[Any, Any], tuple[Any, Any]]  # (observation, recurrent state) -> (action, next state)
 
 
 class NoVideo(TaskError, ValueError):
@@ -35,7 +35,7 @@ class NoVideo(TaskError, ValueError):
 
 
 def check_video(path: Path) -> None:
-    """Raise NoVideo unless a video can be written to a file."""
+    """Raise NoVideo unless a video can be written to this file."""
     if path.suffix != ENDING:
         raise NoVideo(f"a video is written to a file that ends in {ENDING}, but got {path}")
     try:
@@ -55,12 +55,12 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
 
     Args:
         spec: the environment.
-        seed: of the episode, as of evaluation.
-        predict: acts.
-        path: of the file; at most `MOST_FRAMES` frames are in it.
+        seed: seed of the episode, as in evaluation.
+        predict: function that acts.
+        path: file to write, with at most `MOST_FRAMES` frames.
 
     Raises:
-        NoVideo: the file cannot be written, a library is missing, or the environment cannot be drawn.
+        NoVideo: the file cannot be written, a library is missing, or the environment cannot be rendered.
     """
     check_video(path)
     env = _rendering(spec, seed)
@@ -84,7 +84,7 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
 
 
 def _rendering(spec: EnvSpec, seed: int) -> gym.Env[Any, Any]:
-    """Return the environment of an evaluation's first episode, which is drawn."""
+    """Return the environment of an evaluation's first episode, with rendering."""
     law = f"a video needs an environment that draws itself as an {RENDER}, but {spec.id}"
     if is_pool(spec):
         raise NoVideo(f"{law} steps many at once and draws none; name one that does with --env")

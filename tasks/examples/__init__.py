@@ -1,4 +1,4 @@
-"""Examples of tasks from other fields, which nothing else uses.
+"""Examples of tasks from other fields; nothing else uses them.
 
-An example is a whole task that runs, with tests of its own. Algorithms for users lie in `algorithms`.
+An example is a complete task that runs, with its own tests. Algorithms for users belong in `algorithms`.
 """

@@ -1,8 +1,8 @@
 """A classifier of handwritten digits: a task without an environment.
 
-It learns by minibatch SGD. The 1,797 images of 8x8 pixels are those of scikit-learn (Alpaydin and Kaynak 1998, UCI);
-every fifth is left out of training, for the accuracy. The network and the optimizer are torch's own, so members train
-one by one.
+It learns by minibatch SGD. The 1,797 images of 8x8 pixels come from scikit-learn (Alpaydin and Kaynak 1998, UCI). Every
+fifth image is held out to measure the accuracy. The network and the optimizer are torch's own, so members train one by
+one.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ..task import Task
 
 @cache
 def digits() -> tuple[Tensor, Tensor]:
-    """Return images (N, 64), from 0 to 1, and digits (N,)."""
+    """Return images (N, 64), scaled to [0, 1], and labels (N,)."""
     images, labels = load_digits(return_X_y=True)
     return torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
 
 
 class DigitsLearner(BaseLearner):
-    """A network of one hidden layer."""
+    """A network with one hidden layer."""
 
     hyperparameters = Space(
         lr=log_real(1e-3, 1.0, default=0.1),
@@ -49,7 +49,7 @@ class DigitsLearner(BaseLearner):
         images, labels = (data.to(self.device) for data in digits())
         tested = torch.arange(len(labels)) % 5 == 0
         self.train, self.test = (images[~tested], labels[~tested]), (images[tested], labels[tested])
-        self.epoch_size = len(self.train[1]) // self.hp.batch_size * self.hp.batch_size  # the rest is left out
+        self.epoch_size = len(self.train[1]) // self.hp.batch_size * self.hp.batch_size  # incomplete batch left out
         with self.torch_seed("weights"):
             layers = [nn.Linear(64, self.hp.width), nn.ReLU(), nn.Linear(self.hp.width, 10)]
         self.network = nn.Sequential(*layers).to(self.device)
@@ -69,7 +69,7 @@ class DigitsLearner(BaseLearner):
 
     @torch.no_grad()
     def score(self) -> np.ndarray:
-        """Return the share of the images left out that are recognized, (1,)."""
+        """Return the accuracy on the held-out images, (1,)."""
         return (self.network(self.test[0]).argmax(1) == self.test[1]).double().mean()[None].cpu().numpy()
 
 
