@@ -1,6 +1,6 @@
 """Studies: storage, schedulers, samplers, workers and the command line.
 
-What trains a single task belongs in `tasks`; everything that knows of a database or of several trials belongs here.
+Code that trains one task belongs in `tasks`; code that handles a database or several trials belongs here.
 """
 
 from __future__ import annotations

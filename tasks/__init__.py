@@ -1,8 +1,10 @@
-"""Resumable tasks.
+"""Resumable training tasks.
 
-The contract of a task lies here: identity, record, learner, cohort and evaluation. Algorithms, and the parts that they
-share, lie in the packages below; nothing here knows studies, databases or terminals. Names are loaded on first use, so
-that importing this package imports no torch.
+The top level holds what every algorithm shares: tasks, cohorts, learners, records, identities and evaluation.
+Algorithms and their parts (networks, replay buffers, returns, environments, checkpoints) are sub-packages. Nothing here
+imports `studies`, a database or the command line.
+
+Names are loaded on first use, so importing this package does not import PyTorch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Answers from the results of studies: comparisons, importances, health.
+"""Analyses of study results: comparisons, hyperparameter importances, health checks.
 
-Pure functions of rows and files belong here, with their answers as JSON that `cli` documents. What trains, and what
-decides a study does next, does not.
+Everything here is a pure function of rows and files; its answer is JSON, documented in `cli`. Code that trains, or that
+decides what a study does next, belongs elsewhere.
 """

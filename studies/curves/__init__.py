@@ -1,6 +1,8 @@
-"""Copies of curves for other tools: TensorBoard, W&B, MLflow and tables.
+"""Export of learning curves to TensorBoard, W&B, MLflow and tables.
 
-Whoever copies reads rows, and nothing else: it runs beside the training or afterwards, in a process of its own, and
-what happens to it happens to no trial. A tool's own files say how far they are, so each epoch of a trial is written
-once and in order, whoever was killed. Trials' rows, `storage`, and the copy for Optuna, `engine`, do not belong here.
+An exporter only reads rows. It runs in its own process, during training or afterwards, and its failures do not affect
+any trial. The exported files themselves record how far the export is, so every epoch of a trial is written once and in
+order, even after the exporter was killed.
+
+The trials' rows belong in `storage`, and the copy of a study for Optuna in `engine`.
 """

@@ -1,5 +1,5 @@
-"""Studies while they train: views, and a server that shows them.
+"""Live views of running studies, and a server that shows them.
 
-`views` reads only what changed since the last look, `serving` shows it and the report to browsers. Nothing here writes
-to a storage; what a terminal shows is in `cli.output`.
+`views` reads only what changed since the last refresh; `serving` serves the views and the report to browsers. Nothing
+here writes to a storage. Terminal output belongs in `cli.output`.
 """

@@ -1,9 +1,7 @@
-"""Orion on the store's database: hunts from Python, and Orion's plug-ins.
+"""Orion on the store's database: hunts from Python, and plug-ins for Orion.
 
-Orion finds the plug-ins by entry points.
-
-Only code that needs Orion belongs here, and the tables of its documents; training itself is `tasks`, and the trials of
-Rekindle's own studies are `storage`.
+Orion finds the plug-ins through entry points. Only code that needs Orion, and the tables of its documents, belong here.
+Training belongs in `tasks`, and the trials of Rekindle's own studies in `storage`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Report of studies: one file that shows what they found, and how.
+"""Report on studies: one HTML file with results and methods.
 
-`data` reads rows and says what is shown, as JSON; `figures` draws it, `page` writes it down, and
-`pictures` makes figures of Matplotlib of it. What trains or changes a study does not belong here, nor what a terminal
-shows, which is in `cli.output`.
+`data` reads rows and returns what the report shows as JSON, `figures` draws it, `page` writes the HTML, and `pictures`
+draws the same data with Matplotlib. Nothing here trains or changes a study. Terminal output belongs in `cli.output`.
 """

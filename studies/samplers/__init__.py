@@ -1,6 +1,7 @@
-"""Samplers, which suggest the hyperparameters of the next trials.
+"""Samplers, which suggest hyperparameters for new trials.
 
-Each is a pure function of seed, number and rows: Optuna's samplers by name, adapted where Optuna keeps state that here
-must follow from the rows. The number of epochs of a trial belongs to `schedulers`; nothing here reads or writes a
-database.
+Every sampler is a pure function of seed, trial number and rows. Optuna's samplers are available by name; those that
+keep state between trials are adapted to derive it from the rows.
+
+How many epochs a trial trains is decided in `schedulers`. Nothing here reads or writes a database.
 """

@@ -1,6 +1,8 @@
-"""Schedulers: how far trials train, and which are promoted, branched or ended.
+"""Schedulers, which decide how long trials train and which are promoted.
 
-One scheduler a file, each a pure function of the study's rows (see `study.plan.Scheduler`), with what it computes with:
-the bandit of PB2, the test of a race. Hyperparameters of new trials come from `samplers`; nothing here reads or writes
-a database.
+They also decide which trials are branched or stopped. Each scheduler has a module of its own and is a pure function of
+the study's rows (see `study.plan.Scheduler`); the computations that it needs, such as the bandit of PB2 or the test of
+racing, belong here too.
+
+Hyperparameters of new trials come from `samplers`. Nothing here reads or writes a database.
 """

@@ -1,5 +1,5 @@
-"""Statistics of results: aggregates over seeds and environments, and intervals around them.
+"""Statistics of results: aggregates over seeds and environments, with confidence intervals.
 
-Pure functions of arrays belong here. What reads rows of a database does not, and what ranks the trials of a study is in
-`study.objectives`.
+Only pure functions of arrays belong here. Code that reads rows belongs in `analysis`; the ranking of a study's trials
+belongs in `study.objectives`.
 """

@@ -1,4 +1,4 @@
-"""Commands about running studies, checked against their configurations.
+"""Commands to running studies, checked against the study's configuration.
 
-Rows of commands belong to `storage.commands`; what workers obey, to `engine` and `workers`.
+The rows of commands belong in `storage.commands`; the code that carries the commands out, in `engine` and `workers`.
 """

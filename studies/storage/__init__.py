@@ -1,6 +1,6 @@
 """The store: tasks, leases, checkpoints, studies and trials in one SQL database.
 
-`sql` holds the database itself (tables, transactions, retries), `locks` the right to write a task; the modules here
-read and write rows within a transaction, and `store.Store` offers them to the rest. JSON and bytes are stored; the
-store knows neither algorithms nor schedulers.
+`sql` holds the database itself (tables, transactions, retries), and `locks` the leases that allow writing a task. The
+modules here read and write rows inside a transaction; `store.Store` makes them available to the other packages. The
+store holds JSON and bytes and knows neither algorithms nor schedulers.
 """

@@ -1,5 +1,5 @@
-"""Upkeep of a database: fsck, gc, shrinking, export and import.
+"""Database maintenance: fsck, gc, shrinking, export and import.
 
-What reads or changes a whole database, beside the workers that use it, belongs here. It works on `Store.database` in
-transactions of its own; the meaning of single rows belongs to `storage`.
+Code that reads or changes a whole database while workers use it belongs here. It runs its own transactions on
+`Store.database`. The meaning of single rows belongs in `storage`.
 """

@@ -97,7 +97,7 @@ class Predictor:
         return np.repeat(encoded[None], self.learner.members, 0), size is None
 
     def _size(self, observation: Any) -> int | None:
-        """Return the number of observations in a batch, None for a single one."""
+        """Return the number of observations in a batch, None for one."""
         sizes = set()
         for path, leaf in leaves(self.space):
             part = observation

@@ -1,4 +1,5 @@
 """Locks: leases with fencing tokens, their owners, and the planning lock.
 
-The SQL of locks and the leases that a process holds belong here; what is written under a lease does not.
+The SQL of the locks and the leases held by this process belong here; the data written under a lease belongs in
+`storage`.
 """

@@ -1,4 +1,4 @@
 """The database: transactions, tables, column types, retries, clock and guard.
 
-Anything that knows tables but not tasks belongs here; the meaning of the rows belongs to `storage`.
+Code that knows the tables but not their meaning belongs here; the meaning of rows belongs in `storage`.
 """
