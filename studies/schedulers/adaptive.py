@@ -1,17 +1,17 @@
-"""Gentle halving that follows how much successive rungs agree.
+"""Successive halving that adapts to how well rungs agree.
 
-Early returns often say little about late ones in reinforcement learning. Halving that keeps a third from rung to rung
-then loses to random search, because it ends good trials early and has one training left at the end. Here
+In reinforcement learning, early returns often predict final returns poorly. Halving that keeps a third of the trials on
+every rung can then do worse than random search: it stops good trials early and trains only one to the end. Here:
 
-- a bracket of n trials costs at most as much as n / 3 trainings to the end (SAVING), whatever its results;
-- what is in training falls along a power of the epochs t, n (t0 / t)^a, with the smallest a that the cost allows, so
-  that a trial has several chances to show what is in it;
-- at least n (1 / 12 + (1 - r) / 4) trials reach the end, where r is the rank correlation between the scores of
-  successive rungs, pooled over this bracket and those before it. If rungs agree (r = 1), that is one of twelve. If they
-  say nothing (r = 0) it is a third, as many as random search would train for the same cost.
+- A bracket of n trials costs at most as much as n / 3 full trainings (SAVING), whatever its results.
+- The number of trials that still train falls as a power of the epochs t, n (t0 / t)^a, with the smallest a that the
+  cost allows, so a trial is compared several times before it is stopped.
+- At least n (1 / 12 + (1 - r) / 4) trials reach the end, where r is the rank correlation between the scores on
+  successive rungs, pooled over this bracket and earlier ones. If rungs agree (r = 1), one of twelve does; if they are
+  unrelated (r = 0), a third, as many as random search would train at the same cost.
 
-At first r is what it is in recorded trainings (EXPECTED). A bracket begins when those before it have ended, so that the
-sampler learns from trainings to the end, and its plan follows from the study's rows alone, never from timing.
+Before the first results, r is that of recorded trainings (EXPECTED). A bracket begins when all earlier brackets have
+ended, so the sampler learns from full trainings and the plan depends only on the study's rows, never on timing.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from ..study.objectives import best_first, objectives_of
 from ..study.plan import ScoreHistory
 from .halving import Bracket, Halving
 
-SAVING = 3  # a bracket costs as much as one of so many of its trials would, trained to the end
-EXPECTED = Agreement(4.0, 4.0 * math.atanh(0.7))  # of successive rungs, worth as much as 7 trials
+SAVING = 3  # a bracket of n trials costs at most as much as n / SAVING full trainings
+EXPECTED = Agreement(4.0, 4.0 * math.atanh(0.7))  # prior: correlation 0.7 between rungs, weighing as much as 7 trials
 STEPS = 40  # exponents are multiples of 1 / STEPS
-STEEPEST = 6 * STEPS
+STEEPEST = 6 * STEPS  # the largest exponent tried, times STEPS
 
 
 class Adaptive(Halving):
-    """Scheduler of gentle halving."""
+    """Halving with gentle promotions."""
 
     def __init__(self, config: Config):
         super().__init__(config)
-        self._ended: ScoreHistory = {}  # of the retired brackets, if the sampler learns
-        self._agreed = EXPECTED  # how much the rungs of retired brackets agree
+        self._ended: ScoreHistory = {}  # scores of retired brackets, if the sampler learns
+        self._agreed = EXPECTED  # pooled with the agreement of retired brackets
 
     def _make_brackets(self) -> Sequence[Bracket]:
-        """Return brackets of about equal size in each extension of the study."""
+        """Return brackets of about equal size for each extension of the study."""
         brackets, start = [], 0
         for total in self.config.trials:
             count = -(-(total - start) // self.config.generation)
@@ -72,12 +72,12 @@ class Adaptive(Halving):
         return totals
 
     def _agreement_before(self, bracket: Bracket) -> Agreement:
-        """Return how much the rungs of all earlier brackets agree."""
+        """Return the pooled agreement of rungs in all earlier brackets."""
         held = self.brackets[self._retired : self.bracket_of(bracket.numbers.start)]
         return _sum([self._agreed, *(self._agreement(each.numbers, len(self.rungs) - 1) for each in held)])
 
     def _agreement(self, numbers: Iterable[int], rung: int) -> Agreement:
-        """Return how much a bracket's rungs agree, up to one of them."""
+        """Return the pooled agreement of a bracket's rungs up to `rung`."""
         rows = [
             [row for n in numbers if (row := self._segments.get((n, each))) and row.state == "done"]
             for each in range(rung + 1)
@@ -103,11 +103,13 @@ def _sum(parts: Iterable[Agreement]) -> Agreement:
 
 
 def agreements(config: Config, rungs: Sequence[Sequence[Segment]]) -> list[Agreement]:
-    """Return how much each rung agrees with the next one.
+    """Return the rank agreement of each rung with the next one.
+
+    Only trials with a result on both rungs count.
 
     Args:
-        config: the study's.
-        rungs: results of the trials on each rung.
+        config: the study's configuration.
+        rungs: the results on each rung, lowest rung first.
     """
     several = len(objectives_of(config)) > 1
     found = []
@@ -125,7 +127,12 @@ def agreements(config: Config, rungs: Sequence[Sequence[Segment]]) -> list[Agree
 
 
 def wanted(trials: int, agreement: Agreement) -> int:
-    """Return how many trials of a bracket ought to reach the end."""
+    """Return how many trials of a bracket should reach the end.
+
+    Args:
+        trials: number of trials in the bracket.
+        agreement: rank agreement of successive rungs; a negative correlation counts as 0.
+    """
     return math.ceil(trials * (1 / 12 + (1 - max(0.0, agreement.correlation)) / 4))
 
 
@@ -134,15 +141,15 @@ def promotions(rungs: Sequence[int], done: Sequence[int], finishers: int) -> int
     """Return how many trials the last finished rung promotes.
 
     Args:
-        rungs: epochs of each, rising.
-        done: how many trials the bracket had on each rung so far.
-        finishers: how many ought to reach the end; there are fewer if the cost does not allow it.
+        rungs: epochs of each rung, ascending.
+        done: number of trials with results on each rung so far.
+        finishers: number of trials that should reach the end; fewer do if the cost does not allow it.
     """
     rung, alive = len(done) - 1, done[-1]
     if rung == len(rungs) - 1:
         return 0
     lengths = [high - low for low, high in zip((0, *rungs), rungs, strict=False)]
-    left = max(done[0] * rungs[-1] // SAVING, rungs[-1])  # one trial always reaches the end
+    left = max(done[0] * rungs[-1] // SAVING, rungs[-1])  # epochs left to spend; one trial always reaches the end
     left -= sum(count * length for count, length in zip(done, lengths, strict=False))
     times, lengths = rungs[rung + 1 :], lengths[rung + 1 :]
 
@@ -159,7 +166,7 @@ def promotions(rungs: Sequence[int], done: Sequence[int], finishers: int) -> int
 
 @cache
 def expected(rungs: Sequence[int], trials: int) -> list[int]:
-    """Return how many trials reach each rung if rungs agree as expected."""
+    """Return how many trials reach each rung if rungs agree as EXPECTED."""
     done = [trials]
     while len(done) < len(rungs):
         done.append(promotions(rungs, tuple(done), wanted(trials, EXPECTED)))

@@ -1,21 +1,20 @@
 """ASHA, asynchronous successive halving (Li et al. 2018, arXiv:1810.05934).
 
-The rows alone carry it forward, without a leader.
+A trial is promoted as soon as it is among the best floor(n / base) of the n trials that have finished its rung
+(Algorithm 2); no trial waits for a rung to fill. Results that arrive later may show that a promotion was undeserved.
 
-A trial is promoted as soon as it is among the best floor(n / base) of the n that have finished its rung (Algorithm 2);
-nobody waits for a rung to fill. A promoted trial can turn out, later, not to have deserved it.
+**Promotions depend on timing**: on the order in which results arrive, and thus on the number and speed of the workers.
+Unlike with halving and Hyperband, two runs of the same study may promote different trials. Every trial's result remains
+reproducible, as it depends only on its task, hyperparameters, seed and epochs. With the random sampler every trial's
+hyperparameters are the same in each run, too; other samplers learn from the trials that are finished when they are
+asked.
 
-**Which trials are promoted depends on timing**: on the order in which results come in, and so on the number and the
-speed of the workers. The same study run twice is not the same study, other than with halving and hyperband. Each
-trial's result is still exact: a function of its task, hyperparameters, seed and epochs, whatever was promoted beside
-it. With the random sampler the hyperparameters of every trial are the same in each run, too; others learn from what is
-finished when they are asked.
+With several objectives, the best trials are those on the first Pareto fronts; within a front, those at the greatest
+crowding distance, as in NSGA-II (see `study.objectives`). Schmucker et al. (2021), arXiv:2106.12639, promote in this
+way.
 
-Of several objectives none counts more than another: the best are those of the first fronts, and what lies apart before
-the rest of a front, as by NSGA-II (objectives.py). Schmucker et al. (2021), arXiv:2106.12639, promote so.
-
-The scheduler keeps work for as many trials as a generation has: it asks for new ones when fewer are ready or in
-training.
+The state follows from the rows alone; no worker leads. The scheduler asks for new trials when fewer than a generation
+are ready or training.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ Rank = tuple[float, int]  # (-score, number): the best first, ties to the lower 
 class ASHA:
     """Scheduler of ASHA.
 
-    Its plan is a function of the rows, which depend on timing.
+    Its plan is a function of the rows, but the rows depend on timing.
     """
 
     def __init__(self, config: Config):
         self.config, self.base, self.brackets = config, config.epochs[2], config.brackets
         self._running: set[int] = set()
         self._known: set[int] = set()
-        self._begun: set[int] = set()  # those that have no segment yet
+        self._begun: set[int] = set()  # trials without a segment
         self._segments: dict[tuple[int, int], str] = {}  # their states
         self._ready: set[tuple[int, int]] = set()
-        self._finished: list[list[Rank]] = [[] for _ in config.rungs]  # of each rung
-        self._paused: list[list[Rank]] = [[] for _ in config.rungs]  # those of them that could be promoted
+        self._finished: list[list[Rank]] = [[] for _ in config.rungs]  # by rung, best first
+        self._paused: list[list[Rank]] = [[] for _ in config.rungs]  # the finished ones that may still be promoted
         self._ranks: dict[tuple[int, int], Rank] = {}
         self._scores: ScoreHistory = {}
         self._several = len(objectives_of(config)) > 1
-        self._results: list[list[Segment]] = [[] for _ in config.rungs]  # of each rung, if there are several objectives
-        self._ranked: dict[int, list[int]] = {}  # their numbers from the best on, until another one finishes the rung
+        self._results: list[list[Segment]] = [[] for _ in config.rungs]  # by rung, if there are several objectives
+        self._ranked: dict[int, list[int]] = {}  # cached ranking of `_results`
         self._asked = 0  # number of brackets with suggested trials
 
     def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
@@ -91,10 +90,7 @@ class ASHA:
                 insort(self._paused[row.rung], rank)
 
     def _take(self, number: int, rung: int) -> None:
-        """Remove a trial from those paused on a rung.
-
-        The trial was promoted or has ended.
-        """
+        """Remove a trial that was promoted or has ended from the paused."""
         rank, paused = self._ranks.get((number, rung)), self._paused[rung]
         if rank is not None and (at := bisect_left(paused, rank)) < len(paused) and paused[at] == rank:
             del paused[at]
@@ -144,13 +140,13 @@ class ASHA:
         plan.complete = not plan
 
     def priority(self, segment: Segment) -> tuple[int, int]:
-        """Sort the segments of trials on higher rungs first."""
+        """Return the sort key of a segment: higher rungs first."""
         return -segment.rung, segment.number
 
     def entrants(self) -> list[int]:
         """Return the number of trials on each rung if none fails.
 
-        Early promotions come on top.
+        Undeserved early promotions come on top.
         """
         totals = [self.config.trials[-1]]
         for _ in self.config.rungs[1:]:

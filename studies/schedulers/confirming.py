@@ -1,13 +1,13 @@
-"""Confirmation: a study's best configurations, trained again on fresh seeds.
+"""Confirmation: a study's best configurations, trained again with fresh seeds.
 
-A race decides first: all candidates train on a third of its seeds, the better half of them on another third, the best
-two on the rest. Then the winner, the runner-up and the defaults train on further seeds, which took no part in any
-choice: their returns estimate what each configuration is worth, without a correction for having been chosen. One failed
-training puts a candidate out of the race; estimates are of the trainings that did not fail, and say how many did.
+First the candidates race: all of them train with a third of the race's seeds, the better half with another third, and
+the best two with the rest. Then the winner, the runner-up and the default configuration train with further seeds, which
+were used for no selection: the mean of their returns is an estimate without selection bias. A candidate with a failed
+training leaves the race; estimates use the trainings that did not fail, and report how many did.
 
 Everything follows from finished rows, so a confirmation is the same for any number of workers. The replicates of a
-candidate are its seeds, first those of the race. Where a study has several environments, a seed is a training in each
-of them, and its result their aggregate on the scale that the search ended with.
+candidate are its seeds, those of the race first. In a study with several environments, each seed is trained in each of
+them; its result is the aggregate, on the scale with which the search ended.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from ..study.plan import Plan
 
 CONFIRM = "confirm"  # the scheduler's name in a study's configuration
 FINALISTS = 2
-EPISODES = 0xC0F1  # seed of the evaluation episodes, which no selection has seen
+EPISODES = 0xC0F1  # seed of evaluation episodes that no search uses
 Rows = Mapping[tuple[int, int], Segment]  # by candidate and replicate
 
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The confirmation that the options of a study describe.
+    """Confirmation settings, read from a study's options.
 
     Attributes:
-        study: whose best configurations are the candidates.
-        candidates: their number.
-        defaults: which of them has the default hyperparameters; None if these make no task.
-        seeds: of an estimate.
-        race_seeds: of the race.
-        claims: the score of each candidate in the search, None if it had none; the higher the better.
+        study: name of the study whose best configurations are the candidates.
+        candidates: number of candidates.
+        defaults: index of the candidate with the default hyperparameters; None if those are invalid for the task.
+        seeds: number of seeds for an estimate.
+        race_seeds: number of seeds of the race.
+        claims: each candidate's score in the search, None without one; higher is better.
     """
 
     study: str
@@ -49,7 +49,7 @@ class Confirmation:
 
     @classmethod
     def of(cls, config: Config) -> Confirmation:
-        """Return the confirmation of a study's configuration."""
+        """Read the confirmation from a study's configuration."""
         form = config.options["confirms"]
         return cls(
             form["study"],
@@ -62,29 +62,29 @@ class Confirmation:
 
     @property
     def rounds(self) -> list[tuple[int, int]]:
-        """(Candidates, seeds so far) of each round of the race."""
+        """(Candidates, total seeds) of each round of the race."""
         half = max(FINALISTS, -(-self.candidates // 2))
         return [(self.candidates, self.first), (half, -(-2 * self.race_seeds // 3)), (FINALISTS, self.race_seeds)]
 
     @property
     def first(self) -> int:
-        """The number of seeds on which all candidates train."""
+        """Number of seeds with which all candidates train."""
         return -(-self.race_seeds // 3)
 
     @property
     def estimating(self) -> range:
-        """The replicates that estimates come from."""
+        """Replicates used for the estimates."""
         return range(self.race_seeds, self.race_seeds + self.seeds)
 
 
 @dataclass
 class Standing:
-    """Standing of a confirmation.
+    """Progress of a confirmation.
 
     Attributes:
-        wanted: (candidate, replicate) pairs to train now that have no row yet.
-        finalists: the best candidates of the race, best first; empty before it is over.
-        estimated: the candidates whose worth is estimated.
+        wanted: (candidate, replicate) pairs to train now and without a row.
+        finalists: the best candidates, best first; empty until the race is over.
+        estimated: candidates that train for the estimates.
         over: whether nothing is left to train.
     """
 
@@ -95,12 +95,12 @@ class Standing:
 
 
 def episodes_seed(config: Config) -> int | None:
-    """Return the seed of evaluation episodes, None for that of searches."""
+    """Return the seed of evaluation episodes; None to use that of searches."""
     return EPISODES if config.scheduler == CONFIRM else None
 
 
 def by_seed(config: Config, rows: Iterable[Segment]) -> dict[tuple[int, int], Segment]:
-    """Return the results of a confirmation's seeds by candidate and seed."""
+    """Return a confirmation's results by (candidate, seed)."""
     if not is_across(config):
         return {(row.configuration, row.replicate): row for row in rows}
     several, together = len(config.environments), dict[int, list[Segment]]()
@@ -111,7 +111,7 @@ def by_seed(config: Config, rows: Iterable[Segment]) -> dict[tuple[int, int], Se
 
 
 def _in_all(config: Config, rows: Sequence[Segment]) -> Segment:
-    """Return the result of one seed in all environments."""
+    """Combine the results of one seed in all environments."""
     states = {row.state for row in rows}
     if len(rows) < len(config.environments) or "ready" in states:
         return replace(rows[0], state="ready", score=None)
@@ -121,7 +121,7 @@ def _in_all(config: Config, rows: Sequence[Segment]) -> Segment:
 
 
 def standing(confirmation: Confirmation, rows: Rows) -> Standing:
-    """Return the standing that follows from the rows."""
+    """Compute the progress of a confirmation from its rows."""
     alive = list(range(confirmation.candidates))
     for entrants, seeds in confirmation.rounds:
         alive, replicates = alive[:entrants], range(seeds)
@@ -177,11 +177,11 @@ class Confirming:
         return "complete" if row.state == "done" else None
 
     def priority(self, segment: Segment) -> tuple[int, int]:
-        """Sort the first seeds first."""
+        """Return the sort key of a segment: lower seeds first."""
         return segment.replicate, segment.number
 
     def entrants(self) -> list[int]:
-        """Return the expected number of trainings."""
+        """Return the expected number of trainings, as a list of one."""
         confirmation, done, trainings = self.confirmation, 0, 0
         for entrants, seeds in confirmation.rounds:
             trainings += min(entrants, confirmation.candidates) * (seeds - done)

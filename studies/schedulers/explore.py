@@ -1,9 +1,14 @@
-"""Exploration of a population: hyperparameters that change while a member trains.
+"""Exploration of PBT: perturbs or resamples hyperparameters of a new branch.
 
-Jaderberg et al. (2017), arXiv:1711.09846, multiply by 1.2 or 0.8. Here that happens on each dimension's scale: a
-log-uniform value is multiplied; near one, its distance from one is; on a linear scale a value moves by a tenth of the
-range, which is the same for a value in its middle and does not stick at zero; an ordinal moves to a neighbour. Values
-stay within the range that is searched. Categories have no scale: only resampling changes them.
+Jaderberg et al. (2017), arXiv:1711.09846, multiply values by 1.2 or 0.8. Here the perturbation follows each dimension's
+scale:
+
+- log-uniform: the value is multiplied;
+- near one: the distance 1 - value is multiplied;
+- linear: the value moves by a tenth of the range, so it does not get stuck at zero;
+- ordinal: the value moves to a neighbour.
+
+Values stay within the searched range. Categories have no scale, so only resampling changes them.
 """
 
 from __future__ import annotations
@@ -21,10 +26,10 @@ from ...tasks.rng import streams
 from ..study.config import Config
 
 UP, DOWN = 1.2, 0.8
-LINEAR = 0.1  # of a range, or of a standard deviation: half of 1.2 - 1
-ATTEMPTS = 20  # at values that go together
-Choose = Callable[[str, Dimension], Value]  # the value of one hyperparameter
-Check = Callable[[Mapping[str, Any]], object]  # raises ValueError for values that do not go together
+LINEAR = 0.1  # fraction of the range or standard deviation; as multiplying the middle of [0, high] by 1.2
+ATTEMPTS = 20  # at a valid combination of values
+Choose = Callable[[str, Dimension], Value]  # chooses the value of one hyperparameter
+Check = Callable[[Mapping[str, Any]], object]  # raises ValueError for an invalid combination
 
 
 def explore(
@@ -32,14 +37,14 @@ def explore(
 ) -> dict[str, Any]:
     """Return the hyperparameters of a new branch, by dotted name.
 
-    They are a function of the study's configuration, of `params`, and of the generation and the member.
+    They depend only on the study's configuration, the parent's hyperparameters, the generation and the member.
 
     Args:
-        config: the study's.
-        params: those of the parent.
-        generation: the first that the member trains in.
-        member: its place in the population.
-        check: raises ValueError for values that do not go together; after 20 such changes nothing is changed.
+        config: the study's configuration.
+        params: hyperparameters of the parent.
+        generation: the first generation in which the member trains.
+        member: its index in the population.
+        check: raises ValueError for an invalid combination of values; after 20 of them the parent's are returned.
     """
 
     def attempt(number: int) -> Choose:
@@ -60,7 +65,7 @@ def explore(
 def first_valid(
     config: Config, attempt: Callable[[int], Choose], parent: Mapping[str, Any], check: Check
 ) -> dict[str, Any]:
-    """Return the first choice that passes the check, or the parent's."""
+    """Return the first choice that passes the check, else the parent's values."""
     for number in range(ATTEMPTS):
         values = {**config.fixed, **flatten(config.searched.decide(attempt(number)))}
         with suppress(ValueError):
@@ -70,7 +75,7 @@ def first_valid(
 
 
 def perturbed(dimension: Dimension, value: Any, up: bool) -> Value:
-    """Return the value one step further up or down its dimension's scale."""
+    """Return the value one step up or down its dimension's scale."""
     if isinstance(dimension, Maybe):
         return None if value is None else perturbed(dimension.dimension, value, up)
     if isinstance(dimension, Ordinal):

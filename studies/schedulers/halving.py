@@ -1,12 +1,12 @@
 """Successive halving (Jamieson and Talwalkar 2016, arXiv:1502.07943) in overlapping brackets.
 
-All trials of a bracket train to its first rung; the best third of them (ceil(n / base), ties to the lower number) are
-promoted to the next rung, and so on to the top.
+All trials of a bracket train to its first rung; the best ceil(n / base) of them (ties to the lower number) are promoted
+to the next rung, and so on to the top.
 
-A bracket is suggested once every result that its suggestions may depend on is known: the first r rungs of the bracket r
-before it, for every r, whatever else has been finished meanwhile. So a suggestion is a function of the study alone,
-never of timing; and as a bracket waits for those before it, few brackets are open at a time. Once all rungs of a
-bracket are finished and its trials have ended, the scheduler retires it and forgets its rows.
+A new bracket's trials are suggested when the results that the suggestions may use are known: the first r rungs of the
+r-th bracket before it, for every r. Results beyond those are not used even if they are there. Suggestions therefore
+depend on the study alone, never on timing, and few brackets are open at a time. When all rungs of a bracket are
+finished and its trials have ended, the scheduler retires it and drops its rows.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..study.plan import Plan, ScoreHistory
 
 @dataclass(frozen=True)
 class Bracket:
-    """Trials that are suggested together and halved among each other.
+    """Trials that are suggested together and compete with each other.
 
     Attributes:
-        numbers: of the trials.
-        rung: the first that they train to.
+        numbers: numbers of its trials.
+        rung: the first rung to which they train.
     """
 
     numbers: range
@@ -38,24 +38,24 @@ class Bracket:
 class Halving:
     """Scheduler of successive halving.
 
-    With one rung only it trains every trial to the end.
+    With a single rung, every trial trains to the end.
     """
 
     def __init__(self, config: Config):
         self.config, self.rungs = config, config.rungs
-        self.base = 1 if config.scheduler == "none" else config.epochs[2]  # which promotes all
+        self.base = 1 if config.scheduler == "none" else config.epochs[2]  # base 1 promotes all
         self.brackets = self._make_brackets()
         self._starts = [bracket.numbers.start for bracket in self.brackets]
         self._trials: dict[int, Trial] = {}
         self._segments: dict[tuple[int, int], Segment] = {}
-        self._retired = 0  # number of first brackets in which nothing changes any more; their rows are forgotten
-        self._scores: list[ScoreHistory] = []  # of the retired brackets, if the sampler learns
+        self._retired = 0  # number of finished brackets whose rows were dropped
+        self._scores: list[ScoreHistory] = []  # of retired brackets, if the sampler learns
 
     def _make_brackets(self) -> Sequence[Bracket]:
         return [Bracket(numbers) for numbers in self.config.brackets]
 
     def _promotions(self, entrants: int) -> int:
-        """Return the number of promoted trials of a rung."""
+        """Return how many of a rung's trials are promoted."""
         return -(-entrants // self.base)
 
     def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
@@ -68,7 +68,7 @@ class Halving:
     def plan(self) -> Plan:
         """Return the plan that follows from the rows."""
         plan = Plan()
-        open_brackets: dict[int, int] = {}  # by bracket: its finished rungs
+        open_brackets: dict[int, int] = {}  # number of finished rungs, by bracket
         for g in range(self._retired, len(self.brackets)):
             bracket = self.brackets[g]
             if any(number not in self._trials for number in bracket.numbers):
@@ -89,7 +89,10 @@ class Halving:
         return bisect_right(self._starts, number) - 1
 
     def priority(self, segment: Segment) -> tuple[int, int]:
-        """Sort the segments first that the next suggestions wait for."""
+        """Return the sort key of a segment.
+
+        Segments for which the next suggestions wait come first.
+        """
         g = self.bracket_of(segment.number)
         return g + segment.rung - self.brackets[g].rung, segment.number
 
@@ -104,11 +107,11 @@ class Halving:
         return totals
 
     def promotions(self, rung: int, entrants: int) -> int:
-        """Return the number of trials on a rung that are promoted."""
+        """Return how many trials a rung promotes; 0 on the top rung."""
         return 0 if rung == len(self.rungs) - 1 else self._promotions(entrants)
 
     def _promoted(self, bracket: Bracket, rung: int, entrants: int) -> int:
-        """Return how many trials of a bracket a finished rung promotes."""
+        """Return how many trials a finished rung of a bracket promotes."""
         return self.promotions(rung, entrants)
 
     def _height(self, g: int) -> int:
@@ -116,14 +119,14 @@ class Halving:
         return len(self.rungs) - self.brackets[g].rung
 
     def _awaited(self, h: int, g: int) -> int:
-        """Return how many rungs of a bracket a later one waits for."""
+        """Return how many rungs of bracket h a later bracket awaits."""
         return min(g - h, self._height(h))
 
     def _follow(self, bracket: Bracket, plan: Plan) -> int:
-        """Add the next rows of one bracket to the plan.
+        """Add the next segments and ends of one bracket to the plan.
 
         Returns:
-            The number of its finished rungs.
+            Number of the bracket's finished rungs.
         """
         top = len(self.rungs) - 1
         entrants: Sequence[int] = bracket.numbers
@@ -142,10 +145,7 @@ class Halving:
         return top + 1 - bracket.rung
 
     def _retire_bracket(self, g: int) -> None:
-        """Forget the rows of a finished bracket, but not its scores.
-
-        Nothing changes in it any more.
-        """
+        """Drop the rows of a finished bracket, but keep its scores."""
         if learns(self.config):
             self._scores.append(self._scores_of(g))
         for number in self.brackets[g].numbers:
@@ -155,9 +155,9 @@ class Halving:
         self._retired += 1
 
     def _seen(self, asked: int) -> ScoreHistory:
-        """Return the scores that suggestions of a bracket may depend on.
+        """Return the scores on which the suggestions of a bracket may depend.
 
-        They are those of the rungs that it waited for, and empty if the sampler does not learn.
+        They are the scores on the rungs that it waited for; empty if the sampler does not learn.
         """
         if not learns(self.config):
             return {}
@@ -169,7 +169,7 @@ class Halving:
         }
 
     def _scores_of(self, g: int) -> ScoreHistory:
-        """Return the scores of an open bracket's trials, rung by rung."""
+        """Return the scores of a held bracket's trials, rung by rung."""
         rungs = range(self.brackets[g].rung, len(self.rungs))
         scores: ScoreHistory = {}
         for number in self.brackets[g].numbers:

@@ -1,15 +1,15 @@
 """Population based bandits (PB2): Parker-Holder et al. (2020), arXiv:2002.02518.
 
-A population exploits as in `pbt`. The hyperparameters of a copy are not drawn: a Gaussian process learns the change of
-the score in each generation under the hyperparameters of that generation, and the next ones maximize an upper
-confidence bound of the change (equation 4 and algorithm 1 of the paper).
+The population exploits as in `pbt`. Exploration is model-based: a Gaussian process models how much the score changes in
+a generation as a function of that generation's hyperparameters, and a new branch takes the hyperparameters that
+maximize an upper confidence bound of the change (Equation 4 and Algorithm 1).
 
-- The kernel is a squared exponential of the hyperparameters times (1 - omega)^(|t - t'| / 2) of the generations, which
-  is an exponential: old generations tell little (equation 5).
-- The mean is of the data; the deviation also counts the hyperparameters that the others of this generation will train
-  with, so that they differ (equation 6).
-- A hyperparameter without a scale, such as a category, is copied. The first generation has no change; its score is
-  used, since the whole population began with the same networks.
+- The kernel is a squared exponential of the hyperparameters times (1 - omega)^(|t - t'| / 2) of the generations t and
+  t', so old generations count less (Equation 5).
+- The posterior mean is of the data; the deviation also takes into account the hyperparameters of members already chosen
+  for this generation, so that members differ (Equation 6).
+- A hyperparameter without a scale, such as a category, is copied. In the first generation the score less the mean over
+  the population stands for the change, since all members started from the same networks.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 NAME = "pb2"
-C1, C2 = 0.2, 0.4  # of the bound's width, C1 log(C2 n) for n data: section 5 of the paper
-WINDOW = 500  # data at most, the latest
-GLOBAL, LOCAL = 1024, 256  # points among which the bound is maximized: everywhere, and then nearer to the best
-NEARER = (0.2, 0.05, 0.0125)
+C1, C2 = 0.2, 0.4  # squared width of the bound is C1 log(C2 n) for n data points (section 5)
+WINDOW = 500  # number of latest data points used
+GLOBAL, LOCAL = 1024, 256  # points per search: in the whole cube, then around the best one
+NEARER = (0.2, 0.05, 0.0125)  # half widths of the successive local searches
 
 
 def check_pb2(config: Config) -> None:
-    """Raise BadConfig if the study's population cannot explore by PB2."""
+    """Raise BadConfig if PB2 cannot explore in this study."""
     if config.options.get("explore") != NAME:
         return
     if find_spec("sklearn") is None:
@@ -58,20 +58,20 @@ def check_pb2(config: Config) -> None:
 
 
 def _names(config: Config) -> list[str]:
-    """Return the hyperparameters that are explored and have a scale."""
+    """Return the explored hyperparameters that have a scale."""
     space = config.searched.flat()
     return [name for name in config.options["perturb"] if name in space and has_scale(space[name])]
 
 
 class PB2:
-    """Choice of the hyperparameters of a generation's new members.
+    """Choice of hyperparameters for the new members of one generation.
 
-    It follows from the rows before that generation.
+    It depends only on rows of earlier generations.
 
     Args:
-        config: the study's.
-        trials: of the study.
-        segments: of the study.
+        config: the study's configuration.
+        trials: the study's trials.
+        segments: the study's segments.
         branches: the new members; others of the same generation may exist already.
     """
 
@@ -91,8 +91,8 @@ class PB2:
 
     @cached_property
     def _process(self) -> GaussianProcess:
-        """The posterior of the changes, fitted once."""
-        from ..statistics.gaussian_process import GaussianProcess  # its package is an extra
+        """Gaussian process of the score changes, fitted once."""
+        from ..statistics.gaussian_process import GaussianProcess  # needs scikit-learn, an optional dependency
 
         return GaussianProcess(*self._data())
 
@@ -101,12 +101,12 @@ class PB2:
 
         Args:
             branch: the new member.
-            parent: the hyperparameters of the member that it branches from.
-            check: raises ValueError for values that do not go together; then the best of fewer other points is taken,
-                and after 20 refusals nothing is changed.
+            parent: hyperparameters of the member from which it branches.
+            check: raises ValueError for an invalid combination of values; then the best of a smaller set of other
+                points is tried, and after 20 refusals the parent's hyperparameters are returned.
         """
         number = branch.configuration
-        if number in self._born:  # another replicate's
+        if number in self._born:  # another replicate of the configuration was first
             return {**self._born[number].params}
         before = [trial for n, trial in sorted(self._born.items()) if n < number]
         pending = np.array([[*self._point(trial.params), self.generation] for trial in [*self._continuing, *before]])
@@ -131,10 +131,7 @@ class PB2:
         return first_valid(self.config, attempt, parent, check)
 
     def _bound(self, pending: Array) -> Callable[[Array], Array]:
-        """Return the upper confidence bound of the change.
-
-        It is a function of points (N, D).
-        """
+        """Return the upper confidence bound as a function of points (N, D)."""
         process, deviation = self._process, self._process.deviation(pending)
         width = math.sqrt(C1 * math.log(max(math.e, C2 * process.size)))
 
@@ -148,7 +145,7 @@ class PB2:
         """Return the data of the Gaussian process.
 
         Returns:
-            Points (N, D + 1) of hyperparameters and generation, and the change (N,) of the score at each.
+            Points (N, D + 1), the hyperparameters and the generation; and the score change (N,) at each point.
         """
         finished = sorted((rung, number) for number, rung in self._rows)
         first = [score_of(self._rows[number, 0]) for rung, number in finished if rung == 0]
@@ -163,23 +160,24 @@ class PB2:
         return np.array(points), np.array(changes)
 
     def _before(self, number: int, rung: int) -> Segment | None:
-        """Return the segment that this segment of a trial continues."""
+        """Return the segment that a trial's segment continues."""
         origin = number if (number, rung - 1) in self._rows else self._trials[number].attrs.get("parent")
         return self._rows.get((origin, rung - 1)) if origin is not None else None
 
     def _point(self, params: Mapping[str, Any]) -> list[float]:
         """Return hyperparameters as a point in [0, 1)^D.
 
-        The coordinate of one that does not apply is 0.5.
+        A hyperparameter that does not apply has coordinate 0.5.
         """
         return [
             quantile(self.space[name], params[name]) if params.get(name) is not None else 0.5 for name in self.names
         ]
 
     def _maximize(self, bound: Callable[[Array], Array], names: tuple[int | str, ...], attempt: int) -> Array:
-        """Return the best of many points everywhere, and then near it.
+        """Return the point that maximizes the bound, found by random search.
 
-        After refusals it is the best of ever fewer points everywhere.
+        The search covers the whole cube, then ever smaller neighbourhoods of the best point. After refusals (attempt >
+        0) only the whole cube is searched, with ever fewer points.
         """
         size = len(self.names)
         total = (GLOBAL + len(NEARER) * LOCAL) * size

@@ -1,12 +1,12 @@
 """Population based training (PBT): Jaderberg et al. (2017), arXiv:1711.09846.
 
-A population trains in generations of a few epochs each. After each of them, members with low scores copy the state and
-the hyperparameters of members with high scores (exploit), and change the hyperparameters a little (explore).
+A population trains in generations of a few epochs. After each generation, members with low scores copy the state and
+the hyperparameters of members with high scores (exploit) and perturb the hyperparameters (explore).
 
-A generation is a barrier: the next one follows when all members have a score or have failed, so the plan depends on the
-study alone, never on timing, and every choice is drawn from the stream named by (seed, generation, member). A member
-that continues is the same trial with another segment; one that exploits ends, and a new trial branches in its place
-from the state of the other one. A failed member is replaced in any case.
+A generation is a barrier: the next one begins when every member has a score or has failed. Every choice is drawn from
+the stream named by (seed, generation, member), so the plan depends on the study alone, never on timing. A member that
+continues is the same trial with another segment. A member that exploits ends, and a new trial, branched from the state
+of the copied member, takes its place. A failed member is always replaced.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..study.plan import Branch, Plan
 
 EXPLOITS = ("truncation", "tournament")
 EXPLORES = ("perturb", "resample", "pb2")
-FRACTION = 0.2  # of a population copies, and is copied, under truncation (section 4.1.1 of the paper)
+FRACTION = 0.2  # under truncation, the worst fifth copies from the best fifth (section 4.1.1)
 
 
 class PBT:
     """Scheduler of PBT.
 
-    A study's first bracket is its population, its rungs are the generations.
+    The study's first bracket is the population; its rungs are the generations.
     """
 
     def __init__(self, config: Config):
@@ -34,19 +34,16 @@ class PBT:
         self.population = config.brackets[0]
         self._trials: dict[int, Trial] = {}
         self._rows: dict[tuple[int, int], Segment] = {}
-        self._closed = 0  # number of generations in which nothing changes any more
-        self._members = list(self.population)  # the trial in each place, in the generation after these
-        self._born = len(self.population)  # the number of the next branch
+        self._closed = 0  # number of generations that are final
+        self._members = list(self.population)  # trial of each member in the first open generation
+        self._born = len(self.population)  # number of the next branch
 
     def priority(self, segment: Segment) -> tuple[int, int]:
-        """Sort by generation.
-
-        All members of a generation wait for each other.
-        """
+        """Return the sort key of a segment: earlier generations first."""
         return segment.rung, segment.number
 
     def entrants(self) -> list[int]:
-        """Return the population's size for every generation."""
+        """Return the population's size for each generation."""
         return [len(self.population)] * len(self.config.rungs)
 
     def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
@@ -81,7 +78,7 @@ class PBT:
                     number = members[member]
                     plan.branches.append(Branch(number, number, results[parent], member, generation + 1))
             if plan.branches:
-                return plan  # parents continue once their state is no longer needed
+                return plan  # a parent may continue only after its state was copied
             if not plan:
                 self._closed, self._members, self._born = generation + 1, list(members), born
         plan.complete = not plan
@@ -90,13 +87,13 @@ class PBT:
     def _exploit(self, results: list[Segment], generation: int) -> dict[int, int]:
         """Return the member that each exploiting member copies.
 
-        The others continue unchanged.
+        Members that are not in the result continue unchanged.
         """
         living = [member for member, row in enumerate(results) if row.state == "done"]
         ranked = sorted(living, key=lambda member: (-score_of(results[member]), results[member].number))
         size, truncates = len(self.population), self.config.options["exploit"] == "truncation"
-        elite = min(-(-size * int(100 * FRACTION) // 100), max(1, size // 2))  # how many are copied, and at most copy
-        spared = max(0, elite - (size - len(ranked)))  # failed members are among the worst already
+        elite = min(-(-size * int(100 * FRACTION) // 100), max(1, size // 2))  # size of either fraction
+        spared = max(0, elite - (size - len(ranked)))  # failed members count among the worst
         parents: dict[int, int] = {}
         for member, row in enumerate(results):
             if truncates:

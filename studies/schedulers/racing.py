@@ -1,15 +1,14 @@
-"""Racing: a configuration that cannot win any more gets no more seeds.
+"""Racing: configurations that can no longer win get no more seeds.
 
-The configurations that are ranked against each other, those of one bracket on one rung, race. Each is trained with two
-seeds, and then, round by round, with one more, the same for all. After each round a statistical test eliminates
-configurations (see statistics/friedman.py). A race follows from finished rows alone, so a study is the same for any
-number of workers.
+The configurations that compete, those of one bracket on one rung, race. Each first trains with two seeds, then with one
+more per round. After each round a statistical test eliminates configurations (`statistics.friedman`). A race depends on
+finished rows alone, so a study is the same for any number of workers.
 
-Where a study has several environments, replicates take turns in them: a configuration that loses in the first ones is
+In a study with several environments, replicates alternate between them: a configuration that loses in the first ones is
 not trained in the others.
 
-The scheduler sees a configuration as in training until its race is over. Eliminated configurations then rank below all
-others; samplers and readers see the aggregate of the seeds that they were trained with.
+To the wrapped scheduler, a configuration is in training until its race is over. Eliminated configurations then rank
+below all others; samplers and readers see the aggregate over the seeds that they trained with.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ class Race:
     """State of a race.
 
     Attributes:
-        wanted: (configuration, replicate) pairs that are to be trained now and have no row yet.
+        wanted: (configuration, replicate) pairs to train now and without a row.
         eliminated: configurations that get no more seeds.
-        over: whether the others have all of theirs.
+        over: whether the others have all their results.
     """
 
     wanted: list[tuple[int, int]]
@@ -50,12 +49,12 @@ class Race:
 
 
 def run_race(rows: Mapping[int, Mapping[int, Segment]], seeds: int, promotions: int) -> Race:
-    """Return the race of configurations, of which the best `promotions` are promoted.
+    """Compute the state of a race from its rows.
 
     Args:
         rows: the segments of each configuration, by replicate.
-        seeds: of each configuration at most.
-        promotions: number of configurations that are promoted.
+        seeds: maximum number of seeds per configuration.
+        promotions: number of configurations to be promoted.
     """
     alive, out = sorted(rows), set[int]()
     for trained in range(FIRST_SEEDS, seeds + 1):
@@ -84,10 +83,10 @@ def check_racing(config: Config) -> None:
 
 
 class RungScheduler(SeedScheduler):
-    """A scheduler of configurations whose results count by whole rungs.
+    """A scheduler of configurations whose results count rung by rung.
 
-    They count when all of their bracket's rung has ended, so that results of several environments can be put on one
-    scale, that of the bracket up to this rung.
+    A bracket's results on a rung count when all of them are there. Results of several environments can then be
+    normalized to one scale, computed from the bracket's results up to this rung.
     """
 
     def __init__(self, config: Config, scheduler: Halving):
@@ -98,28 +97,29 @@ class RungScheduler(SeedScheduler):
     def _ends(self, rungs: Iterable[tuple[int, int]]) -> list[Segment]:
         """Return the changed segments of configurations.
 
-        rungs: (configuration, rung) of each changed row.
+        Args:
+            rungs: (configuration, rung) of each changed row.
         """
         keys: set[RaceKey] = set()
         for number, rung in rungs:
             key = self.halving.bracket_of(number), rung
             self._entrants.setdefault(key, set()).add(number)
             keys.add(key)
-        if is_across(self.config):  # the scale of higher rungs follows from this one, too
+        if is_across(self.config):  # the scale of higher rungs depends on this one
             above = ((g, upper) for g, rung in keys for upper in range(rung + 1, len(self.config.rungs)))
             keys = keys.union(key for key in above if key in self._entrants)
         return [row for key in sorted(keys) for row in self._run(key)]
 
     def _run(self, key: RaceKey) -> Iterable[Segment]:
-        """Return the results of a bracket's rung."""
+        """Return a rung's configurations, as in training until all have results."""
         rows = self._collapsed(key)
         over = all(row.state != "ready" for row in rows) and len(rows) == len(self._entrants[key])
         return rows if over else [_in_training(row) for row in rows]
 
     def _collapsed(self, key: RaceKey) -> list[Segment]:
-        """Return the segments of a bracket's rung.
+        """Return the configurations of a bracket on a rung.
 
-        Their scale is that of the bracket up to this rung.
+        Scores are on the scale of the bracket's results up to this rung.
         """
         of_rung = {
             rung: [row for n in sorted(self._entrants.get((key[0], rung), ())) for row in self._rows[n, rung].values()]
@@ -131,16 +131,16 @@ class RungScheduler(SeedScheduler):
     def plan(self) -> Plan:
         """Return the plan that follows from the rows.
 
-        `ask`, `bracket` and `seen` are of configurations.
+        The numbers in `ask`, `bracket` and `seen` are those of configurations.
         """
         plan = super().plan()
         plan.seen = self._compared(plan.seen)
         return plan
 
     def _compared(self, seen: ScoreHistory) -> ScoreHistory:
-        """Return a history with scores on the scale of all of it.
+        """Return a score history in which all scores share one scale.
 
-        Configurations that lost a race have that of what they were trained on.
+        A configuration that lost a race has the score over the seeds that it trained with.
         """
         rungs = {epochs: rung for rung, epochs in enumerate(self.config.rungs)}
         shown = ((number, rungs[epochs]) for number, scores in seen.items() for epochs, _ in scores)
@@ -157,11 +157,11 @@ def _in_training(row: Segment) -> Segment:
 
 
 class RacingScheduler(RungScheduler):
-    """A scheduler of configurations whose seeds are added while they can win."""
+    """A scheduler of configurations that get more seeds while they can win."""
 
     def __init__(self, config: Config, scheduler: Halving):
         super().__init__(config, scheduler)
-        self._wanted: dict[RaceKey, Race] = {}  # races that want rows
+        self._wanted: dict[RaceKey, Race] = {}  # races that wait for more trainings
         self._eliminated: set[int] = set()  # configurations that lost their last race
 
     def _run(self, key: RaceKey) -> Iterable[Segment]:
@@ -184,7 +184,7 @@ class RacingScheduler(RungScheduler):
     def plan(self) -> Plan:
         """Return the plan that follows from the rows.
 
-        `ask`, `bracket` and `seen` are of configurations.
+        The numbers in `ask`, `bracket` and `seen` are those of configurations.
         """
         plan = super().plan()
         plan.segments = [row for row in plan.segments if row.replicate < FIRST_SEEDS]
@@ -192,7 +192,7 @@ class RacingScheduler(RungScheduler):
             numbers = (self._of(n)[replicate] for n, replicate in race.wanted)
             epochs = self.config.rungs[rung]
             plan.segments += [Segment(n, rung, epochs, seeds=self.seeds) for n in numbers if self._runs(n)]
-        # The highest rung completes those that have all their seeds.
+        # The wrapped scheduler completes all trials on the top rung; those that lost their race are pruned instead.
         lost = self._eliminated
         plan.finished = [
             (n, "pruned" if self._trials[n].configuration in lost else state) for n, state in plan.finished
@@ -204,5 +204,5 @@ class RacingScheduler(RungScheduler):
 def at_once(config: Config) -> int:
     """Return the number of seeds that a configuration starts with."""
     if config.scheduler == CONFIRM:
-        return 0  # the race decides
+        return 0  # the confirmation's race decides
     return FIRST_SEEDS if is_racing(config) else seeds_of(config)

@@ -25,22 +25,22 @@ _SCHEDULERS: dict[str, Callable[[Config], Scheduler]] = {
     "halving": Halving,
     "hyperband": Hyperband,
     "asha": ASHA,
-    "none": Halving,  # of one rung
+    "none": Halving,  # with a single rung
     "pbt": PBT,
     CONFIRM: Confirming,
 }
 
 
 def scheduler(config: Config) -> Scheduler:
-    """Return a scheduler for a study that has seen no row.
+    """Return a new scheduler for a study, before it observed any row.
 
     Raises:
-        StoreError: its name is unknown.
+        StoreError: the scheduler's name is unknown.
     """
     if config.scheduler not in _SCHEDULERS:
         raise StoreError(
-            f"a study goes on with the scheduler that it began with, but {config.scheduler!r} is none of "
-            f"{', '.join(_SCHEDULERS)}; use the Rekindle that made the study, or another name for a new one"
+            f"a study keeps its scheduler, but {config.scheduler!r} is none of "
+            f"{', '.join(_SCHEDULERS)}; use the Rekindle that created the study, or create another study"
         )
     made = _SCHEDULERS[config.scheduler](config)
     if isinstance(made, Confirming):
@@ -53,7 +53,7 @@ def scheduler(config: Config) -> Scheduler:
 
 
 def plan(config: Config, trials: Iterable[Trial], segments: Iterable[Segment]) -> Plan:
-    """Return the plan that follows from all rows of a study."""
+    """Compute the plan of a study from all its rows."""
     fresh = scheduler(config)
     fresh.observe(*remembered(trials, segments))
     return fresh.plan()
@@ -62,7 +62,9 @@ def plan(config: Config, trials: Iterable[Trial], segments: Iterable[Segment]) -
 def remembered(trials: Iterable[Trial], segments: Iterable[Segment]) -> tuple[list[Trial], list[Segment]]:
     """Return rows in which excluded trials have no score.
 
-    The trials are those of the segments at least.
+    Args:
+        trials: the study's trials, at least those of the segments.
+        segments: the study's segments.
     """
     known = list(trials)
     excluded = {trial.number for trial in known if EXCLUDED in trial.attrs}

@@ -1,8 +1,8 @@
-"""Seeds as a fidelity: a configuration's score aggregates several seeds.
+"""Several seeds per configuration, whose score is an aggregate over them.
 
-Every replicate is a trial with a task, checkpoints and segments; the replicates of a configuration have the same
-structure, so they train as one cohort. A scheduler sees configurations: a configuration's segment is done when those of
-all its replicates are, and the plan for a configuration holds for each of its replicates.
+Every replicate is a trial with its own task, checkpoints and segments. The replicates of a configuration have the same
+structure, so they train as one cohort. The wrapped scheduler sees configurations only: a segment of a configuration is
+done when those of all replicates are, and the plan for a configuration applies to each of its replicates.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..study.plan import Plan, Scheduler
 
 
 def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, Any]:
-    """Return the options of a study with several seeds a configuration.
+    """Return the options of a study with several seeds per configuration.
 
     Raises:
-        BadConfig: they are invalid.
+        BadConfig: a value is invalid.
     """
     check_count("seeds", seeds, MOST_SEEDS)
     choose("aggregate", aggregate, list(AGGREGATES))
@@ -36,22 +36,19 @@ def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, 
 
 
 def seeds_of(config: Config) -> int:
-    """Return the number of each configuration's replicates.
-
-    These are its seeds, in each environment.
-    """
+    """Return the number of replicates per configuration: seeds times environments."""
     return int(config.options.get("seeds", 1))
 
 
 def is_racing(config: Config) -> bool:
-    """Return whether a configuration gets further seeds only while it can win."""
+    """Return whether configurations get further seeds only while they can win."""
     return config.options.get("racing") is True
 
 
 def replicate_seed(config: Config, replicate: int) -> int:
     """Return the seed of a replicate.
 
-    A confirmation has seeds of its own, which no search uses.
+    Confirmations have seeds that no search uses.
     """
     confirms, n = "confirms" in config.options, replicate // len(config.environments)
     return int(streams.key(config.seed, "confirm", n)) >> 1 if confirms else config.seed + n
@@ -60,15 +57,16 @@ def replicate_seed(config: Config, replicate: int) -> int:
 def collapse(
     config: Config, trials: Iterable[Trial], segments: Iterable[Segment], scale: Scale | None = None
 ) -> tuple[list[Trial], list[Segment]]:
-    """Return configurations in the place of their replicates.
+    """Replace replicates by their configurations.
 
-    Schedulers, samplers and readers see configurations only.
+    Schedulers, samplers and readers see configurations only. A segment is included when enough of its replicates have
+    rows: all of them, or the first seeds of a race.
 
     Args:
-        config: the study's.
-        trials: of the study.
-        segments: of the study.
-        scale: of several environments' results; None for that of these segments.
+        config: the study's configuration.
+        trials: the study's trials.
+        segments: the study's segments.
+        scale: normalizes results of several environments; None to compute it from these segments.
     """
     seeds = seeds_of(config)
     if seeds == 1:
@@ -118,9 +116,9 @@ def _segment(config: Config, number: int, group: Sequence[Segment], scale: Scale
 def _objectives(
     config: Config, group: Sequence[Segment], aggregate: Callable[[Sequence[float]], float]
 ) -> dict[str, float] | None:
-    """Return the aggregate of each objective.
+    """Return the aggregate of each objective, None if none was measured.
 
-    The highest value is the best.
+    Minimized objectives change their sign for the aggregation, so that the highest value is always the best.
     """
     measured = [row.objectives for row in group if row.objectives]
     if not measured:
@@ -130,16 +128,16 @@ def _objectives(
 
 
 class SeedScheduler:
-    """A scheduler of replicates around a scheduler of configurations."""
+    """A scheduler of replicates that wraps a scheduler of configurations."""
 
     def __init__(self, config: Config, scheduler: Scheduler):
         self.config, self.scheduler, self.seeds = config, scheduler, seeds_of(config)
         self._trials: dict[int, Trial] = {}
         self._rows: dict[tuple[int, int], dict[int, Segment]] = {}  # by configuration and rung
-        self._lost: set[int] = set()  # configurations that go no further, as one of their seeds has failed
+        self._lost: set[int] = set()  # configurations that stop because one of their replicates failed
 
     def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
-        """Tell the scheduler of the configurations that are new or have changed."""
+        """Pass new and changed configurations to the wrapped scheduler."""
         numbers, rungs = set(), set()
         for trial in trials:
             self._trials[trial.number] = trial
@@ -156,12 +154,13 @@ class SeedScheduler:
     def _ends(self, rungs: Iterable[tuple[int, int]]) -> list[Segment]:
         """Return the changed segments of configurations.
 
-        rungs: (configuration, rung) of each changed row.
+        Args:
+            rungs: (configuration, rung) of each changed row.
         """
         return collapse(self.config, [], (row for rung in rungs for row in self._rows[rung].values()))[1]
 
     def priority(self, segment: Segment) -> tuple[int, int]:
-        """Return the priority of the segment's configuration."""
+        """Return the sort key of a segment: its configuration's, then its number."""
         first, _ = self.scheduler.priority(replace(segment, number=segment.configuration, seeds=1))
         return first, segment.number
 
@@ -172,11 +171,11 @@ class SeedScheduler:
     def plan(self) -> Plan:
         """Return the plan that follows from the rows.
 
-        `ask`, `bracket` and `seen` are of configurations.
+        The numbers in `ask`, `bracket` and `seen` are those of configurations.
         """
         plan = self.scheduler.plan()
         self._lost = {number for number in self._lost if any(map(self._runs, self._of(number)))}
-        ended = {**dict(plan.finished), **dict.fromkeys(sorted(self._lost), "pruned")}  # without one seed no score
+        ended = {**dict(plan.finished), **dict.fromkeys(sorted(self._lost), "pruned")}  # a seed missing: no score
         plan.finished = [(n, state) for number, state in ended.items() for n in self._of(number) if self._runs(n)]
         plan.segments = [
             replace(row, number=n, seeds=self.seeds) for row in plan.segments for n in self._of(row.number)

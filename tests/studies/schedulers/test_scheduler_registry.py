@@ -181,7 +181,7 @@ def test_what_the_next_suggestions_wait_for_is_most_urgent() -> None:
 
 
 def test_a_scheduler_that_this_version_does_not_know_is_refused() -> None:
-    with pytest.raises(StoreError, match=r"'bohb' is none of adaptive, .*use the Rekindle that made the study"):
+    with pytest.raises(StoreError, match=r"'bohb' is none of adaptive, .*use the Rekindle that created the study"):
         plan(config(scheduler="bohb"), [], [])
 
 
