@@ -1,14 +1,14 @@
-"""CMA-ES (Hansen 2016, arXiv:1604.00772), computed from the trials' results at each suggestion.
+"""CMA-ES (Hansen 2016, arXiv:1604.00772), replayed from the trials' results at each suggestion.
 
-Optuna's sampler keeps a pickle of its state with a trial and counts only trials that were drawn from its current
-distribution. Here the optimizer is told every population again: the first trials of the population's size, the next
-ones, and so on. That is a function of the results alone, and a promoted trial moves up in its population. Trials that
-were not drawn from the distribution are told, too: Hansen (2011), arXiv:1110.4181, on injected solutions.
+Optuna's sampler stores its pickled state with a trial and counts only trials that were drawn from the current
+distribution. Here the optimizer is told all populations again, in the order of the trials. The suggestion is thus a
+function of the results alone, and a promoted trial moves up in its population. Trials that were not drawn from the
+distribution are told as well; see Hansen (2011), arXiv:1110.4181, on injected solutions.
 
-A categorical, and a hyperparameter that not all trials have, is drawn at random, as by Optuna's sampler.
+Categorical hyperparameters, and those that not all trials have, are drawn at random, as by Optuna's sampler.
 
-Optuna has no public map from hyperparameters to a cube. Its private ``_SearchSpaceTransform`` is used, which Optuna's
-own samplers share; if a version of Optuna moves it, the import fails.
+Optuna has no public mapping from hyperparameters to a unit cube. This module uses the private
+``_SearchSpaceTransform``, which Optuna's own samplers share; if a version of Optuna moves it, the import fails.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from optuna.trial import FrozenTrial, TrialState
 if TYPE_CHECKING:
     from cmaes import CMA
 
-SIGMA = 1 / 6  # of the range of each hyperparameter, at first; as Optuna's sampler has it
+SIGMA = 1 / 6  # initial deviation, as a fraction of each range; Optuna's default
 
 
 class CMAES(BaseSampler):
-    """The sampler of one trial.
+    """CMA-ES sampler of a single trial.
 
     Args:
-        seed: of all that is drawn.
-        population_size: at least; never less than Hansen's 4 + 3 ln d for d hyperparameters.
+        seed: seed of the sampler.
+        population_size: minimum population size; never less than Hansen's 4 + 3 ln d for d hyperparameters.
     """
 
     def __init__(self, seed: int, population_size: int):
@@ -43,7 +43,7 @@ class CMAES(BaseSampler):
         self._random = RandomSampler(seed=seed)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the numbers that all complete trials have."""
+        """Return the numerical hyperparameters that all complete trials have."""
         space = intersection_search_space(_complete(study))
         return {
             name: distribution
@@ -54,7 +54,7 @@ class CMAES(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Draw from the distribution after all whole populations."""
+        """Draw from the distribution updated with all whole populations."""
         if not search_space:
             return {}
         cube = _SearchSpaceTransform(search_space, transform_0_1=True)
@@ -62,7 +62,7 @@ class CMAES(BaseSampler):
         trials, size = _complete(study), optimizer.population_size
         for start in range(0, len(trials) - size + 1, size):
             population = trials[start : start + size]
-            # Only the order counts to CMA-ES: of more epochs before of fewer, and among equals by score.
+            # CMA-ES uses only the order. Trials with more epochs rank first, then those with higher scores.
             ranked = sorted(population, key=lambda each: (each.last_step or 0, each.value, -each.number), reverse=True)
             optimizer.tell([(cube.transform(each.params), float(rank)) for rank, each in enumerate(ranked)])
         return cube.untransform(optimizer.ask())

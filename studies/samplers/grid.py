@@ -1,11 +1,10 @@
-"""Grid search: trial n is one of all points.
+"""Grid search: trial n takes the n-th point of a shuffled grid.
 
-The study's seed decides the order of the points.
+The study's seed determines the order of the points.
 
-Optuna's sampler wants a list of values for each hyperparameter and combines all of them, whether they apply or not.
-Here the lists come from the space (all values of a categorical or an ordinal; of a range `grid_points` values, spread
-evenly, on its logarithm if it has one, with both ends), and only values that apply are combined: a momentum for SGD
-alone.
+Optuna's sampler needs a list of values per hyperparameter and combines all of them, including those that do not apply.
+Here the lists come from the space: all values of a categorical or an ordinal, and `grid_points` evenly spaced values of
+a range (on its scale, including both ends). Only values that apply are combined: momentum with SGD alone, for example.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from ...spaces.values import Value
 from ...tasks.rng import streams
 from ..study.config import BadConfig, Config
 
-POINTS = 5  # of a range, unless --grid-points says otherwise
-MOST = 10_000  # points in all
+POINTS = 5  # per range, unless --grid-points is given
+MOST = 10_000  # points in the grid
 
 Point = Mapping[str, Value]
 
 
 class Grid(BaseSampler):
-    """The sampler of one trial.
+    """Grid sampler of a single trial.
 
-    Trials beyond the last point begin with the first one again.
+    Trials beyond the last point start again with the first.
     """
 
     def __init__(self, config: Config, number: int, attempt: int):
@@ -51,13 +50,13 @@ class Grid(BaseSampler):
         self.params = params(config.searched, points[(number + attempt) % len(points)])
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return nothing: each hyperparameter is asked for when it applies."""
+        """Return an empty space: Optuna then asks for each hyperparameter that applies."""
         return {}
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return nothing."""
+        """Return no values."""
         return {}
 
     def sample_independent(
@@ -68,7 +67,7 @@ class Grid(BaseSampler):
 
 
 def points_of(config: Config) -> int:
-    """Return the number of values that the study takes of a range."""
+    """Return the number of values that a range contributes to the grid."""
     return int(config.options.get("grid_points", POINTS))
 
 
@@ -84,7 +83,7 @@ def grid(config: Config) -> Sequence[Point]:
 @lru_cache(maxsize=4)
 def _grid(priors: str, count: int, seed: int) -> Sequence[Point]:
     space = Space.from_priors(json.loads(priors))
-    distributions(space)  # refuses what Optuna cannot express
+    distributions(space)  # raises for dimensions that Optuna cannot express
     values = {row.path: _values(row.dimension, count) for row in space.rows}
     points: list[Point] = [{}]
     for row in space.rows:
@@ -143,11 +142,14 @@ def _values(dimension: Dimension, count: int) -> Sequence[Value]:
 
 
 def _spread(dimension: Real | Integer, count: int) -> Sequence[float]:
-    """Return all values of a range, or `count` of them, rising."""
+    """Return `count` evenly spaced values of a range, ascending.
+
+    A range with fewer steps contributes all its values.
+    """
     low, high, step = dimension.low, dimension.high, dimension.step
     spread = np.exp(np.linspace(log(low), log(high), count)) if dimension.log else np.linspace(low, high, count)
     if step is None:
-        return [low, *spread[1:-1].tolist(), high]  # the ends as they are, whatever the logarithm made of them
+        return [low, *spread[1:-1].tolist(), high]  # exact ends; exp(log(low)) may differ from low
     if dimension.steps < count:
         return [dimension.after(index) for index in range(dimension.steps + 1)]
     return [dimension.after(index) for index in dict.fromkeys(round((value - low) / step) for value in spread)]

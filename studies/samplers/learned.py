@@ -1,12 +1,13 @@
-"""Choices of hyperparameters by results of earlier studies.
+"""Suggestions from the results of earlier studies.
 
-Each source is a regression on its own results: of their ranks, the best ones spread widest, by kernel ridge regression
-with an additive kernel. How far a source is trusted follows from how well it predicts the results of this study, and,
-before there are any, from how well the sources predict each other (in the manner of RGPE: Feurer, Letham and Bakshy
-2018). A source whose best configurations prove bad here is believed the other way round. The study's own results are
-one more such regression, judged by leaving one out. A trial takes what the regressions together expect most of. The
-less is believed of the sources, the more trials are left to the study's own sampler; every fourth is in any case, which
-shows what misleads.
+Each earlier study is a source: a kernel ridge regression, with an additive kernel, of its results' ranks. The ranks are
+transformed so that the best ones lie farthest apart. A source is weighted by how well its predictions correlate with
+this study's results or, before there are any, with the other sources' predictions (similar to RGPE: Feurer, Letham and
+Bakshy 2018). The weight of a source whose best configurations perform badly here becomes negative.
+
+The study's own results are another such regression, judged by leave-one-out predictions. A trial takes the
+configuration with the highest weighted prediction. The lower the weights, the more trials are left to the study's own
+sampler; every fourth trial always is, which reveals misleading sources.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from ..study.plan import ScoreHistory
 from .registry import LEARNED
 
 Array = NDArray[np.float64]
-UNTIL = 64  # trials; the study knows more itself then
-OWN = 4, 1  # of so many trials, this one is the sampler's own
-UNSEEN = 4  # trials follow sources before anything is known of them here
-DRAWS = 32  # other configurations that are considered, at most
-LENGTH, RIDGE = 0.2, 0.1
-PRIOR, WEIGHT = 0.5, 2.0  # Fisher's z of a source that nothing is known of, and its inverse variance
-VARIANCE = 1.06  # of Fisher's z, times n - 3
-SURE = 0.8  # the trust from which on all but the sampler's own trials follow
-APART = 10.0  # the distance between values that have no scale
+UNTIL = 64  # number of the first trial that ignores sources; the study's own results tell more by then
+OWN = 4, 1  # trials with number % 4 == 1 are the sampler's own
+UNSEEN = 4  # trials that follow the sources before the study has results
+DRAWS = 32  # random candidates at most, besides the sources' configurations
+LENGTH, RIDGE = 0.2, 0.1  # length scale of the kernel, and regularization
+PRIOR, WEIGHT = 0.5, 2.0  # prior Fisher z of a source, and its inverse variance
+VARIANCE = 1.06  # of Fisher's z of a rank correlation, times n - 3
+SURE = 0.8  # weight above which all trials follow, except the sampler's own
+APART = 10.0  # distance between values without a scale
 
 
 def follows(config: Config, number: int, results: int) -> bool:
-    """Return whether a trial is chosen by what earlier studies found.
+    """Return whether a trial is chosen by the results of earlier studies.
 
     Args:
-        config: the study's.
-        number: of the trial.
-        results: how many of the study the choice may depend on.
+        config: the study's configuration.
+        number: number of the trial.
+        results: number of the study's results on which the choice may depend.
     """
     every, own = OWN
     if not config.options.get(LEARNED) or number >= UNTIL or number % every == own:
@@ -61,14 +62,19 @@ def choose(
     seen: ScoreHistory,
     check: Callable[[Mapping[str, Any]], object],
 ) -> dict[str, Any] | None:
-    """Return what sources expect most of, None not to follow them.
+    """Return the best configuration by the weighted sources, or None.
+
+    None leaves the trial to the study's own sampler.
 
     Args:
-        config: the study's.
-        number: of the trial.
-        trials: hyperparameters of the trials before it, by dotted name.
+        config: the study's configuration.
+        number: number of the trial.
+        trials: hyperparameters of earlier trials, by dotted name.
         seen: their scores, as far as the choice may depend on them.
-        check: raises ValueError for values that do not go together.
+        check: raises ValueError for an invalid combination of values.
+
+    Returns:
+        Nested hyperparameters that no earlier trial has.
     """
     space, sources = config.searched, config.options[LEARNED]
     done = sorted(
@@ -102,26 +108,26 @@ def choose(
 
 
 class _Expert:
-    """A regression of results on points.
+    """Kernel ridge regression of results on points.
 
     Args:
         points: (N, D), see `_points`.
-        places: (N,) of the results, from 0 for the worst to 1 for the best.
+        places: (N,) normalized ranks of the results, from 0 for the worst to below 1 for the best.
     """
 
     def __init__(self, points: Array, places: Array):
         self._points = points
-        self._values = _standard(-np.log1p(-places))  # the best ones matter most
+        self._values = _standard(-np.log1p(-places))  # exponential quantiles spread the best ones
         self._inverse = np.linalg.inv(_kernel(points, points) + RIDGE * np.eye(len(points)))
         self._weights = self._inverse @ self._values
 
     def predict(self, points: Array) -> Array:
-        """Return the expected values (M,) of points (M, D)."""
+        """Return the predicted values (M,) of points (M, D)."""
         expected: Array = _kernel(points, self._points) @ self._weights
         return expected
 
     def left_out(self) -> Array:
-        """Return what the others tell of each result, (N,)."""
+        """Return the leave-one-out prediction of each result, (N,)."""
         expected: Array = self._values - self._weights / np.diag(self._inverse)
         return expected
 
@@ -130,9 +136,9 @@ def _trust(experts: Sequence[_Expert], known: Array, own: Array) -> list[float]:
     """Return the weight of each source, from -1 to 1.
 
     Args:
-        experts: one of each source.
-        known: the points of all sources.
-        own: the points of the study's results, from the worst to the best.
+        experts: one regression per source.
+        known: points of all sources, at which the sources are compared with each other.
+        own: points of this study's results, from worst to best.
     """
     told = np.array([expert.predict(known) for expert in experts])
     weights = []
@@ -144,9 +150,9 @@ def _trust(experts: Sequence[_Expert], known: Array, own: Array) -> list[float]:
 
 
 def _trusted(predicted: Array, prior: float) -> float:
-    """Return how far predictions are trusted whose results rise.
+    """Return the weight of predictions for results in ascending order.
 
-    Below 0 they are trusted the other way round.
+    It is the posterior correlation of predictions and ranks; a negative one inverts the predictions.
     """
     pairs = len(predicted)
     weight = max(pairs - 3, 0.5) / VARIANCE if pairs >= 3 else 0.0
@@ -155,7 +161,7 @@ def _trusted(predicted: Array, prior: float) -> float:
 
 
 def _z(one: Array, other: Array) -> float:
-    """Return Fisher's z of a correlation, 0 of what is constant."""
+    """Return Fisher's z of the correlation, 0 if either side is constant."""
     return float(np.arctanh(np.clip(np.mean(_standard(one) * _standard(other)), -0.99, 0.99)))
 
 
@@ -165,7 +171,7 @@ def _standard(values: Array) -> Array:
 
 
 def _places(count: int) -> Array:
-    """Return the places of rising results, between 0 and 1."""
+    """Return the normalized ranks of ascending results, in (0, 1)."""
     return (np.arange(count) + 0.5) / max(1, count)
 
 
@@ -177,7 +183,7 @@ def _kernel(one: Array, other: Array) -> Array:
 def _points(space: Space, configurations: Sequence[Mapping[str, Any]]) -> Array:
     """Return configurations as points (N, D).
 
-    A value without a scale, or none, is far from all others.
+    A missing value, or one without a scale, is far from all others.
     """
     searched = [(name, each) for name, each in space.flat().items() if not isinstance(each, Fixed)]
     rows = [[_place(dimension, values.get(name)) for name, dimension in searched] for values in configurations]
@@ -191,7 +197,7 @@ def _place(dimension: Dimension, value: Any) -> float:
     if has_scale(inner):
         try:
             return quantile(inner, value)
-        except (SpaceError, TypeError, ValueError):  # of a source with another range
+        except (SpaceError, TypeError, ValueError):  # the source searched another range
             return -2 * APART
     choices = list(getattr(inner, "values", ()))
     return APART * (1 + choices.index(value) if value in choices else -3)
@@ -205,7 +211,7 @@ def _searched(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
 def _valid(
     space: Space, values: Mapping[str, Any], check: Callable[[Mapping[str, Any]], object]
 ) -> dict[str, Any] | None:
-    """Return a source's configuration in this space, None outside of it."""
+    """Return a source's configuration in this space, None if it is invalid."""
     try:
         nested = space.decide(lambda path, dimension: values.get(path, dimension.default))
         params(space, flatten(nested))

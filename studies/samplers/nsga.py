@@ -1,8 +1,8 @@
 """NSGA-II (Deb et al. 2002) and NSGA-III (Deb and Jain 2014).
 
-A generation is a bracket of the study: the trials that are suggested at once. Optuna's samplers count the complete
-trials of a generation, which depends on timing. Here the parents of a generation are the elite of the bracket before
-and of that one's parents, computed from the rows at each suggestion.
+A generation is a bracket of the study: the trials suggested together. Optuna's samplers assign generations by counting
+complete trials, which depends on timing. Here the parents of a generation are selected from the previous bracket and
+its parents, computed from the rows at each suggestion.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from optuna import Study
 from optuna.samplers import BaseGASampler, NSGAIIISampler, NSGAIISampler
 from optuna.trial import FrozenTrial, TrialState
 
-BRACKET = "bracket"  # the user attribute of a trial that says its generation
+BRACKET = "bracket"  # user attribute of a trial with its generation
 
 
 class _OfBracket(BaseGASampler):
-    """A genetic sampler of a trial in the given bracket."""
+    """Genetic sampler of a single trial in the given bracket."""
 
     def __init__(self, bracket: int, **options: Any):
         super().__init__(**options)
         self.bracket = bracket
 
     def get_trial_generation(self, study: Study, trial: FrozenTrial) -> int:
-        """Return the generation of the trial that is suggested."""
+        """Return the generation of the trial being suggested."""
         return self.bracket
 
     def get_population(self, study: Study, generation: int) -> list[FrozenTrial]:
@@ -33,16 +33,16 @@ class _OfBracket(BaseGASampler):
         return [trial for trial in complete if trial.user_attrs.get(BRACKET) == generation]
 
     def get_parent_population(self, study: Study, generation: int) -> list[FrozenTrial]:
-        """Return the parents.
+        """Return the parents of a generation.
 
-        Where failures left only one, it returns none, so that the draw is random.
+        Crossover needs two parents; if failures left only one, the result is empty and the draw random.
         """
         parents = super().get_parent_population(study, generation)
         return parents if len(parents) > 1 or generation < self.bracket else []
 
 
 class NSGAII(_OfBracket, NSGAIISampler):
-    """NSGA-II; with one objective, a genetic algorithm that keeps its elite."""
+    """NSGA-II; with one objective, an elitist genetic algorithm."""
 
 
 class NSGAIII(_OfBracket, NSGAIIISampler):

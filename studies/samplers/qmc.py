@@ -1,13 +1,11 @@
-"""Quasi-Monte Carlo: trial n is point n of a Sobol' sequence.
+"""Quasi-Monte Carlo: trial n takes point n of a scrambled Sobol' sequence.
 
-The sequence is scrambled and spans the searched space.
+Optuna's sampler counts its points in an attribute of the study and takes the first trial's hyperparameters as the whole
+space. Here the trial's number selects the point, and the point has a coordinate for every hyperparameter of the
+searched space; those that do not apply to a trial are not used.
 
-Optuna's sampler counts its points in an attribute of the study, and takes the first trial's hyperparameters for all
-that exist. Here a point belongs to a number, and it has a coordinate for every hyperparameter of the space; those that
-do not apply to a trial stay unused.
-
-The number of a point is given by overriding Optuna's private ``_find_sample_id``, its only place for it;
-if a version of Optuna asks another method, the test of the spread over the grid fails.
+Optuna determines the index of a point in its private method ``_find_sample_id`` only, which is overridden here; if a
+version of Optuna stops calling it, the test of the spread over the grid fails.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ from ..study.config import Config
 
 
 class QMC(QMCSampler):
-    """The sampler of one trial.
+    """Quasi-Monte Carlo sampler of a single trial.
 
-    Another attempt is the same point of another scrambling.
+    Another attempt uses the same index in another scrambling.
     """
 
     def __init__(self, config: Config, number: int, attempt: int):

@@ -1,14 +1,14 @@
 """Optuna's samplers by name, as pure functions.
 
-A suggestion is a function of seed, number and rows. Optuna lets a sampler keep its memory in attributes of the study
-and of its trials. Here only rows exist, so that memory follows from the trial's number or is computed again:
+A suggestion is a function of seed, trial number and rows. Optuna's samplers may keep state in attributes of the study
+and its trials; here that state is derived from the trial's number or recomputed from the rows:
 
-    random, qmc       need no earlier trial: a random stream for each trial; the point of the sequence with its number
+    random, qmc       need no earlier trial: a random stream per trial; the point of a sequence
     tpe, gp           learn from the trials' results alone (tpe.py)
-    cmaes             is told all populations before, each a row of trials in their order (cmaes.py)
-    nsgaii, nsgaiii   a generation is a bracket, the trials that are suggested at once (nsga.py)
-    bruteforce        tries a finite space; the values tried so far follow from the trials' hyperparameters
-    grid              also, with `grid_points` values of each range; a trial's number is its point (grid.py)
+    cmaes             is told all earlier populations again, in the order of the trials (cmaes.py)
+    nsgaii, nsgaiii   a generation is a bracket, the trials suggested together (nsga.py)
+    bruteforce        enumerates a finite space; the trials' hyperparameters are the values tried so far
+    grid              the same with `grid_points` values per range; a trial's number is its point (grid.py)
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Sampler(NamedTuple):
     """Properties of a sampler.
 
     Attributes:
-        learns: whether a suggestion depends on earlier trials.
+        learns: whether suggestions depend on earlier trials.
         structures: whether a trial may be given the structure of its cohort.
-        objectives: whether it takes several.
-        defaults: whether a study may begin with the defaults, whatever the sampler would suggest.
-        package: the package that it needs beside Optuna, and the command that installs it.
+        objectives: whether several objectives are supported.
+        defaults: whether a study's first trial may take the defaults.
+        package: a required package besides Optuna, and the command that installs it.
     """
 
     learns: bool = True
@@ -57,26 +57,29 @@ KNOWN = {
     "bruteforce": Sampler(structures=False),
     "grid": Sampler(learns=False, structures=False, defaults=False),
 }
-LEARNED = "learned"  # option of a configuration, see `learned`
-GOOD = "good"  # option of a configuration: TPE takes one of so many trials as good, Optuna one of ten
-OWN_GOOD = {"adaptive": 24}  # by scheduler; of its trials a sixth reach the end, and not all that do are good
+LEARNED = "learned"  # key in a configuration's options, see the module `learned`
+GOOD = "good"  # key in a configuration's options: TPE counts one trial in this many as good; Optuna one in ten
+OWN_GOOD = {"adaptive": 24}  # by scheduler; there about a sixth of the trials reach the end, and not all are good
 GENETIC = ("nsgaii", "nsgaiii")
 
 
 def sampler_name(text: str) -> str:
-    """Return the sampler's stored name from any spelling: TPESampler, CMA-ES.
+    """Return a sampler's stored name from any spelling, such as CMA-ES.
 
     Raises:
-        BadConfig: no sampler has the name; the message suggests the nearest one.
+        BadConfig: the name is unknown; the message suggests the nearest one.
     """
     name = text.lower().replace("-", "").replace("_", "").removesuffix("sampler")
     if name == "partialfixed":
-        raise BadConfig("a hyperparameter is fixed by --set NAME=VALUE, with any sampler; sampler partialfixed is none")
+        raise BadConfig("sampler partialfixed is not available; fix a hyperparameter with --set NAME=VALUE")
     return choose("sampler", name, list(KNOWN))
 
 
 def check_sampler(config: Config) -> None:
-    """Raise BadConfig if the study's sampler cannot sample it here."""
+    """Raise BadConfig if the sampler does not fit the study.
+
+    It is also raised if a required package is not installed.
+    """
     known = KNOWN[config.sampler]
     if known.package and find_spec(known.package[0]) is None:
         name, command = known.package
@@ -89,13 +92,11 @@ def check_sampler(config: Config) -> None:
     if config.sampler == "grid":
         if (points := grid_size(config)) < config.trials[-1]:
             raise BadConfig(
-                f"a grid is trained once, but it has {points} points and there are to be {config.trials[-1]} "
+                f"a grid is trained once, but it has {points} points for {config.trials[-1]} "
                 "trials; leave --trials out, or take more --grid-points"
             )
     elif "grid_points" in config.options:
-        raise BadConfig(
-            f"--grid-points says how fine a grid is, but the sampler is {config.sampler}; add --sampler grid"
-        )
+        raise BadConfig(f"--grid-points needs --sampler grid, but the sampler is {config.sampler}; add --sampler grid")
     if config.sampler == "bruteforce" and (endless := list(_endless(config))):
         raise BadConfig(
             f"sampler bruteforce needs a finite space, but {', '.join(endless)} may take any value of a range; fix "
@@ -138,7 +139,7 @@ def grid_size(config: Config) -> int:
 
 
 def _endless(config: Config) -> Iterable[str]:
-    """Yield the names of continuous ranges, as --set takes them."""
+    """Yield the names of continuous ranges."""
     for name, dimension in config.searched.flat().items():
         each = dimension.dimension if isinstance(dimension, Maybe) else dimension
         if dimension.search and (isinstance(each, NearOne | Normal) or (isinstance(each, Real) and each.step is None)):
@@ -156,7 +157,7 @@ def make_sampler(config: Config, number: int, attempt: int = 0, bracket: int = 0
 
     seed = streams.seed_of(config.seed, "suggest", number, attempt)
     with changed_filters():
-        warnings.simplefilter("ignore")  # some are experimental, which nobody here can change
+        warnings.simplefilter("ignore")  # hides Optuna's warnings about experimental samplers
         match config.sampler:
             case "random":
                 return optuna.samplers.RandomSampler(seed=seed)

@@ -1,8 +1,7 @@
-"""Suggestions of hyperparameters for the next trials.
+"""Suggestions of hyperparameters for new trials.
 
-They come from an Optuna study that is rebuilt from rows each time. Optuna is asked and told in memory only, with a
-sampler freshly seeded for every trial, so a suggestion is a function of the configuration, the trial's number and the
-rows that the schedule lets it see.
+An Optuna study is rebuilt from rows in memory for each call, and every trial gets a freshly seeded sampler. A
+suggestion is thus a function of the configuration, the trial's number and the rows that the scheduler lets it see.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from .learned import OWN, choose, follows
 from .nsga import BRACKET
 from .registry import KNOWN, LEARNED, make_sampler
 
-ATTEMPTS = 100  # at values that go together
-OptunaParams = dict[int, dict[str, Any]]  # by trial: its hyperparameters as Optuna spells them, which do not change
+ATTEMPTS = 100  # at a valid combination of values
+OptunaParams = dict[int, dict[str, Any]]  # by trial: its hyperparameters with Optuna's names, which never change
 
 
 def suggest(
@@ -42,20 +41,24 @@ def suggest(
     optuna_params: OptunaParams | None = None,
     enqueued: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
-    """Return nested values for each trial that the plan asks for.
+    """Return nested hyperparameters for each trial that the plan asks for.
 
-    They are values of the searched space, in the plan's order. The first trials of a study are the configurations that
-    are known, or else one takes the defaults, but not in a grid. What earlier studies found chooses some. The first of
-    every `config.cohort` is free, the others share its structure, unless the sampler goes through all structures.
+    The values are from the searched space, in the plan's order. A study's first trials take the known configurations,
+    or else one trial takes the defaults (not in a grid). Some trials are chosen by the results of earlier studies. The
+    first of every `config.cohort` trials is free; the others share its structure, unless the sampler enumerates
+    structures.
 
     Args:
-        config: the study's.
-        trials: configurations that the suggestions may depend on.
-        plan: asks for trials.
-        check: raises ValueError for values that do not go together; others are drawn then.
-        segments: of several objectives, results that tell more than the scores.
-        optuna_params: hyperparameters in Optuna's names, kept between calls for the same study.
-        enqueued: hyperparameters that the user wants, by dotted name, of each number that takes some.
+        config: the study's configuration.
+        trials: trials on which the suggestions may depend.
+        plan: the plan that asks for trials.
+        check: raises ValueError for an invalid combination of values; others are then drawn.
+        segments: rows with the values of several objectives.
+        optuna_params: cache of hyperparameters with Optuna's names, kept between calls for the same study.
+        enqueued: hyperparameters that the user enqueued, by dotted name, by trial number.
+
+    Raises:
+        BadConfig: 100 draws for a trial were invalid.
     """
     assert plan.ask is not None
     sampler = KNOWN[config.sampler]
@@ -86,7 +89,7 @@ def suggest(
 
 @contextmanager
 def quiet(verbosity: int) -> Iterator[None]:
-    """Silence Optuna below a level, and about experimental features."""
+    """Silence Optuna below a log level, and its experimental warnings."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(verbosity)
     try:
@@ -106,7 +109,15 @@ def history(
 ) -> list[FrozenTrial]:
     """Return trials in Optuna's form.
 
-    A trial is complete at the top rung, pruned below it, and failed without a score.
+    A trial without a score is failed. With TPE and one objective, a trial below the top rung is pruned. All others are
+    complete.
+
+    Args:
+        config: the study's configuration.
+        trials: trials to convert; those absent from `seen` are left out.
+        seen: (epochs, score) pairs on each trial's rungs.
+        segments: rows with the values of several objectives.
+        optuna_params: cache, see `suggest`.
     """
     space = config.searched
     objectives = objectives_of(config)
@@ -123,7 +134,7 @@ def history(
         if trial.number not in optuna_params:
             own = {name: trial.params[name] for name in trial.params.keys() & known}
             values_of = _within(space, own, spread) if "spaces" in config.options else params(space, own)
-            ordered = {name: values_of[name] for name in spread if name in values_of}  # as they are suggested
+            ordered = {name: values_of[name] for name in spread if name in values_of}  # in the order of suggestion
             optuna_params[trial.number] = ordered
         names = optuna_params[trial.number]
         # Samplers other than TPE learn from complete trials only, and TPE too if there are several objectives.
@@ -146,7 +157,7 @@ def history(
 
 
 def _within(space: Space, values: Mapping[str, Any], spread: Mapping[str, BaseDistribution]) -> dict[str, Any]:
-    """Return the hyperparameters, in Optuna's form, that a changed space still has."""
+    """Return the hyperparameters, in Optuna's form, that still fit a changed space."""
     found: dict[str, Any] = {}
     for path, value in values.items():
         with suppress(SpaceError, ValueError):
@@ -168,7 +179,7 @@ def _draw(
     shared = space.structure(leader) if leader else {}
     for attempt in range(ATTEMPTS):
         study.sampler = make_sampler(config, number, attempt, bracket)
-        trial = study.ask()  # stays running: those that follow keep their distance from it
+        trial = study.ask()  # stays running, so later suggestions keep their distance from it
         values = suggest_values(space, trial, fixed=shared)
         try:
             check(values)
@@ -177,14 +188,11 @@ def _draw(
             study.tell(trial, state=TrialState.FAIL)
             continue
         return values
-    raise BadConfig(f"trial {number} needs hyperparameters that go together, but {ATTEMPTS} draws did not: {refusal}")
+    raise BadConfig(f"trial {number} needs valid hyperparameters, but {ATTEMPTS} draws were refused: {refusal}")
 
 
 def _defaults(space: Space, check: Callable[[Mapping[str, Any]], object]) -> dict[str, Any] | None:
-    """Return the defaults if they are valid, else None.
-
-    Valid defaults are in the searched space and go together.
-    """
+    """Return the defaults, None if the space or the check refuses them."""
     try:
         values = space.defaults()
         params(space, flatten(values))

@@ -1,7 +1,7 @@
-"""TPE for a study in which every trial has a new sampler.
+"""TPE for studies in which every trial has a new sampler.
 
-Before it suggests, Optuna's sampler goes through all trials to find the hyperparameters that they have in common, and
-remembers these for the next time. Samplers that live for one trial share here the result of the first one of a study.
+Before each suggestion, Optuna's sampler goes through all trials to find the hyperparameters that they have in common,
+and caches the result. Samplers here live for one trial only, so they share the cache of their study.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from optuna.samplers import TPESampler
 from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import FrozenTrial
 
-MOST_GOOD = 25  # trials, as Optuna has it
+MOST_GOOD = 25  # good trials at most; Optuna's default
 
 _common: WeakKeyDictionary[Study, IntersectionSearchSpace] = WeakKeyDictionary()
 
@@ -24,8 +24,8 @@ class TPE(TPESampler):
     """Optuna's TPE with the same suggestions in less time.
 
     Args:
-        good: the number of trials of which one is good; None for ten, as Optuna has it.
-        options: of Optuna's TPE.
+        good: one trial in this many counts as good (the quantile gamma is 1 / good); None for Optuna's ten.
+        options: further options of Optuna's TPE.
     """
 
     def __init__(self, *, good: int | None = None, **options: Any):
@@ -36,7 +36,7 @@ class TPE(TPESampler):
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the hyperparameters that all trials have.
 
-        With several objectives it returns none, like Optuna.
+        With several objectives, Optuna's own method is called.
         """
         if len(study.directions) > 1:
             return super().infer_relative_search_space(study, trial)

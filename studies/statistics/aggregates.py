@@ -1,8 +1,8 @@
 """Aggregates of scores over runs and environments.
 
-The definitions are those of Agarwal et al. (2021), arXiv:2108.13264. Scores are arrays (..., runs,
-environments), higher is better. Leading axes are kept, so that thousands of resamples are aggregated in one call.
-Scores of several environments must be on one scale, such as 0 for random actions and 1 for a solved environment.
+The definitions are those of Agarwal et al. (2021), arXiv:2108.13264. Scores are arrays (..., runs, environments),
+higher is better; results have the leading axes (...), so thousands of resamples are aggregated in one call. Scores of
+several environments must be normalized to one scale, such as 0 for random actions and 1 for a solved environment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
-TRIMMED = 0.25  # of the scores, at each end
+TRIMMED = 0.25  # fraction of the scores dropped at each end
 
 
 def mean(scores: ArrayLike) -> Floats:
@@ -31,7 +31,7 @@ def median(scores: ArrayLike) -> Floats:
 def iqm(scores: ArrayLike) -> Floats:
     """Return the interquartile mean.
 
-    The lowest and the highest quarter of all runs are left out.
+    The lowest and the highest quarter of all scores are dropped.
     """
     scores = np.asarray(scores, float)
     flat = np.sort(scores.reshape(*scores.shape[:-2], -1), -1)
@@ -41,23 +41,26 @@ def iqm(scores: ArrayLike) -> Floats:
 
 
 def optimality_gap(scores: ArrayLike, target: float = 1.0) -> Floats:
-    """Return the mean shortfall of runs from a target; lower is better."""
+    """Return the mean shortfall of scores from a target; lower is better."""
     result: Floats = target - np.minimum(np.asarray(scores, float), target).mean((-2, -1))
     return result
 
 
 def performance_profile(scores: ArrayLike, thresholds: Sequence[float]) -> Floats:
-    """Return the fraction of runs above each threshold, (..., thresholds)."""
+    """Return the fraction of scores above each threshold, (..., thresholds)."""
     above = np.asarray(scores, float)[..., None] > np.asarray(thresholds, float)
     result: Floats = above.mean((-3, -2))
     return result
 
 
 def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Floats:
-    """Return the probability that a run beats one of the others.
+    """Return the probability that a run scores higher than another's.
 
-    It is Mann and Whitney's U over the number of pairs, averaged over environments; of two equal runs, each is better
-    with probability 1/2.
+    It is the Mann-Whitney U statistic over the number of pairs, averaged over environments; ties count one half.
+
+    Args:
+        scores: (..., runs, environments).
+        others: (..., other runs, environments).
     """
     x, y = np.asarray(scores, float)[..., :, None, :], np.asarray(others, float)[..., None, :, :]
     result: Floats = ((x > y) + 0.5 * (x == y)).mean((-3, -2, -1))

@@ -1,9 +1,9 @@
 """Test by betting that a mean exceeds a value.
 
-It is that of Waudby-Smith and Ramdas (2024), doi:10.1093/jrsssb/qkad009. Someone with a wealth of 1 bets, before each
-result, that it will exceed the value. If the mean does not exceed it, the wealth is not expected to grow, so by Ville's
-inequality it ever reaches 1 / error with a probability of `error` at most, whatever the results' distribution and
-however long one looks on.
+It follows Waudby-Smith and Ramdas (2024), doi:10.1093/jrsssb/qkad009. A bettor with wealth 1 bets, before each result,
+that it exceeds the value. If the mean does not exceed it, the wealth is a supermartingale, so by Ville's inequality the
+probability that it ever reaches 1 / error is at most `error`, whatever the distribution and whenever the test is
+stopped.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-BOLDEST = 0.9  # part of the wealth at stake at most
+BOLDEST = 0.9  # maximum fraction of the wealth at stake
 
 
 def wealth(results: Sequence[float], value: float, least: float) -> float:
-    """Return the greatest wealth that betting on results has reached.
+    """Return the greatest wealth reached by betting on the results.
 
     Args:
-        results: independent ones, in their order.
-        value: that their mean exceeds, so the bettor says.
-        least: that no result is below.
+        results: independent results, in order.
+        value: the bettor claims that the mean exceeds it.
+        least: lower bound of the results.
     """
     gaps, width = np.asarray(results, float) - value, max(value - least, 1e-12)
-    counts = np.arange(1, len(gaps) + 1)  # a guess is counted before the first result
-    means = (np.cumsum(gaps) - gaps) / counts  # of what was seen before each result
+    counts = np.arange(1, len(gaps) + 1)  # one more than the earlier results, for the prior guess
+    means = (np.cumsum(gaps) - gaps) / counts  # over earlier results only, so that each bet is predictable
     squares = (gaps - means) ** 2
     variances = (width**2 / 4 + np.cumsum(squares) - squares) / counts
     bets = np.clip(means / (variances + means**2), 0.0, BOLDEST / width)

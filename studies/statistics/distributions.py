@@ -1,4 +1,4 @@
-"""Tails of the distributions that tests and intervals need, without SciPy."""
+"""Tail probabilities and quantiles for tests and intervals, without SciPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def chi2_tail(x: float, freedom: int) -> float:
 
 
 def t_tails(t: float, freedom: int) -> float:
-    """Return the probability that Student's t exceeds t in size.
+    """Return the two-sided tail probability of Student's t, P(|T| > |t|).
 
     Abramowitz and Stegun, 26.7.3 and 26.7.4.
     """
@@ -34,9 +34,9 @@ def t_tails(t: float, freedom: int) -> float:
 
 
 def t_quantile(level: float, freedom: int) -> float:
-    """Return a quantile of Student's t, to 1e-12 of its size.
+    """Return the quantile of Student's t at a level above 1/2.
 
-    It is that of `level`, above 1/2.
+    It is found by bisection, to a relative error of 1e-12.
     """
     low, high = 0.0, 1.0
     while t_tails(high, freedom) > 2 * (1 - level):

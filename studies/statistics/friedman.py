@@ -1,10 +1,9 @@
-"""Friedman's test: decides which configurations cannot win a race any more.
+"""Friedman's test: decides which configurations can no longer win a race.
 
-The test of F-Race (Birattari et al. 2002, A racing algorithm for configuring metaheuristics), as in irace
-(López-Ibáñez et al. 2016): configurations are ranked within each seed, and Friedman's test decides whether they differ.
-If they do, those are eliminated whose sum of ranks is significantly worse than that of the last configuration that
-would be promoted, or than the best one's on the highest rung; Conover (1999), Practical Nonparametric Statistics,
-section 5.8. Of two configurations, one is eliminated by the sign test.
+The test of F-Race (Birattari et al. 2002, A racing algorithm for configuring metaheuristics), as in irace (López-Ibáñez
+et al. 2016): configurations are ranked within each seed, and Friedman's test decides whether they differ. If they do, a
+configuration is eliminated if its rank sum is significantly worse than that of the last one to be promoted (Conover
+1999, Practical Nonparametric Statistics, section 5.8). Of two configurations, one is eliminated by the sign test.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from .distributions import chi2_tail, t_tails
 from .rank_correlation import ranks
 
-LEVEL = 0.05  # of significance
+LEVEL = 0.05  # significance level
 
 
 def eliminated(scores: Mapping[int, Sequence[float]], places: int) -> set[int]:
     """Return the configurations that are significantly worse than the last promoted one.
 
     Args:
-        scores: of each configuration, by seed.
-        places: number of configurations that are promoted.
+        scores: each configuration's scores, one per seed.
+        places: number of configurations to be promoted.
     """
     names, blocks = list(scores), list(zip(*scores.values(), strict=True))
     k, n = len(names), len(blocks)
@@ -35,7 +34,7 @@ def eliminated(scores: Mapping[int, Sequence[float]], places: int) -> set[int]:
     squares = sum(rank**2 for block in ranked for rank in block)
     sums = [sum(of_one) for of_one in zip(*ranked, strict=True)]
     spread = squares - n * k * (k + 1) ** 2 / 4
-    if not spread:  # all alike
+    if not spread:  # all scores are tied
         return set()
     friedman = (k - 1) * sum((each - n * (k + 1) / 2) ** 2 for each in sums) / spread
     if chi2_tail(friedman, k - 1) >= LEVEL:

@@ -1,6 +1,6 @@
-"""Gaussian process of PB2 with a kernel that forgets, from scikit-learn.
+"""Gaussian process of PB2, with a kernel that decays in time.
 
-It runs on one thread and without a random start, so equal data give equal bits.
+It uses scikit-learn on one thread and without random restarts, so equal data give bitwise equal results.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from threadpoolctl import threadpool_limits
 from ...tasks.runtime.warning_filters import changed_filters
 
 Array = NDArray[np.float64]
-NOISE = 0.1  # of the variance of what is learned, at first
+NOISE = 0.1  # initial noise variance, relative to that of the values
 
 
 class OfPoint(RBF):  # type: ignore[misc]  # scikit-learn has no types
-    """A squared exponential of all columns but the last."""
+    """A squared-exponential kernel of all columns but the last."""
 
     def __call__(self, X: Array, Y: Array | None = None, eval_gradient: bool = False) -> Any:  # noqa: N803 - its names
-        """Return the kernel of all pairs, in scikit-learn's form."""
+        """Return the kernel matrix, in scikit-learn's form."""
         return super().__call__(X[:, :-1], None if Y is None else Y[:, :-1], eval_gradient)
 
 
 class OfTime(Matern):  # type: ignore[misc]
-    """A Matern kernel of the last column."""
+    """A Matérn kernel of the last column."""
 
     def __call__(self, X: Array, Y: Array | None = None, eval_gradient: bool = False) -> Any:  # noqa: N803 - its names
-        """Return the kernel of all pairs, in scikit-learn's form."""
+        """Return the kernel matrix, in scikit-learn's form."""
         return super().__call__(X[:, -1:], None if Y is None else Y[:, -1:], eval_gradient)
 
 
@@ -43,27 +43,30 @@ class GaussianProcess:
 
     Args:
         points: (N, D), the last column is the time.
-        values: (N,).
+        values: (N,) noisy values of the function.
     """
 
     def __init__(self, points: Array, values: Array):
         self.size, self._points, self._values = len(points), points, values
-        # An exponential of the time is (1 - omega)^(|t - t'| / 2) with length 2 / -log(1 - omega).
+        # Matérn with nu = 1/2 is exp(-|t - t'| / length): (1 - omega)^(|t - t'| / 2) for length -2 / log(1 - omega).
         kernel = ConstantKernel(1.0, (0.01, 100.0)) * OfPoint(0.5, (0.05, 5.0))
         kernel = kernel * OfTime(10.0, (0.5, 1000.0), nu=0.5) + WhiteKernel(NOISE, (1e-4, 10.0))
         with _quietly():
             self._process = GaussianProcessRegressor(kernel, normalize_y=True).fit(points, values)
 
     def mean(self, points: Array) -> Array:
-        """Return the expected values (M,), in deviations from the mean of all."""
+        """Return the posterior mean (M,) at points (M, D), standardized.
+
+        It is relative to the mean and standard deviation of the values.
+        """
         with _quietly():
             mean: Array = self._process.predict(points)
         return (mean - self._values.mean()) / (self._values.std() or 1.0)
 
     def deviation(self, pending: Array) -> Callable[[Array], Array]:
-        """Return the posterior deviation (M,) of points.
+        """Return a function from points (M, D) to their posterior deviation (M,).
 
-        It assumes that the values at `pending` (K, D) will be known.
+        The deviation assumes that the values at `pending` (K, D) are known, too; it does not depend on what they are.
         """
         points = np.concatenate([self._points, pending])
         kernel = self._process.kernel_
@@ -74,16 +77,16 @@ class GaussianProcess:
         def deviation(at: Array) -> Array:
             with _quietly():
                 std: Array = process.predict(at, return_std=True)[1]
-            return np.sqrt(np.maximum(std**2 - noise, 0.0))  # of what is learned, not of what is measured
+            return np.sqrt(np.maximum(std**2 - noise, 0.0))  # of the function, without the noise
 
         return deviation
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Run on one thread, without two warnings.
+    """Run on one thread, without scikit-learn's warnings.
 
-    They are of a length at its bound and of a variance rounded below zero.
+    It warns of a length scale at its bound and of a variance rounded below zero.
     """
     with changed_filters(), threadpool_limits(1):
         warnings.simplefilter("ignore")

@@ -1,6 +1,6 @@
-"""Bootstrap intervals.
+"""Bootstrap confidence intervals.
 
-Random numbers come from a seed, so the same scores have the same interval everywhere.
+Random numbers come from a seed, so equal scores have equal intervals everywhere.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .distributions import t_quantile
 
 CONFIDENCE = 0.95
 REPETITIONS = 2000
-AT_ONCE = 1 << 22  # resampled scores in memory
-FEWEST = 3  # runs; a spread of two tells nothing
-FEWEST_TO_RESAMPLE = 8  # runs
-SMALLEST_SPREAD = 1e-6  # of a resample, in that of the runs; below, all its runs are the same one
+AT_ONCE = 1 << 22  # resampled scores in memory at a time
+FEWEST = 3  # runs for an interval; the spread of two is meaningless
+FEWEST_TO_RESAMPLE = 8  # runs for the bootstrap
+SMALLEST_SPREAD = 1e-6  # relative standard error of a resample; below it, all its runs are the same one
 
 
 class TooFewRuns(ValueError):
@@ -27,7 +27,7 @@ class TooFewRuns(ValueError):
 
 
 class Interval(NamedTuple):
-    """An estimate, and the ends of its confidence interval."""
+    """An estimate and its confidence interval."""
 
     estimate: float
     low: float
@@ -48,13 +48,13 @@ def interval(
 
     Args:
         statistic: maps samples (..., runs, environments) to (...).
-        samples: each (runs, environments).
-        confidence: of the interval.
-        repetitions: the number of resamples.
-        seed: of the resamples.
+        samples: arrays (runs, environments).
+        confidence: confidence level.
+        repetitions: number of resamples.
+        seed: seed of the resampling.
 
     Raises:
-        TooFewRuns: a sample has less than three runs.
+        TooFewRuns: a sample has fewer than three runs.
     """
     arrays = [check_runs(sample) for sample in samples]
     values = np.concatenate([statistic(*drawn) for drawn in resamples(arrays, repetitions, seed)])
@@ -63,7 +63,7 @@ def interval(
 
 
 def resamples(samples: Sequence[Floats], repetitions: int, seed: int) -> Iterator[list[Floats]]:
-    """Yield resampled samples, each (some repetitions, runs, environments)."""
+    """Yield batches of resampled samples, each (batch, runs, environments)."""
     random = np.random.Generator(np.random.Philox(seed))
     step = max(1, AT_ONCE // max(1, sum(sample.size for sample in samples)))
     for start in range(0, repetitions, step):
@@ -77,13 +77,14 @@ def resamples(samples: Sequence[Floats], repetitions: int, seed: int) -> Iterato
 def mean_interval(
     runs: Sequence[float], confidence: float = CONFIDENCE, repetitions: int = REPETITIONS, seed: int = 0
 ) -> Interval:
-    """Return the mean of independent runs and its interval.
+    """Return the mean of independent runs and its confidence interval.
 
-    The ends are those of Student's t, or of the bootstrap-t (Efron 1981, doi:10.2307/3314608) where that is wider: it
-    follows the skew that returns have, but too few runs hardly vary when they are resampled.
+    Each end is that of Student's t or of the bootstrap-t (Efron 1981, doi:10.2307/3314608), whichever lies farther out:
+    the bootstrap-t follows the skew of returns, but with few runs its resamples hardly vary, so it is used from eight
+    runs on.
 
     Raises:
-        TooFewRuns: there are less than three runs.
+        TooFewRuns: there are fewer than three runs.
     """
     x = check_runs(np.asarray(runs, float)[:, None])[:, 0]
     n, center = len(x), float(x.mean())
@@ -105,7 +106,7 @@ def check_runs(sample: ArrayLike) -> Floats:
     """Return a sample (runs, environments) as an array.
 
     Raises:
-        TooFewRuns: it has less than three runs.
+        TooFewRuns: there are fewer than three runs.
     """
     array: Floats = np.asarray(sample, float)
     if len(array) < FEWEST:

@@ -1,8 +1,8 @@
-"""Rank correlations, pooled over several samples, with their uncertainty.
+"""Rank correlations with their uncertainty, pooled over several samples.
 
-Spearman's correlation r of n pairs, through Fisher's z = artanh r, whose variance is about 1.06 / (n - 3): Fieller,
-Hartley and Pearson (1957), doi:10.1093/biomet/44.3-4.470. Samples are pooled by the mean of z, weighted by
-1 / variance.
+Spearman's correlation r of n pairs is averaged through Fisher's z = artanh r, whose variance is about 1.06 / (n - 3):
+Fieller, Hartley and Pearson (1957), doi:10.1093/biomet/44.3-4.470. Samples are pooled by the mean of z, weighted by the
+inverse variance.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 VARIANCE = 1.06
-LARGEST = 0.99  # r that is taken for 1 or more, whose z is infinite
-FEWEST = 4  # pairs that say anything
+LARGEST = 0.99  # |r| is clipped here, as z is infinite at 1
+FEWEST = 4  # pairs for a correlation; the variance needs n > 3
 NORMAL = 1.959964  # the 97.5% quantile
 
 
 def ranks(scores: Sequence[float]) -> list[float]:
     """Return the rank of each score, 1 for the highest.
 
-    Equal scores share the mean of their ranks.
+    Tied scores share the mean of their ranks.
     """
     result, before = [0.0] * len(scores), 0
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
@@ -35,7 +35,7 @@ def ranks(scores: Sequence[float]) -> list[float]:
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Return the rank correlation, None where one side is all alike."""
+    """Return the rank correlation, None if either side is constant."""
     middle = (len(one) + 1) / 2
     x, y = ([rank - middle for rank in ranks(scores)] for scores in (one, other))
     spread = sum(each * each for each in x) * sum(each * each for each in y)
@@ -48,7 +48,7 @@ class Agreement(NamedTuple):
     Attributes:
         weight: the inverse variance of z.
         weighted: z times its weight.
-        pairs: how many it is based on.
+        pairs: number of pairs in the samples.
     """
 
     weight: float = 0.0
@@ -57,7 +57,7 @@ class Agreement(NamedTuple):
 
     @classmethod
     def of(cls, one: Sequence[float], other: Sequence[float]) -> Agreement:
-        """Return the agreement of pairs; too few say nothing."""
+        """Return the agreement of one sample; fewer than four pairs count nothing."""
         r = spearman(one, other) if len(one) >= FEWEST else None
         if r is None:
             return cls()
@@ -65,17 +65,17 @@ class Agreement(NamedTuple):
         return cls(weight, weight * math.atanh(max(-LARGEST, min(LARGEST, r))), len(one))
 
     def pooled(self, other: Agreement) -> Agreement:
-        """Return the agreement of both samples."""
+        """Return the agreement of both samples together."""
         return Agreement(self.weight + other.weight, self.weighted + other.weighted, self.pairs + other.pairs)
 
     @property
     def correlation(self) -> float:
-        """The estimate; 0 if nothing is known."""
+        """Pooled correlation; 0 without data."""
         return math.tanh(self.weighted / self.weight) if self.weight else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95% interval."""
+        """95% confidence interval of the correlation."""
         if not self.weight:
             return -1.0, 1.0
         z, half = self.weighted / self.weight, NORMAL / math.sqrt(self.weight)
@@ -83,13 +83,17 @@ class Agreement(NamedTuple):
 
 
 def unrestricted(correlation: float, share: float) -> float:
-    """Return the correlation among all, from that among the best.
+    """Correct a correlation among the best for their selection.
 
-    For normal variables, by the variance that the best have of all: Thorndike's case 2 (1949, Personnel Selection).
+    For normal variables, it follows from the variance that remains among the best: Thorndike's case 2 (1949, Personnel
+    Selection).
 
     Args:
-        correlation: among those selected.
-        share: of all who were selected, above 0 and at most 1.
+        correlation: correlation among those selected.
+        share: fraction that was selected, above 0 and at most 1.
+
+    Returns:
+        The estimated correlation among all.
     """
     if share >= 1:
         return correlation

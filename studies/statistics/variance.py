@@ -1,12 +1,12 @@
-"""Variance decomposition: what each hyperparameter, and each pair of them, explains.
+"""Variance decomposition: how much each hyperparameter, and each pair, explains.
 
     share of x = Var_x(E[score | x]) / Var(score)
 
-over the configurations that were tried. Intervals come from an additive model, least squares on each hyperparameter's
-own terms, from whose explained variance that of noise is taken off (Hays's omega squared); configurations are
-resampled. What interacts is better seen by a forest (Hutter, Hoos and Leyton-Brown 2014, fANOVA), which gives
-the estimates of shares where scikit-learn is installed. A pair's share is what the products of both hyperparameters'
-terms explain beyond the additive model.
+over the configurations that were tried. Intervals come from an additive linear model, fitted by least squares to terms
+of each hyperparameter, whose explained variance is corrected for noise (Hays's omega squared); configurations are
+resampled. A random forest also captures interactions (Hutter, Hoos and Leyton-Brown 2014, fANOVA); where scikit-learn
+is installed, it gives the estimates of the shares. A pair's share is what the products of its hyperparameters' terms
+explain beyond the additive model.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .aggregates import Floats
 from .intervals import CONFIDENCE, Interval
 
 Indices = NDArray[np.intp]
-LEVELS = 6  # a hyperparameter with at most so many values has a term for each; others have polynomials
-DEGREE = 3  # of these
-ROWS_PER_TERM = 3  # at least; fewer terms otherwise
-REPETITIONS = 200
-MOST_CLUSTERS = 1000  # that are resampled; of more configurations, several together
-MOST_PAIRS = 5
-TREES = 64
-GRID = 9  # values of a hyperparameter at which a model is asked
-RIDGE = 1e-8
+LEVELS = 6  # a hyperparameter with at most six values has indicator terms; others have polynomials
+DEGREE = 3  # of the polynomials
+ROWS_PER_TERM = 3  # at least; with fewer rows the model has fewer terms
+REPETITIONS = 200  # bootstrap resamples
+MOST_CLUSTERS = 1000  # resampled units; with more configurations, several share one
+MOST_PAIRS = 5  # reported pairs
+TREES = 64  # in the forest
+GRID = 9  # values of a hyperparameter at which a model is evaluated
+RIDGE = 1e-8  # regularization of the least squares
 NOTHING = Interval(0.0, 0.0, 0.0)
 
 
@@ -40,10 +40,11 @@ class Decomposition:
     """Shares, effects and pairs of columns, with 95% intervals.
 
     Attributes:
-        shares: of the variance, of each column.
-        effects: of each column, some of its values, and how far scores there lie above their rung's mean, the other
-            columns being equal.
-        pairs: two columns each, and the share that they explain together beyond what each does; the largest first.
+        shares: each column's share of the variance.
+        effects: for each column, pairs (value, effect): how far scores with this value lie above their rung's mean,
+            with the other columns held fixed.
+        pairs: (column, column, share), the share that the two explain together beyond the additive model; largest
+            first.
     """
 
     shares: Sequence[Interval]
@@ -54,14 +55,14 @@ class Decomposition:
 def decompose(
     columns: Sequence[Floats], scores: Floats, groups: Indices, blocks: Indices, forest: bool = True
 ) -> Decomposition:
-    """Return what columns and pairs of them explain.
+    """Return the shares, effects and pairs of hyperparameters.
 
     Args:
-        columns: a hyperparameter's values each, (rows,), as ranks or numbers of levels; NaN where it does not apply.
-        scores: of the rows, (rows,).
-        groups: the configuration of each row, (rows,); those are resampled.
-        blocks: the rung of each row, (rows,), whose mean score is taken off.
-        forest: whether a forest gives the estimates of shares where scikit-learn, slow to import, is installed.
+        columns: each hyperparameter's values (rows,), as ranks or indices of levels; NaN where it does not apply.
+        scores: (rows,).
+        groups: configuration of each row (rows,), the unit of resampling.
+        blocks: rung of each row (rows,), whose mean score is subtracted.
+        forest: whether a random forest estimates the shares if scikit-learn (slow to import) is installed.
     """
     scores = _without_blocks(scores, blocks)
     if not len(scores) or not scores.any():
@@ -88,7 +89,7 @@ def decompose(
 
 
 def forest_shares(columns: Sequence[Floats], scores: Floats) -> Floats | None:
-    """Return the shares in a random forest; None without scikit-learn."""
+    """Return the shares (columns,) by a random forest; None without scikit-learn."""
     try:
         from sklearn.ensemble import RandomForestRegressor
     except ImportError:
@@ -116,7 +117,7 @@ def forest_shares(columns: Sequence[Floats], scores: Floats) -> Floats | None:
 
 
 def _without_blocks(scores: Floats, blocks: Indices) -> Floats:
-    """Return scores less the mean of their block."""
+    """Subtract the mean of their block from scores."""
     sums, counts = np.bincount(blocks, scores), np.bincount(blocks)
     result: Floats = scores - (sums / np.maximum(counts, 1))[blocks]
     return result
@@ -127,7 +128,7 @@ def _size(columns: Sequence[Floats], degree: int) -> int:
 
 
 def _terms(column: Floats, degree: int) -> Floats:
-    """Return a column's terms (rows, terms), 0 where it does not apply."""
+    """Return a column's terms (rows, terms), zero where it does not apply."""
     active = np.isfinite(column)
     levels = np.unique(column[active])
     terms: NDArray[Any] = np.zeros((len(column), 0))
@@ -143,7 +144,7 @@ def _terms(column: Floats, degree: int) -> Floats:
 
 
 def _places(column: Floats) -> list[tuple[float, int]]:
-    """Return some values of a column, each with its row."""
+    """Return some values of a column, each with a row's index."""
     values, rows = np.unique(column, return_index=True)
     known = int(np.isfinite(values).sum())
     few = np.unique(np.linspace(0, known - 1, GRID).round().astype(int)) if known > LEVELS else range(known)
@@ -151,7 +152,7 @@ def _places(column: Floats) -> list[tuple[float, int]]:
 
 
 def _products(columns: Sequence[Floats]) -> dict[tuple[int, int], Floats]:
-    """Return the products of each two columns' first terms (rows, terms)."""
+    """Return the products of first-degree terms (rows, terms) of each pair."""
     first = [_terms(column, 1) for column in columns]
     return {
         (i, j): (first[i][:, :, None] * first[j][:, None, :]).reshape(len(columns[i]), -1)
@@ -167,7 +168,7 @@ def _largest(terms: Sequence[Floats], products: dict[tuple[int, int], Floats], s
 
 
 def _resampled(groups: Indices) -> tuple[Indices, Floats]:
-    """Return each row's cluster, and counts of clusters (draws, clusters)."""
+    """Return each row's cluster (rows,), and draw counts (draws, clusters)."""
     clusters = np.unique(groups, return_inverse=True)[1] % MOST_CLUSTERS
     count, random = int(clusters.max()) + 1, np.random.default_rng(0)
     drawn = [np.bincount(random.integers(0, count, count), minlength=count) for _ in range(REPETITIONS)]
@@ -175,13 +176,14 @@ def _resampled(groups: Indices) -> tuple[Indices, Floats]:
 
 
 class _Moments:
-    """Sums of the products of terms and scores, for least squares.
+    """Second moments of terms and scores, from which least squares follow.
 
-    The first of `draws` is all rows, the others are resampled clusters.
+    Resampling whole clusters only changes how often each cluster's moments count, so no resample touches the rows
+    again. Results have a leading axis `draws`: index 0 uses all rows once, the others are resamples.
 
     Args:
-        terms: of the additive model, (rows, terms) for each column.
-        products: further terms, each of which is added alone.
+        terms: terms (rows, terms) of each column, together the additive model.
+        products: terms (rows, terms) of each pair; each pair is added to the model by itself.
         scores: (rows,).
         resampled: see `_resampled`.
     """
@@ -212,7 +214,11 @@ class _Moments:
         self.weights, self.inverse, self.left = self._fit(self.additive)
 
     def _fit(self, model: Indices) -> tuple[Floats, Floats, Floats]:
-        """Return weights, the inverse of the terms' sums, and the squares left."""
+        """Fit a model to each draw.
+
+        Returns:
+            The weights, the inverse of the terms' moment matrix, and the residual sum of squares.
+        """
         x, y = self.sums[:, model[:, None], model], self.sums[:, model, -1]
         inverse = np.linalg.inv(x + RIDGE * np.eye(len(model)))
         weights = np.einsum("rij,rj->ri", inverse, y)
@@ -220,7 +226,7 @@ class _Moments:
         return weights, inverse, self.sums[:, -1, -1] - fitted
 
     def shares(self) -> Floats:
-        """Return the share of each column (draws, columns), less that of noise."""
+        """Return the share of each column (draws, columns), corrected for noise."""
         noise, found = self._noise(self.left, len(self.additive)), []
         for part in self.of_terms:
             spread, weights = self.sums[:, part[:, None], part] / self.rows[:, None, None], self.weights[:, part]
@@ -230,12 +236,12 @@ class _Moments:
         return np.stack(found, 1)
 
     def effect(self, column: int, row: int) -> Floats:
-        """Return what a row's value of a column adds (draws,)."""
+        """Return the effect of a column's value in a row (draws,)."""
         result: Floats = self.weights[:, self.of_terms[column]] @ self.terms[column][row]
         return result
 
     def beyond(self, product: int) -> Floats:
-        """Return what products explain beyond the additive model (draws,)."""
+        """Return the share of a pair's products beyond the additive model (draws,)."""
         part = self.of_products[product]
         model = np.concatenate([self.additive, part])
         _, _, left = self._fit(model)
@@ -248,7 +254,7 @@ class _Moments:
 
 
 def _interval(values: Floats) -> Interval:
-    """Return the first of values, with the 95% interval of the others."""
+    """Return the first value, with the 95% interval of the others."""
     value = float(values[0])
     low, high = np.quantile(values[1:], ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
     return Interval(value, min(float(low), value), max(float(high), value))

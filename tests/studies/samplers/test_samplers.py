@@ -196,7 +196,7 @@ def test_a_study_is_as_large_as_its_grid() -> None:
     assert make(trials=None).trials == [5 * 4]
     assert make(trials=None, options={"grid_points": 2}).trials == [2 * 4]
     assert make(trials=7).trials == [7]
-    with pytest.raises(BadConfig, match="it has 20 points and there are to be 21 trials; leave --trials out"):
+    with pytest.raises(BadConfig, match="it has 20 points for 21 trials; leave --trials out"):
         make(trials=21)
     with pytest.raises(BadConfig, match="--grid-points must be at least 2 and at most 10,000, but got 1"):
         make(trials=None, options={"grid_points": 1})

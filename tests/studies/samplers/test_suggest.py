@@ -127,7 +127,7 @@ def test_a_space_without_values_that_go_together_is_an_error_and_no_endless_sear
     def check(values: Any) -> None:
         raise ValueError("never")
 
-    with pytest.raises(BadConfig, match=r"trial 8 needs hyperparameters that go together.*never"):
+    with pytest.raises(BadConfig, match=r"trial 8 needs valid hyperparameters.*never"):
         suggest(config(), [], Plan(ask=range(8, 16)), check)
 
 

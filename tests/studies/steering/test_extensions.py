@@ -98,11 +98,7 @@ def test_what_cannot_be_extended_is_an_error(sqlite_url: str) -> None:
             ("brackets", {"epochs": 27}, "rungs are added where trials are compared rung by rung .* by hyperband"),
             ("s", {"priors": {"lr": "uniform(1e-4, 1e-3)"}}, "a changed --prior keeps its kind, such as loguniform"),
             ("s", {"priors": {"noise": "uniform(0, 1)"}}, "a study goes on to search the same, but --prior names 'noi"),
-            (
-                "points",
-                {"trials": 5000},
-                "a grid is trained once, but it has 16 points and there are to be 5000 trials",
-            ),
+            ("points", {"trials": 5000}, "a grid is trained once, but it has 16 points for 5000 trials"),
             ("points", {"priors": {"lr": "loguniform(1e-4, 1e-3)"}}, "a grid keeps its points, but --prior names 'lr'"),
         ):
             before = store.study(name).config
