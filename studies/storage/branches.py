@@ -1,7 +1,7 @@
-"""Branches in the store: tasks that start from another task's checkpoint.
+"""Branches: tasks that start from another task's checkpoint.
 
-A branch has a checkpoint row of its own on the same blobs. The state that it starts from is kept as long as the branch:
-as its own first checkpoint, and as the other task's.
+A branch has its own checkpoint row, which refers to the same blobs. The initial state is kept as long as the branch,
+both as the branch's first checkpoint and as the other task's.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from sqlalchemy import Connection
 from .sql.schema import Now, checkpoint, checkpoint_blob, event, task
 from .sql.writes import add_events, add_task
 
-BRANCH, BRANCHED = "branch", "branched"  # events of the new task, and of the one that it starts from
+BRANCH, BRANCHED = "branch", "branched"  # events of the new task, and of its parent
 
 
 @dataclass(frozen=True)
 class Start:
-    """Start of a task: a state of another one.
+    """Initial state of a branch, taken from another task.
 
-    It is the state of task ``uid`` after ``epochs``, with this digest.
+    Attributes:
+        uid: uid of the other task.
+        epochs: epochs after which the state is taken.
+        digest: digest of the state.
     """
 
     uid: str
@@ -32,11 +35,12 @@ class Start:
 
 
 def create_branch(connection: Connection, uid: str, identity: Mapping[str, Any], start: Start) -> bool:
-    """Create a task that starts from a state of another one.
+    """Create a task that starts from another task's state.
 
-    The result is True if it has a checkpoint.
+    Repeating the call changes nothing. If the state is no longer stored, the task is created without a checkpoint.
 
-    The same again changes nothing. If the state is not stored any more, the task is created without a checkpoint.
+    Returns:
+        Whether the task has a checkpoint.
     """
     add_task(connection, uid, dict(identity))
     noted = sa.select(event.c.id).where(event.c.uid == uid, event.c.kind == BRANCH).limit(1)
@@ -49,7 +53,7 @@ def create_branch(connection: Connection, uid: str, identity: Mapping[str, Any],
     query = sa.select(c.id, c.manifest, c.within_epoch).where(
         c.uid == start.uid, c.epochs == start.epochs, c.digest == start.digest
     )
-    source = connection.execute(query.limit(1).with_for_update(read=True)).first()  # nobody drops it meanwhile
+    source = connection.execute(query.limit(1).with_for_update(read=True)).first()  # the lock prevents its removal
     if source is None:
         return False
     values = {"uid": uid, "epochs": start.epochs, "digest": start.digest, "lease_epoch": 0, "created": Now()}
@@ -63,7 +67,7 @@ def create_branch(connection: Connection, uid: str, identity: Mapping[str, Any],
 
 
 def kept_checkpoints(connection: Connection, uids: Collection[str]) -> set[int]:
-    """Return the checkpoints of these tasks that branches start from, by id."""
+    """Return the ids of these tasks' checkpoints from which branches start."""
     kinds = event.c.kind.in_([BRANCH, BRANCHED])
     notes = connection.execute(sa.select(event.c.uid, event.c.data).where(event.c.uid.in_(uids), kinds)).all()
     states = {(uid, data.get("state")) for uid, data in notes}

@@ -1,7 +1,7 @@
-"""Commands that steer a study while it runs, as rows.
+"""Commands that steer a study while it runs, stored as rows.
 
-Each says who gave it, when and why. A command is checked and written in one transaction that holds the study's row, so
-of two that exclude each other the second is refused, and a plan is written only if it took every command into account.
+Each records who gave it, when and why. A command is checked and written in one transaction that locks the study's row:
+of two conflicting commands the second is refused, and a plan is written only if it takes every command into account.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .studies import finish_trials, get_study, revise, trials
 
 STOP, PAUSE, RESUME = "stop", "pause", "resume"
 CANCEL, EXCLUDE, ENQUEUE, EXTEND = "cancel", "exclude", "enqueue", "extend"
-BOUND, CHECK = "bound", "check"  # a bound of the study is changed; a result is tested against its goal
-WEIGHT = "weight"  # the study's share of workers is changed
-BOUNDS = ("budget", "goal", "plateau")  # of a study, as the options that set them
-DECISIVE = (CANCEL, EXCLUDE, ENQUEUE, EXTEND)  # what later decisions depend on
-CANCELLED, EXCLUDED, ENQUEUED = "cancelled", "excluded", "enqueued"  # the state of a trial, and attributes of trials
+BOUND, CHECK = "bound", "check"  # changes a bound of the study; records the test of a result against the goal
+WEIGHT = "weight"  # changes the study's share of the workers
+BOUNDS = ("budget", "goal", "plateau")  # keys of a study's options that bound it
+DECISIVE = (CANCEL, EXCLUDE, ENQUEUE, EXTEND)  # commands on which later decisions depend
+CANCELLED, EXCLUDED, ENQUEUED = "cancelled", "excluded", "enqueued"  # a trial's state, and keys of its attributes
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Command:
     """A command about a study.
 
     Attributes:
-        number: its place among the study's commands.
-        kind: one of those above.
-        data: what it is about, such as trials.
-        who: user and machine, or the bound of a study that was reached.
-        why: in the user's words.
-        created: seconds since 1970.
+        number: index among the study's commands.
+        kind: one of the constants above.
+        data: arguments, such as trial numbers.
+        who: user and machine, or the bound that was reached.
+        why: reason given by the user.
+        created: Unix time in seconds.
     """
 
     number: int
@@ -57,7 +57,7 @@ class Command:
 
 
 def commands(connection: Connection, name: str) -> list[Command]:
-    """Return the commands of a study, in their order."""
+    """Return the commands of a study, in order."""
     columns = [column for column in command.c if column.name != "study"]
     query = sa.select(*columns).where(command.c.study == name).order_by(command.c.number)
     return [Command(**row._mapping) for row in connection.execute(query)]
@@ -75,26 +75,29 @@ def stored_config(connection: Connection, name: str) -> dict[str, Any]:
 
 
 def pending(given: Sequence[Command], rows: Iterable[Trial]) -> list[Command]:
-    """Return the enqueued configurations that no trial has taken."""
+    """Return the enqueue commands that no trial has taken yet."""
     taken = {row.attrs[ENQUEUED] for row in rows if ENQUEUED in row.attrs}
     return [each for each in given if each.kind == ENQUEUE and each.number not in taken]
 
 
 def hold_of(given: Sequence[Command]) -> Command | None:
-    """Return the command that holds a study, None while it runs."""
+    """Return the command that holds a study, None while it runs.
+
+    Such a command stops or pauses the study.
+    """
     last = next((each for each in reversed(given) if each.kind in (STOP, PAUSE, RESUME)), None)
     return None if last is None or last.kind == RESUME else last
 
 
 def cure_of(name: str, held: Command) -> str:
-    """Return how a study that was stopped or paused is resumed."""
+    """Return how to resume a stopped or paused study."""
     if held.who in BOUNDS and held.who in held.data:
         return f"`rekindle extend {name} --{held.who} MORE` (or off) continues it"
     return f"`rekindle resume {name}` continues it"
 
 
 def add(connection: Connection, name: str, kind: str, data: Mapping[str, Any], who: str, why: str) -> Command:
-    """Add a command within a revision of the study."""
+    """Add a command to a study, in a transaction that revises it."""
     values: dict[str, Any] = {"kind": kind, "data": dict(data), "who": who, "why": masked(why)}
     new = command.insert().values(study=name, number=count(connection, name), created=Now(), **values)
     row = connection.execute(new.returning(command.c.number, command.c.created)).one()
@@ -105,7 +108,7 @@ def hold(connection: Connection, name: str, kind: str, who: str, why: str, data:
     """Stop, pause or resume a study.
 
     Raises:
-        CommandRefused: it is stopped, paused or running already.
+        CommandRefused: the study is already stopped, paused or running.
     """
     revise(connection, name)
     now = hold_of(commands(connection, name))
@@ -119,17 +122,18 @@ def hold(connection: Connection, name: str, kind: str, who: str, why: str, data:
 def cancel(
     connection: Connection, name: str, numbers: Collection[int], who: str, why: str, *, forget: bool = False
 ) -> Command:
-    """End trials that run, and free their workers.
+    """End running trials and free their workers.
 
-    With ``forget`` the trials may be over, and samplers and schedulers lose their scores: readers read all rows again.
+    With ``forget`` the trials are excluded: they may have ended, samplers and schedulers ignore their scores, and all
+    readers read the study's rows again.
 
     Raises:
-        CommandRefused: a trial does not exist, is over, or is forgotten already.
+        CommandRefused: a trial does not exist, has ended (unless ``forget``), or all are excluded already.
     """
     label = f"trial {', '.join(map(str, sorted(numbers)))} of study {name!r}"
     uids = sorted({row.uid for row in trials(connection, name, of=numbers) if row.state == "running"})
     free = {"lease_owner": None, "lease_epoch": task.c.lease_epoch + 1, "lease_expires": Now()}
-    for uid in uids:  # tasks before the study, as all writers do
+    for uid in uids:  # lock tasks before the study, as all writers do, to avoid deadlocks
         connection.execute(task.update().where(task.c.uid == uid, task.c.lease_owner.is_not(None)).values(**free))
     revision = revise(connection, name, rewrite=forget)
     rows = trials(connection, name, of=numbers)

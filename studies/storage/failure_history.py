@@ -1,6 +1,6 @@
-"""Failures of tasks since their last new epoch, and the reaction.
+"""Failures of tasks since their last new epoch, and reactions.
 
-The events of the tasks record the failures.
+Failures are recorded as events of the tasks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .locks.owner import Owner
 from .sql.schema import CHUNK, Now, event, task
 from .sql.writes import chunks
 
-EXCUSED = 16  # deaths at most that count as the machines', not the trial's
+EXCUSED = 16  # maximum number of deaths that are blamed on machines, not on the trial
 
 
 @dataclass
@@ -28,16 +28,17 @@ class FailureHistory:
     """Failures of one task since its last new epoch.
 
     Attributes:
-        epochs: of the last checkpoint.
-        failed: number of retries by the kind of the failure.
-        killed: number of processes that died while they trained it, or fell silent for longer than their lease and were
-            not found alive: a paused or slow process is not the trial's fault.
-        alone: whether it is to be trained alone.
-        retry_in: seconds until it is to be retried.
-        last: the last process that held it when it was killed.
-        other_deaths: number of processes that died meanwhile and did not train it; counted when it is about to fail.
-        first_death_event: the id of the event of the first death.
-        dead_owners: the processes that died.
+        epochs: epochs of the last checkpoint.
+        failed: number of retries by kind of failure.
+        killed: number of processes that died while they trained the task, or let their lease expire and were not found
+            alive (a paused or slow process is not the trial's fault).
+        alone: whether the task must be trained alone.
+        retry_in: seconds until the task may be retried.
+        last: the last process that was killed while it held the task.
+        other_deaths: number of processes that died meanwhile but did not train this task; counted only when the task
+            is about to fail.
+        first_death_event: id of the event of the first death.
+        dead_owners: processes that died.
     """
 
     epochs: int = 0
@@ -51,7 +52,7 @@ class FailureHistory:
     dead_owners: set[str] = field(default_factory=set)
 
     def final(self) -> tuple[Exception, Decision] | None:
-        """Return the failure that ends the trial, None to train it."""
+        """Return the failure that ends the trial, None if it may train."""
         hung = self.failed[HUNG]
         if hung > (RETRY_RULES[HUNG].times or 0):
             error = Hung(
@@ -65,10 +66,8 @@ class FailureHistory:
     def after_kills(self) -> tuple[Killed, Decision] | None:
         """Return the decision about a task whose processes were killed.
 
-        Return None if no process was killed.
-
-        Where other processes die as well, machines are preempted: each such death excuses one of the task's, and the
-        trial is trained alone.
+        The result is None if no process was killed. If other processes die as well, machines are probably preempted:
+        each such death excuses one of this task's, and the trial is trained alone.
         """
         if not self.killed:
             return None
@@ -90,7 +89,7 @@ def claimable(
 ) -> tuple[list[str], dict[str, FailureHistory]]:
     """Return the free tasks that can train together, and histories of failures.
 
-    Only twice the wanted number of tasks is read, so that a worker that waits for thousands does not read all of them.
+    Only twice the wanted number of tasks is read, as thousands may be waiting.
     """
     enough = len(uids) if limit is None else 2 * limit
     first: list[str] = []
@@ -107,7 +106,7 @@ def claimable(
 
 
 def histories(connection: Connection, uids: Collection[str]) -> dict[str, FailureHistory]:
-    """Return the failures of tasks since their last new epoch.
+    """Return the failures of tasks since their last new epoch, by uid.
 
     Tasks without failures are left out.
     """
@@ -136,7 +135,7 @@ def _read(connection: Connection, uids: Collection[str], by_uid: dict[str, Failu
 
 
 def _count_other_deaths(connection: Connection, uid: str, history: FailureHistory) -> int:
-    """Count other tasks' deaths of processes since the first of this one."""
+    """Count the processes that died since this task's first death, elsewhere."""
     if history.first_death_event is None:
         return 0
     query = sa.select(event.c.data).where(
@@ -154,7 +153,7 @@ def _count(history: FailureHistory, row: sa.Row[Any]) -> None:
             history.first_death_event = row.id if history.first_death_event is None else history.first_death_event
             history.dead_owners.add(str(row.data.get("previous")))
         history.last = row.lease_owner or str(row.data.get("previous"))
-    elif not row.data.get("retry"):  # failed for good; if the trial is asked for again, counting starts again
+    elif not row.data.get("retry"):  # failed for good; if the trial is requested again, counting restarts
         history.failed.clear()
         history.killed = int(_not_known_alive(row.lease_owner))
         history.alone, history.retry_in = False, 0.0
@@ -167,7 +166,7 @@ def _count(history: FailureHistory, row: sa.Row[Any]) -> None:
 
 
 def _not_known_alive(owner: str | None) -> bool:
-    """Return whether a lease has an owner not known to live.
+    """Return whether a lease has an owner not known to be alive.
 
     Such a lease may be taken from its owner.
     """

@@ -16,15 +16,15 @@ from .rows import CheckpointRow, Event
 from .sql.schema import blob, checkpoint, checkpoint_blob, event, metric
 from .sql.writes import chunks
 
-INIT = "init"  # the event of every opening, which says what the task keeps
+INIT = "init"  # event of every opening, with the task's retention
 
 
 def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
-    """Drop checkpoints that ``keep`` releases and from which no branch starts.
+    """Drop checkpoints that neither ``keep`` retains nor any branch starts from.
 
-    The newest stays. Of the others those within an epoch are dropped, lest one stand for the epoch before it and the
-    best one depend on when a signal came; and those of more epochs than the newest, which exist only if training went
-    back to an earlier checkpoint, and belong to a past that was undone.
+    The newest is always kept. Older ones within an epoch are dropped: otherwise one could stand for the preceding
+    epoch, and the best checkpoint would depend on when a signal came. Checkpoints with more epochs than the newest are
+    dropped as well; they exist only if training went back to an earlier checkpoint, and belong to the discarded run.
     """
     c = checkpoint.c
     columns = sa.select(c.uid, c.id, c.epochs, c.within_epoch)
@@ -38,7 +38,7 @@ def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
 
 
 class Place(NamedTuple):
-    """A checkpoint's place in the training of its task."""
+    """Position of a checkpoint in the training of its task."""
 
     id: int
     epochs: int
@@ -46,9 +46,13 @@ class Place(NamedTuple):
 
 
 def kept_by(connection: Connection, uid: str, places: Sequence[Place], keep: Keep) -> set[int]:
-    """Return the checkpoints of a task that a rule keeps, by id.
+    """Return the ids of a task's checkpoints that a rule keeps.
 
-    The places are in the order of their ids.
+    Args:
+        connection: database connection.
+        uid: uid of the task.
+        places: its checkpoints, ordered by id.
+        keep: the rule.
     """
     *before, last = places
     ends = {place.epochs: place.id for place in before if not place.within_epoch and place.epochs <= last.epochs}
@@ -60,18 +64,19 @@ def kept_by(connection: Connection, uid: str, places: Sequence[Place], keep: Kee
 
 
 def metrics_at(connection: Connection, uid: str, epochs: Collection[int]) -> dict[int, Metrics]:
-    """Return the metrics of a task at these epochs, by epoch."""
+    """Return the metrics of a task at the given epochs, by epoch."""
     query = sa.select(metric.c.epoch, metric.c.data).where(metric.c.uid == uid, metric.c.epoch.in_(epochs))
     return {row.epoch: row.data for row in connection.execute(query)}
 
 
 def drop(connection: Connection, checkpoints: Iterable[int]) -> None:
-    """Delete checkpoints by their ids, with blobs that no other checkpoint names."""
+    """Delete checkpoints by id, with blobs that no other checkpoint uses."""
     ids = sorted(checkpoints)
     if not ids:
         return
     named = checkpoint_blob.c.checkpoint.in_(ids)
-    # locked in one order: of two that drop the last two names of a blob at once, the second sees what the first did
+    # Blobs are locked in order of digest. If two transactions drop the last two references to a blob, the second waits
+    # and sees what the first did.
     query = sa.select(blob.c.digest).join(checkpoint_blob).where(named).order_by(blob.c.digest)
     digests = list(dict.fromkeys(connection.scalars(query.with_for_update(of=blob, key_share=True))))
     connection.execute(checkpoint_blob.delete().where(named))
@@ -82,9 +87,9 @@ def drop(connection: Connection, checkpoints: Iterable[int]) -> None:
 
 
 def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics], events: Sequence[Event]) -> list[str]:
-    """Return the reasons, for people, why a task's checkpoints are kept.
+    """Return why each checkpoint of a task is kept, as text.
 
-    They are in the order of the checkpoints, the oldest first.
+    The order is that of the checkpoints, oldest first.
     """
     keep = _last_mode([event.data for event in events if event.kind == INIT]) or Keep()
     ends = [row for row in checkpoints if not row.within_epoch]
@@ -107,9 +112,9 @@ def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics]
 
 
 def asked_for(connection: Connection, uid: str) -> Keep | None:
-    """Return the retention that a task was last opened with.
+    """Return the retention with which a task was last opened.
 
-    Return None if the task left that to the store.
+    It is None if the task left the choice to the store.
     """
     inits = sa.select(event.c.data).where(event.c.uid == uid, event.c.kind == INIT).order_by(event.c.id)
     return _last_mode(connection.scalars(inits).all())

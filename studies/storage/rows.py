@@ -1,4 +1,4 @@
-"""Rows of the store, as they are read and written."""
+"""Rows of the store, as read and written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...tasks.checkpoint.storage import Lease, Metrics
 class TaskRow:
     """A task.
 
-    A free task has no ``owner``; ``seconds`` is the rest of its lease.
+    A free task has no ``owner``; ``seconds`` is the time until its lease expires.
     """
 
     uid: str
@@ -29,8 +29,8 @@ class TaskRow:
 class CheckpointRow:
     """A checkpoint.
 
-    ``digest`` is that of the state, ``blobs`` are the sizes of its blobs by digest. One that a signal asked for lies
-    within the epoch after `epochs`.
+    ``digest`` is the digest of the state; ``blobs`` maps digests of blobs to their sizes in bytes. A checkpoint with
+    ``within_epoch`` was taken on a signal, during the epoch after `epochs`.
     """
 
     id: int
@@ -47,7 +47,7 @@ class CheckpointRow:
 class Event:
     """An event of a task.
 
-    Its kind is start, resume, takeover, damaged, discarded, or one that the task reported.
+    Its kind is start, resume, takeover, damaged, discarded, or another one reported by the task.
     """
 
     uid: str
@@ -58,9 +58,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Claim:
-    """A lease that a process holds, alive or dead.
+    """A lease held by a process, alive or dead.
 
-    `epochs` are stored of its task; `age` and `left` are seconds since it began and to its end.
+    `epochs` is the number of epochs stored; `age` and `left` are seconds since the lease began and until it expires.
     """
 
     uid: str
@@ -74,7 +74,7 @@ class Claim:
 class Work:
     """Training of a task under one lease.
 
-    It is for a study, of `seconds` so far, and may still run.
+    `seconds` is the time trained so far for the study; `runs` tells whether it continues.
     """
 
     study: str
@@ -98,8 +98,8 @@ class _OfReplicate:
     The replicates of a configuration have consecutive numbers.
 
     Attributes:
-        number: of the trial that the replicate is.
-        seeds: how many replicates each configuration of the study has; no column, but read from the study.
+        number: number of the replicate's trial.
+        seeds: replicates per configuration; not a column, but taken from the study.
     """
 
     number: int
@@ -107,16 +107,16 @@ class _OfReplicate:
 
     @property
     def configuration(self) -> int:
-        """The number of the configuration."""
+        """Number of the configuration."""
         return self.number // self.seeds
 
     @property
     def replicate(self) -> int:
-        """The index of the replicate among those of its configuration."""
+        """Index of the replicate within its configuration."""
         return self.number % self.seeds
 
     def columns(self) -> dict[str, Any]:
-        """Return the values of the row's columns, by name."""
+        """Return the row's values by column name."""
         values = asdict(self)
         del values["seeds"]
         return values
@@ -126,7 +126,7 @@ class _OfReplicate:
 class Trial(_OfReplicate):
     """A trial of a study.
 
-    ``state`` is running until it is complete, pruned or failed.
+    ``state`` is running, and finally complete, pruned, failed or cancelled.
     """
 
     uid: str
@@ -143,10 +143,10 @@ class Segment(_OfReplicate):
     """Training of a trial from one rung to the next.
 
     Attributes:
-        epochs: total number at its end.
+        epochs: total number of epochs at its end.
         state: ready (also while a worker trains it), done or failed.
-        score: the return, or the first of other ``objectives``; the higher the better.
-        objectives: all objectives, and the return.
+        score: the return, or the first of other ``objectives``; higher is better.
+        objectives: values of all objectives, and the return.
     """
 
     rung: int
@@ -162,11 +162,11 @@ class Changes:
     """Changes of a study since a revision.
 
     Attributes:
-        revision: that of the study now.
-        whole: whether the rows are all of the study's, and replace those known.
-        config: the configuration now.
-        trials: those that are new or have changed.
-        segments: those that are new or have changed.
+        revision: the study's current revision.
+        whole: whether the rows are all of the study's and replace those read earlier.
+        config: the current configuration.
+        trials: new and changed trials.
+        segments: new and changed segments.
     """
 
     revision: int
@@ -180,8 +180,8 @@ class Changes:
 class Result:
     """Result of training to the end of a segment.
 
-    ``lease`` is that of the segment's task, ``metrics`` are (epoch, metrics), to be added to those of their epochs. A
-    failed segment has no score.
+    ``lease`` is the lease of the segment's task; ``metrics`` are pairs (epoch, metrics) that are merged with stored
+    metrics. A failed segment has no score.
     """
 
     lease: Lease

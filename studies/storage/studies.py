@@ -1,11 +1,11 @@
 """Studies, trials and segments as rows.
 
-A row is added if it does not exist and finished once, so workers that plan or finish the same thing at once agree
-without talking to each other.
+Rows are added only if absent and finished only once, so workers that plan or finish the same things at the same time
+agree without communication.
 
-Each write of a study's rows is a revision of it, and the rows that it writes name it. A writer holds the study's row
-until its transaction ends, so revisions become visible in their order, and a reader that has seen one of them reads the
-rows that name a later one.
+Every write to a study's rows is a revision of the study, and the rows written carry its number. A writer locks the
+study's row until its transaction ends, so revisions become visible in order: a reader that has seen one revision only
+needs rows with a later one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def change_study(
 ) -> Study:
     """Store the configuration that ``change`` returns, and return the study.
 
-    ``change`` is given the stored configuration, or None. No other process changes it until the transaction ends, so of
-    two changes at once the second starts from the result of the first.
+    ``change`` receives the stored configuration, or None. The study is locked until the transaction ends, so of two
+    concurrent changes the second starts from the result of the first.
     """
     query = sa.select(*_STUDY).where(study.c.name == name).with_for_update()
     if connection.execute(query).one_or_none() is None:
@@ -50,9 +50,9 @@ def change_study(
 
 
 def check_same(name: str, stored: Mapping[str, Any], config: Mapping[str, Any], extend: Collection[str]) -> None:
-    """Raise StudyMismatch unless only the keys in ``extend`` differ.
+    """Raise StudyMismatch if any keys but those in ``extend`` differ.
 
-    The keys are dotted; the error names the differences.
+    The keys are dotted; the error lists the differences.
     """
     before, now = dict(_flat(stored)), dict(_flat(config))
     keys = sorted((before.keys() | now.keys()) - set(extend), key=lambda key: (key.count(".") > 0, key))  # task first
@@ -81,7 +81,7 @@ def studies(connection: Connection) -> list[Study]:
 
 
 def get_study(connection: Connection, name: str) -> Study:
-    """Return one study; UnknownStudy names those that exist."""
+    """Return one study; UnknownStudy lists those that exist."""
     row = connection.execute(sa.select(*_STUDY).where(study.c.name == name)).one_or_none()
     if row is None:
         raise _unknown(connection, name)
@@ -99,7 +99,7 @@ def _unknown(connection: Connection, name: str) -> UnknownStudy:
 def revise(connection: Connection, name: str, *, rewrite: bool = False) -> int:
     """Begin a revision of a study in this transaction; return its number.
 
-    Removed rows name no revision: ``rewrite`` makes every reader read all rows again.
+    Removed rows carry no revision, so after a removal use ``rewrite``: it makes every reader read all rows again.
     """
     following = study.c.revision + 1
     values = {"revision": following, "rewritten": following} if rewrite else {"revision": following}
@@ -111,9 +111,9 @@ def revise(connection: Connection, name: str, *, rewrite: bool = False) -> int:
 
 
 def changes(connection: Connection, name: str, since: int = -1) -> Changes | None:
-    """Return the changes of a study since a revision, or None.
+    """Return the changes of a study since a revision, if any.
 
-    Since -1 everything is new.
+    Since revision -1, everything has changed.
     """
     c = study.c
     row = connection.execute(sa.select(c.revision, c.rewritten).where(c.name == name)).one_or_none()
@@ -130,7 +130,7 @@ def changes(connection: Connection, name: str, since: int = -1) -> Changes | Non
 
 
 def add_trials(connection: Connection, name: str, trials: Iterable[Trial], revision: int) -> None:
-    """Add the trials whose numbers are not taken."""
+    """Add the trials whose numbers are unused."""
     same = {"study": name, "revision": revision}
     rows = [row.columns() | same for row in sorted(trials, key=lambda row: row.number)]
     if rows:
@@ -139,7 +139,7 @@ def add_trials(connection: Connection, name: str, trials: Iterable[Trial], revis
 
 
 def add_segments(connection: Connection, name: str, segments: Iterable[Segment], revision: int) -> None:
-    """Add the segments whose (number, rung) is not taken."""
+    """Add the segments whose (number, rung) is unused."""
     same = {"study": name, "revision": revision}
     rows = [row.columns() | same for row in sorted(segments, key=lambda row: (row.number, row.rung))]
     if rows:
@@ -147,7 +147,7 @@ def add_segments(connection: Connection, name: str, segments: Iterable[Segment],
 
 
 def _seeds(config: Mapping[str, Any]) -> int:
-    """Return the number of replicates of each configuration of a study."""
+    """Return the number of replicates per configuration of a study."""
     options = config.get("options")
     seeds = options.get("seeds") if isinstance(options, Mapping) else None
     return seeds if isinstance(seeds, int) and seeds > 0 else 1
@@ -206,7 +206,11 @@ def _contradictory(name: str, state: str, score: float | None) -> DamagedRow:
 def finish_segment(connection: Connection, name: str, result: Result, revision: int) -> None:
     """End a ready segment.
 
-    The same result again changes nothing; another one raises ResultMismatch.
+    Repeating the same result changes nothing.
+
+    Raises:
+        ResultMismatch: the segment has another result, or does not exist.
+        ValueError: the score is NaN.
     """
     label = f"segment {result.rung} of trial {result.number} of study {name!r}"
     if result.score is not None and math.isnan(result.score):
@@ -225,9 +229,10 @@ def finish_trials(
 ) -> None:
     """End running trials.
 
-    The same state again changes nothing; another one raises ResultMismatch.
+    Repeating the same state changes nothing. Passwords in the error are masked.
 
-    Passwords in the error are masked.
+    Raises:
+        ResultMismatch: a trial has another final state, or does not exist.
     """
     values = {"state": state, "error": error and masked(error), "finished": Now(), "revision": revision}
     for some in chunks(sorted(set(numbers))):
@@ -241,7 +246,10 @@ def finish_trials(
 
 
 def reopen_trials(connection: Connection, name: str) -> int:
-    """Reopen complete trials, and return the revision; readers read all rows again."""
+    """Reopen complete trials; return the revision.
+
+    All readers then read the study's rows again.
+    """
     revision = revise(connection, name, rewrite=True)
     which = (trial.c.study == name) & (trial.c.state == "complete")
     connection.execute(trial.update().where(which).values(state="running", finished=None, revision=revision))
@@ -261,7 +269,7 @@ def _same_again(name: str, row: Any, values: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Totals:
-    """Numbers of a study's trials, segments and begun brackets.
+    """Counts of a study's trials, segments and started brackets.
 
     Trials are counted by state, segments by (rung, state).
     """
@@ -272,7 +280,7 @@ class Totals:
 
 
 def totals(connection: Connection, name: str) -> Totals:
-    """Count all rows of a study; each seed counts."""
+    """Count all rows of a study; every replicate counts."""
     count = sa.func.count()
     t, s = trial.c, segment.c
     states = sa.select(t.state, count).where(t.study == name).group_by(t.state)
@@ -287,9 +295,9 @@ def totals(connection: Connection, name: str) -> Totals:
 
 
 def longest(connection: Connection, name: str, *, best: bool = False) -> list[tuple[Trial, list[Segment]]]:
-    """Return the longest trained trials with a result, with all their segments.
+    """Return the trials that trained longest, with all their segments.
 
-    With ``best`` only those with the highest score, several if they are equal.
+    Only trials with a result count. With ``best``, only those with the highest score: several if tied.
     """
     s = segment.c
     done = (s.study == name) & (s.state == "done")

@@ -1,4 +1,4 @@
-"""Read-only queries on tasks; they need no lease."""
+"""Read-only queries on tasks, which need no lease."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .rows import CheckpointRow, Claim, Event, TaskRow, Trial, Work
 from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, segment, task, trial
 from .sql.writes import chunks
 
-MIRROR = "mirror/"  # with the study's name: the uid of the lease of its copy in Optuna's tables
+MIRROR = "mirror/"  # prefix of a study's name: uid of the lease for its copy in Optuna's tables
 
 
 def tasks(connection: Connection, uids: Collection[str] | None = None) -> list[TaskRow]:
-    """Return the tasks (all, or those given), the oldest first."""
+    """Return the given tasks, or all, oldest first."""
     c = task.c
     columns = (c.uid, c.identity, c.lease_owner, c.lease_epoch, c.lease_expires - Now(), c.epochs, c.created)
     query = sa.select(*columns).order_by(c.created, c.uid)
@@ -32,7 +32,7 @@ def tasks(connection: Connection, uids: Collection[str] | None = None) -> list[T
 
 
 def count_tasks(connection: Connection, without: Sequence[str]) -> int:
-    """Count the tasks whose uids begin with none of these."""
+    """Count the tasks whose uids begin with none of the given prefixes."""
     others = [~task.c.uid.startswith(text, autoescape=True) for text in without]
     return connection.scalar(sa.select(sa.func.count()).select_from(task).where(*others)) or 0
 
@@ -45,7 +45,7 @@ def reached(connection: Connection, uids: Collection[str]) -> dict[str, int]:
 
 
 def trained_for(connection: Connection, uids: Collection[str]) -> dict[str, float]:
-    """Return the seconds for which workers have trained tasks, by uid."""
+    """Return how many seconds workers trained tasks, by uid."""
     columns = sa.select(task.c.uid, task.c.trained)
     found = (connection.execute(columns.where(task.c.uid.in_(some))) for some in chunks(list(uids)))
     return {row.uid: row.trained for rows in found for row in rows}
@@ -60,13 +60,11 @@ def trials_of(connection: Connection, uid: str) -> list[tuple[str, Trial]]:
 
 
 def holders(connection: Connection) -> dict[str, str]:
-    """Return the owners, by uid, that are not known to be dead.
+    """Return the owners that are not known to be dead, by uid.
 
-    Who copies studies for Optuna trains nothing and is left out.
-
-    A process is given as ``host:boot:pid:started``.
+    Processes that copy studies for Optuna are left out. An owner has the form ``host:boot:pid:started``.
     """
-    # For "is not null" SQLite would go through all tasks.
+    # SQLite would scan all tasks for "is not null".
     owned = sa.select(task.c.uid, task.c.lease_owner).where(task.c.lease_owner >= "", task.c.lease_expires > Now())
     owners = {uid: str(owner) for uid, owner in connection.execute(owned) if not uid.startswith(MIRROR)}
     dead = {owner for owner in set(owners.values()) if Owner.parse(owner).is_dead()}
@@ -83,7 +81,7 @@ def in_training(connection: Connection, study: str) -> set[int]:
 
 
 def claims(connection: Connection) -> list[Claim]:
-    """Return who holds which task since when, the longest first."""
+    """Return the leases held by processes, oldest first."""
     age, left = Now() - sa.func.max(event.c.created), task.c.lease_expires - Now()
     query = sa.select(task.c.uid, task.c.lease_owner, task.c.epochs, age.label("age"), left).join_from(task, event)
     query = query.where(task.c.lease_owner > "", event.c.kind.in_(TAKEN)).group_by(task.c.uid)
@@ -91,9 +89,10 @@ def claims(connection: Connection) -> list[Claim]:
 
 
 def last_work(connection: Connection, studies: Collection[str], most: int) -> list[Work]:
-    """Return the last work on studies, in the order of its beginnings.
+    """Return the latest pieces of work on studies, oldest first.
 
-    At most `most` pieces, which are among the last events of the storage.
+    Each piece is a lease of a task, from one take of the lease to the next. At most `most` are returned, from the last
+    10 * `most` events of the storage.
     """
     e, t = event.c, task.c
     newest = connection.scalar(sa.select(sa.func.max(e.id))) or 0
@@ -103,7 +102,7 @@ def last_work(connection: Connection, studies: Collection[str], most: int) -> li
     ends: dict[str, float] = {}  # by uid: the seconds of training at which the piece of work ended
     found: list[Work] = []
     for uid, data, trained, held, token in connection.execute(query):
-        begins = data.get("trained", ends.get(uid, trained))  # none in events of earlier versions
+        begins = data.get("trained", ends.get(uid, trained))  # absent in events of earlier versions
         seconds, ends[uid] = ends.get(uid, trained) - begins, begins
         if data.get("study") in studies and len(found) < most:
             found.append(Work(data["study"], max(0.0, seconds), bool(held) and data.get("token") == token))
@@ -111,16 +110,16 @@ def last_work(connection: Connection, studies: Collection[str], most: int) -> li
 
 
 def failures(connection: Connection, study: str, since: int, most: int) -> tuple[int, list[Event]]:
-    """Return the last failures in a study, the oldest first.
+    """Return the latest failures in a study, oldest first.
 
     Args:
-        connection: to the database.
-        study: its name.
-        since: the number of the last event that is known; only later ones are read.
-        most: how many are returned.
+        connection: database connection.
+        study: name of the study.
+        since: id of the last known event; only later ones are returned.
+        most: maximum number of failures.
 
     Returns:
-        The number of the last event, and failures after `since`.
+        The id of the storage's last event, and the failures after `since`.
     """
     c = event.c
     last = connection.scalar(sa.select(sa.func.max(c.id))) or 0
@@ -131,7 +130,7 @@ def failures(connection: Connection, study: str, since: int, most: int) -> tuple
 
 
 def checkpoints(connection: Connection, uid: str) -> list[CheckpointRow]:
-    """Return the checkpoints of a task, the oldest first."""
+    """Return the checkpoints of a task, oldest first."""
     c = checkpoint.c
     columns = (c.id, c.uid, c.epochs, c.digest, c.lease_epoch, c.created, c.within_epoch)
     query = sa.select(*columns).where(c.uid == uid).order_by(c.id)
@@ -144,27 +143,27 @@ def checkpoints(connection: Connection, uid: str) -> list[CheckpointRow]:
 
 
 def events_of_study(connection: Connection, study: str) -> list[Event]:
-    """Return the events of all tasks of a study, the oldest first."""
+    """Return the events of all tasks of a study, oldest first."""
     c = event.c
     query = sa.select(c.uid, c.created, c.kind, c.data).where(c.uid.in_(_uids_of(study))).order_by(c.id)
     return [Event(*row) for row in connection.execute(query)]
 
 
 def saved_last(connection: Connection, study: str) -> dict[tuple[str, int], float]:
-    """Return the time of each lease's last checkpoint, by uid and token."""
+    """Return when each lease's last checkpoint was saved, by uid and token."""
     c = checkpoint.c
     query = sa.select(c.uid, c.lease_epoch, c.created).where(c.uid.in_(_uids_of(study))).order_by(c.id)
     return {(uid, token): created for uid, token, created in connection.execute(query)}
 
 
 def curves(connection: Connection, study: str, names: Collection[str]) -> dict[str, list[tuple[int, dict[str, float]]]]:
-    """Return named metrics of a study's tasks by uid, in order.
+    """Return named metrics of a study's tasks by uid, as (epoch, metrics).
 
     Values that are not finite are left out.
     """
     query = sa.select(metric.c.uid, metric.c.epoch, sa.type_coerce(metric.c.data, sa.Text))
     query = query.where(metric.c.uid.in_(_uids_of(study))).order_by(metric.c.uid, metric.c.epoch)
-    # A study has a hundred thousand rows: they are not parsed as one row is.
+    # A study may have 100,000 rows: a regular expression is faster than parsing the JSON.
     patterns = [(name, re.compile(rf"{re.escape(json.dumps(name))}:\s*(-?\d[\d.eE+-]*)")) for name in names]
     found: dict[str, list[tuple[int, dict[str, float]]]] = {}
     for uid, epoch, text in connection.execute(query):
@@ -178,21 +177,21 @@ def _uids_of(study: str) -> sa.Select[tuple[str]]:
 
 
 def events(connection: Connection, uid: str) -> list[Event]:
-    """Return the events of a task, the oldest first."""
+    """Return the events of a task, oldest first."""
     c = event.c
     query = sa.select(c.uid, c.created, c.kind, c.data).where(c.uid == uid).order_by(c.id)
     return [Event(*row) for row in connection.execute(query)]
 
 
 def started(connection: Connection, uids: Collection[str]) -> dict[str, float]:
-    """Return when the tasks' trainings began, by uid."""
+    """Return when the training of each task began, by uid."""
     first = sa.select(event.c.uid, sa.func.min(event.c.created)).where(event.c.kind.in_(TAKEN)).group_by(event.c.uid)
     found = (connection.execute(first.where(event.c.uid.in_(some))) for some in chunks(list(uids)))
     return {uid: created for rows in found for uid, created in rows}
 
 
 def metrics_after(connection: Connection, epochs: Mapping[str, int]) -> dict[str, list[tuple[int, Metrics]]]:
-    """Return (epoch, metrics) of tasks in order, each after its epoch."""
+    """Return each task's (epoch, metrics) after its given epoch, by uid."""
     m = metric.c
     found: dict[str, list[tuple[int, Metrics]]] = {}
     for some in chunks(list(epochs)):

@@ -1,8 +1,7 @@
-"""Processes that are forked before they are needed.
+"""Worker processes forked in advance, which share imported modules.
 
-They share what their parent has imported: to import torch takes a new process seconds. They are forked before their
-parent starts a thread or opens a database, and wait until they are told which command to run; the end of their parent
-ends them.
+Importing torch takes seconds; a fork shares the parent's imports. The processes are forked before the parent starts
+threads or opens a database, then wait for a command to run. They end when their parent does.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from threadpoolctl import threadpool_limits
 from ...tasks.compiled.loading import kernels
 from . import URL_VARIABLE
 
-POLL = 0.01  # seconds between two looks whether a process has ended
-COMMAND = "rekindle.studies.cli"  # what a process runs
+POLL = 0.01  # seconds between checks whether a process has ended
+COMMAND = "rekindle.studies.cli"  # the module that a process runs
 
 
 class Forked:
@@ -42,21 +41,21 @@ class Forked:
         self.returncode: int | None = None
 
     def run(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Let it run ``rekindle`` with these words."""
+        """Run ``rekindle`` with these arguments in the process."""
         self.stdin.write(json.dumps([*words]) + "\n" + json.dumps({**environment}) + "\n")
         self.stdin.flush()
 
     def poll(self) -> int | None:
-        """Return its exit status, None while it runs.
+        """Return the exit status, None while the process runs.
 
-        It is minus the signal that killed it.
+        It is -n if signal n killed the process.
         """
         if self.returncode is None and (found := os.waitpid(self.pid, os.WNOHANG))[0]:
             self.returncode = os.waitstatus_to_exitcode(found[1])
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end.
+        """Wait until the process ends.
 
         Raises:
             subprocess.TimeoutExpired: it still runs after `timeout` seconds.
@@ -69,44 +68,49 @@ class Forked:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended.
+        """Send a signal unless the process has ended.
 
-        Its number may be another process's then.
+        The pid of an ended process may belong to another one.
         """
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
 def can_fork() -> bool:
-    """Return whether a fork of this process is safe.
+    """Return whether forking this process is safe.
 
-    Apple's libraries do not survive one, and a thread that holds a lock never lets go of it in a child.
+    On macOS, system libraries do not support it; and a lock held by another thread would never be released in the
+    child.
     """
     return sys.platform == "linux" and threading.active_count() == 1
 
 
 class Crew:
-    """Forked processes that wait for a command."""
+    """Forked processes that wait for a command.
+
+    Args:
+        count: number of processes to fork; none are forked where that is not safe.
+    """
 
     def __init__(self, count: int):
-        """Fork `count` processes; where that is not safe, none."""
+        """Fork the processes."""
         self._idle: list[Forked] = []
         if can_fork():
-            kernels()  # or every process would load them
+            kernels()  # load them once, before the forks
             for _ in range(count):
                 others = [stream.fileno() for process in self._idle for stream in (process.stdin, process.stderr)]
                 self._idle.append(_fork(others))
 
     def take(self) -> Forked | None:
-        """Return a process that waits, None if there is none left."""
+        """Return a waiting process, None if none is left."""
         while self._idle:
             process = self._idle.pop()
             if process.poll() is None:
@@ -117,7 +121,7 @@ class Crew:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """End those that still wait."""
+        """End the processes that still wait."""
         for process in self._idle:
             process.stdin.close()
             process.stderr.close()
@@ -127,13 +131,13 @@ class Crew:
 
 
 class CommandProcess:
-    """A process that runs ``rekindle`` until its stdin ends.
+    """A process that runs ``rekindle`` until its stdin is closed.
 
-    It has a session of its own, and is one of the crew while that has some, else a new one.
+    It runs in a session of its own. It is taken from the crew or, if that is empty, started as a new interpreter.
     """
 
     def __init__(self, words: Sequence[str], url: str, crew: Crew | None = None):
-        # The URL may hold a password, and everybody can read a command line.
+        # The URL may contain a password, and all users can see command lines.
         environment = {**os.environ, URL_VARIABLE: url, "OMP_NUM_THREADS": "1"}
         self.process = _forked(crew, words, environment) or _started(words, environment)
         self.last_words: deque[str] = deque(maxlen=30)
@@ -146,30 +150,30 @@ class CommandProcess:
 
     @property
     def name(self) -> str:
-        """The name that people see."""
+        """Name shown to the user."""
         return str(self.process.pid)
 
     @property
     def status(self) -> int | None:
-        """None while it runs; minus the signal that killed it."""
+        """Exit status; None while it runs, -n if killed by signal n."""
         return self.process.poll()
 
     def stop(self) -> None:
-        """Ask it to save and stop."""
+        """Ask the process to save and stop."""
         with suppress(ProcessLookupError):
             self.process.terminate()
 
     def kill(self) -> None:
-        """Kill it; nothing that was saved is lost."""
+        """Kill the process; it resumes from what was saved."""
         self.process.kill()
 
     def end_stdin(self) -> None:
-        """Let it see the end of its stdin."""
+        """Close the process's stdin."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 
     def wait(self, seconds: float) -> None:
-        """Wait for its end, and kill it after `seconds`."""
+        """Wait until the process ends; kill it after `seconds`."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -182,7 +186,7 @@ class CommandProcess:
 
 
 def _forked(crew: Crew | None, words: Sequence[str], environment: Mapping[str, str]) -> Forked | None:
-    """Let a process of the crew run a command, if any."""
+    """Run a command in a process of the crew, if any."""
     process = None if crew is None else crew.take()
     if process is not None:
         process.run(words, environment)
@@ -198,20 +202,21 @@ def _started(words: Sequence[str], environment: Mapping[str, str]) -> subprocess
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        start_new_session=True,  # so that Ctrl-C reaches the parent only, which asks each worker once
+        start_new_session=True,  # Ctrl-C then reaches only the parent, which asks each worker once
     )
 
 
 def _fork(others: Sequence[int]) -> Forked:
     """Fork a process that waits for a command.
 
-    `others` are the descriptors of its parent's pipes to earlier ones.
+    Args:
+        others: descriptors of the parent's pipes to earlier processes, which the child closes.
     """
     (stdin, to_stdin), (from_stderr, stderr) = os.pipe(), os.pipe()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # or a child would write the rest, too
+        stream.flush()  # otherwise the child would write buffered output again
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of the BLAS's threads, which know what a fork is
+        warnings.simplefilter("ignore", DeprecationWarning)  # about BLAS threads, which handle forks
         pid = os.fork()
     if not pid:
         for descriptor in (*others, to_stdin, from_stderr):
@@ -223,10 +228,10 @@ def _fork(others: Sequence[int]) -> Forked:
 
 
 def _serve(stdin: int, stderr: int) -> NoReturn:
-    """Run the command that comes, as a new interpreter would, and end."""
+    """Run the next command as a new interpreter would, and exit."""
     status: object = 0
-    gc.freeze()  # what the parent has no use for any more is nothing to this process
-    inherited = sys.stdin, sys.stdout, sys.stderr  # they would close the new ones
+    gc.freeze()  # never collect the parent's objects here: their finalizers belong to the parent
+    inherited = sys.stdin, sys.stdout, sys.stderr  # kept alive: on deletion they would close the new descriptors
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
         null = os.open(os.devnull, os.O_WRONLY)
@@ -236,7 +241,7 @@ def _serve(stdin: int, stderr: int) -> NoReturn:
         sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
         sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
         words, environment = _line(), _line()
-        if words is None or environment is None:  # the parent has ended, or needs no more
+        if words is None or environment is None:  # the parent has ended or does not need this process
             os._exit(0)
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -248,7 +253,7 @@ def _serve(stdin: int, stderr: int) -> NoReturn:
         runpy.run_module(COMMAND, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         status = end.code or 0
-    except BaseException:  # noqa: BLE001 - nothing of the parent's may run in this process
+    except BaseException:  # noqa: BLE001 - the parent's code must not continue in this process
         traceback.print_exc()
         status = 1
     if not isinstance(status, int):
@@ -261,9 +266,9 @@ def _serve(stdin: int, stderr: int) -> NoReturn:
 
 
 def _line() -> Any:
-    """Return the object in a line of stdin, None at its end.
+    """Return one JSON object from stdin, None at its end.
 
-    Nothing behind the line is read: a worker waits there for the end of its parent.
+    It reads byte by byte: what follows the line is left for the worker, which waits on stdin for its parent's end.
     """
     line = b""
     while not line.endswith(b"\n"):

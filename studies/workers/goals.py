@@ -1,10 +1,9 @@
-"""Goals of studies: returns that fresh episodes confirm.
+"""Goals of studies: returns that must be confirmed by fresh episodes.
 
-A result that reaches the goal may be luck, and the best of many results is. So its policy plays episodes that no
-training and no comparison has seen, until a test is sure that their mean exceeds the goal, or does not get there. The
-k-th such test of a study may err with a probability of ERROR / (k (k + 1)), so that all of them together declare a goal
-by luck with a probability of ERROR at most. The test takes for granted that no episode is worse than the worst of the
-untrained agent.
+A single result that reaches the goal may be luck, especially as the best of many. The policy therefore plays episodes
+that were used for no training and no comparison, until a test either establishes that their mean exceeds the goal or
+fails. The k-th test of a study has error probability ERROR / (k (k + 1)); the sum over all tests is at most ERROR. The
+test assumes that no episode has a lower return than the worst of the untrained agent.
 """
 
 from __future__ import annotations
@@ -29,28 +28,28 @@ if TYPE_CHECKING:
     from ..storage.store import Store
     from ..study.config import Config
 
-WHO = "goal"  # gives the command
-ERROR = 0.05  # probability that a study declares its goal by luck, at most
-BATCHES = tuple(20 * 2**n for n in range(6))  # episodes
-SEED = 0x60A1  # of the first batch of the first test
-Returns = Callable[[int, int], Sequence[float]]  # of so many episodes of a seed
+WHO = "goal"  # recorded as the author of the stop command
+ERROR = 0.05  # maximum probability that a study declares its goal by luck
+BATCHES = tuple(20 * 2**n for n in range(6))  # episodes per batch
+SEED = 0x60A1  # evaluation seeds of the tests start here
+Returns = Callable[[int, int], Sequence[float]]  # (episodes, seed) -> returns
 
 
 def check_goal(
     store: Store, study: str, config: Config, segment: Segment, score: float, task: Task, untrained: Callable[[], Task]
 ) -> None:
-    """Test a result that reaches the goal; stop if confirmed.
+    """Test a result that reaches the goal; if confirmed, stop the study.
 
-    A result is tested once; the test and its figures are a row.
+    A result is tested once; the test is recorded as a command.
 
     Args:
-        store: holds the study.
-        study: its name.
-        config: the study's.
-        segment: whose result it is.
+        store: store with the study.
+        study: name of the study.
+        config: configuration of the study.
+        segment: segment that gave the result.
         score: the result.
-        task: trained so far.
-        untrained: makes the same task without any training.
+        task: the trained task.
+        untrained: creates the same task without training.
     """
     goal = config.options.get("goal", {}).get(RETURN)
     if goal is None or score < goal:
@@ -84,14 +83,20 @@ def check_goal(
 
 
 def error_of(test: int) -> float:
-    """Return the probability of an error of a study's n-th test."""
+    """Return the error probability of a study's n-th test."""
     return ERROR / (test * (test + 1))
 
 
 def play(returns: Returns, goal: float, least: float, test: int) -> tuple[list[float], float]:
-    """Return fresh episodes' returns, and a bettor's wealth.
+    """Return the returns of fresh episodes, and the bettor's wealth.
 
-    It ends early when the wealth is enough, or when the mean does not exceed the goal.
+    It ends early when the wealth suffices or the mean does not exceed the goal.
+
+    Args:
+        returns: plays episodes.
+        goal: return to be exceeded.
+        least: lower bound of the returns.
+        test: number of the test in the study, from 1.
     """
     found: list[float] = []
     reached = 1.0

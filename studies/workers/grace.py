@@ -1,8 +1,8 @@
 """Exit of a worker before the SIGKILL that follows a SIGTERM.
 
-A worker that is asked to stop does so between two steps, and saves. Where a step takes longer than the scheduler waits
-(SLURM's KillWait, Kubernetes' grace period), it gives its trials up and exits: what it saved last is resumed at once,
-and no trial is blamed for a killed process.
+A worker that is asked to stop finishes the current step and saves. If the step takes longer than the scheduler waits
+(SLURM's KillWait, Kubernetes' grace period), the worker releases its trials and exits instead: they resume at once from
+the last checkpoint, and no trial is blamed for a killed process.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from contextlib import contextmanager
 
 from ..storage.store import Store
 
-POLL = 0.1  # seconds between two looks
-RESERVE = (0.2, 5.0)  # of the grace, and seconds at most, that giving up may take
+POLL = 0.1  # seconds between checks for a stop request
+RESERVE = (0.2, 5.0)  # time reserved for releasing the trials: a fraction of the grace, and seconds at most
 
 
 @contextmanager
 def graceful(
     store: Store, grace: float, asked: Callable[[], bool], status: int = 128 + signal.SIGTERM
 ) -> Iterator[None]:
-    """Exit before the grace time after a stop request is over.
+    """Exit before the grace period after a stop request ends.
 
     Args:
-        store: holds the trials.
+        store: store with the trials.
         grace: seconds between the request and the SIGKILL.
-        asked: returns whether a stop is asked for.
-        status: with which it exits.
+        asked: returns whether a stop was requested.
+        status: exit status.
     """
     done = threading.Event()
     threading.Thread(target=_watch, args=(store, grace, asked, done, status), daemon=True).start()

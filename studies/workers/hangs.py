@@ -1,7 +1,7 @@
-"""Rescue of the trials that a hanging process holds.
+"""Rescue of the trials of a hanging process.
 
-Its watcher runs this module: the trials are taken away from the process, with an event that says where it hangs, and
-any worker may resume them. After that the watcher kills it.
+The process's watcher runs this module, then kills the process. The module revokes the leases of the process and records
+where it hangs; any worker may then resume the trials.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ..storage.sql.retry import RetryPolicy
 from ..storage.store import Store
 from . import URL_VARIABLE
 
-ANSWER = 0.5  # seconds in which a process tells where it is
-PATIENCE = 20.0  # seconds for a database that does not answer; after that the leases tell as much, later
+ANSWER = 0.5  # seconds that the process has to write its stack traces
+PATIENCE = 20.0  # seconds to wait for the database; without it, the leases expire by themselves
 
 
 def watched(url: str, stuck: float | None) -> AbstractContextManager[None]:
-    """Watch this process meanwhile, and kill it once it hangs.
+    """Watch this process within the context, and kill it if it hangs.
 
     Args:
-        url: of the storage of its trials.
-        stuck: seconds without a step; None: it is not watched.
+        url: URL of the storage of its trials.
+        stuck: seconds without a step after which it counts as hanging; None not to watch.
     """
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     then = [sys.executable, "-m", __name__, str(Owner.current()), f"{stuck}"]
@@ -37,12 +37,12 @@ def watched(url: str, stuck: float | None) -> AbstractContextManager[None]:
 
 
 def main(owner: str, seconds: float, trace: int) -> None:
-    """Take the trials away from a process.
+    """Revoke the leases of a process.
 
     Args:
-        owner: the process, as leases name it.
-        seconds: for which it has made no step.
-        trace: the descriptor of the file in which it writes where it is, when it is asked.
+        owner: the process, as named in its leases.
+        seconds: how long it has made no step.
+        trace: descriptor of the file to which the process writes its stack traces on request.
     """
     pid = Owner.parse(owner).pid
 

@@ -1,8 +1,8 @@
 """Workers on a Ray cluster; the only module that imports ray.
 
-An actor reserves the CPUs and GPUs of a worker, and runs the same process there as ``--engine processes`` runs here.
-Ray need not track failures: trials are held by leases, so whatever is killed, an actor, a process or a machine, other
-workers resume its trials.
+An actor reserves CPUs and GPUs and runs the same worker process as ``--engine processes`` runs locally. Ray does not
+need to track failures: trials are protected by leases, so if an actor, a process or a machine is killed, other workers
+resume its trials.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ ADDRESS_VARIABLE = "RAY_ADDRESS"  # Ray's own variable for the default cluster
 
 
 class Hosted:
-    """The actor that runs a worker process."""
+    """Actor that runs a worker process."""
 
     def __init__(self, url: str, study: str, workers: int, extra: Sequence[str]):
         self._worker = WorkerProcess(url, study, workers, extra)
 
     def name(self) -> str:
-        """Return the pid and the machine."""
+        """Return the pid and the machine's address."""
         return f"{self._worker.name} on {ray.util.get_node_ip_address()}"
 
     def run(self) -> tuple[int, list[str]]:
-        """Wait for the process, and return its exit status and last lines."""
+        """Wait until the process ends; return its exit status and last lines."""
         status = self._worker.process.wait()
         self._worker.wait(1.0)
         return status, list(self._worker.last_words)
@@ -48,10 +48,10 @@ class Hosted:
 
 
 class RayWorker:
-    """A worker on the cluster, as `Supervisor` sees it."""
+    """A worker on the cluster, with the interface of `WorkerHandle`."""
 
     def __init__(self, cpus: float, gpus: float, *arguments: Any):
-        # one thread waits for the process, another one may stop it
+        # two threads: one waits for the process while the other may stop it
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": 2, "max_restarts": 0}
         host = cast(Any, ray.remote(Hosted))  # ray's types do not describe the actor's methods
         self._actor = host.options(**options).remote(*arguments)
@@ -61,7 +61,7 @@ class RayWorker:
 
     @property
     def name(self) -> str:
-        """The pid and the machine, or "of Ray" before it has started."""
+        """Pid and machine, or "of Ray" before the start."""
         try:
             return str(ray.get(self._name, timeout=0))
         except ray.exceptions.RayError:
@@ -69,7 +69,7 @@ class RayWorker:
 
     @property
     def status(self) -> int | None:
-        """Exit status, None before the end; a dead actor counts as killed."""
+        """Exit status, None while it runs; a dead actor counts as killed."""
         if self._status is None:
             if ray.wait([self._end], timeout=0)[0]:
                 self._status, self.last_words = self._result()
@@ -86,18 +86,18 @@ class RayWorker:
         return status, words
 
     def stop(self) -> None:
-        """Ask it to save and stop, or kill it before its start."""
+        """Ask the worker to save and stop; kill one not started."""
         if ray.wait([self._name], timeout=0)[0]:
             self._actor.stop.remote()
         else:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the actor; its process notices, saves and ends."""
+        """Kill the actor; its process notices, saves and exits."""
         ray.kill(self._actor)
 
     def wait(self, seconds: float) -> None:
-        """Wait for its end, and kill it after `seconds`."""
+        """Wait until the worker ends; kill it after `seconds`."""
         if _is_alive():
             ray.wait([self._end], timeout=seconds)
         self.kill()
@@ -121,13 +121,13 @@ def cluster(
     """Connect to Ray; yield the number of workers and their starter.
 
     Args:
-        url: of the storage, which every machine of the cluster must reach.
-        study: its name.
+        url: URL of the storage, which must be reachable from every machine of the cluster.
+        study: name of the study.
         workers: number of workers; None for as many as fit.
-        address: of the cluster; None for a new one on this machine that ends with this process.
-        cpus: that Ray reserves for each worker.
-        gpus: that Ray reserves for each worker.
-        extra: options of ``rekindle worker``.
+        address: address of the cluster; None for a new local one that ends with this process.
+        cpus: CPUs reserved for each worker.
+        gpus: GPUs reserved for each worker.
+        extra: further options of ``rekindle worker``.
 
     Raises:
         ValueError: other machines cannot reach the storage, or no machine has room for a worker.
@@ -148,7 +148,11 @@ def cluster(
 
 
 def reachable(url: str, address: str | None) -> str:
-    """Return the storage's URL for workers; ValueError if they cannot reach it."""
+    """Return the storage's URL as workers must use it.
+
+    Raises:
+        ValueError: workers on other machines could not reach the storage.
+    """
     if not url.startswith("sqlite"):
         return url
     address = address or os.environ.get(ADDRESS_VARIABLE) or "local"
@@ -165,8 +169,8 @@ def reachable(url: str, address: str | None) -> str:
 def _enter(address: str, workers: int | None, cpus: float) -> None:
     own: dict[str, Any] = {}
     if address == "local":
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports from an instance of ours
-        # all that are asked for, even beyond the cores of this machine
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a private local cluster sends no usage reports
+        # CPUs for all requested workers, even if this machine has fewer cores
         needed = math.ceil((workers or 0) * cpus) or None
         own = {"num_cpus": needed, "include_dashboard": False}
     on_sigterm = signal.getsignal(signal.SIGTERM)
@@ -184,14 +188,14 @@ def _enter(address: str, workers: int | None, cpus: float) -> None:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError if nothing listens; Ray alone takes minutes to notice."""
+    """Raise OSError if nothing listens; Ray itself would take minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
 
 
 def _room(cpus: float, gpus: float) -> int:
-    """Return the number of workers that fit; ValueError if none does."""
+    """Return how many workers fit on the cluster; ValueError if none does."""
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = {"CPU": cpus, "GPU": gpus}
     room = sum(

@@ -1,7 +1,7 @@
-"""Workers that share their time between studies.
+"""Workers that divide their time between studies.
 
-Whose turn it is follows from rows: each study has its share of the seconds in which all workers trained, by weight. So
-shares are kept by any number of workers, of whatever studies, and whoever is killed.
+The turn is decided from rows: each study gets a share, by weight, of the seconds that all workers train. The shares
+therefore hold for any number of workers on any studies, even if some are killed.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from ..study.config import weight_of
 from .grace import graceful
 from .worker import StopSignals, Turn, Worker, take_turns
 
-WINDOW = 500  # pieces of work that shares are counted over: a study that waited does not catch up for ever
-LOOK_EVERY = 5.0  # seconds between two looks at what is over, and for new studies
+WINDOW = 500  # shares are of the last 500 pieces of work, so a study that waited catches up only so far
+LOOK_EVERY = 5.0  # seconds between searches for new and resumed studies
 OVER = (Turn.COMPLETE, Turn.STOPPED)
 
 
 def in_turn(work: Sequence[Work], weights: Mapping[str, float]) -> list[str]:
-    """Return the studies by whose turn it is.
+    """Return the studies in the order of their turns.
 
-    Those come first that have no work in it, then those that had least of it for their weight, since all of them had
-    some. Running work counts at least what that of its study took in the mean.
+    Studies without work in the window come first. The others follow by time trained divided by weight, the least first,
+    counted from when each of them had some work. Running work counts as at least the mean of the study's finished work.
 
     Args:
-        work: the last of all workers, the oldest first.
-        weights: of the studies, by name.
+        work: the latest work of all workers, oldest first.
+        weights: weight of each study, by name.
     """
     begun = {name: next((n for n, each in enumerate(work) if each.study == name), None) for name in weights}
     since = max((first for first in begun.values() if first is not None), default=0)
@@ -57,13 +57,13 @@ def _mean(work: Sequence[Work]) -> float:
 
 
 class SharingWorker:
-    """Worker that trains several studies by their weights.
+    """Worker that trains several studies in proportion to their weights.
 
     Args:
-        store: holds them.
-        make: returns the worker of a study.
-        studies: their names; of none, all of the store, also those that are made meanwhile.
-        say: is called with a study's name and why this process leaves it to others.
+        store: store with the studies.
+        make: creates the worker of a study.
+        studies: names of the studies; if empty, all studies of the store, including later ones.
+        say: called with a study's name and the reason why this process leaves it to others.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class SharingWorker:
     ):
         self.store, self.make, self.studies, self.say = store, make, studies, say
         self.workers: dict[str, Worker] = {}
-        self.trained: set[str] = set()  # names of the studies that this process trained
-        self.left: dict[str, Exception] = {}  # by name: what only the user, or another machine, can do
+        self.trained: set[str] = set()  # names of studies trained by this process
+        self.left: dict[str, Exception] = {}  # by name: why this process cannot train the study
         self._over: dict[str, Turn] = {}
         self._weights: dict[str, float] = {}
         self._looked_at = -math.inf
@@ -88,12 +88,13 @@ class SharingWorker:
             self.workers[name] = self._checked(name)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Train until all studies are complete or stopped, or ``stop()`` holds.
+        """Train until all studies are complete or stopped, or ``stop()`` is true.
 
-        Return whether all are complete.
+        Returns:
+            Whether all studies are complete.
 
         Raises:
-            StoreError: the store failed, or only trials are left that need a decision of the user.
+            StoreError: the store failed, or the remaining trials need a decision of the user.
         """
         last = take_turns(lambda: self._turn(stop), stop)
         if last in OVER and self.left and self.studies:
@@ -125,7 +126,7 @@ class SharingWorker:
         return next(each for each in (Turn.BUSY, Turn.PAUSED, Turn.STOPPED, Turn.COMPLETE) if each in turns)
 
     def _look(self) -> None:
-        """Find new studies and weights, and studies that were resumed."""
+        """Find new and resumed studies, and changed weights."""
         if time.monotonic() - self._looked_at < LOOK_EVERY:
             return
         self._looked_at = time.monotonic()
@@ -152,7 +153,7 @@ class SharingWorker:
         self.say(name, f"is left to others: {error}")
 
     def _order(self) -> list[str]:
-        """Return the studies that are not over, by whose turn it is."""
+        """Return the studies that are not over, in turn."""
         names = [name for name in self.workers if name not in self._over]
         if len(names) < 2:
             return names
@@ -168,15 +169,15 @@ def run_worker(
     say: Callable[[str, str], None] = lambda study, text: None,
     **options: Any,
 ) -> int:
-    """Run a worker process, and return its exit status.
+    """Run a worker process and return its exit status.
 
     Args:
-        store: holds the studies.
-        studies: their names; of none, all of the store.
-        with_parent: whether to stop when stdin ends.
-        grace: seconds after a request to stop within which it exits.
-        say: is called with a study's name and a line about it.
-        options: those of `Worker`.
+        store: store with the studies.
+        studies: names of the studies; if empty, all studies of the store.
+        with_parent: whether to stop when stdin is closed.
+        grace: seconds after a stop request within which the process exits.
+        say: called with a study's name and a line about it.
+        options: options of `Worker`.
     """
     with StopSignals(with_parent) as signals, ExitStack() as stack:
         asked = lambda: signals.asked is not None or Interrupts.asked()  # noqa: E731
@@ -197,7 +198,7 @@ def run_worker(
 def sharing_worker(
     store: Store, studies: Sequence[str], say: Callable[[str, str], None], **options: Any
 ) -> SharingWorker:
-    """Return the worker of studies, with options of `Worker`."""
+    """Create a `SharingWorker`; `options` are those of `Worker`."""
 
     def make(name: str) -> Worker:
         line = lambda text: say(name, text)  # noqa: E731
@@ -214,27 +215,26 @@ def work(
     env_processes: int = 0,
     use_previous: bool = False,
 ) -> bool:
-    """Train studies in this process, each by its weight.
+    """Train studies in this process, in proportion to their weights.
 
-    `rekindle worker` does the same.
-
-    Ctrl-C stops after the step that is being computed. Everything is saved then, and the same call resumes.
+    It does the same as `rekindle worker`. Ctrl-C stops after the current step, when everything is saved; the same call
+    resumes.
 
     Args:
         storage: a URL, or a Store.
-        studies: their names; of none, all of the storage, also those that are made meanwhile.
-        say: is called with a study's name and a line for each result, failure and retry.
+        studies: names of the studies; if empty, all studies of the storage, including later ones.
+        say: called with a study's name and a line for each result, failure and retry.
         device: see `Task`.
         env_processes: see `Task`.
-        use_previous: whether a damaged checkpoint may be replaced by the last sound one.
+        use_previous: whether a damaged checkpoint may be replaced by the last intact one.
 
     Returns:
-        Whether all are complete; others are stopped.
+        Whether all studies are complete; otherwise some are stopped.
 
     Raises:
         UnknownStudy: the storage has no such study.
-        KeyboardInterrupt: after Ctrl-C.
-        StoreError: the store failed, or only trials are left that need a decision of the user.
+        KeyboardInterrupt: Ctrl-C was pressed.
+        StoreError: the store failed, or the remaining trials need a decision of the user.
     """
     store = storage if isinstance(storage, Store) else Store(storage)
     options = {"device": device, "env_processes": env_processes, "use_previous": use_previous}

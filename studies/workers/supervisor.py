@@ -1,4 +1,4 @@
-"""Supervisor of a study's workers: starts them, replaces killed ones, shows progress."""
+"""Supervisor of a study's workers: starts and replaces them, and shows progress."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..storage.store import Store
 from .forked import CommandProcess, Crew
 
 GIVE_UP = 6  # deaths in a row per worker, without a new epoch or a failed trial in between
-POLL = 0.25  # seconds between two snapshots, unless a worker ends
-LOOK = 0.02  # seconds between two looks whether one did
-GRACE = 60.0  # seconds that a worker has to save and stop before it is killed, unless another number is given
+POLL = 0.25  # seconds between snapshots, unless a worker ends
+LOOK = 0.02  # seconds between checks whether a worker has ended
+GRACE = 60.0  # default number of seconds that a worker has to save and stop before it is killed
 
 
 class WorkersFailed(StoreError):
-    """A study whose workers die as often as they are started."""
+    """The workers of a study die repeatedly without progress."""
 
 
 class WorkerHandle(Protocol):
@@ -28,7 +28,7 @@ class WorkerHandle(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that people see."""
+        """Name shown to the user."""
 
     @property
     def status(self) -> int | None:
@@ -39,23 +39,23 @@ class WorkerHandle(Protocol):
 
     @property
     def last_words(self) -> Sequence[str]:
-        """Its last lines on stderr."""
+        """Last lines on its stderr."""
 
     def stop(self) -> None:
-        """Ask it to save and stop."""
+        """Ask the worker to save and stop."""
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the worker."""
 
     def wait(self, seconds: float) -> None:
-        """Wait for its end, and kill it after `seconds`."""
+        """Wait until the worker ends; kill it after `seconds`."""
 
 
 class Display(Protocol):
-    """Display of a study's progress for people, such as a terminal.
+    """Display of a study's progress, such as a terminal.
 
     Attributes:
-        workers: the number of worker processes that run.
+        workers: number of running worker processes.
     """
 
     workers: int
@@ -68,7 +68,7 @@ class Display(Protocol):
 
 
 class WorkerProcess(CommandProcess):
-    """A process that runs ``rekindle worker``, and ends with its parent."""
+    """A process that runs ``rekindle worker`` and ends with its parent."""
 
     def __init__(self, url: str, study: str, workers: int, extra: Sequence[str] = (), crew: Crew | None = None):
         words = ["worker", "--quiet", "--with-parent", "--study", study, "--workers", str(workers), *extra]
@@ -76,10 +76,10 @@ class WorkerProcess(CommandProcess):
 
 
 class Interrupted(Exception):
-    """The user's request to stop; everything is saved.
+    """The user asked to stop; everything is saved.
 
     Attributes:
-        signal: the signal that asked.
+        signal: the signal received.
     """
 
     def __init__(self, number: signal.Signals):
@@ -88,13 +88,13 @@ class Interrupted(Exception):
 
 
 class Supervisor:
-    """Supervisor that runs a study to its end.
+    """Runs a study with worker processes until it is complete.
 
     Args:
-        store: holds the study.
-        study: its name.
+        store: store with the study.
+        study: name of the study.
         count: number of workers.
-        start_worker: starts one.
+        start_worker: starts a worker.
         display: shows progress.
         grace: seconds that a worker has to save and stop before it is killed.
     """
@@ -140,7 +140,7 @@ class Supervisor:
             raise Interrupted(self.asked)
 
     def _ask(self, number: int, frame: object) -> None:
-        if self.asked is not None:  # asked twice: stop at once; nothing that was saved is lost
+        if self.asked is not None:  # a second request: stop at once
             for worker in self.workers:
                 worker.kill()
         self.asked = signal.Signals(number)
@@ -164,20 +164,20 @@ class Supervisor:
         return sum(worker.status is None for worker in self.workers)
 
     def _rest(self, running: int) -> None:
-        """Wait for the next snapshot, or for the end of a worker."""
+        """Wait until the next snapshot is due or a worker ends."""
         end = time.monotonic() + POLL
         while time.monotonic() < end and self.asked is None and self._running() == running:
             time.sleep(LOOK)
 
     def _replace_killed(self) -> None:
         for index, worker in enumerate(self.workers):
-            if not worker.status:  # runs, or saw the end of the study before this process did
+            if not worker.status:  # still running, or it saw that the study is complete
                 continue
             worker.wait(1.0)
             lines = list(worker.last_words)
             last = lines[-1] if lines else "nothing"
             number = -worker.status if worker.status < 0 else worker.status - 128
-            if number <= 0:  # an error that it reported; another worker would meet it again
+            if number <= 0:  # not killed: it reported an error that another worker would hit as well
                 raise WorkersFailed(f"a worker must run until the study is complete, but one ended with: {last}")
             self.deaths += 1
             if self.deaths >= GIVE_UP * self.count:

@@ -1,4 +1,4 @@
-"""Training of one cohort of segments, and its tasks' storage."""
+"""Training of a cohort of segments, and the storage of its tasks."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from ..study.digits import in_digits_alone
 from ..study.objectives import DEFAULT, RETURN, measure, objectives_of, point
 from .goals import check_goal
 
-LOOK_EVERY = 0.2  # seconds between two looks at commands
+LOOK_EVERY = 0.2  # seconds between checks for commands
 Row = TypeVar("Row", Write, Result)
 
 
 class Held(Exception):
-    """A study that was stopped or paused while a cohort trained."""
+    """The study was stopped or paused while a cohort trained."""
 
 
 class Training:
-    """Training of one cohort to the end of its segments.
+    """Training of a cohort to the end of its segments.
 
     Args:
-        runner: of the study.
-        items: the segments to train.
-        claimed: the leases of the items' tasks, by uid.
-        use_previous: whether a damaged checkpoint may be replaced by the last sound one.
-        env_processes: number of processes that step the environments; 0 for this one alone.
+        runner: runner of the study.
+        items: segments to train.
+        claimed: leases of the items' tasks, by uid.
+        use_previous: whether a damaged checkpoint may be replaced by the last intact one.
+        env_processes: number of processes that step the environments; 0 to step them in this process.
 
     Attributes:
-        failed: errors of members while the others trained to the end, by uid.
-        results: of the members that trained to the end, for people, by uid.
-        lost: uids of members whose lease another process got before this one had written its results.
+        failed: errors of failed members, by uid; the others trained to the end.
+        results: descriptions of the results of members that trained to the end, by uid.
+        lost: uids of members whose lease was lost before their results were written.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Training:
         self.lost: list[str] = []
         self._commands = len(runner.rows.commands)
         self._looked_at = 0.0
-        self.returns: dict[tuple[BaseLearner, int], list[float]] = {}  # of all members, by epoch
+        self.returns: dict[tuple[BaseLearner, int], list[float]] = {}  # all members' returns, by (learner, epoch)
 
     def run(self) -> None:
-        """Train all members, write their results, and always release all leases."""
+        """Train all members and write their results; always release all leases."""
         try:
             for item in self.items:
                 self._open(item)
@@ -114,7 +114,7 @@ class Training:
             self.storage.leases[task.uid].share = 1 / len(self.items)
 
     def _drop(self, lost: LeaseLost) -> None:
-        """Stop the members whose leases are lost, and no others."""
+        """Stop the members whose leases were lost; the others continue."""
         for uid in lost.uids:
             self.lost.append(uid)
             self.tasks[uid].fail(lost)
@@ -122,7 +122,7 @@ class Training:
     def _evaluate(self, event: EpochEvent) -> None:
         """Add the return to the metrics of a rung's last epoch.
 
-        Before that, obey what was commanded meanwhile.
+        Commands given in the meantime are obeyed first.
         """
         assert isinstance(event.task, Task)
         self._obey(event)
@@ -131,12 +131,13 @@ class Training:
             event.metrics[own] = self._return(event.task)
 
     def _obey(self, event: EpochEvent) -> None:
-        """Stop cancelled members, and all of a stopped or paused study.
+        """Stop cancelled members, or all if the study is stopped or paused.
 
-        What has reached the end of its segment is evaluated first: without a result its training would tell nothing.
+        A cohort that has reached the end of its segments is still evaluated, as its training would otherwise be
+        wasted.
 
         Raises:
-            Held: the study was stopped or paused; what was trained is saved then.
+            Held: the study was stopped or paused; the training so far is saved.
         """
         if time.monotonic() - self._looked_at < LOOK_EVERY:
             return
@@ -154,7 +155,7 @@ class Training:
             self._drop(LeaseLost(over))
 
     def _end_overdue(self) -> None:
-        """Fail members that have trained for longer than the study allows."""
+        """Fail members that trained longer than the study allows."""
         epochs = {uid: task.epochs for uid, task in self._living().items()}
         for uid, error in overdue(self.store, self.runner.config, epochs).items():
             self.tasks[uid].fail(error)
@@ -175,14 +176,14 @@ class Training:
         return measured[member]
 
     def _stop_if_asked(self, *step: object) -> None:
-        """End an evaluation if this process is asked to stop."""
+        """Raise Stopped if this process was asked to stop."""
         if self.runner.stop() or Interrupts.asked():
             raise Stopped("an evaluation was asked to stop by SIGTERM; the state is saved, and any worker repeats it")
 
     def _result(self, item: ReadySegment, task: Task) -> list[Result]:
         """Return a task's result, or nothing if its return is not finite."""
         score = task.metrics.get(self.own)
-        if score is None:  # trained to this epoch before, without an evaluation
+        if score is None:  # the task reached this epoch earlier, without an evaluation
             score = self._return(task)
         segment, held = item.segment, self.tasks[task.uid]
         if not math.isfinite(score):
@@ -205,7 +206,7 @@ class Training:
         return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured)]
 
     def _retrain(self, item: ReadySegment) -> Task:
-        """Retrain a task whose stored checkpoint lies beyond this segment.
+        """Retrain a task whose checkpoint is beyond the end of this segment.
 
         Another trial or study has trained the same hyperparameters further. The result must not depend on that, so the
         task is trained again without the storage.
@@ -221,7 +222,16 @@ def _described(result: Result) -> str:
 def write_held(
     write: Callable[[Sequence[Row]], object], rows: Sequence[Row], drop: Callable[[LeaseLost], None] | None
 ) -> None:
-    """Write all rows together, after dropping those whose leases are lost."""
+    """Write all rows together, without those whose leases are lost.
+
+    Args:
+        write: writes rows in one transaction.
+        rows: rows to write.
+        drop: called with the error for lost leases; None to raise it.
+
+    Raises:
+        LeaseLost: a lease is lost and `drop` is None.
+    """
     while rows:
         try:
             write(rows)
@@ -234,16 +244,19 @@ def write_held(
 
 
 class TaskStorage:
-    """The store as tasks use it.
+    """The store, with the interface that tasks use.
 
     Args:
-        drop: is called for tasks whose leases are lost, so that the others can be saved; None raises LeaseLost.
-        claimed: leases that were taken before the tasks were made, by uid.
-        device: on which a branch's first state is trained again if it is not kept.
+        store: the store.
+        use_previous: whether a damaged checkpoint may be replaced by the last intact one.
+        drop: called with the error for tasks whose leases are lost, so that the others are saved; None to raise
+            LeaseLost.
+        claimed: leases taken before the tasks were created, by uid.
+        device: device on which a branch's initial state is trained again if it is not stored.
 
     Attributes:
-        leases: of the tasks, by uid; results are written under them.
-        busy: true after an error that the store raised, which is not the trial's.
+        leases: leases of the tasks, by uid; results are written under them.
+        busy: True while the store is at work, and after an error in it: such an error is not the trial's.
     """
 
     def __init__(
@@ -260,13 +273,13 @@ class TaskStorage:
         self.busy = False
 
     def open(self, uid: str, identity: Mapping[str, Any]) -> StoreLease:
-        """Take a task's lease, and provide the state of a branch."""
+        """Take a task's lease and, for a branch, provide its initial state."""
         self.busy = True
         lease = self.leases[uid] = self.store.open(uid, identity, self.claimed.get(uid))
         if self.use_previous:
-            try:  # drops damaged checkpoints, so that the task loads the last sound one
+            try:  # drops damaged checkpoints, so that the task loads the last intact one
                 lease.load(allow_previous=True)
-            except DamagedCheckpoint:  # no checkpoint is sound; a fresh start ends in the same bits
+            except DamagedCheckpoint:  # no checkpoint is intact; training from the start gives the same bits
                 lease.discard()
         if "start" in identity:
             bring_start(self.store, lease, self.device)
@@ -274,11 +287,11 @@ class TaskStorage:
         return lease
 
     def load(self, uid: str, epochs: int | None = None) -> Saved | None:
-        """Return the last checkpoint, or that of `epochs`."""
+        """Return the last checkpoint, or the one at `epochs`."""
         return self.store.load(uid, epochs)
 
     def save(self, writes: Sequence[Write]) -> None:
-        """Write all in one transaction, but for tasks whose leases are lost."""
+        """Write all in one transaction, without tasks whose leases are lost."""
         self.busy = True
         write_held(self.store.save, writes, self.drop)
         self.busy = False

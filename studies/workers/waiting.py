@@ -1,4 +1,4 @@
-"""Waiting for a task that another process or thread trains."""
+"""Waiting for a task that another process or thread is training."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..errors import TaskBusy
 if TYPE_CHECKING:
     from ...tasks.task import Task
 
-POLL = (0.1, 2.0)  # seconds between two attempts, at first and at most
+POLL = (0.1, 2.0)  # seconds between attempts, at first and at most
 
 
 @contextmanager
 def open_when_free(make: Callable[[], Task], values: Mapping[str, Any]) -> Iterator[Task]:
-    """Open a task once no other process holds it; finish it finally."""
+    """Open a task once no other process holds it; finally finish it."""
     pause = POLL[0]
     while True:
         task = make()

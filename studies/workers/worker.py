@@ -1,7 +1,7 @@
 """Workers: claim segments, train them as a cohort, write the results.
 
-Workers do not communicate. They may start, stop, be killed or paused at any time: leases let one worker at a time train
-a trial, and another one resumes it from its last checkpoint.
+Workers do not communicate and may be started, stopped, killed or paused at any time. Leases ensure that only one worker
+at a time trains a trial; another worker can resume it from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from ..storage.store import Store
 from .training import Held, Training
 
 LARGEST_COHORT = 32
-LARGEST_ON_GPU = 256  # where members cost little until they fill it
-_RANDOM = random.SystemRandom()  # an environment may use the global stream
-POLL = (0.05, 0.5)  # seconds between two searches for work, at first and at most
-LONGER = 1.25  # factor from a pause to the next, so that work waits for at most a quarter of what a worker has waited
-LOOK = 0.05  # seconds between two looks, in a pause, whether to stop
+LARGEST_ON_GPU = 256  # further members cost little until they fill the GPU
+_RANDOM = random.SystemRandom()  # environments may use or seed the global generator
+POLL = (0.05, 0.5)  # seconds between searches for work, at first and at most
+LONGER = 1.25  # factor between pauses, so that new work waits at most a quarter of the time a worker was idle
+LOOK = 0.05  # seconds between checks, during a pause, whether to stop
 
 
 class Claimed(NamedTuple):
-    """A segment with the lease and the recent failures of its task."""
+    """A segment with its task's lease and recent failures."""
 
     item: ReadySegment
     lease: StoreLease
@@ -48,7 +48,7 @@ class Claimed(NamedTuple):
 
 
 class Turn(Enum):
-    """Result of a worker's turn at a study."""
+    """Outcome of a worker's turn at a study."""
 
     TRAINED = "trained"
     BUSY = "busy"  # other workers train all ready segments
@@ -58,9 +58,10 @@ class Turn(Enum):
 
 
 def take_turns(turn: Callable[[], Turn], stop: Callable[[], bool]) -> Turn:
-    """Take turns until all is complete or stopped, or ``stop()`` holds.
+    """Take turns until the work is complete or stopped, or ``stop()``.
 
-    Return what came of the last one.
+    Returns:
+        The outcome of the last turn.
     """
     last, pause = Turn.BUSY, POLL[0]
     try:
@@ -80,7 +81,7 @@ def take_turns(turn: Callable[[], Turn], stop: Callable[[], bool]) -> Turn:
 
 
 def _rest(seconds: float, stop: Callable[[], bool]) -> None:
-    """Wait, unless ``stop()`` holds; a signal alone does not end a sleep."""
+    """Wait unless ``stop()`` is true; signals do not end a sleep."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not stop():
         time.sleep(min(left, LOOK))
@@ -90,15 +91,16 @@ class Worker:
     """Worker that trains a study until completion or a stop request.
 
     Args:
-        store: holds the study.
-        study: its name.
-        workers: number of workers known to share the study; cohorts are small enough to leave work for all of them.
-        use_previous: whether a damaged checkpoint may be replaced by the last sound one.
-        env_processes: number of processes that step the environments, 0 for this one alone; it changes no result.
-        device: of the trainings, see `Task`.
-        say: is called with a line for each failure and what is done about it.
-        tell: is called with a line for each result.
-        ended: is called with a configuration's number after each rung of its trials, when all is saved.
+        store: store with the study.
+        study: name of the study.
+        workers: expected number of workers on the study; cohorts are kept small enough to leave work for all of them.
+        use_previous: whether a damaged checkpoint may be replaced by the last intact one.
+        env_processes: number of processes that step the environments; 0 to step them in this process. Results do not
+            depend on it.
+        device: device of the trainings, see `Task`.
+        say: called with a line for each failure and the reaction to it.
+        tell: called with a line for each result.
+        ended: called with a configuration's number after each rung of its trials, when everything is saved.
     """
 
     def __init__(
@@ -117,25 +119,26 @@ class Worker:
         self.store, self.study, self.workers, self.env_processes = store, study, workers, env_processes
         self.runner = StudyRunner(store, study, device)
         self.use_previous, self.say, self.tell, self.ended = use_previous, say, tell, ended
-        self.held: Command | None = None  # why it ended before the study was complete
-        self.blocked: dict[str, StoreError] = {}  # by uid: errors that only the user can resolve
+        self.held: Command | None = None  # the command that stopped or paused the study
+        self.blocked: dict[str, StoreError] = {}  # errors that only the user can resolve, by uid
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Train until completion, a command to stop or `stop`.
+        """Train until the study is complete or stopped, or ``stop()`` is true.
 
-        Return whether the study is complete.
+        Returns:
+            Whether the study is complete.
 
         Raises:
-            StoreError: the store failed, or only trials are left that need a decision of the user.
+            StoreError: the store failed, or the remaining trials need a decision of the user.
         """
         return take_turns(lambda: self.turn(stop), stop) is Turn.COMPLETE
 
     def turn(self, stop: Callable[[], bool] = lambda: False) -> Turn:
-        """Plan, and train one cohort if there is one to train.
+        """Plan, then train one cohort if any segment is ready.
 
         Raises:
-            Stopped: between two steps of planning, or of an evaluation, since ``stop()`` holds.
-            StoreError: the store failed, or only trials are left that need a decision of the user.
+            Stopped: ``stop()`` became true during planning or an evaluation.
+            StoreError: the store failed, or the remaining trials need a decision of the user.
         """
         self.runner.stop = stop
         ready = [item for item in self.runner.advance() if item.trial.uid not in self.blocked]
@@ -177,9 +180,9 @@ class Worker:
         yield []
 
     def _largest_cohort(self) -> int:
-        """Return how many segments may train together.
+        """Return the maximum number of segments in a cohort.
 
-        Replay memories lie in the processor's memory, wherever networks are.
+        On a GPU it is larger, but not for learners with a replay buffer, which is kept in main memory.
         """
         learner = self.runner.algorithm.learner
         if not learner.batched:
@@ -188,12 +191,12 @@ class Worker:
         return LARGEST_ON_GPU if on_gpu and not learner.refillable else LARGEST_COHORT
 
     def _groups(self, ready: Sequence[ReadySegment], held: Collection[str]) -> list[dict[str, ReadySegment]]:
-        """Return the segments of free tasks in groups of equal structure.
+        """Return the segments of free tasks, grouped by structure.
 
-        Each group holds its segments by uid.
+        Each group maps uids to segments.
         """
         groups: dict[tuple[str, int, int], dict[str, ReadySegment]] = {}
-        for item in ready:  # trials with equal hyperparameters are one task: the second waits for the first
+        for item in ready:  # trials with equal hyperparameters share a task: the second waits for the first
             if item.trial.uid not in held:
                 groups.setdefault(self.runner.structure(item), {}).setdefault(item.trial.uid, item)
         return list(groups.values())
@@ -202,7 +205,7 @@ class Worker:
     def _claim_group(
         self, group: Mapping[str, ReadySegment], uids: Sequence[str], limit: int
     ) -> Iterator[list[Claimed]]:
-        """Claim segments that are still ready; release them at the end."""
+        """Claim segments that are still ready; release them on exit."""
         found = self.store.claim(self.study, uids, limit=limit)
         claimed = [Claimed(group[lease.uid], lease, history) for lease, history in found]
         try:
@@ -219,9 +222,9 @@ class Worker:
         try:
             training.run()
         except (LeaseLost, TaskBusy):
-            pass  # another worker holds the lease now; nothing of this one was written
+            pass  # another worker holds the lease now, and nothing was written here
         except Held:
-            pass  # everything is saved; the loop sees why
+            pass  # everything is saved; the next turn sees the command
         except Stopped:
             raise
         except SystemExit as error:
@@ -235,14 +238,14 @@ class Worker:
                 self.ended(item.trial.configuration)
 
     def _find_the_failing(self, claimed: Sequence[Claimed], error: Exception, busy: bool) -> None:
-        """Fail or block a single segment; train several one by one.
+        """Fail or block the segment at fault, training several one by one.
 
-        The failed training has released all leases; each segment's training takes a new one.
+        The failed training has released all leases; each further training takes a new one.
 
         Args:
-            claimed: the segments that trained together.
-            error: what ended their training.
-            busy: whether the store was at work meanwhile, so that no trial is at fault.
+            claimed: segments that trained together.
+            error: the error that ended their training.
+            busy: whether the error came from the store, so that no trial is at fault.
 
         Raises:
             Exception: the error itself, if no trial is at fault.
@@ -261,7 +264,7 @@ class Worker:
             self._failed(claimed[0].item, claimed[0].lease, error)
 
     def _report(self, claimed: Claimed, training: Training) -> None:
-        """Tell the end of a segment, and record its failure."""
+        """Report the end of a segment, and record its failure."""
         number, uid = claimed.item.trial.number, claimed.item.trial.uid
         if uid in training.results:
             self.tell(f"trial {number} ({uid[:8]}) has {training.epochs} epochs: {training.results[uid]}")
@@ -279,7 +282,7 @@ class Worker:
     def _failed(
         self, item: ReadySegment, claimed: StoreLease, error: BaseException, decision: Decision | None = None
     ) -> None:
-        """Record a failure, and retry or end the trial by its rule."""
+        """Record a failure; retry or end the trial according to its rule."""
         uid, number = item.trial.uid, item.trial.number
         with suppress(LeaseLost, TaskBusy), self.store.open(uid, self._identity(item), claimed) as lease:
             [row] = self.store.tasks([uid])
@@ -297,12 +300,12 @@ class Worker:
     def _identity(self, item: ReadySegment) -> dict[str, Any] | None:
         try:
             return self.runner.task(item.trial, None).identity.to_json()
-        except Exception:  # noqa: BLE001 - a trial of which no task can be made has failed because of that
+        except Exception:  # noqa: BLE001 - the failure may be that the task cannot be created
             return None
 
 
 class _Exited(RuntimeError):
-    """An environment's attempt to end the process."""
+    """An environment tried to end the process."""
 
     def __init__(self, error: SystemExit):
         super().__init__(f"the environment ended the process with {error!r}")
@@ -310,7 +313,10 @@ class _Exited(RuntimeError):
 
 
 def _rotated(uids: list[str], share: int, workers: int) -> list[str]:
-    """Rotate uids to a random share, to spread workers that claim simultaneously."""
+    """Rotate uids by a random number of shares.
+
+    Workers that claim at the same time then rarely compete for the same tasks.
+    """
     shares = min(workers, -(-len(uids) // share))
     first = _RANDOM.randrange(shares) * share
     return uids[first:] + uids[:first]
@@ -321,7 +327,7 @@ def _last_line(error: BaseException) -> str:
 
 
 class StopSignals:
-    """Recorder of stop requests: signals, and the end of a parent's pipe."""
+    """Records stop requests: signals, and the end of stdin if asked for."""
 
     def __init__(self, until_stdin_ends: bool = False):
         self.asked: signal.Signals | None = None
