@@ -1,6 +1,6 @@
-"""Checkpoints as rows: manifests, and blobs stored once.
+"""Checkpoints as rows: a manifest each, and blobs that are stored once.
 
-A blob is named by its sha256, and verified when it is fetched.
+A blob is named by its sha256, which is verified on reading.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .sql.writes import chunks, insert
 def put_blobs(connection: Connection, names: Iterable[str], data_of: Callable[[str], bytes]) -> None:
     """Store the named blobs that are missing or known to be damaged.
 
-    Only these are asked for their bytes, as making them costs.
+    `data_of` is called for those only, as serializing is expensive.
     """
     stored: dict[str, int] = {}
-    digests = sorted(names)  # in one order everywhere, so that two writers cannot wait for each other
+    digests = sorted(names)  # always in this order, so that two writers cannot deadlock
     for some in chunks(digests):
         query = sa.select(blob.c.digest, blob.c.size).where(blob.c.digest.in_(some))
         stored.update((digest, size) for digest, size in connection.execute(query))
@@ -41,7 +41,11 @@ def put_blobs(connection: Connection, names: Iterable[str], data_of: Callable[[s
 
 
 def put_checkpoint(connection: Connection, write: Write, token: int) -> None:
-    """Add the checkpoint of a write whose blobs are stored."""
+    """Add the checkpoint of a write, whose blobs must be stored already.
+
+    Raises:
+        ValueError: the given digest is not the manifest's.
+    """
     assert write.manifest is not None
     digest = hashlib.sha256(write.manifest).hexdigest()
     if write.digest not in (None, digest):
@@ -54,7 +58,7 @@ def put_checkpoint(connection: Connection, write: Write, token: int) -> None:
 
 
 def add_checkpoint(connection: Connection, names: Iterable[str], row: Mapping[str, Any]) -> None:
-    """Add the row of a checkpoint, and the names of its blobs."""
+    """Add a checkpoint row and its references to blobs."""
     values = {**row, "within_epoch": int(is_within_epoch(row["manifest"]))}
     id = connection.execute(checkpoint.insert().values(values).returning(checkpoint.c.id)).scalar_one()
     if named := [{"checkpoint": id, "digest": digest} for digest in sorted(names)]:
@@ -62,7 +66,7 @@ def add_checkpoint(connection: Connection, names: Iterable[str], row: Mapping[st
 
 
 def put_metrics(connection: Connection, rows: Iterable[tuple[str, int, Metrics]]) -> None:
-    """Add (uid, epoch, metrics), or replace those of the same epochs."""
+    """Add (uid, epoch, metrics), replacing those of the same epochs."""
     values = [{"uid": uid, "epoch": epoch, "data": dict(data)} for uid, epoch, data in rows]
     if values:
         new = insert(connection, metric)
@@ -71,7 +75,7 @@ def put_metrics(connection: Connection, rows: Iterable[tuple[str, int, Metrics]]
 
 
 def metrics_until(connection: Connection, uid: str, epochs: int | None = None) -> list[tuple[int, Metrics]]:
-    """Return (epoch, metrics) in order, up to and with ``epochs``."""
+    """Return (epoch, metrics) in order, up to and including ``epochs``."""
     query = sa.select(metric.c.epoch, metric.c.data).where(metric.c.uid == uid).order_by(metric.c.epoch)
     if epochs is not None:
         query = query.where(metric.c.epoch <= epochs)
@@ -79,7 +83,7 @@ def metrics_until(connection: Connection, uid: str, epochs: int | None = None) -
 
 
 def merge_metrics(connection: Connection, uid: str, rows: Sequence[tuple[int, Metrics]]) -> None:
-    """Add metrics to those of the same epochs."""
+    """Merge metrics into those stored for the same epochs."""
     if not rows:
         return
     known = metrics_at(connection, uid, [epoch for epoch, _ in rows])
@@ -90,8 +94,8 @@ def merge_metrics(connection: Connection, uid: str, rows: Sequence[tuple[int, Me
 def go_back(connection: Connection, uid: str, epochs: int, damaged: Sequence[str]) -> None:
     """Drop a task's checkpoints and metrics after ``epochs``; mark blobs as damaged.
 
-    A marked blob is written again by any process that has the right bytes: training is exact, so the same blob is made
-    again, and other checkpoints may name it.
+    A damaged blob may be referenced by other checkpoints, so its row stays. Since training is exact, the same blob is
+    produced again, and any process that has the right bytes replaces it.
     """
     later = sa.select(checkpoint.c.id).where(checkpoint.c.uid == uid, checkpoint.c.epochs > epochs)
     drop(connection, connection.scalars(later).all())
@@ -102,10 +106,7 @@ def go_back(connection: Connection, uid: str, epochs: int, damaged: Sequence[str
 
 @dataclass(frozen=True)
 class Damage:
-    """Damage of a checkpoint.
-
-    ``blobs`` are the digests of those with wrong bytes.
-    """
+    """Damage of a checkpoint; ``blobs`` are the digests of damaged blobs."""
 
     uid: str
     epochs: int
@@ -133,9 +134,9 @@ class Reader:
         self.database, self.uid = database, uid
 
     def heads(self, epochs: int | None = None, digest: str | None = None) -> list[Head]:
-        """Return the checkpoints, the newest first.
+        """Return the checkpoints, newest first.
 
-        With ``epochs`` return only those at the end of that epoch, with ``digest`` only those of this state.
+        With ``epochs``, only those at the end of that epoch; with ``digest``, only those of this state.
         """
         c = checkpoint.c
         query = sa.select(c.id, c.epochs, c.digest, c.manifest).where(c.uid == self.uid).order_by(c.id.desc())
@@ -147,15 +148,22 @@ class Reader:
         return [Head(id, epochs, digest, bytes(manifest)) for id, epochs, digest, manifest in rows]
 
     def last(self, epochs: int | None = None, digest: str | None = None) -> Saved | None:
-        """Return the newest checkpoint (of those that `heads` gives), or None.
+        """Return the newest of the checkpoints that `heads` returns, or None.
 
-        Blobs are verified when they are fetched; DamagedCheckpoint names the damage and the sound checkpoint before.
+        Blobs are verified when they are fetched.
+
+        Raises:
+            DamagedCheckpoint: the checkpoint is damaged; the message names the newest intact one before it.
         """
         rows = self.heads(epochs, digest)
         return self._saved(rows) if rows else None
 
     def last_sound(self) -> tuple[Saved | None, list[Damage]]:
-        """Return the newest checkpoint that is whole, and the later ones' damages."""
+        """Return the newest intact checkpoint, and the damage of later ones.
+
+        Raises:
+            DamagedCheckpoint: no checkpoint is intact.
+        """
         damages: list[Damage] = []
         rows = self.heads()
         for index, row in enumerate(rows):
@@ -168,9 +176,9 @@ class Reader:
         return None, damages
 
     def examine(self, row: Head) -> Damage | None:
-        """Read every byte of a checkpoint; return its damage, or None.
+        """Read every byte of a checkpoint; return its damage, None if intact.
 
-        One blob at a time is in memory.
+        Only one blob at a time is held in memory.
         """
         if wrong := _wrong_manifest(row):
             return Damage(self.uid, row.epochs, wrong)
@@ -180,9 +188,9 @@ class Reader:
         return Damage(self.uid, row.epochs, "; ".join(bad.values()), tuple(bad)) if bad else None
 
     def _saved(self, rows: Sequence[Head]) -> Saved:
-        """Return the first of these checkpoints as a task loads it.
+        """Return the first of these checkpoints in the form that tasks load.
 
-        The other checkpoints are its past.
+        The others are older and serve as alternatives in error messages.
         """
         row = rows[0]
 

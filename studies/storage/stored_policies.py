@@ -1,8 +1,8 @@
 """Policies in the store, from which warm starts begin.
 
-A policy is stored like a task that never trains: under "policy/" and a part of its digest, with one checkpoint at 0
-epochs. A task that starts from it is a branch of it, so it has the policy as its own first checkpoint, and the source
-of the policy may be deleted.
+A policy is stored like a task that never trains: under "policy/" and part of its digest, with one checkpoint at 0
+epochs. A task that starts from it is a branch of it, whose first checkpoint holds the policy, so the policy's source
+may be deleted.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..errors import StoreError, TaskBusy
 from .branches import Start
 from .store import Store
 
-STORED = "policy"  # the event that says where a policy is from
-POLL = 0.05  # seconds
+STORED = "policy"  # event with the source of a policy
+POLL = 0.05  # seconds between attempts while another process stores the same policy
 FILES = (".npz", ".npy", ".safetensors", ".zip")
 
 
@@ -32,7 +32,7 @@ class NoPolicy(StoreError, ValueError):
 
 
 def put_policy(store: Store, task: Task, name: str) -> str:
-    """Store the initial policy of a task, and return its digest.
+    """Store the initial policy of a task; return its digest.
 
     Storing the same policy again changes nothing.
     """
@@ -46,21 +46,24 @@ def put_policy(store: Store, task: Task, name: str) -> str:
                 manifest, digest = (None, None) if store.checkpoints(uid) else (packed.manifest, packed.digest)
                 events, keep = [(STORED, note)], Keep(latest=None)
                 store.save([Write(lease, 0, manifest, packed.blobs, digest, events=events, keep=keep)])
-        except TaskBusy:  # another process stores the same; nothing can start from it before it has
+        except TaskBusy:  # another process is storing the same policy; wait, as nothing can start from it before
             time.sleep(POLL)
     return packed.digest
 
 
 def start_of(store: Store, digest: str) -> Start | None:
-    """Return the stored policy with this digest as a start, or None."""
+    """Return a stored policy as an initial state, None if not stored."""
     uid = policy_uid(digest)
     return Start(uid, 0, digest) if any(row.digest == digest for row in store.checkpoints(uid)) else None
 
 
 def load_policy(store: Store, uid: str, start: Start) -> Mapping[str, Any]:
-    """Return the policy that a task starts from.
+    """Return the policy from which a task starts.
 
-    It is in the task's own first checkpoint, or stored under the policy's name.
+    It is read from the task's own first checkpoint, or from the stored policy.
+
+    Raises:
+        NoPolicy: it is no longer stored.
     """
     for holder in (uid, start.uid):
         for row in store.checkpoints(holder):
@@ -77,9 +80,13 @@ def load_policy(store: Store, uid: str, start: Start) -> Mapping[str, Any]:
 def find(store: Store, text: str, whole: Any) -> WarmStart:
     """Return the warm start of ``UID``, ``UID@EPOCH``, ``UID@best`` or a file.
 
-    ``whole`` completes a uid.
+    Args:
+        store: store with the tasks.
+        text: the source.
+        whole: completes an abbreviated uid.
 
-    NoPolicy names the checkpoints that exist.
+    Raises:
+        NoPolicy: the source does not exist; the message lists the checkpoints that do.
     """
     if Path(text).suffix in FILES:
         if not Path(text).is_file():
@@ -92,7 +99,11 @@ def find(store: Store, text: str, whole: Any) -> WarmStart:
 
 
 def checkpoint_of(store: Store, text: str, whole: Any) -> tuple[str, Saved]:
-    """Return the uid and the checkpoint that ``UID``, ``UID@EPOCH`` or ``UID@best`` names."""
+    """Return the uid and checkpoint of ``UID``, ``UID@EPOCH`` or ``UID@best``.
+
+    Raises:
+        NoPolicy: the checkpoint does not exist.
+    """
     short, _, at = text.partition("@")
     uid = whole(store, short)
     kept = [row.epochs for row in store.checkpoints(uid) if not row.within_epoch]
@@ -119,9 +130,9 @@ def checkpoint_of(store: Store, text: str, whole: Any) -> tuple[str, Saved]:
 
 
 def begun(store: Store, text: str | None, shown: str | None = None) -> list[str]:
-    """Return digests of stored policies from this source, the newest last.
+    """Return digests of stored policies from a source, newest last.
 
-    With ``shown``, of policies with these demonstrations, too.
+    With ``shown``, only policies combined with these demonstrations.
     """
     parts = [] if shown is None else [re.escape(shown)]
     if text is not None:

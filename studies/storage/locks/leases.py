@@ -1,4 +1,4 @@
-"""Leases that this process holds, and the thread that renews them."""
+"""Leases held by this process, and the thread that renews them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, Protocol, Self
 from ....tasks.checkpoint.storage import Saved
 from ...errors import LeaseLost, StoreError
 
-# Every lease that lives in this process, whatever its Store. A row that names this process but none of these is left
-# over from a commit whose answer was lost, or from a Lease that was dropped without release: it may be taken again.
+# All live leases of this process, of any Store. If a row names this process but is not among them, it remains from a
+# commit whose answer was lost, or from a Lease that was dropped without release; the lease may be taken again.
 held_here: weakref.WeakValueDictionary[tuple[str, int], StoreLease] = weakref.WeakValueDictionary()
 
 
 class Lessor(Protocol):
-    """The store, as its leases use it."""
+    """The store, with the interface that its leases use."""
 
     @property
     def url(self) -> str:
@@ -54,26 +54,30 @@ class StoreLease:
         held_here[uid, token] = self
 
     def load(self, allow_previous: bool = False) -> Saved | None:
-        """Return the last checkpoint, or None if there is none.
+        """Return the last checkpoint, None without one.
 
-        A damaged one raises DamagedCheckpoint when it is read. With ``allow_previous`` every byte is read at once, the
-        newest sound checkpoint is returned, and an event records the damage.
+        With ``allow_previous``, every byte is verified, the newest intact checkpoint is returned, and damage is
+        recorded as an event.
+
+        Raises:
+            DamagedCheckpoint: the checkpoint is damaged; raised when the damaged part is read, or, with
+                ``allow_previous``, if none is intact.
         """
         return self._lessor.load_leased(self, allow_previous)
 
     def discard(self) -> None:
-        """Delete all checkpoints of the task, so that it starts from nothing.
+        """Delete all checkpoints of the task, so that it starts from scratch.
 
         An event records the deletion.
         """
         self._lessor.discard(self)
 
     def is_of(self, url: str, uid: str) -> bool:
-        """Return whether this process holds a task of a database by it."""
+        """Return whether this process holds the given task by this lease."""
         return self.uid == uid and not self.lost and self._pid == os.getpid() and self._lessor.url == url
 
     def release(self) -> None:
-        """Free the task for other processes; nothing happens the second time."""
+        """Free the task for other processes; releasing again has no effect."""
         self._lessor.release([self])
 
     def check(self) -> None:
@@ -96,7 +100,7 @@ class StoreLease:
 class Heartbeat:
     """Daemon thread that calls a method every few seconds.
 
-    It ends with the life of the method's object.
+    It ends when the method's object is collected.
     """
 
     def __init__(self, beat: Callable[[], None], seconds: float):
@@ -124,7 +128,7 @@ class Heartbeat:
 
 
 class HeldLeases:
-    """The leases of one store, and the heartbeat that renews them; thread-safe."""
+    """The leases held by a store, and their heartbeat; thread-safe."""
 
     def __init__(self, beat: Callable[[], None], seconds: float):
         self._beat, self._seconds = beat, seconds
@@ -134,7 +138,7 @@ class HeldLeases:
         self._heartbeat: Heartbeat | None = None
 
     def add(self, lease: StoreLease) -> StoreLease:
-        """Add a lease and return it; start the heartbeat unless it runs."""
+        """Add a lease and return it; start the heartbeat if necessary."""
         with self._lock:
             self._held[lease.uid] = lease
             self._tokens[lease.uid] = lease.token
@@ -148,7 +152,7 @@ class HeldLeases:
             return list(self._held.values())
 
     def remove(self, leases: Iterable[StoreLease]) -> dict[str, int]:
-        """Remove leases; return the tokens of the held ones by uid."""
+        """Remove leases; return the tokens of those that were held, by uid."""
         with self._lock:
             removed = {lease.uid: lease for lease in leases if self._held.get(lease.uid) is lease}
             for uid, lease in removed.items():
@@ -157,7 +161,7 @@ class HeldLeases:
             return {uid: self._tokens.pop(uid) for uid in removed}
 
     def abandon(self, lease: StoreLease) -> None:
-        """Remove a lease, and leave it to the heartbeat to release it."""
+        """Remove a lease; the heartbeat will release it."""
         with self._lock:
             if self._held.get(lease.uid) is lease:
                 lease.lost = True

@@ -1,4 +1,4 @@
-"""Identity of a process, by which others can establish its death."""
+"""Identity of a process, which lets others detect its death."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST_PID = 2**31 - 1
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, distinct from any other, even of the same pid.
+    """A process, distinguished from others with the same pid.
 
     Attributes:
         host: its machine's name.
@@ -36,15 +36,15 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the owner that ``str`` wrote.
+        """Parse the text that ``str`` returns.
 
-        Any other text gives a process of which nothing is known.
+        Any other text gives an unknown process.
         """
         try:
             host, boot, pid, started = text.rsplit(":", 3)
             return cls(host, boot, int(pid), started)
         except ValueError:
-            return cls(text, "", 0, "")  # its lease ends by the clock alone
+            return cls(text, "", 0, "")  # unknown, so its lease ends only by expiring
 
     @classmethod
     def current(cls) -> Self:
@@ -80,7 +80,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@lru_cache(maxsize=1)  # by pid, so that a fork's child finds out who it is
+@lru_cache(maxsize=1)  # keyed by pid, so that a forked child gets its own identity
 def _process(pid: int) -> tuple[str, str, int, str]:
     return socket.gethostname(), _boot(), pid, _started(pid) or ""
 
@@ -92,7 +92,7 @@ def _boot() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
-        return ""  # unknown: then no process counts as dead before its lease ends
+        return ""  # unknown: no process counts as dead before its lease expires
 
 
 def _started(pid: int) -> str | None:

@@ -1,7 +1,7 @@
-"""Database behind a URL, with atomic transactions, retries and clear errors.
+"""Database behind a URL: atomic transactions, retries, clear errors.
 
-SQLite runs in WAL mode, where readers never wait; a writer begins with BEGIN IMMEDIATE, because a transaction that
-reads first and writes later cannot wait for its turn. PostgreSQL goes through psycopg 3.
+SQLite runs in WAL mode, where readers never wait. Writers begin with BEGIN IMMEDIATE: SQLite fails at once, instead of
+waiting, if a transaction reads first and another process writes before it does. PostgreSQL is used through psycopg 3.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .retry import Backoff, RetryPolicy
 from .schema import BLOB_IN_USE
 
 T = TypeVar("T")
-_WRITES = "rekindle_writes"  # the execution option by which a connection knows what it is for
-# Refused connections come without a code.
+_WRITES = "rekindle_writes"  # execution option that marks connections for writing
+# PostgreSQL refuses connections without an error code.
 _REFUSED = re.compile(
     r"authentication failed|does not exist|no pg_hba|no password supplied|not permitted to log in|invalid \w+ value"
 )
-# A server whose machine is cut off says nothing at all: without these, its clients would wait for hours.
+# If the server's machine is cut off, no error arrives: without these timeouts, clients would wait for hours.
 _NETWORK = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -44,16 +44,21 @@ _NETWORK = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-_BUSY_SECONDS = 5.0  # how long the database itself waits for a lock before it gives up, and we try again
+_BUSY_SECONDS = 5.0  # time that the database itself waits for a lock; then the transaction is retried here
 
 
 class Database:
-    """Runner of functions of a connection as transactions.
+    """A database that runs functions of a connection as transactions.
+
+    Args:
+        url: URL of a SQLite file or a PostgreSQL database.
+        retry: seconds, or a policy, for retries while the database is busy or unreachable.
+        stall: seconds after which PostgreSQL ends the transaction of a process that was paused within it.
 
     Attributes:
         name: the URL without its password, for messages.
-        retry: how long a transaction is retried while the database is busy or gone.
-        stall: seconds after which PostgreSQL ends the transaction of a process that was paused within it.
+        retry: the retry policy.
+        stall: see above.
     """
 
     def __init__(self, url: str, retry: float | RetryPolicy, stall: float = 60.0):
@@ -65,9 +70,9 @@ class Database:
         self.connect()
 
     def connect(self) -> None:
-        """Make a pool of connections.
+        """Create a pool of connections.
 
-        A forked child does so again, and leaves its parent's alone.
+        A forked child calls it, too, and leaves its parent's connections alone.
         """
         sqlite = self.url.get_backend_name() == "sqlite"
         arguments: dict[str, Any] = {"timeout": _BUSY_SECONDS} if sqlite else {}
@@ -83,27 +88,27 @@ class Database:
             self._reader = self._engine
         else:
             sa.event.listen(self._engine, "connect", self._prepare_postgresql)
-            # all of a reader's statements see one moment
+            # all statements of a reading transaction see the same snapshot
             self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._writer = self._engine.execution_options(**{_WRITES: True})
 
     def read(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
-        """Return the result of ``work``, of one moment of the database.
+        """Return the result of ``work`` on a consistent snapshot.
 
-        The retries end after ``seconds``, or after the policy's.
+        Retries end after ``seconds``, or after the policy's time. ``work`` may run more than once.
         """
         return self._run(self._reader, work, seconds)
 
     def write(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
-        """Run ``work`` as one transaction, and return its result.
+        """Run ``work`` as one transaction; return its result.
 
-        All of its writes become visible, or none. ``work`` may run more than once.
+        Either all of its writes become visible or none. ``work`` may run more than once.
         """
         return self._run(self._writer, work, seconds)
 
     @contextmanager
     def sqlite(self) -> Iterator[sqlite3.Connection]:
-        """Lend the driver's connection to a SQLite file, outside any transaction."""
+        """Lend the driver's connection to a SQLite file, outside a transaction."""
         pooled = self._engine.raw_connection()
         try:
             connection = pooled.driver_connection
@@ -114,9 +119,9 @@ class Database:
 
     @property
     def busy(self) -> bool:
-        """Return whether this thread is within a transaction.
+        """True while this thread is within a transaction.
 
-        A garbage collection there may run any finalizer.
+        A garbage collection there may run any finalizer, which must then not use the database.
         """
         return getattr(self._thread, "depth", 0) > 0
 
@@ -142,7 +147,7 @@ class Database:
                 writes = bool(engine.get_execution_options().get(_WRITES))
                 problem, passing = _explain(error, self.name, self.url.database or "", writes)
                 cause: Exception = error
-            except UnicodeDecodeError as error:  # SQLite's message quotes a name that is damaged
+            except UnicodeDecodeError as error:  # in a damaged file, SQLite's message may not be UTF-8
                 problem, passing, cause = StoreUnreachable(_damaged(self.name)), False, error
             else:
                 backoff.succeeded()
@@ -160,8 +165,8 @@ class Database:
 
 
 def _prepare_sqlite(connection: Any, record: object) -> None:
-    connection.isolation_level = None  # Python's sqlite3 must not begin transactions of its own
-    if not connection.execute("PRAGMA page_count").fetchone()[0]:  # later it would be a write, at every connection
+    connection.isolation_level = None  # otherwise Python's sqlite3 would begin transactions by itself
+    if not connection.execute("PRAGMA page_count").fetchone()[0]:  # a new file; else a write per connection
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # the file can give its space back, see shrinking.py
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
@@ -228,7 +233,7 @@ def _checked_sqlite(url: sa.URL) -> sa.URL:
 
 
 def _explain(error: DBAPIError, where: str, path: str, writes: bool) -> tuple[StoreError, bool]:
-    """Return an error of the store; True if a retry may help."""
+    """Return the store's error, and whether a retry may help."""
     whole = str(error.orig).strip() or type(error.orig).__name__
     refusal = next((line.strip() for line in whole.splitlines() if _REFUSED.search(line)), "")  # one of several hosts
     text = masked(f"{where}: {refusal or whole.splitlines()[0]}")
@@ -245,10 +250,10 @@ def _explain(error: DBAPIError, where: str, path: str, writes: bool) -> tuple[St
 
 
 def _lasts(path: str) -> bool:
-    """Return whether a file cannot be opened for a lasting reason."""
+    """Return whether the reason that a file cannot be opened is permanent."""
     directory = os.path.dirname(path)
     if not os.path.isdir(directory):
-        return False  # a disk that went away may come back
+        return False  # a disk that was unmounted may come back
     try:
         if os.path.exists(path):
             os.close(os.open(path, os.O_RDWR))

@@ -1,4 +1,4 @@
-"""Retry policy for database errors: timeout, back-off, notification."""
+"""Retries of database transactions: time limit, back-off, notification."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from ....tasks.runtime.progress import tick
 from ...errors import StoreError, StoreFull
 
-_RANDOM = random.SystemRandom()  # an environment may use the global stream
-SHORTEST, LONGEST = 0.005, 2.0  # seconds between two tries, at first and at most; jitter comes on top
-SAY_AFTER, SAY_EVERY = 1.0, 30.0  # seconds: a wait of milliseconds is no news
-SLICE = 0.1  # seconds after which a wait looks up whether it was asked to stop
+_RANDOM = random.SystemRandom()  # environments may use or seed the global generator
+SHORTEST, LONGEST = 0.005, 2.0  # seconds between attempts, at first and at most, without jitter
+SAY_AFTER, SAY_EVERY = 1.0, 30.0  # seconds until the first notification, and between further ones
+SLICE = 0.1  # seconds between checks, during a wait, whether to stop
 
 
 def _never() -> bool:
@@ -25,11 +25,11 @@ class RetryPolicy:
     """Limits and notification of the retries of a transaction.
 
     Attributes:
-        seconds: in all, while the database is busy or gone.
-        full: whether also while the disk is full.
-        first: whether also while a database has never answered, which is more likely a wrong address.
-        say: is told, in a line, why the process waits, and that the wait is over.
-        stop: ends a wait early, as if the seconds were over.
+        seconds: total time to retry while the database is busy or unreachable.
+        full: whether to retry while the disk is full.
+        first: whether to retry if the database has never answered, which usually means a wrong address.
+        say: called with a line when the process waits, and when the wait is over.
+        stop: returns whether to end the wait early, as if the time were over.
     """
 
     seconds: float = 60.0
@@ -39,12 +39,12 @@ class RetryPolicy:
     stop: Callable[[], bool] = _never
 
     def silent(self, seconds: float) -> RetryPolicy:
-        """Return the policy of a background thread: other seconds, and no notification."""
+        """Return a policy for a background thread: `seconds`, no notification."""
         return replace(self, seconds=seconds, say=None)
 
 
 class Backoff:
-    """The pauses between the attempts of one transaction."""
+    """Pauses between the attempts of one transaction."""
 
     def __init__(self, policy: RetryPolicy):
         self.policy = policy
@@ -59,9 +59,12 @@ class Backoff:
         return time.monotonic() - self.began
 
     def wait_or_raise(self, problem: StoreError, passing: bool, answered: bool) -> None:
-        """Sleep, longer each time.
+        """Sleep, longer each time, or raise the problem.
 
-        Raise the problem if a retry cannot help, or the time is over.
+        Args:
+            problem: error of the last attempt; raised if a retry cannot help or the time is over.
+            passing: whether a retry may help.
+            answered: whether the database has ever answered.
         """
         policy = self.policy
         if not (passing or (policy.full and isinstance(problem, StoreFull))) or not (answered or policy.first):
@@ -73,7 +76,7 @@ class Backoff:
             left = policy.seconds - self.seconds
             policy.say(f"waiting for the database, for {left:.0f} s more at most: {problem}")
             self._said, self._say_at = True, time.monotonic() + SAY_EVERY
-        pause = self.pause * _RANDOM.uniform(0.5, 1.5)  # jitter: no second collision
+        pause = self.pause * _RANDOM.uniform(0.5, 1.5)  # jitter keeps processes from colliding again
         until = time.monotonic() + min(pause, policy.seconds - self.seconds)
         while (left := until - time.monotonic()) > 0 and not policy.stop():
             time.sleep(min(left, SLICE))
@@ -81,6 +84,6 @@ class Backoff:
         self.pause = min(2 * self.pause, LONGEST)
 
     def succeeded(self) -> None:
-        """Notify of the end of the wait, if the wait was notified."""
+        """Notify that the wait is over, if it was notified."""
         if self._said and self.policy.say is not None:
             self.policy.say(f"the database is back after {self.seconds:.0f} s")
