@@ -62,8 +62,8 @@ class StudyTrial:
     Attributes:
         number: trial number.
         uid: uid of its task; pass it to `Store.task`.
-        state: "running" (a process trains it now), "waiting" (started, but none does), "complete", "pruned", "failed" or
-            "cancelled".
+        state: "running" (a process trains it now), "waiting" (started, but none does), "complete", "pruned",
+            "failed" or "cancelled".
         epochs: epochs at that rung; 0 before the first result.
         value: first objective of the study, the return by default; None before the first result.
         objectives: all objectives by name.

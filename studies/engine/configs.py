@@ -43,8 +43,7 @@ def make_config(
     Args:
         algorithm: task class.
         env: see `Task`.
-        trials: number of configurations; None for TRIALS, for all points of a finite space with fewer, or for all points
-            of a grid.
+        trials: number of configurations; None for TRIALS, for all points of a smaller finite space, or of a grid.
         epochs: see `check_epochs`.
         seed: seed of all trainings and suggestions.
         fixed: hyperparameters that are not searched, nested.
