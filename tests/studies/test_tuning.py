@@ -115,7 +115,7 @@ def test_a_task_is_picked_up_to_act_evaluate_and_train_on(study: rekindle.Study)
         ({"epochs": (27, 1)}, ValueError, "epochs are low:high:base"),
         ({"fixed": {"gama": 1}}, ValueError, "did you mean gamma"),
         ({"sampler": "tep"}, ValueError, "did you mean tpe"),
-        ({"device": "cuda:99"}, ValueError, "'cuda:99' is not here"),
+        ({"device": "cuda:99"}, ValueError, "'cuda:99' is not available"),
         ({"trails": 4}, TypeError, "tune has no option 'trails'; did you mean trials?"),
         ({"n_trials": 4}, TypeError, "tune has no option 'n_trials'; did you mean trials?"),
         (

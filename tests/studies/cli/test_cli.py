@@ -323,7 +323,7 @@ BAD = {
     "storage": (["tune", "ppo", "CartPole-v1", "--storage", "mongo://x"], "sqlite"),
     "no database": (["status", "--storage", "sqlite:///nowhere.db"], "there is no database nowhere.db"),
     "device": (["train", "ppo", "CartPole-v1", "--device", "gpu"], "must be auto, cpu, cuda, cuda:1 (or another"),
-    "device elsewhere": (["tune", "ppo", "CartPole-v1", "--device", "cuda:99"], "'cuda:99' is not here"),
+    "device elsewhere": (["tune", "ppo", "CartPole-v1", "--device", "cuda:99"], "'cuda:99' is not available"),
     "GPUs in vain": (["tune", "ppo", "CartPole-v1", "--engine", "ray", "--gpus-per-worker", "1"], "add --device cuda"),
     "no GPU": (["tune", "ppo", "CartPole-v1", "--engine", "ray", "--device", "cuda"], "add --gpus-per-worker 1"),
     "patience": (["status", "--patience", "soon"], "must be seconds, a number from 0 to 10000000"),

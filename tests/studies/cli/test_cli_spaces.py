@@ -61,7 +61,7 @@ def test_a_study_for_gpus_is_made_where_none_is(sqlite_url: str, cli: Cli, monke
     status, out, _ = cli("create", *asked)
     assert (status, out.strip().endswith("--device cuda:7")) == (0, True)
     status, _, errors = cli("tune", *asked)  # trains here
-    assert (status, "device 'cuda:7' is not here" in errors) == (2, True)
+    assert (status, "device 'cuda:7' is not available" in errors) == (2, True)
 
 
 def test_an_environment_of_ones_own_is_found_in_the_folder(
