@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -127,14 +126,8 @@ class Cohort:
                 for task in self.tasks
                 if task.bad is None and task.epochs < epochs and not (until and until(task.history))
             ]:
-                behind.sort(key=lambda task: task.work)
-                group, *ahead = (list(tasks) for _, tasks in groupby(behind, key=lambda task: task.work))
-                if not group[0].learner.batched:
-                    group, ahead = group[:1], [group[1:], *ahead]
-                target = min(
-                    [epochs, *(task.epochs for tasks in ahead for task in tasks if task.epochs > group[0].epochs)]
-                )
-                _Run(group, context, until, interrupts).train(max(target, group[0].epochs + 1))
+                group, target = _next_group(behind, epochs)
+                _Run(group, context, until, interrupts).train(target)
         if len(self.tasks) == 1 and self.tasks[0].bad is not None:
             raise self.tasks[0].bad
 
@@ -149,6 +142,21 @@ class Cohort:
         finally:
             for task, was in zip(self.tasks, before, strict=True):
                 task.stored.training = was
+
+
+def _next_group(tasks: Sequence[Member], epochs: int) -> tuple[list[Member], int]:
+    """Return the next members to train as one batch, and their target.
+
+    They are those that have done the least work, which is the same for all of them. Their target is where they catch up
+    with the next member, which then joins them, or else `epochs`.
+    """
+    ordered = sorted(tasks, key=lambda task: task.work)
+    group = [task for task in ordered if task.work == ordered[0].work]
+    if not group[0].learner.batched:
+        group = group[:1]
+    done = group[0].epochs
+    ahead = [task.epochs for task in ordered[len(group) :] if task.epochs > done]
+    return group, max(min([epochs, *ahead]), done + 1)
 
 
 class _Run:

@@ -64,8 +64,8 @@ class StudyRows:
             self.scheduler = scheduler(config)
             self.scheduler.observe(*remembered(self.trials.values(), self.segments.values()))
         else:
-            excluded = [self.trials[row.number] for row in changes.segments]
-            self.scheduler.observe(changes.trials, remembered(excluded, changes.segments)[1])
+            theirs = [self.trials[row.number] for row in changes.segments]  # they say whether rows count
+            self.scheduler.observe(changes.trials, remembered(theirs, changes.segments)[1])
         self.revision, self._plan = changes.revision, None
         return changes
 

@@ -151,16 +151,19 @@ def promotions(rungs: Sequence[int], done: Sequence[int], finishers: int) -> int
     lengths = [high - low for low, high in zip((0, *rungs), rungs, strict=False)]
     left = max(done[0] * rungs[-1] // SAVING, rungs[-1])  # epochs left to spend; one trial always reaches the end
     left -= sum(count * length for count, length in zip(done, lengths, strict=False))
-    times, lengths = rungs[rung + 1 :], lengths[rung + 1 :]
+    later, to_come = rungs[rung + 1 :], lengths[rung + 1 :]
 
-    def falling(step: int, least: int) -> list[int]:
-        return [max(least, math.floor(alive * (rungs[rung] / time) ** (step / STEPS) + 0.5)) for time in times]
+    def falling(steepness: int, least: int) -> list[int]:
+        """Return the number of trials on each later rung, a power of its epochs."""
+        shares = ((rungs[rung] / epochs) ** (steepness / STEPS) for epochs in later)
+        return [max(least, math.floor(alive * share + 0.5)) for share in shares]
 
+    # As many finishers as can be paid for; with these, the gentlest way down that can be paid for.
     for least in range(min(finishers, alive), 1, -1):
-        costs = (sum(map(operator.mul, falling(step, least), lengths)) for step in range(STEEPEST))
-        gentlest = next((step for step, cost in enumerate(costs) if cost <= left), None)
-        if gentlest is not None:
-            return falling(gentlest, least)[0]
+        for steepness in range(STEEPEST):
+            counts = falling(steepness, least)
+            if sum(map(operator.mul, counts, to_come)) <= left:
+                return counts[0]
     return 1
 
 

@@ -94,11 +94,11 @@ def mean_interval(
     student = t_quantile(_tails(confidence)[1], n - 1)
     low, high = -student, student
     if n >= FEWEST_TO_RESAMPLE:
-        (drawn,) = (part[0][:, :, 0] for part in resamples([x[:, None]], repetitions, seed))
-        errors = drawn.std(1, ddof=1) / np.sqrt(n)
+        batches = [drawn[:, :, 0] for (drawn,) in resamples([x[:, None]], repetitions, seed)]
+        errors = np.concatenate([batch.std(1, ddof=1) for batch in batches]) / np.sqrt(n)
+        means = np.concatenate([batch.mean(1) for batch in batches])
         varied = errors > SMALLEST_SPREAD * error
-        t = (drawn.mean(1)[varied] - center) / errors[varied]
-        low, high = np.quantile(t, _tails(confidence))
+        low, high = np.quantile((means[varied] - center) / errors[varied], _tails(confidence))
     return Interval(center, center - max(float(high), student) * error, center - min(float(low), -student) * error)
 
 

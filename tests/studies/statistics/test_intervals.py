@@ -76,6 +76,15 @@ def test_the_interval_of_a_mean_covers_it_also_of_skewed_returns() -> None:
     assert 0.92 <= hits / 400 <= 0.98  # of 400 at 95 of 100, two standard errors are 2 of 100
 
 
+def test_the_interval_of_a_mean_does_not_depend_on_how_many_resamples_are_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = np.random.default_rng(0).normal(size=50)
+    whole = mean_interval(runs)
+    monkeypatch.setattr(intervals, "AT_ONCE", 1000)  # as of some thousands of runs: several batches
+    assert mean_interval(runs) == whole
+
+
 def test_equal_runs_have_an_interval_without_width() -> None:
     assert mean_interval([500.0] * 5) == Interval(500, 500, 500)
     assert mean_interval([1.0, 1.0, 1.0 + 1e-15]).low <= 1
