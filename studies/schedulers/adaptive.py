@@ -154,7 +154,7 @@ def promotions(rungs: Sequence[int], done: Sequence[int], finishers: int) -> int
     later, to_come = rungs[rung + 1 :], lengths[rung + 1 :]
 
     def falling(steepness: int, least: int) -> list[int]:
-        """Return the number of trials on each later rung, a power of its epochs."""
+        """Return the falling number of trials on each later rung."""
         shares = ((rungs[rung] / epochs) ** (steepness / STEPS) for epochs in later)
         return [max(least, math.floor(alive * share + 0.5)) for share in shares]
 
