@@ -28,8 +28,9 @@ with warnings.catch_warnings():
 
 T = TypeVar("T")
 
-_gate = threading.RLock()  # held while a connection is in use, and while the process forks
 _live: weakref.WeakSet[RekindleSQL] = weakref.WeakSet()
+_live_lock = threading.RLock()  # held while that set changes, and while the process forks
+_forking: list[RekindleSQL] = []  # those whose gates the fork holds
 
 
 class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
@@ -62,6 +63,7 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         self._url = _url(host or self.get_defaults()["host"], username, password)
         self._timeout = float(timeout)
         self._sql: sql.Database | None = None
+        self._gate = threading.RLock()  # held while a connection is in use, and while the process forks
         super().__init__(host=self._url, name=name, port=port, username=username)
 
     @classmethod
@@ -89,29 +91,33 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
 
     def initiate_connection(self) -> None:
         """Open the database and create the tables, unless that is done."""
-        if self._sql is not None:
-            return
+        with _live_lock:
+            _live.add(self)
+        with self._gate:
+            if self._sql is None:
+                self._sql = self._opened()
+
+    def _opened(self) -> sql.Database:
+        """Return the database behind the URL, with the tables of this version."""
         with _translated():
             opened = sql.Database(self._url, self._timeout)
             weakref.finalize(self, opened.close)
             self._url, self.host = opened.url.render_as_string(hide_password=False), opened.name
-            with _gate:
-                version = opened.read(schema_version)
-                if not version:
-                    opened.write(create_tables)
+            version = opened.read(schema_version)
+            if not version:
+                opened.write(create_tables)
         if version not in (0, VERSION):
             opened.close()
             raise DatabaseError(
                 f"this Rekindle knows version {VERSION} of the tables rk_orion_*, but those in "
                 f"{self.host} are of version {version}; use the Rekindle that made them"
             )
-        self._sql = opened
-        _live.add(self)
+        return opened
 
     def close_connection(self) -> None:
         """Close the connections; the next operation opens them again."""
-        if self._sql is not None:
-            with _gate:
+        with self._gate:
+            if self._sql is not None:
                 self._sql.close()
 
     def transact(self, work: Callable[[Collections], T]) -> T:
@@ -180,7 +186,7 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         return self.transact(lambda collections: collections.remove(collection_name, query))
 
     def _run(self, mode: str, work: Callable[[Collections], T]) -> T:
-        with _translated(), _gate:
+        with _translated(), self._gate:
             assert self._sql is not None
             run = self._sql.write if mode == "write" else self._sql.read
             return run(lambda connection: work(Collections(connection)))
@@ -214,13 +220,17 @@ class _translated:  # noqa: N801 - used as a function is: `with _translated():`
 
 def _before_fork() -> None:
     """Close every connection: neither database's may be shared with a forked child."""
-    _gate.acquire()
-    for database in list(_live):
+    _live_lock.acquire()
+    _forking[:] = _live
+    for database in _forking:
+        database._gate.acquire()
         database.close_connection()
 
 
 def _after_fork() -> None:
-    _gate.release()
+    while _forking:
+        _forking.pop()._gate.release()
+    _live_lock.release()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -437,6 +437,23 @@ def test_threads_share_one_database_and_forks_start_their_own(db: RekindleSQL) -
     assert db.count("trials", {"experiment": 1}) == 3 * 30
 
 
+def test_a_database_that_waits_holds_up_no_other_one(sqlite: RekindleSQL, tmp_path: Any) -> None:
+    other, held, go, went = RekindleSQL(host=str(tmp_path / "other.db")), threading.Event(), threading.Event(), []
+
+    def hold(rows: Collections) -> None:
+        held.set()
+        went.append(go.wait(60))
+
+    thread = threading.Thread(target=sqlite.transact, args=(hold,))
+    thread.start()
+    assert held.wait(300)
+    other.write("trials", {"n": 1})
+    go.set()
+    thread.join()
+    assert went == [True], "the other database waited for this one"
+    other.close_connection()
+
+
 def test_a_pickled_database_is_the_same_database(db: RekindleSQL) -> None:
     db.write("trials", trials(3))
     copy = pickle.loads(pickle.dumps(db))
