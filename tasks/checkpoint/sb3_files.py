@@ -28,7 +28,8 @@ Layer = tuple[Tensor, Tensor]
 ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "SiLU": "silu", "ELU": "elu"}
 NORMALIZATION = {"clip_obs": 10.0, "epsilon": 1e-8}  # as of `experience.normalizers`
 ARRAYS = {"numpy.ndarray", "numpy.dtype", *(f"numpy._core.multiarray.{name}" for name in ("scalar", "_reconstruct"))}
-DAMAGE = (OSError, ValueError, KeyError, EOFError, RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile)
+NETWORKS = "networks are those of an MlpPolicy or CnnPolicy"
+COPIES = ("q_net_target.", "critic_target.", "pi_features_extractor.", "vf_features_extractor.")
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class _Model:
 
     def __init__(self, path: Path, data: Mapping[str, Any], weights: Mapping[str, Tensor]):
         self.path, self.data, self.weights = path, data, weights
+        self.taken: set[str] = set()  # names of weights
         kwargs = data.get("policy_kwargs")
         self.kwargs: Mapping[str, Any] = kwargs if isinstance(kwargs, Mapping) else {}
 
@@ -63,7 +65,20 @@ class _Model:
         return [self.layer(f"{prefix}.{index}") for index in sorted(int(match[1]) for match in found if match)]
 
     def layer(self, name: str) -> Layer:
-        return self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        weight, bias = self.take(f"{name}.weight"), self.take(f"{name}.bias")
+        if weight.ndim not in (2, 4) or not weight.is_floating_point() or bias.shape != weight.shape[:1]:
+            raise self.refuse(NETWORKS, f"{name}, which is no layer of theirs")
+        return weight, bias
+
+    def take(self, name: str) -> Tensor:
+        self.taken.add(name)
+        return self.weights[name]
+
+    def check_whole(self) -> None:
+        """Refuse networks of which a part was not taken: without it they would act differently."""
+        left = [name for name in self.weights if name not in self.taken and not name.startswith(COPIES)]
+        if left:
+            raise self.refuse(NETWORKS, f"{left[0]} too")
 
     def features(self, prefix: str) -> tuple[dict[str, Tensor], list[Layer]]:
         """Return an encoder's filters by our names, and its dense layer."""
@@ -110,17 +125,18 @@ def _networks(path: Path) -> ImportedPolicy:
         with zipfile.ZipFile(path) as archive:
             data, weights = json.loads(archive.read("data")), io.BytesIO(archive.read("policy.pth"))
         tensors = torch.load(weights, map_location="cpu", weights_only=True)
-        model = _Model(path, data, {name: tensor.detach().clone() for name, tensor in tensors.items()})
-    except DAMAGE as error:
-        raise StateMismatch(
-            f"{path} must be a model that Stable-Baselines3 saved, but: {str(error).partition('.')[0]}"
-        ) from None
+        model = _Model(path, data, {str(name): tensor.detach().clone() for name, tensor in tensors.items()})
+    except Exception as error:  # noqa: BLE001 - what is damaged may raise anything
+        reason = getattr(error, "strerror", None) or str(error).partition(".")[0]
+        raise StateMismatch(f"{path} must be a model that Stable-Baselines3 saved, but: {reason}") from None
     for mark, convert in (("action_net.weight", _actor_critic), ("q_net.q_net.0.weight", _dqn), ("actor.mu.", _sac)):
         if any(name.startswith(mark) for name in model.weights):
             try:
-                return convert(model)
+                found = convert(model)
             except KeyError as error:
-                raise model.refuse("networks are those of an MlpPolicy or CnnPolicy", f"none named {error}") from None
+                raise model.refuse(NETWORKS, f"none named {error}") from None
+            model.check_whole()
+            return found
     some = ", ".join(list(model.weights)[:3])
     raise model.refuse("a policy is taken from a PPO, A2C, DQN or SAC", f"networks named {some}, ...")
 
@@ -134,12 +150,24 @@ def _actor_critic(model: _Model) -> ImportedPolicy:
     activation = model.activation("Tanh", bool(filters), [*pi, *vf])
     policy = filters | _named("actor", [*dense, *pi, model.layer("action_net")])
     policy |= _named("critic", [*dense, *vf, model.layer("value_net")])
-    if (log_std := model.weights.get("log_std")) is not None:
-        policy["actor.log_std"] = log_std if log_std.ndim == 2 else log_std.unsqueeze(0)
+    if "log_std" in model.weights:
+        policy["actor.log_std"] = _log_std(model, len(model.layer("action_net")[1]))
     hyperparameters: dict[str, Any] = {"model": _shape(model, activation, [*dense, *pi], [*dense, *vf])}
     if model.data.get("use_sde"):
         hyperparameters["use_sde"] = True
     return ImportedPolicy("ppo" if "clip_range" in model.data else "a2c", hyperparameters, policy)
+
+
+def _log_std(model: _Model, actions: int) -> Tensor:
+    """Return the logarithms of deviations: a row, or with use_sde a row for each activation."""
+    if model.kwargs.get("squash_output"):
+        raise model.refuse("actions of PPO and A2C are clipped", "squash_output=True")
+    log_std = model.take("log_std")
+    if not model.data.get("use_sde"):
+        return log_std.unsqueeze(0)
+    if model.kwargs.get("use_expln"):
+        log_std = torch.where(log_std > 0, torch.log(torch.log1p(log_std.clamp(min=0)) + 1), log_std)
+    return log_std.expand(-1, actions).contiguous()  # without full_std there is one column
 
 
 def _dqn(model: _Model) -> ImportedPolicy:
@@ -158,6 +186,8 @@ def _sac(model: _Model) -> ImportedPolicy:
     hidden, (mean, log_std) = model.layers("actor.latent_pi"), map(model.layer, ("actor.mu", "actor.log_std"))
     last = (torch.cat([mean[0], log_std[0]]), torch.cat([mean[1], log_std[1]]))
     policy, twins = _named("actor", [*hidden, last]), [model.layers(f"critic.qf{twin}") for twin in (0, 1)]
+    if not all(twins):
+        raise model.refuse("SAC has two critics, qf0 and qf1", "others")
     for twin, layers in enumerate(twins):
         policy |= _named(f"critic{twin}", layers)
     activation = model.activation("ReLU", False, hidden)
@@ -194,7 +224,7 @@ def _statistics(path: Path) -> dict[str, Tensor]:
     try:
         with path.open("rb") as file:
             found = _InertUnpickler(file).load()
-    except (*DAMAGE, TypeError, AttributeError, IndexError) as error:
+    except Exception as error:  # noqa: BLE001 - what is damaged may raise anything
         raise StateMismatch(f"{law}, but: {error}") from None
     if type(found).__name__ != "VecNormalize":
         raise StateMismatch(f"{law}, but got a pickled {type(found).__name__}")

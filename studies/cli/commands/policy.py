@@ -29,6 +29,7 @@ from ....tasks.checkpoint.storage import POLICY_PREFIX
 from ....tasks.deployment.exporting import format_of
 from ....tasks.deployment.video import check_video
 from ....tasks.evaluation import other_env
+from ....tasks.registry import load
 from ....tasks.task import Task
 from ....tasks.warm_start import is_policy
 from ...engine.lineage import lineage, restore, retrain
@@ -81,6 +82,7 @@ def export_policy(arguments: argparse.Namespace) -> int:
 def import_policy(arguments: argparse.Namespace) -> int:
     """Write the networks of a Stable-Baselines3 model as weights."""
     found = sb3_files.import_policy(arguments.model, arguments.vec_normalize)
+    load(found.task).learner.hyperparameters.validate(found.hyperparameters)
     file = write_policy(arguments.file, found.policy, {"task": found.task, "source": arguments.model.name})
     values = flatten(found.hyperparameters)
     count = sum(tensor.numel() for tensor in found.policy.values())

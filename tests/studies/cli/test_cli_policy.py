@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import stable_baselines3
+import torch
 from rekindle.spaces import unflatten
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO
@@ -86,6 +87,16 @@ def test_a_model_of_stable_baselines3_is_imported_and_trained_on(cli: Cli, tmp_p
     direct = [word if word != str(file) else str(source) for word in map(str, words)]
     assert result_of(cli, "train", "a2c", "CartPole-v1", *direct)["uid"] == trained["uid"]
     assert cli("import-policy", str(file), str(file))[0] == 2
+
+
+def test_networks_that_no_task_here_can_have_are_not_imported(cli: Cli, tmp_path: Path) -> None:
+    kwargs = {"net_arch": [8], "activation_fn": torch.nn.SiLU}
+    source, file = tmp_path / "sac.zip", tmp_path / "policy.safetensors"
+    stable_baselines3.SAC("MlpPolicy", "Pendulum-v1", buffer_size=10, policy_kwargs=kwargs, device="cpu").save(source)
+    status, _, errors = cli("import-policy", str(source), str(file))
+    assert status == 2
+    assert "model.activation must be one of 'tanh', 'relu', 'elu', not 'silu'" in errors
+    assert not file.exists()
 
 
 def test_checkpoints_without_replay_memories_are_for_single_tasks(cli: Cli, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import pytest
 import stable_baselines3 as sb3
 import torch
 from rekindle.tasks import EnvSpec, StateMismatch, import_policy, load
+from rekindle.tasks.networks.sde import variance
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -30,6 +32,7 @@ CASES = [
         "Pendulum-v1",
         {"policy_kwargs": {"net_arch": {"pi": [32, 16], "vf": [24]}, "activation_fn": torch.nn.ELU}, "use_sde": True},
     ),
+    (sb3.A2C, "MlpPolicy", "Pendulum-v1", {"policy_kwargs": {"full_std": False, "use_expln": True}, "use_sde": True}),
     (sb3.PPO, "CnnPolicy", "own_envs:PictureWalk-v0", {}),
     (sb3.A2C, "MlpPolicy", "Acrobot-v1", {}),
     (sb3.DQN, "MlpPolicy", "CartPole-v1", {"buffer_size": 10}),
@@ -72,6 +75,12 @@ def test_a_model_acts_as_it_did_there(kind: Any, policy: str, env: str, argument
         first = getattr(model.action_space, "start", 0)  # which Stable-Baselines3 does not look at
         np.testing.assert_array_equal(ours - first, theirs)
         assert len(np.unique(theirs, axis=0)) > 1
+    if getattr(model, "use_sde", False):  # the spread of their noise is that of ours
+        with torch.no_grad():
+            shown = torch.as_tensor(observations)
+            z = model.policy.mlp_extractor.forward_actor(shown)
+            spread = model.policy.get_distribution(shown).distribution.stddev
+        np.testing.assert_allclose(variance(found.policy["actor.log_std"][None], z[None])[0].sqrt(), spread, rtol=1e-4)
     if found.task != "sac":
         with torch.no_grad():
             shown = model.policy.obs_to_tensor(observations)[0]
@@ -81,7 +90,7 @@ def test_a_model_acts_as_it_did_there(kind: Any, policy: str, env: str, argument
     task.fit(0)
 
 
-def changed(path: Path, data: dict[str, Any], weights: dict[str, Any]) -> Path:
+def changed(path: Path, data: Any, weights: Any) -> Path:
     """A file with other content."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("data", json.dumps(data))
@@ -95,16 +104,25 @@ def test_what_has_no_counterpart_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"no archive")
     with pytest.raises(StateMismatch, match=r"model.zip must be a model that.* saved, but: File is not"):
         import_policy(file)
+    with pytest.raises(StateMismatch, match=r"none.zip must be a model that.* saved, but: No such file or directory$"):
+        import_policy(tmp_path / "none.zip")
     layer = {"weight": torch.zeros(2, 3), "bias": torch.zeros(2)}
     td3 = {f"actor.mu.0.{name}": x for name, x in layer.items()}
-    cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    dqn = {f"q_net.q_net.{index}.{name}": x for index in (0, 2) for name, x in layer.items()}
+    tqc = {f"actor.{place}.{name}": x for place in ("latent_pi.0", "mu", "log_std") for name, x in layer.items()}
+    cases: list[tuple[Any, Any, str]] = [
         ({}, td3, r"is SAC's, without use_sde, but got one without actor\.log_std"),
         ({}, {"x.weight": torch.zeros(1)}, "a PPO, A2C, DQN or SAC, but got networks named x.weight"),
         (
             {"policy_kwargs": {"activation_fn": "<class 'torch.nn.modules.activation.GELU'>"}},
-            {f"q_net.q_net.{i}.{name}": x for i in (0, 2) for name, x in layer.items()},
+            dqn,
             "activations are Tanh, ReLU, SiLU, ELU, but got GELU",
         ),
+        ({}, dqn | {"q_net.features_extractor.own.weight": torch.zeros(3, 3)}, "but got q_net.*own.weight too"),
+        ({}, dqn | {"q_net.q_net.0.weight": torch.zeros(2)}, "but got q_net.q_net.0, which is no layer of theirs"),
+        ({}, tqc, "SAC has two critics, qf0 and qf1, but got others"),
+        ([], dqn, "must be a model that.* saved, but: 'list' object has no"),
+        ({}, [1], "must be a model that.* saved, but: 'list' object has no"),
         ({}, {f"q_net.q_net.0.{name}": x for name, x in layer.items()}, "networks have hidden layers"),
         (
             {},
@@ -142,6 +160,47 @@ def test_what_has_no_counterpart_is_refused(tmp_path: Path) -> None:
     for data, weights, message in cases:
         with pytest.raises(StateMismatch, match=message):
             import_policy(changed(file, data, weights))
+
+
+def test_policies_that_act_in_another_way_are_refused(tmp_path: Path) -> None:
+    class Scaled(FlattenExtractor):  # with as many features as there are observations
+        def __init__(self, space: gym.Space[Any]):
+            super().__init__(space)
+            self.scale = torch.nn.Linear(self.features_dim, self.features_dim)
+
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (sb3.PPO, {"use_sde": True, "policy_kwargs": {"squash_output": True}}, "but got squash_output=True"),
+        (sb3.A2C, {"policy_kwargs": {"features_extractor_class": Scaled}}, "but got features_extractor.scale.weight"),
+        (sb3.SAC, {"buffer_size": 10, "policy_kwargs": {"n_critics": 3}}, "but got critic.qf2.0.weight too"),
+    ]
+    for kind, arguments, message in cases:
+        made(kind, "MlpPolicy", "Pendulum-v1", arguments, tmp_path / "model.zip")
+        with pytest.raises(StateMismatch, match=message):
+            import_policy(tmp_path / "model.zip")
+
+
+def test_damage_anywhere_in_a_file_is_said(tmp_path: Path) -> None:
+    file, statistics = tmp_path / "model.zip", tmp_path / "vecnormalize.pkl"
+    made(sb3.A2C, "MlpPolicy", "CartPole-v1", {"policy_kwargs": {"net_arch": [8]}}, file)
+    with zipfile.ZipFile(file) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    normalized(statistics, "CartPole-v1")
+    random = np.random.default_rng(0)
+    for path, argument in ((file, None), (statistics, statistics)):
+        sound, refused = path.read_bytes(), 0
+        for _ in range(300):
+            damaged = bytearray(sound)
+            damaged[random.integers(len(sound))] ^= 1 << random.integers(8)
+            path.write_bytes(damaged)
+            try:
+                import_policy(file, argument)
+            except StateMismatch:  # and nothing else
+                refused += 1
+        path.write_bytes(sound)
+        assert refused > 100
 
 
 def test_no_code_of_a_file_is_run(tmp_path: Path) -> None:
