@@ -62,11 +62,13 @@ class Copier:
 
     def _finish(self, process: CommandProcess) -> None:
         process.end_stdin()
-        process.wait(GRACE)
+        ended = process.wait(GRACE)
         status, lines = process.status, list(process.last_words)
         self.wrote_all = status == 0
         if status:
-            last = lines[-1] if lines else f"exit status {status}"
+            last = (lines or [f"exit status {status}" if ended else f"it was not done {GRACE:g} s after the training"])[
+                -1
+            ]
             self.say(
                 f"no trial depends on it, but a copy of the curves is not complete: {printable(last)}; "
                 f"rekindle export-curves {self.name} {' '.join(self.options)} writes the rest"

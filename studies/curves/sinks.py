@@ -90,6 +90,8 @@ def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
     except OSError as error:
         what = "folder" if form == "folder" else "file"
         raise ValueError(f"{kind} writes to a {what}, but {path} cannot be written: {error.strerror}") from None
+    if form == "table":
+        _sink(kind)(path, names or usual)  # refuses a file that is no table of curves
     return kind, path, names or usual
 
 
@@ -103,6 +105,12 @@ def _try(path: Path, is_folder: bool) -> None:
         pass
 
 
+def _sink(kind: str) -> Callable[[Path | str, str], Sink]:
+    module, _, name = KINDS[kind].sink.partition(":")
+    sink: Callable[[Path | str, str], Sink] = getattr(import_module(f".{module}", __package__), name)
+    return sink
+
+
 @contextmanager
 def opened(kind: str, place: Path | str, names: str, wait: Callable[[str], None]) -> Iterator[Sink]:
     """Open a sink.
@@ -110,7 +118,7 @@ def opened(kind: str, place: Path | str, names: str, wait: Callable[[str], None]
     Only one process at a time writes to a place here; `wait` is told if that is another one. Tables need no lock: each
     is written whole.
     """
-    form, (module, _, name) = KINDS[kind].place, KINDS[kind].sink.partition(":")
+    form = KINDS[kind].place
     with ExitStack() as ending:
         if isinstance(place, Path) and form != "table":
             file = place / ".rekindle.lock" if form == "folder" else place.with_name(f".{place.name}.rekindle.lock")
@@ -120,6 +128,6 @@ def opened(kind: str, place: Path | str, names: str, wait: Callable[[str], None]
             except BlockingIOError:
                 wait(f"another process writes to {place}; this one waits for its end")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-        sink: Sink = getattr(import_module(f".{module}", __package__), name)(place, names)
+        sink = _sink(kind)(place, names)
         ending.callback(sink.close)
         yield sink

@@ -12,6 +12,8 @@ from typing import Any
 from .names import renamed
 from .runs import Point, Run
 
+FIXED = ["study", "trial", "seed", "uid", "epoch"]  # the first columns
+Key = tuple[str, Any, str]  # study, trial and uid
 SHARE = 20.0  # a table that grows is written again after so many times the seconds that writing it took
 
 
@@ -25,10 +27,25 @@ class _Table:
         self.path, self.names = path, names
         self._rows: dict[str, list[dict[str, Any]]] = {}  # by run
         self._order: dict[str, tuple[int, str]] = {}
-        self._changed, self._due = True, 0.0
+        there = self._keys(path) if path.exists() and path.stat().st_size else []
+        if there is None:
+            raise ValueError(
+                f"curves are written to a file of their own, but {path} holds something else; name another"
+            )
+        self._owners = {_owner(*key) for key in there}
+        self._changed, self._due = not there, 0.0
 
     def last(self, run: Run) -> int:
-        """Return 0: the table is written anew by each process."""
+        """Return 0: the table is written anew by each process.
+
+        Raises:
+            ValueError: the file has the curves of another study or task.
+        """
+        own = _owner(run.group, run.number, run.uid)
+        if others := ", ".join(sorted(self._owners - {own})):
+            raise ValueError(
+                f"a table has the curves of one, {own}, but {self.path} has those of {others}; name another"
+            )
         return 0
 
     def write(self, run: Run, points: Sequence[Point]) -> None:
@@ -53,8 +70,7 @@ class _Table:
             return
         began = time.monotonic()
         rows = [row for name in sorted(self._rows, key=self._order.__getitem__) for row in self._rows[name]]
-        columns = ["study", "trial", "seed", "uid", "epoch"]
-        columns = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
+        columns = list(dict.fromkeys([*FIXED, *(name for row in rows for name in row)]))
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         self._put(part, columns, rows)
         os.replace(part, self.path)
@@ -62,6 +78,12 @@ class _Table:
         self._changed, self._due = False, now + SHARE * (now - began)
 
     _put: Callable[[Path, list[str], list[dict[str, Any]]], None]
+    _keys: Callable[[Path], list[Key] | None]  # of the rows in a file; None: it is no table of curves
+
+
+def _owner(study: str, trial: Any, uid: str) -> str:
+    """Return the study of a row, or the task that is in none."""
+    return uid if trial in (None, "") else study
 
 
 class CSV(_Table):
@@ -73,6 +95,14 @@ class CSV(_Table):
             writer = csv.DictWriter(file, columns, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
+
+    @staticmethod
+    def _keys(path: Path) -> list[Key] | None:
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
+            rows = csv.reader(file)
+            if next(rows, [])[: len(FIXED)] != FIXED:
+                return None
+            return [(row[0], row[1], row[3]) for row in rows if len(row) >= len(FIXED)]
 
 
 class Parquet(_Table):
@@ -88,3 +118,16 @@ class Parquet(_Table):
         content = {name: [row.get(name) for row in rows] for name in columns}
         fields = schema([(name, types.get(name, float64())) for name in columns])
         write_table(make_table(content, schema=fields), path)
+
+    @staticmethod
+    def _keys(path: Path) -> list[Key] | None:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+
+        try:
+            file = ParquetFile(path)
+            if file.schema_arrow.names[: len(FIXED)] != FIXED:
+                return None
+            return [(row["study"], row["trial"], row["uid"]) for row in file.read(FIXED).to_pylist()]
+        except ArrowException:
+            return None

@@ -172,17 +172,23 @@ class CommandProcess:
         assert self.process.stdin is not None
         self.process.stdin.close()
 
-    def wait(self, seconds: float) -> None:
-        """Wait until the process ends; kill it after `seconds`."""
+    def wait(self, seconds: float) -> bool:
+        """Wait until the process ends; kill it after `seconds`.
+
+        Return whether it ended before.
+        """
+        ended = True
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
+            ended = False
             self.process.kill()
             self.process.wait()
         self._listener.join(1.0)
         for stream in (self.process.stdin, self.process.stderr):
             if stream is not None:
                 stream.close()
+        return ended
 
 
 def _forked(crew: Crew | None, words: Sequence[str], environment: Mapping[str, str]) -> Forked | None:

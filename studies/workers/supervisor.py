@@ -47,7 +47,7 @@ class WorkerHandle(Protocol):
     def kill(self) -> None:
         """Kill the worker."""
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> object:
         """Wait until the worker ends; kill it after `seconds`."""
 
 

@@ -132,6 +132,25 @@ def test_tables_hold_each_epoch_once(store: Store, tmp_path: Path, kind: str) ->
     assert not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_replaces_no_file_of_another_content(store: Store, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"curves.{kind}"
+    for content in (b"my,own\nnotes,1\n", b"\x00\xff"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"written to a file of their own, but .* holds something else; name"):
+            copy(store, "s", f"{kind}:{path}")
+        assert path.read_bytes() == content
+    path.write_bytes(b"")
+    uids = [trial.uid for trial in store.trials("s")[:2]]
+    copy(store, uids[0], f"{kind}:{path}")
+    before = path.read_bytes()
+    for name in ("s", uids[1]):
+        with pytest.raises(ValueError, match=f"but .* has those of {uids[0]}; name another"):
+            copy(store, name, f"{kind}:{path}")
+        assert path.read_bytes() == before
+    assert copy(store, uids[0], f"{kind}:{path}")
+
+
 @pytest.mark.slow
 def test_a_training_in_no_study_is_a_run(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
     log = f"csv:{tmp_path / 'one.csv'}"
@@ -158,6 +177,13 @@ def test_a_killed_copier_harms_nothing_and_the_next_one_completes_its_files(stor
     assert following.wrote_all
     assert of_tensorboard(tmp_path) == expected(store)
     assert len(said) == 1
+
+
+def test_a_copier_that_is_not_done_in_time_is_ended(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rekindle.studies.curves.beside.GRACE", 0.0)
+    said: list[str] = []
+    Copier(store.url, "s", ["--to", "csv:x.csv"], 0.0, said.append).end()
+    assert "is not complete: it was not done 0 s after the training; rekindle export-curves s --to" in said[0]
 
 
 def test_a_short_training_starts_no_copier_that_would_come_later(store: Store) -> None:

@@ -197,6 +197,9 @@ def test_a_report_is_refused_in_one_line(studies: Store, tmp_path: Path, cli: Cl
     status, out, err = cli("report", "halved", "--storage", studies.url, "-o", str(tmp_path / "no" / "x.html"))
     assert (status, out) == (2, "")
     assert f"a report is written to a file, but {tmp_path}/no/x.html cannot be: No such file or directory; give" in err
+    status, out, err = cli("report", "halved", "--storage", studies.url, "-o", str(tmp_path / "x.pdf"))
+    assert (status, out) == (2, "")
+    assert f"a report is a page of HTML, but -o is {tmp_path}/x.pdf; rekindle plot makes pictures" in err
     assert cli("report", "none", "--storage", studies.url)[0] == 2
 
 

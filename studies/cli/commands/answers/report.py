@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ....report.data import report_json
 from ....report.page import write_report
-from ....report.pictures import check_ending, save
+from ....report.pictures import ENDINGS, check_ending, save
 from ....report.pictures import plot as picture
 from ...output.terminal import new_console, note, print_json
 from ..storage import existing_store
@@ -16,6 +16,8 @@ from ..storage import existing_store
 def report(arguments: argparse.Namespace) -> int:
     """Write a report on studies."""
     names = list(dict.fromkeys(arguments.study))
+    if arguments.output.suffix in ENDINGS:
+        raise ValueError(f"a report is a page of HTML, but -o is {arguments.output}; rekindle plot makes pictures")
     with existing_store(arguments) as store:
         shown = [report_json(store, name) for name in names]
     write_report(shown, arguments.output)
