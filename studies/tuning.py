@@ -378,7 +378,8 @@ def tune(
     """
     known = signature(study_config).parameters.keys() - {"algorithm", "env"}
     for name in options.keys() - known:
-        raise TypeError(f"tune has no option {name!r}{near(name, sorted(known))}")
+        cure = near(name, sorted(known)) or "; a hyperparameter that is not searched goes into fixed={...}"
+        raise TypeError(f"tune has no option {name!r}{cure}")
     algorithm = load(task) if isinstance(task, str) else task
     if demonstrations is not None:
         demonstrations = Demonstrations.load(demonstrations)

@@ -85,6 +85,9 @@ class Cohort:
             raise ValueError("the members of a cohort must be different tasks, but two have the same uid")
         self.tasks = list(tasks)
 
+    def __repr__(self) -> str:
+        return f"<Cohort of {len(self.tasks)}: {self.tasks[0]}{', ...' if len(self.tasks) > 1 else ''}>"
+
     def fit(self, epochs: int, context: Context | None = None, until: Until | None = None) -> None:
         """Train every member until it has done `epochs` epochs in all.
 

@@ -154,6 +154,9 @@ class Task:
         where = f" on {self.env.id}" if self.env else ""
         return f"{self.name}{where}, seed {self.seed}" + (f" ({self.uid[:8]})" if self.uid else "")
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self}, {f'epoch {self.epochs}' if self.uid else 'not initialized'}>"
+
     def _repr_html_(self) -> str:
         values = self._identity.values if self._identity else {}
         own = {"epochs": self.epochs, **{name: self.metrics.get(name) for name in SHOWN if name in self.metrics}}

@@ -83,7 +83,7 @@ class TensorBoard:
 
     def _path(self, run: Run) -> Path:
         """Return the path of the run's file, the same in each process."""
-        return self.folder / run.group / run.name / "events.out.tfevents.0.rekindle"
+        return self.folder / _below(run.group) / run.name / "events.out.tfevents.0.rekindle"
 
     @staticmethod
     def _append(path: Path, events: Sequence[Event]) -> None:
@@ -93,6 +93,11 @@ class TensorBoard:
             records.write(event.SerializeToString())
         with path.open("ab") as file:
             file.write(content.getvalue())
+
+
+def _below(name: str) -> str:
+    """Return a study's name as a path that leads nowhere else, whatever others called theirs."""
+    return "/".join((part.replace(".", "%2E") or "%2F") if set(part) <= {"."} else part for part in name.split("/"))
 
 
 def _records(content: bytes) -> Iterator[tuple[bytes, int]]:

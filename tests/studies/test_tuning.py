@@ -118,6 +118,7 @@ def test_a_task_is_picked_up_to_act_evaluate_and_train_on(study: rekindle.Study)
         ({"device": "cuda:99"}, ValueError, "'cuda:99' is not available"),
         ({"trails": 4}, TypeError, "tune has no option 'trails'; did you mean trials?"),
         ({"n_trials": 4}, TypeError, "tune has no option 'n_trials'; did you mean trials?"),
+        ({"width": 4}, TypeError, r"'width'; a hyperparameter that is not searched goes into fixed=\{\.\.\.\}"),
         (
             {"search": "gama"},
             ValueError,

@@ -409,6 +409,7 @@ def test_a_task_that_is_not_initialized_says_so_and_stays_clean(use: Callable[[P
 def test_a_task_can_be_looked_at_before_it_is_initialized() -> None:
     task = PPO("CartPole-v1", seed=1)
     assert task.report()["hyperparameters"] is None
+    assert repr(task) == "<PPO: ppo on CartPole-v1, seed 1, not initialized>"
     assert "ppo on CartPole-v1, seed 1: 0 epochs" in task.summary()
     assert task.metrics == {}
 
@@ -956,6 +957,8 @@ def test_the_report_is_json_and_says_what_is_known() -> None:
 
 def test_the_summary_is_for_people() -> None:
     task = whole(2)
+    assert repr(task) == f"<PPO: ppo on CartPole-v1, seed 1 ({task.uid[:8]}), epoch 2>"
+    assert repr(Cohort([task, make(seed=2)])) == f"<Cohort of 2: {task}, ...>"
     summary = task.summary()
     assert summary.startswith(f"ppo on CartPole-v1, seed 1 ({task.uid[:8]}): 2 epochs, 256 env steps")
     assert "optimizer.lr = 0.001" in summary

@@ -89,6 +89,16 @@ def test_tensorboard_has_the_values_under_the_names_of_sb3(store: Store, tmp_pat
     assert metadata.SESSION_END_INFO_TAG in events.summary_metadata
 
 
+@pytest.mark.parametrize("name", ["../../up", "/up", "..", "a/../../b", "ppo-ALE/Pong-v5"])
+def test_a_study_of_any_name_is_written_below_the_folder(sqlite_url: str, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "one" / "two"
+    with Store(sqlite_url) as store:
+        rekindle.tune("surrogate", trials=1, epochs=1, study=name, storage=store, progress=False)
+        copy(store, name, f"tensorboard:{folder}")
+    [file] = tmp_path.rglob("*.tfevents.*")
+    assert file.is_relative_to(folder)
+
+
 def test_a_file_cut_anywhere_is_completed(store: Store, tmp_path: Path) -> None:
     copy(store, "s", f"tensorboard:{tmp_path}")
     longest = max(expected(store).items(), key=lambda item: len(item[1]))[0]
