@@ -60,6 +60,9 @@ for line in sys.stdin:
 """
 
 
+MOST = 8  # differences that a message names
+
+
 @dataclass
 class Trained:
     """States of one task at the end of its first two epochs.
@@ -161,11 +164,13 @@ class VariantSuite:
             again = self.loaded(whole.first, changes).state_dict()
             third = self.loaded(again, changes)
             third.fit(2)
-            assert difference(third.state_dict(), whole.last) == []
-            assert difference(whole.first, whole.first_kept) == [], "a state is a copy, which training must not modify"
-            assert difference(again, whole.first_kept) == [], "training after loading must not modify the loaded state"
-            assert third.metrics == whole.metrics
-            assert third.evaluate(3) == whole.evaluation
+            check_equal(
+                third.state_dict(), whole.last, "a task that is loaded and trained on is one that never stopped"
+            )
+            check_equal(whole.first, whole.first_kept, "a state is a copy, which training leaves alone")
+            check_equal(again, whole.first_kept, "a state is a copy, which the training of what loaded it leaves alone")
+            check_equal(third.metrics, whole.metrics, "metrics after resuming are those without a stop")
+            assert third.evaluate(3) == whole.evaluation, "the evaluation after resuming is that without a stop"
 
     def test_loading_brings_back_everything_that_training_changes(self) -> None:
         for changes in self.variants:
@@ -188,9 +193,9 @@ class VariantSuite:
                 others[name] = self.make(**{**flatten(changes), name: other_value(task, name, tuned[name])})
                 others[name].load_state_dict(whole.first, perturb=True)
             Cohort([task, *others.values()]).fit(2)
-            assert difference(task.state_dict(), whole.last) == []
-            assert task.metrics == whole.metrics
-            assert task.evaluate(3) == whole.evaluation
+            check_equal(task.state_dict(), whole.last, "a loaded task in a cohort with others is the task alone")
+            check_equal(task.metrics, whole.metrics, "metrics in a cohort with others are those of the task alone")
+            assert task.evaluate(3) == whole.evaluation, "the evaluation in a cohort is that of the task alone"
             everything |= tuned.keys()
             for name, other in others.items():
                 if not all(torch.equal(a, b) for a, b in zip(other.parameters(), task.parameters(), strict=True)):
@@ -199,7 +204,8 @@ class VariantSuite:
         assert idle == [], f"these hyperparameters change nothing after loading: {', '.join(idle)}"
 
     def test_global_random_state_is_untouched(self) -> None:
-        assert all(self.trained(changes).random_state_kept for changes in self.variants)
+        kept = all(self.trained(changes).random_state_kept for changes in self.variants)
+        assert kept, "training leaves the global generators of torch, NumPy and random alone (see torch_seed)"
 
     def test_a_member_of_a_cohort_equals_the_trial_alone(self) -> None:
         for changes in self.variants:
@@ -208,9 +214,9 @@ class VariantSuite:
                 self.make(10 + member, **self._apart(whole.task, member, changes)) for member in range(self.cohort_size)
             ]
             together[place] = task = self.make(**changes)
-            Cohort(together).fit(1)  # the test above covers a cohort that trains from a loaded state
-            assert difference(task.state_dict(), whole.first) == []
-            assert task.history == whole.history[:1]
+            Cohort(together).fit(1)  # the next epoch is that of another cohort, in the test above
+            check_equal(task.state_dict(), whole.first, "a member of a cohort is the task alone")
+            assert task.history == whole.history[:1], "the metrics of a member of a cohort are those of the task alone"
 
     def _apart(self, task: Task, member: int, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the changes, with another learning rate for each member."""
@@ -247,31 +253,33 @@ class ExactnessSuite(VariantSuite):
             status = server.stdout.readline().strip()
             assert status == "0", (status, errors.read_text())
             digest = (Path(folder) / "digest").read_text()
-        assert digest == whole.digest
+        assert digest == whole.digest, "a task that a new process loads and trains on is one that never stopped"
 
     def test_a_member_that_joins_late_is_not_changed_by_it(self) -> None:
         whole = self.trained(self.variants[0])
         early, late = self.make(0, **self.variants[0]), self.make(**self.variants[0])
         early.fit(1)
         Cohort([early, late]).fit(2)
-        assert late.digest == whole.digest
+        check_equal(late.state_dict(), whole.last, "a task that joins one trained further is the task alone")
 
     def test_a_state_survives_being_packed(self) -> None:
         state = self.trained(self.variants[0]).last
         packed = pack(state)
-        assert difference(unpack(packed.manifest, packed.blobs.__getitem__), state) == []
+        check_equal(unpack(packed.manifest, packed.blobs.__getitem__), state, "a state is read as it was stored")
 
     def test_fitting_again_changes_nothing(self) -> None:
         whole = self.trained(self.variants[0])
         task = self.loaded(whole.last)
         task.fit(1)
         task.fit(2)
-        assert task.digest == whole.digest
+        check_equal(task.state_dict(), whole.last, "fit of epochs that are done changes nothing")
 
     def test_another_seed_is_another_result(self) -> None:
         one, other = self.make(**self.variants[0]), self.make(2, **self.variants[0])
         assert one.uid != other.uid
-        assert difference(other.model, one.model) != []
+        assert difference(other.model, one.model), (
+            "networks begin with weights drawn from the seed, but two seeds have the same"
+        )
 
     def test_a_state_of_another_seed_or_structure_is_refused_and_changes_nothing(self) -> None:
         whole, other = self.trained(self.variants[0]), self.make(2, **self.variants[0])
@@ -284,7 +292,7 @@ class ExactnessSuite(VariantSuite):
                 pass
             else:
                 raise AssertionError("a foreign state was taken")
-            assert task.digest == digest
+            assert task.digest == digest, "a state that is refused changes nothing"
 
 
 _TRAINED: dict[tuple[type, str], Trained] = {}  # cache; it holds the variants of one suite at a time
@@ -316,6 +324,13 @@ def fit_what_was_left(
     task.load_state_dict(state)
     task.fit(int(epochs))
     (Path(folder) / "digest").write_text(task.digest)
+
+
+def check_equal(found: Any, expected: Any, law: str) -> None:
+    """Raise AssertionError with the places at which two trees differ."""
+    places = difference(found, expected)
+    more = f" and {len(places) - MOST} more" if len(places) > MOST else ""
+    assert not places, f"{law}, but they differ in {', '.join(places[:MOST])}{more}"
 
 
 def _global_random_state() -> tuple[Any, ...]:
