@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +15,7 @@ from .checkpoint.state import Packed, Tree, pack
 from .checkpoint.storage import Lease, Metrics, Saved, Storage, Write, policy_uid
 from .errors import TaskError
 from .identity import TaskIdentity, uid_of
-from .runtime.fingerprint import changes, fingerprint
+from .runtime.fingerprint import changes, code_of, fingerprint
 from .warm_start import LoadReport
 
 REFILLED = "the replay buffer, which the checkpoint leaves out, is filled again"
@@ -103,15 +103,17 @@ class TaskRecord:
         """True if the untrained agent has yet to be stored."""
         return self.lease is not None and self.keep is not None and self.keep.initial and not self.resumed
 
-    def note_init(self, device: torch.device, saved: Saved | None, refilled: bool = False) -> None:
-        """Record versions and hardware at a start or resume.
+    def note_init(
+        self, device: torch.device, modules: Iterable[str], saved: Saved | None, refilled: bool = False
+    ) -> None:
+        """Note versions, hardware and the code of modules at the start or resume.
 
         Args:
             device: device of the task.
             saved: checkpoint that the task resumes from, None for a fresh start.
             refilled: whether the checkpoint lacks the replay buffer.
         """
-        now = fingerprint(device)
+        now = fingerprint(device) | code_of(modules)
         if self.keep is not None or not self.saves:
             now["snapshots"] = asdict(self.keep) if self.keep else "no"
         if saved is None:

@@ -280,7 +280,8 @@ class Task:
         resumed = saved is not None and self._load(saved)
         left_out = {*self.learner.refillable} if self.stored.state else set()
         refilled = bool(left_out) and not left_out & (self.stored.state or {}).keys()
-        self.stored.note_init(self.device, saved if resumed else None, refilled)
+        modules = [type(self).__module__, self.learner.__module__, *self.env.modules]
+        self.stored.note_init(self.device, modules, saved if resumed else None, refilled)
 
     def _load(self, saved: Saved) -> bool:
         """Load a stored checkpoint; return False if it is only a policy.

@@ -121,6 +121,7 @@ class Worker:
         self.use_previous, self.say, self.tell, self.ended = use_previous, say, tell, ended
         self.held: Command | None = None  # the command that stopped or paused the study
         self.blocked: dict[str, StoreError] = {}  # errors that only the user can resolve, by uid
+        self._changes: set[str] = set()  # of versions and code since trials were trained before, each said once
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Train until the study is complete or stopped, or ``stop()`` is true.
@@ -266,6 +267,9 @@ class Worker:
     def _report(self, claimed: Claimed, training: Training) -> None:
         """Report the end of a segment, and record its failure."""
         number, uid = claimed.item.trial.number, claimed.item.trial.uid
+        if (task := training.tasks.get(uid)) is not None and (new := {*task.inexact} - self._changes):
+            self._changes |= new
+            self.say(f"trial {number} ({uid[:8]}) resumed, not bit-exact from there on: {'; '.join(sorted(new))}")
         if uid in training.results:
             self.tell(f"trial {number} ({uid[:8]}) has {training.epochs} epochs: {training.results[uid]}")
         if uid in training.failed:

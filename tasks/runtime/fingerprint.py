@@ -6,9 +6,12 @@ They are recorded at every start and compared at every resume.
 from __future__ import annotations
 
 import functools
+import hashlib
 import platform
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -20,6 +23,7 @@ from ..compiled.loading import version as kernels_version
 from ..cuda.loading import version as operators_version
 
 Fingerprint = dict[str, Any]
+KNOWN = {"rekindle", "gymnasium", "__main__"}  # packages whose versions are recorded; a script holds other things too
 
 
 class InexactWarning(UserWarning):
@@ -44,6 +48,22 @@ def fingerprint(device: torch.device) -> Fingerprint:
         "products": "exact" if products_are_exact() else "by place in memory",
         **named,
     }
+
+
+def code_of(modules: Iterable[str]) -> Fingerprint:
+    """Return the first digits of the sha256 of the files of a user's own modules, as JSON."""
+    own = sorted({name for name in modules if name.partition(".")[0] not in KNOWN})
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in own}
+    return {f"code of {name}": digest for name, file in files.items() if file and (digest := _digest(file))}
+
+
+@functools.cache
+def _digest(file: str) -> str:
+    """Return a digest of a file as it was when this process first asked, which is what it has imported."""
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
+    except OSError:  # in an archive
+        return ""
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import gymnasium
+
 from ....spaces.errors import near
 from ...errors import TaskError
 from .curriculum import parse
@@ -89,6 +91,16 @@ class EnvSpec:
     def canonical(self) -> str:
         """Canonical text of this spec; equal specs have equal texts."""
         return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @property
+    def modules(self) -> set[str]:
+        """The names of the modules whose code makes it, as far as its id and its wrappers name them."""
+        before, _, name = self.id.rpartition(":")
+        registered = gymnasium.registry.get(name.removeprefix("vector/"))
+        points = [getattr(registered, kind, None) for kind in ("entry_point", "vector_entry_point")]
+        points += [wrapper["entry_point"] for wrapper in self.wrappers]
+        named = [point.partition(":")[0] if isinstance(point, str) else point.__module__ for point in points if point]
+        return {*named, *filter(None, [before.rpartition("/")[2]])}
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as a JSON object, for ``from_json``."""

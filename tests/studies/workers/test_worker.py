@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -58,6 +59,20 @@ def test_a_worker_that_was_asked_to_stop_stops_and_another_goes_on(sqlite_url: s
         assert not Worker(store, "s").run(lambda: bool(store.segments("s")))
         assert any(row.state == "ready" for row in store.segments("s"))
     assert run(sqlite_url, SMALL) == undisturbed(SMALL)
+
+
+def test_a_worker_says_once_what_has_changed_since_its_trials_were_trained(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    with Store(sqlite_url) as store:
+        start_study(store, "s", SMALL)
+        assert not Worker(store, "s", say=said.append).run(lambda: bool(store.segments("s")))
+        assert said == []
+        monkeypatch.setattr("gymnasium.__version__", "99")
+        assert Worker(store, "s", say=said.append).run()
+    [line] = said
+    assert re.fullmatch(r"trial \d \(\w{8}\) resumed, not bit-exact from there on: gymnasium \S+ -> 99", line)
 
 
 def test_a_worker_that_waits_for_others_looks_for_work_soon_and_stops_within_its_pause(

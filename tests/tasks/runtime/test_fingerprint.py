@@ -1,14 +1,17 @@
-"""What the last bits may depend on: the place of a matrix in memory must not be part of it."""
+"""What the last bits may depend on: code of one's own, but not the place of a matrix in memory."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
-from rekindle.tasks.runtime.fingerprint import InexactWarning, products_are_exact
+from rekindle import EnvSpec
+from rekindle.tasks.runtime.fingerprint import InexactWarning, code_of, products_are_exact
 
 PLACES = """
 import rekindle
@@ -23,6 +26,45 @@ for batch in (2, 3, 8, 33, 64):
                 alone = torch.bmm(x[i : i + 1].clone(), weight[i : i + 1].clone())
                 assert torch.equal(alone[0], together[i]), (batch, inputs, outputs, i)
 """
+
+
+TRAIN = """
+import sys
+from rekindle import PPO, EnvSpec, Store
+spec = EnvSpec("CartPole-v1", wrappers=[{"entry_point": "my_wrapper:Same"}])
+task = PPO(spec, storage=Store(sys.argv[1])).init(epoch_steps=64, num_steps=16, num_envs=2)
+task.fit(task.epochs + 1)
+print(task.epochs, task.inexact, task.digest)
+"""
+
+
+def test_edited_code_of_an_environment_is_said_when_a_task_resumes(tmp_path: Path) -> None:
+    file = tmp_path / "my_wrapper.py"
+    file.write_text("import gymnasium\nclass Same(gymnasium.Wrapper):\n    pass\n")
+    before = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+
+    def train() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", TRAIN, "sqlite:///x.db"], cwd=tmp_path, check=True, capture_output=True, text=True
+        )
+        return done.stdout
+
+    assert train().startswith("1 [] ")
+    assert train().startswith("2 [] ")
+    file.write_text(file.read_text() + "    reward = 2\n")
+    after = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    assert train().startswith(f"3 ['code of my_wrapper {before} -> {after}'] ")
+
+
+def test_the_code_is_that_of_modules_of_ones_own(tmp_path: Path) -> None:
+    assert code_of([__name__, "rekindle.tasks", "gymnasium.envs", "__main__", "not.imported", "sys"]) == {
+        f"code of {__name__}": hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+    }
+    assert EnvSpec("vector/my.envs:ns/Walk-v0", wrappers=[{"entry_point": "my.wraps:Same"}]).modules == {
+        "my.envs",
+        "my.wraps",
+    }
+    assert EnvSpec.none().modules == set()
 
 
 def test_products_do_not_depend_on_the_place_in_memory_once_the_package_is_imported() -> None:
