@@ -106,7 +106,7 @@ class TaskRecord:
     def note_init(
         self, device: torch.device, modules: Iterable[str], saved: Saved | None, refilled: bool = False
     ) -> None:
-        """Note versions, hardware and the code of modules at the start or resume.
+        """Note versions, hardware and code at the start or resume.
 
         Args:
             device: device of the task.

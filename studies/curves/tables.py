@@ -82,7 +82,7 @@ class _Table:
 
 
 def _owner(study: str, trial: Any, uid: str) -> str:
-    """Return the study of a row, or the task that is in none."""
+    """Return a row's study, or the uid of a single task."""
     return uid if trial in (None, "") else study
 
 

@@ -96,7 +96,7 @@ class TensorBoard:
 
 
 def _below(name: str) -> str:
-    """Return a study's name as a path that leads nowhere else, whatever others called theirs."""
+    """Return a study's name as a path that stays below its folder."""
     return "/".join((part.replace(".", "%2E") or "%2F") if set(part) <= {"."} else part for part in name.split("/"))
 
 

@@ -75,7 +75,10 @@ class _Model:
         return self.weights[name]
 
     def check_whole(self) -> None:
-        """Refuse networks of which a part was not taken: without it they would act differently."""
+        """Refuse networks of which a part was left out.
+
+        Without it they would act differently.
+        """
         left = [name for name in self.weights if name not in self.taken and not name.startswith(COPIES)]
         if left:
             raise self.refuse(NETWORKS, f"{left[0]} too")
@@ -159,7 +162,7 @@ def _actor_critic(model: _Model) -> ImportedPolicy:
 
 
 def _log_std(model: _Model, actions: int) -> Tensor:
-    """Return the logarithms of deviations: a row, or with use_sde a row for each activation."""
+    """Return log deviations: a row, or one for each activation (use_sde)."""
     if model.kwargs.get("squash_output"):
         raise model.refuse("actions of PPO and A2C are clipped", "squash_output=True")
     log_std = model.take("log_std")

@@ -51,7 +51,7 @@ def fingerprint(device: torch.device) -> Fingerprint:
 
 
 def code_of(modules: Iterable[str]) -> Fingerprint:
-    """Return the first digits of the sha256 of the files of a user's own modules, as JSON."""
+    """Return digests of the files of a user's own modules, as JSON."""
     own = sorted({name for name in modules if name.partition(".")[0] not in KNOWN})
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in own}
     return {f"code of {name}": digest for name, file in files.items() if file and (digest := _digest(file))}
@@ -59,7 +59,10 @@ def code_of(modules: Iterable[str]) -> Fingerprint:
 
 @functools.cache
 def _digest(file: str) -> str:
-    """Return a digest of a file as it was when this process first asked, which is what it has imported."""
+    """Return the first digits of a file's sha256.
+
+    It is computed once, as a process imports a file once.
+    """
     try:
         return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
     except OSError:  # in an archive

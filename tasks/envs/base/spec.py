@@ -94,7 +94,7 @@ class EnvSpec:
 
     @property
     def modules(self) -> set[str]:
-        """The names of the modules whose code makes it, as far as its id and its wrappers name them."""
+        """Names of the modules of its id, entry points and wrappers."""
         before, _, name = self.id.rpartition(":")
         registered = gymnasium.registry.get(name.removeprefix("vector/"))
         points = [getattr(registered, kind, None) for kind in ("entry_point", "vector_entry_point")]
