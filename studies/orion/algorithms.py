@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ...spaces import Space
+from ...spaces.choices import Fixed
 from ...spaces.dimension import Maybe
 from ...spaces.ranges import Fidelity
 from .trial import whole
@@ -88,9 +89,10 @@ def changeable(space: Space, search: Sequence[str] | None) -> list[str]:
     Only these are searched by a population.
     """
     flat = space.flat()
-    names = [name for name, dimension in flat.items() if not (dimension.structural or isinstance(dimension, Maybe))]
+    decided = {name for name, dimension in flat.items() if dimension.structural or isinstance(dimension, Maybe)}
+    names = [name for name, dimension in flat.items() if name not in decided and not isinstance(dimension, Fixed)]
     for name in search or ():
-        if name in flat and name not in names:
+        if name in decided:
             raise ValueError(
                 f"a population changes hyperparameters while it trains, but {name} decides shapes or loop counts, or "
                 f"whether something is there at all; fix it, or search it with another algorithm. What may change: "

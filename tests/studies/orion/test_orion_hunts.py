@@ -29,13 +29,14 @@ from rekindle.studies.engine.branching import replay
 from rekindle.studies.engine.lineage import lineage
 from rekindle.studies.failures import FAILED, HUNG
 from rekindle.studies.orion import OrionObjective, hunt, storage_of
-from rekindle.studies.orion.algorithms import algorithm_config, grid_priors
+from rekindle.studies.orion.algorithms import algorithm_config, changeable, grid_priors
 from rekindle.studies.orion.db import RekindleSQL
 from rekindle.studies.orion.hunts import _on_error
 from rekindle.studies.orion.trial_rows import NoParent, parent_of
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.algorithms.ppo import PPOLearner
+from rekindle.tasks.algorithms.surrogate import Surrogate
 from rekindle.tasks.errors import Diverged, Hung
 
 TINY: dict[str, Any] = {"epoch_steps": 32, "num_envs": 2, "num_steps": 16, "num_minibatches": 1, "update_epochs": 1}
@@ -186,6 +187,9 @@ def test_a_population_searches_what_may_change_and_nothing_else(sqlite_url: str,
             search=["num_steps"],
         )
     assert not list(tmp_path.iterdir())
+    space = Surrogate(None).get_space()
+    assert {"noise", "width"} < space.flat().keys(), "of one value, and structural"
+    assert changeable(space, None) == ["lr", "gamma"]
 
 
 # Several processes
