@@ -20,6 +20,7 @@ import optuna
 from ..spaces import flatten
 from ..spaces.drivers.to_optuna import from_params, suggest
 from ..tasks.errors import Diverged, Hung
+from ..tasks.registry import load
 from ..tasks.runtime import progress
 from ..tasks.runtime.observers import EpochEvent
 from .storage.store import Store
@@ -48,7 +49,7 @@ class Objective:
     directions differ from those of the objectives.
 
     Args:
-        task: algorithm, such as PPO.
+        task: algorithm, such as PPO or "ppo".
         env: see `Task`.
         epochs: total epochs of each trial.
         storage: URL or Store; it may be the database of the Optuna study.
@@ -71,7 +72,7 @@ class Objective:
 
     def __init__(
         self,
-        task: type[Task],
+        task: type[Task] | str,
         env: Any = None,
         *,
         epochs: int,
@@ -86,6 +87,7 @@ class Objective:
         **fixed: Any,
     ):
         check_epochs([epochs])
+        task = load(task) if isinstance(task, str) else task
         if isinstance(report, bool) or not isinstance(report, int) or report < 0:
             raise ValueError(
                 f"Objective: report must be 0 or how many epochs lie between two reports, but got {report!r}"

@@ -211,7 +211,7 @@ def make_population(
     for name in perturb:
         choose("what is perturbed", name, config.open)
     if not config.open:
-        raise BadConfig("a population needs something to explore, but every hyperparameter is fixed; leave one open")
+        raise BadConfig("a population explores what may change while it trains, but all that is fixed; leave one open")
     config = replace(config, options={**options, "perturb": list(perturb) or config.open})
     check_pb2(config)
     return config

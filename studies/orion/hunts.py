@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ...spaces.drivers.to_orion import from_params, priors
 from ...spaces.ranges import Fidelity
 from ...tasks.errors import Diverged, Hung, Stopped
+from ...tasks.registry import load
 from ...tasks.runtime import progress
 from ..errors import LeaseLost, StudyMismatch
 from ..storage.store import Store
@@ -71,7 +72,7 @@ class OrionObjective:
     Orion's experiments are in the database of the tasks.
 
     Args:
-        task: the algorithm, such as PPO.
+        task: the algorithm, such as PPO or "ppo".
         env: see `Task`.
         epochs: number of epochs of each trial in all; or a fidelity, from which Orion chooses.
         storage: a URL; may be, and best is, Orion's own database.
@@ -84,7 +85,7 @@ class OrionObjective:
 
     def __init__(
         self,
-        task: type[Task],
+        task: type[Task] | str,
         env: Any = None,
         *,
         storage: str,
@@ -95,6 +96,7 @@ class OrionObjective:
         **fixed: Any,
     ):
         self.stuck = seconds_of("OrionObjective: stuck", stuck)
+        task = load(task) if isinstance(task, str) else task
         self.algorithm, self.storage, self.seed, self.fixed = task, storage, seed, fixed
         first = task(env, seed=seed, **fixed)  # checks all that was given
         self.env, space = first.env, first.get_space()
@@ -172,7 +174,7 @@ class OrionObjective:
 
 
 def hunt(
-    task: type[Task],
+    task: type[Task] | str,
     env: Any = None,
     *,
     name: str,
@@ -218,6 +220,7 @@ def hunt(
     for word, value in (("workers", workers), ("max_trials", max_trials), ("idle_timeout", idle_timeout)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{word} must be an integer of at least 1, but got {value!r}")
+    task = load(task) if isinstance(task, str) else task
     chosen = algorithm_config(algorithm, seed, epochs)
     if is_population(chosen):
         search = changeable(task(env, seed=seed, **fixed).get_space(), search)

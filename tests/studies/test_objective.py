@@ -75,6 +75,14 @@ def test_it_is_the_rekindle_objective() -> None:
     assert rekindle.Objective is Objective
 
 
+def test_a_task_is_given_by_its_name_too(sqlite_url: str) -> None:
+    study = new_study()
+    study.optimize(Objective("surrogate", epochs=2, storage=sqlite_url), n_trials=1)
+    assert list(study.trials[0].intermediate_values) == [1, 2]
+    with pytest.raises(ValueError, match=r"a task must be one of a2c, .* but got 'surogate'; did you mean surrogate\?"):
+        Objective("surogate", epochs=2, storage=sqlite_url)
+
+
 def test_every_epoch_is_reported_and_the_last_is_the_value(sqlite_url: str) -> None:
     study = new_study()
     study.optimize(objective(sqlite_url), n_trials=2)

@@ -192,6 +192,11 @@ def test_a_population_searches_what_may_change_and_nothing_else(sqlite_url: str,
     assert changeable(space, None) == ["lr", "gamma"]
 
 
+def test_a_population_of_a_task_with_constants_is_hunted_by_its_name(sqlite_url: str) -> None:
+    client = hunt("surrogate", name="h", storage=sqlite_url, max_trials=4, algorithm=COUPLE, epochs=fidelity(1, 4, 2))
+    assert {name for trial in client.fetch_trials() for name in trial.params} == {"lr", "one_minus_gamma", "epochs"}
+
+
 # Several processes
 
 
