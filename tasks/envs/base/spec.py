@@ -100,7 +100,7 @@ class EnvSpec:
         points = [getattr(registered, kind, None) for kind in ("entry_point", "vector_entry_point")]
         points += [wrapper["entry_point"] for wrapper in self.wrappers]
         named = [point.partition(":")[0] if isinstance(point, str) else point.__module__ for point in points if point]
-        return {*named, *filter(None, [before.rpartition("/")[2]])}
+        return {*filter(None, [*named, before.rpartition("/")[2]])}
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as a JSON object, for ``from_json``."""
