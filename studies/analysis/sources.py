@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...tasks.checkpoint.array_files import open_npz
 from ..engine.confirming import confirmation_json
 from ..engine.json_views import rank, study_json
 from ..schedulers.confirming import CONFIRM
@@ -165,7 +166,7 @@ def _environment(env: Mapping[str, Any], task: str) -> str:
 
 def _last_evaluation(path: Path) -> float:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with open_npz(path) as arrays:
             results = np.asarray(arrays["results"], float)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
         raise BadSource(

@@ -30,6 +30,7 @@ from ...spaces import Dimension, Space, categorical, fixed, log_real, ordinal, r
 from ...spaces.choices import Choice, Ordinal
 from ...spaces.ranges import Real
 from ..base_learner import BaseLearner
+from ..checkpoint.array_files import open_npz
 from ..checkpoint.retention import RETURN
 from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec, EnvSpecError
@@ -136,7 +137,7 @@ def read_table(path: str) -> Table:
 def _read(path: str, *_: int) -> Table:
     try:
         digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        with np.load(path, allow_pickle=False) as arrays:
+        with open_npz(path) as arrays:
             found = {name: arrays[name] for name in arrays.files}
         meta = json.loads(str(found.get("meta", "{}")))
     except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError):

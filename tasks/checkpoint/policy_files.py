@@ -18,6 +18,7 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from ..errors import StateMismatch
+from .array_files import open_npz
 from .sb3_files import import_policy
 
 LABEL = "weights only, not resumable: optimizers, counters, random streams and environments are not in it"
@@ -92,7 +93,7 @@ def _npy(path: Path) -> Any:
 
 def _npz(path: Path) -> Any:
     """Return all arrays by name; a single vector is returned by itself."""
-    with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
+    with open_npz(path) as file:
         arrays = {name: file[name] for name in file.files}
     only = next(iter(arrays.values())) if len(arrays) == 1 else None
     return only if only is not None and only.ndim == 1 else arrays

@@ -25,6 +25,7 @@ import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
+from ..checkpoint.array_files import open_npz
 from ..envs import EnvSpec, Joined, spaces_of
 from ..envs.base.encode import Actions
 from ..errors import TaskError
@@ -128,10 +129,7 @@ class Recording:
             BadRecording: the file holds no recording.
         """
         try:
-            with (
-                open(path, "rb") as data,
-                np.load(data, allow_pickle=False) as file,
-            ):  # np.load alone leaves bad ones open
+            with open_npz(path) as file:
                 if "lengths" in file.files:  # the form of files from older versions
                     return cls(file["actions"], file["lengths"].astype(np.int64))
                 named = json.loads(str(file["env"])) if "env" in file.files else env

@@ -28,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..checkpoint.array_files import open_npz
 from ..checkpoint.member_state import Stacked
 from ..checkpoint.policy_files import write_whole
 from ..envs import Envs, EnvSpec, Joined, StepResult, spaces_of
@@ -168,7 +169,7 @@ class Demonstrations:
                 "without the file: set demonstrated_steps=N, their number"
             )
         try:
-            with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
+            with open_npz(path) as file:
                 env = str(file["env"]) if "env" in file.files else ""
                 return cls(file[NAMES[0]], file[NAMES[1]], file[NAMES[2]], env)
         except BadDemonstrations as error:
