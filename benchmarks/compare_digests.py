@@ -494,10 +494,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path, help="a checkout, or what --save wrote of one")
     parser.add_argument("new", type=Path, nargs="?", help="the other one; without, OLD is trained alone")
-    parser.add_argument("--only", default="", metavar="PATTERN", help="trainings whose names have this in them")
+    parser.add_argument(
+        "--only", default="", metavar="PATTERN", help="trainings with this in their names; * is any text"
+    )
     parser.add_argument("--save", type=Path, metavar="FILE", help="where to write what OLD gave")
     options = parser.parse_args()
     old = results_of(options.old, options.only)
+    if not old:
+        parser.error(f"no training is named *{options.only}*")
     if options.save is not None:
         options.save.write_text(json.dumps(old, indent=1) + "\n")
     if options.new is None:
