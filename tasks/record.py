@@ -110,6 +110,7 @@ class TaskRecord:
 
         Args:
             device: device of the task.
+            modules: names of the modules whose code the task runs.
             saved: checkpoint that the task resumes from, None for a fresh start.
             refilled: whether the checkpoint lacks the replay buffer.
         """
