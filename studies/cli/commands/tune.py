@@ -33,7 +33,7 @@ from ...samplers.registry import finite_size, grid_size
 from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
-from ...study.config import Config
+from ...study.config import BadConfig, Config
 from ...study.digits import counted
 from ...workers.forked import Crew, can_fork
 from ...workers.supervisor import Supervisor, WorkerHandle, WorkerProcess
@@ -281,19 +281,22 @@ def _print_study(study: Mapping[str, Any], config: Config, store: Store) -> int:
             note(out, tables.misleading(rung, study["rungs"]))
     storage = repeated(store)
     best = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
-    for command, text in (
-        (
-            f"rekindle show {study['best']['uid'][:8]} --storage {storage}",
-            f"{best}: all of its hyperparameters, and its history",
-        ),
-        (
-            f"rekindle confirm {shlex.quote(study['study'])} --storage {storage}",
-            "the best trials and the defaults on fresh seeds: what they are worth",
-        ),
-        (f"rekindle trials {shlex.quote(study['study'])} --storage {storage}", "all trials, rung by rung"),
-        (f"rekindle report {shlex.quote(study['study'])} --storage {storage}", "a page with curves and what mattered"),
-    ):
-        out.print(f"[bright_black]# {text}[/]\n[cyan]{escape(printable(command))}[/]", soft_wrap=True)
+    name = shlex.quote(study["study"])
+    proposed = {f"show {study['best']['uid'][:8]}": f"{best}: all of its hyperparameters, and its history"}
+    if _can_be_confirmed(study, config):
+        proposed[f"confirm {name}"] = "the best trials and the defaults on fresh seeds: what they are worth"
+    proposed |= {f"trials {name}": "all trials, rung by rung", f"report {name}": "a page with curves and what mattered"}
+    for command, text in proposed.items():
+        line = escape(printable(f"rekindle {command} --storage {storage}"))
+        out.print(f"[bright_black]# {text}[/]\n[cyan]{line}[/]", soft_wrap=True)
     if hides_password(store):
         note(out, "# these take the password from PGPASSWORD or ~/.pgpass")
     return 0
+
+
+def _can_be_confirmed(study: Mapping[str, Any], config: Config) -> bool:
+    try:
+        check_confirmable(config, study["study"])
+    except BadConfig:
+        return False
+    return study["confirmation"] is None and study["best"]["epochs"] == study["rungs"][-1]

@@ -302,8 +302,18 @@ def test_a_complete_population_or_grid_is_not_said_to_take_more_trials(
     ):
         command = ["tune", *common, *how, "--study", how[1]]
         assert cli(*command)[0] == 0
-        status, _, errors = cli(*command)
+        status, out, errors = cli(*command)
         assert (status, errors) == (0, f"study {how[1]} is complete\n")
+        assert ("rekindle confirm" in out) == (how[1] == "grid")  # not of a population
+
+
+def test_confirm_is_proposed_once_a_trial_can_be_confirmed(sqlite_url: str, cli: Callable[..., Any]) -> None:
+    command = ["tune", "surrogate", "--epochs", "1:4", "--trials", "4", "--workers", "1", "--storage", sqlite_url]
+    status, out, _ = cli(*command, "--budget", "4epochs")
+    assert status == 0
+    assert "rekindle show" in out
+    assert "rekindle confirm" not in out  # no trial is trained to the end
+    assert "rekindle confirm surrogate" in cli(*command, "--budget", "100epochs")[1]
 
 
 BAD = {
