@@ -351,7 +351,7 @@ def test_the_orion_command_tries_a_trial_again_whose_step_outlasts_its_grace(
     with Store(sqlite_url) as store:
         [before] = store.tasks()
         assert before.epochs >= 1
-        assert not store.held()
+        assert not store.holders()
         said, [trial] = run()
         assert trial.status == "completed", said
         assert (told(trial)["uid"], told(trial)["epochs"], told(trial)["resumed"]) == (before.uid, 3, 1)

@@ -168,7 +168,7 @@ def test_the_recipe_of_slurm_is_preempted_and_requeued(
         assert job(lambda: steps() > BEFORE + 320 + 20) == (128 + signal.SIGTERM, [])  # in its first evaluation
         assert [*store.reached([trial.uid for trial in store.trials("cartpole")]).values()] == [1]
         done = lambda: [row for row in store.segments("cartpole") if row.state == "done"]  # noqa: E731
-        in_epoch = lambda: done() and store.held() and time.sleep(0.5) is None  # noqa: E731
+        in_epoch = lambda: done() and store.holders() and time.sleep(0.5) is None  # noqa: E731
         assert job(in_epoch) == (128 + signal.SIGTERM, [1])  # in its second epoch
         assert job(lambda: False) == (0, [1, 2])
         assert bits(store, "cartpole") == expected
