@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import re
@@ -90,6 +91,7 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings(r"ignore:subprocess \d+ is still running:ResourceWarning")  # Ray waits for none of its own
 def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_stopped(
     sqlite_url: str, wait_until: Callable[..., None]
 ) -> None:
@@ -122,6 +124,7 @@ def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_
             wait_until(lambda: not any(process.is_running() for process in left))
             tune(store, "s", count, hire)
             assert bits(store) == undisturbed(config)
+    gc.collect()  # Ray's processes are told of here, and not in another test
 
 
 @pytest.mark.slow
