@@ -35,6 +35,7 @@ from rekindle.tasks import load
 from studying import bits, surrogate, tiny, undisturbed
 
 EPOCH = 0.1  # seconds
+TICK = 0.01  # seconds that the stamps of files, which are the clock of SQLite, may lag behind, at either end of a time
 
 
 def slow(trials: int, **options: Any) -> Any:
@@ -126,12 +127,12 @@ def count_epochs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_time_is_counted_while_workers_train_alone(sqlite_url: str) -> None:
     with Store(sqlite_url, lease_seconds=0.4) as store:
         start_study(store, "s", slow(2, epochs=(3,)))
-        began = time.time()  # the clock that stamps files
+        began = time.time()
         assert Worker(store, "s").run()
         passed = time.time() - began
         counted = store.trained_for([trial.uid for trial in store.trials("s")])
         assert all(seconds >= 2.5 * EPOCH for seconds in counted.values())
-        assert sum(counted.values()) <= passed
+        assert sum(counted.values()) <= passed + TICK * 2 * len(counted)
         task = store.task(store.trials("s")[0].uid)  # in a notebook, say
         time.sleep(0.3)
         task.release()
