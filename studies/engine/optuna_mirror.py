@@ -80,7 +80,11 @@ class Mirror:
         self._ending.close()
 
     def update(self) -> int:
-        """Copy what is new, and return the number of trials that changed."""
+        """Copy what is new, and return the number of trials that changed.
+
+        Raises:
+            StoreError: Optuna could not write its tables.
+        """
         import optuna
 
         from ..samplers.suggest import quiet
@@ -90,9 +94,12 @@ class Mirror:
             return 0
         assert self._lease is not None
         with quiet(optuna.logging.WARNING):
-            self._study = self._study or self._open()
-            self._lease.check()
-            return sum(self._copy(row) for row in self._changed(self._study))
+            try:
+                self._study = self._study or self._open()
+                self._lease.check()
+                return sum(self._copy(row) for row in self._changed(self._study))
+            except optuna.exceptions.StorageInternalError as error:  # a full disk, for example
+                raise StoreError(f"Optuna's tables of study {self.name!r} cannot be written: {error}") from error
 
     def _hold(self) -> bool:
         """Return whether this process has the lease of the mirror."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,7 @@ from optuna.trial import TrialState
 from rekindle.studies.engine.configuring import study_config
 from rekindle.studies.engine.optuna_mirror import FORM, Mirror, MirrorError, forget, frozen, mirror
 from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.errors import StoreError
 from rekindle.studies.storage.rows import Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.training import TaskStorage, Training
@@ -48,6 +50,17 @@ def test_an_excluded_trial_is_no_result_of_optuna_s(store: Store, sqlite_url: st
     best = rekindle.Study("s", store).best
     assert best is not None
     assert shown(store).best_trial.number == best.number != first.number
+
+
+def test_tables_that_cannot_be_written_are_an_error_of_the_storage(store: Store, sqlite_url: str) -> None:
+    search(store, 2)
+    with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as database:
+        database.execute("create trigger full before insert on trials begin insert into nowhere values (1); end")
+    database.close()
+    search(store, 4)  # whose copy is left as it is
+    with Mirror(store, sqlite_url, "s") as copy, pytest.raises(StoreError, match="tables of study 's' cannot be writ"):
+        copy.update()
+    assert (len(shown(store).trials), len(store.trials("s"))) == (2, 4)
 
 
 def test_trials_are_shown_while_they_train_and_as_they_end(store: Store, sqlite_url: str) -> None:
