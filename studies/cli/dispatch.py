@@ -6,8 +6,7 @@ import os
 import sys
 import traceback
 from argparse import ArgumentParser, Namespace
-from collections.abc import Collection, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from importlib import import_module
 from itertools import islice
 
@@ -32,7 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return USAGE
     if not words[0].startswith("-") and words[0] not in parser.commands:
-        parser.error(f"there is no command {words[0]!r}{_similar(words[0], parser.commands)}")
+        from ...spaces.errors import near  # of a package that imports slowly
+
+        parser.error(f"there is no command {words[0]!r}{near(words[0], parser.commands)}")
     arguments, unknown = parser.parse_known_args(words)
     arguments.parser = parser.commands[arguments.command]
     if unknown:
@@ -53,22 +54,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _explain(error)
 
 
-def _similar(name: str, known: Collection[str]) -> str:
-    """Return '; did you mean ...?' with similar names, or ''."""
-    similar = get_close_matches(name, known, cutoff=0.7)
-    return f"; did you mean {' or '.join(similar)}?" if similar else ""
-
-
 def _explain_word(parser: ArgumentParser, word: str) -> str:
     """Explain why a command does not take a word, and the cure."""
     if not word.startswith("-"):
         return f"{parser.prog} takes no further {word!r}"
+    from ...spaces.errors import SYNONYMS, near
+
     options = {option for action in parser._actions for option in action.option_strings}
     name = word.partition("=")[0]
-    cure = _similar(name, options)
+    cure = near(name, options)
     if not cure and "--set" in options:
-        from ...spaces.errors import SYNONYMS
-
         hyperparameters = SYNONYMS.get(name.lstrip("-").replace("-", "_"), ["NAME"])
         cure = f"; a hyperparameter is given by {' or '.join(f'--set {each}=VALUE' for each in hyperparameters)}"
     return f"{parser.prog} has no option {name}{cure}"

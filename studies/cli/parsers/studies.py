@@ -11,12 +11,21 @@ from .values import MANY, Container, Parser, command, few, option, positive
 
 
 def add_tune(commands: Any) -> None:
-    _add_options_of_studies(command(commands, "tune", "search for good hyperparameters; rerun to resume", "tune.tune"))
+    parser = command(commands, "tune", "search for good hyperparameters; rerun to resume", "tune.tune")
+    seeds = _add_options_of_studies(parser)
+    option(
+        seeds,
+        "--confirm SEEDS",
+        "at the end, race the best 5 configurations and the defaults, and estimate the winner, the runner-up and the "
+        "defaults on so many fresh seeds, as `rekindle confirm`",
+        type=positive,
+    )
     text = "make the study that tune would make, and leave its trials to workers"
     _add_options_of_studies(command(commands, "create", text, "tune.create"))
 
 
-def _add_options_of_studies(parser: Parser) -> None:
+def _add_options_of_studies(parser: Parser) -> Container:
+    """Add the shared options, and return their group about seeds."""
     add_task(
         parser,
         "low:high[:base], such as 1:27: train every trial for low epochs, the best of them base times as long, "
@@ -108,7 +117,8 @@ def _add_options_of_studies(parser: Parser) -> None:
     )
     add("--generation N", text, type=positive)
     add("--cohort N", "consecutive trials that share their structure, so that they train as one batch", default=4)
-    add = partial(option, parser.add_argument_group("seeds and environments"))
+    seeds = parser.add_argument_group("seeds and environments")
+    add = partial(option, seeds)
     add("--seeds N", "seeds per configuration", default=1)
     add("--aggregate NAME", "aggregate of the seeds' returns: mean, median, iqm or top_quartile", default="mean")
     add(
@@ -122,12 +132,6 @@ def _add_options_of_studies(parser: Parser) -> None:
         "from 0, the lower decile of an environment's results, to 1, its best; mean, median, iqm or top_quartile; what "
         "loses in the first environments is not trained in the others (racing), except by --scheduler adaptive",
     )
-    add(
-        "--confirm SEEDS",
-        "at the end, race the best 5 configurations and the defaults, and estimate the winner, the runner-up and the "
-        "defaults on so many fresh seeds, as `rekindle confirm`",
-        type=positive,
-    )
     _add_population(parser)
     add_outputs(parser)
     processes = parser.add_argument_group("processes and devices")
@@ -135,6 +139,7 @@ def _add_options_of_studies(parser: Parser) -> None:
     add_env_processes(processes)
     add_lease(processes)
     add_backends(parser, processes)
+    return seeds
 
 
 def _add_scheduler(group: Container) -> None:

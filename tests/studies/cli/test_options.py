@@ -190,6 +190,7 @@ def test_the_help_lists_every_command_once_under_a_heading(cli: Cli) -> None:
             ["train", "ppo", "--learning-rate=1"],
             "--learning-rate; a hyperparameter is given by --set optimizer.lr=VALUE",
         ),
+        (["create", "ppo", "CartPole-v1", "--confirm", "5"], "rekindle create has no option --confirm"),
         (["train", "ppo", "--strength", "1"], "--strength; a hyperparameter is given by --set NAME=VALUE"),
         (["trials", "study", "other"], "rekindle trials takes no further 'other' (see rekindle trials --help)"),
         (["trials", "study", "--width"], "rekindle trials has no option --width (see rekindle trials --help)"),
