@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..engine.progress import Snapshot, StudyProgress
 from ..errors import StoreError
-from ..storage.commands import STOP
+from ..storage.commands import BOUNDS, STOP
 from ..storage.store import Store
 from .forked import CommandProcess, Crew
 
@@ -114,6 +114,7 @@ class Supervisor:
         self.deaths = 0  # in a row
         self.steps = -1  # epochs and failed trials so far
         self.asked: signal.Signals | None = None
+        self.deadline: float | None = None  # for the workers of a study that reached a bound
 
     def run(self) -> None:
         """Return when the study is complete, or stopped by a command.
@@ -155,10 +156,23 @@ class Supervisor:
                 self.deaths, self.steps = 0, steps
             self.display.workers = self._running()
             self.display.show(snapshot)
-            if snapshot.complete or (snapshot.held is not None and snapshot.held.kind == STOP):
+            if snapshot.complete:
                 return
-            self._replace_killed()
+            if snapshot.held is None or snapshot.held.kind != STOP:
+                self._replace_killed()
+            elif snapshot.held.who not in BOUNDS or self._have_ended():
+                return
             self._rest(self._running())
+
+    def _have_ended(self) -> bool:
+        """Return whether workers of a study that reached a bound have ended, or had `grace` to do so.
+
+        They end by themselves. A signal would interrupt the evaluation of what reached the bound, so that it would have
+        no result.
+        """
+        if self.deadline is None:
+            self.deadline = time.monotonic() + self.grace
+        return self._running() == 0 or time.monotonic() > self.deadline
 
     def _running(self) -> int:
         return sum(worker.status is None for worker in self.workers)

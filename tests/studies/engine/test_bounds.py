@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import signal
@@ -9,12 +10,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import slow_envs
 from rekindle.studies import Study
 from rekindle.studies.cli import main
+from rekindle.studies.cli.output.progress import Progress
 from rekindle.studies.engine import bounds
 from rekindle.studies.engine.configuring import study_config
 from rekindle.studies.engine.json_views import study_json
@@ -29,9 +33,10 @@ from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, parse_budget, parse_plateau
 from rekindle.studies.study.durations import in_words, parse_duration
 from rekindle.studies.workers import training
-from rekindle.studies.workers.supervisor import WorkerProcess
+from rekindle.studies.workers.supervisor import Supervisor, WorkerProcess
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
+from rich.console import Console
 from studying import bits, surrogate, tiny, undisturbed
 
 EPOCH = 0.1  # seconds
@@ -75,6 +80,20 @@ def test_what_was_trained_when_the_budget_was_spent_has_results(
         assert not Worker(store, "s").run()
         assert [row.state for row in store.segments("s")] == ["done"] * 4
         assert [given.kind for given in store.commands("s")] == ["stop"]
+
+
+def test_a_supervisor_lets_a_worker_evaluate_what_spent_the_budget(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(slow_envs.VARIABLE, str(tmp_path))
+    config = tiny(1, (1, 2, 2), env="slow_envs:Slow-v0", options={"budget": parse_budget("1epochs")})
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        with Progress(Console(file=io.StringIO()), "s", "here") as progress:
+            supervisor = Supervisor(store, "s", 1, lambda: WorkerProcess(sqlite_url, "s", 1), progress)
+            supervisor.run()
+        assert [worker.status for worker in supervisor.workers] == [0]
+        assert [row.state for row in store.segments("s")][:1] == ["done"]
 
 
 @pytest.mark.parametrize("text", ["0epochs", "0h", "1e2h", "5", "epochs", "1.5steps", "1e99steps", "-3epochs"])
