@@ -56,6 +56,10 @@ class UnknownStudy(StoreError, LookupError):
     """A name that no study has."""
 
 
+class StudyReplaced(UnknownStudy):
+    """A study that was deleted while it was read; another one has its name now."""
+
+
 class CommandRefused(StoreError, ValueError):
     """A command that a study cannot obey."""
 

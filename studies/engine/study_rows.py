@@ -27,6 +27,7 @@ class StudyRows:
         ready: keys of the segments that are ready or in training.
         commands: commands given to the study.
         revision: revision of the study at the last read.
+        created: when the study was created.
     """
 
     def __init__(self, store: Store, name: str):
@@ -36,6 +37,7 @@ class StudyRows:
             UnknownStudy: the storage has no study of this name.
         """
         self.store, self.name, self.revision = store, name, -1
+        self.created: float | None = None
         self.config: Config
         self.scheduler: Scheduler
         self.trials: dict[int, Trial] = {}
@@ -46,11 +48,17 @@ class StudyRows:
         self.refresh()
 
     def refresh(self) -> Changes | None:
-        """Read the rows that changed, and return them; None if none did."""
-        changes = self.store.changes(self.name, self.revision)
-        if changes is None:
+        """Read the rows that changed, and return them; None if none did.
+
+        Raises:
+            UnknownStudy: the study was deleted.
+            StudyReplaced: it was, and another one was created with its name.
+        """
+        found = self.store.changes(self.name, self.revision, self.created)
+        if found is None:
             return None
-        self.commands = self.store.commands(self.name)
+        changes, self.commands = found
+        self.created = changes.created
         config = Config.from_json(changes.config, self.name)
         if changes.whole:
             self.trials, self.segments, self.ready = {}, {}, set()

@@ -7,13 +7,14 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.cookies import SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from ..engine.json_views import Json, summary_json
-from ..errors import StoreError, UnknownStudy
+from ..errors import StoreError, StudyReplaced, UnknownStudy
 from ..report.data import report_json
 from ..report.drawing import escape
 from ..report.markup import document, table
@@ -59,11 +60,18 @@ class Studies:
         with self._lock:
             at, view = self._views.get(name, (0.0, None))
             if view is None or time.monotonic() - at > AT_MOST_EVERY:
-                if name not in self._live:
-                    self._live[name] = LiveStudy(self.store, name)
-                view = self._live[name].look()
+                view = self._look(name)
                 self._views[name] = time.monotonic(), view
             return view
+
+    def _look(self, name: str) -> View:
+        """Look at a study, or at one that has its name since it was deleted."""
+        with suppress(StudyReplaced):
+            if name in self._live:
+                return self._live[name].look()
+        self._live[name] = LiveStudy(self.store, name)
+        self._reports.pop(name, None)
+        return self._live[name].look()
 
     def report(self, name: str) -> str:
         """Return a study's report, built again once the study has changed."""

@@ -167,6 +167,7 @@ class Changes:
         config: the current configuration.
         trials: new and changed trials.
         segments: new and changed segments.
+        created: when the study was created, which tells it from a later one of its name.
     """
 
     revision: int
@@ -174,6 +175,7 @@ class Changes:
     config: dict[str, Any]
     trials: list[Trial]
     segments: list[Segment]
+    created: float
 
 
 @dataclass(frozen=True)

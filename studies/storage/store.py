@@ -40,7 +40,7 @@ from .locks import fencing, planning_lock
 from .locks.leases import HeldLeases, StoreLease, held_here
 from .locks.owner import Owner
 from .retention import Keep, prune
-from .rows import Result, Segment, Study, Trial
+from .rows import Changes, Result, Segment, Study, Trial
 from .sql import schema, sqlite_guard
 from .sql.database import Database
 from .sql.retry import RetryPolicy
@@ -299,7 +299,6 @@ class Store:
 
     study = _reading(study_rows.get_study)
     studies = _reading(study_rows.studies)
-    changes = _reading(study_rows.changes)
     trials = _reading(study_rows.trials)
     segments = _reading(study_rows.segments)
     totals = _reading(study_rows.totals)
@@ -307,6 +306,21 @@ class Store:
 
     commands = _reading(command_rows.commands)
     count_commands = _reading(command_rows.count)
+
+    def changes(
+        self, name: str, since: int = -1, created: float | None = None
+    ) -> tuple[Changes, list[command_rows.Command]] | None:
+        """Return what `storage.studies.changes` does, and all commands of that revision; None if nothing changed.
+
+        Commands and rows are of one moment: a plan is refused if it does not know all commands, and one that knew a
+        command without the rows that it changed would pass.
+        """
+
+        def work(connection: Connection) -> tuple[Changes, list[command_rows.Command]] | None:
+            found = study_rows.changes(connection, name, since, created)
+            return None if found is None else (found, command_rows.commands(connection, name))
+
+        return self.database.read(work)
 
     def command(self, work: Callable[[Connection], command_rows.Command]) -> command_rows.Command:
         """Write a command, created by one of the functions of `storage.commands`."""

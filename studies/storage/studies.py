@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ..errors import DamagedRow, ResultMismatch, StudyMismatch, UnknownStudy
+from ..errors import DamagedRow, ResultMismatch, StudyMismatch, StudyReplaced, UnknownStudy
 from ..redact import masked
 from .rows import Changes, Result, Segment, Study, Trial
 from .sql.schema import Now, segment, study, trial
@@ -110,15 +110,22 @@ def revise(connection: Connection, name: str, *, rewrite: bool = False) -> int:
     return int(revision)
 
 
-def changes(connection: Connection, name: str, since: int = -1) -> Changes | None:
+def changes(connection: Connection, name: str, since: int = -1, created: float | None = None) -> Changes | None:
     """Return the changes of a study since a revision, if any.
 
     Since revision -1, everything has changed.
+
+    Raises:
+        UnknownStudy: there is no such study.
+        StudyReplaced: the study of this name was not created at the time `created`, so that revisions of that one say
+            nothing about it.
     """
     c = study.c
-    row = connection.execute(sa.select(c.revision, c.rewritten).where(c.name == name)).one_or_none()
+    row = connection.execute(sa.select(c.revision, c.rewritten, c.created).where(c.name == name)).one_or_none()
     if row is None:
         raise _unknown(connection, name)
+    if created is not None and row.created != created:
+        raise StudyReplaced(f"study {masked(name)!r} was deleted, and another one has its name now; start again")
     if row.revision == since:
         return None
     whole = since < row.rewritten
@@ -126,7 +133,8 @@ def changes(connection: Connection, name: str, since: int = -1) -> Changes | Non
     config = connection.execute(sa.select(c.config).where(c.name == name)).scalar_one()
     seeds = _seeds(config)
     new_trials = trials(connection, name, after, seeds=seeds)
-    return Changes(row.revision, whole, config, new_trials, segments(connection, name, after, seeds=seeds))
+    new_segments = segments(connection, name, after, seeds=seeds)
+    return Changes(row.revision, whole, config, new_trials, new_segments, row.created)
 
 
 def add_trials(connection: Connection, name: str, trials: Iterable[Trial], revision: int) -> None:

@@ -112,6 +112,12 @@ class SharingWorker:
         for name in self._order():
             try:
                 turn = self.workers[name].turn(stop)
+            except UnknownStudy as error:
+                if [name] == [*self.studies]:
+                    raise
+                self._forget(name, error)
+                turns.append(Turn.BUSY)  # another study of its name may follow
+                continue
             except DamagedState as error:
                 if [name] == [*self.studies]:
                     raise
@@ -146,6 +152,17 @@ class SharingWorker:
         worker = self.make(name)
         worker.runner.check()
         return worker
+
+    def _forget(self, name: str, error: UnknownStudy) -> None:
+        """Train the other studies after one was deleted.
+
+        Without named studies, one that has its name since is found as any new one.
+        """
+        self.workers.pop(name)
+        self._looked_at = -math.inf
+        if name in self.studies:
+            self.left[name] = error
+        self.say(name, f"is trained no longer: {error}")
 
     def _leave(self, name: str, error: Exception) -> None:
         self.workers.pop(name, None)

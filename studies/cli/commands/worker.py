@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...curves.beside import MIRROR_AFTER, MIRRORED, copied
 from ...engine.json_views import summary_json
 from ...engine.optuna_mirror import mirror
+from ...engine.progress import look
 from ...errors import StoreError
 from ...storage.commands import cure_of, hold_of
 from ...storage.store import Store
@@ -84,6 +85,10 @@ def _described(names: Sequence[str]) -> str:
 
 def _say_ends(store: Store, names: Sequence[str], say: Callable[[str, str], None]) -> None:
     for name in names:
-        held = hold_of(store.commands(name))
-        ended = f"had the {held}; {cure_of(name, held)}" if held else "is complete"
-        say(ALL, f"study {name} {ended}")
+        try:
+            held, complete = hold_of(store.commands(name)), look(store, name).complete
+        except StoreError as error:  # it was deleted, or is damaged
+            say(ALL, f"study {name} is not trained: {error}")
+            continue
+        ended = f"had the {held}; {cure_of(name, held)}" if held else "goes on; any worker resumes it"
+        say(ALL, f"study {name} {'is complete' if complete else ended}")

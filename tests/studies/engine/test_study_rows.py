@@ -13,13 +13,15 @@ import sqlalchemy as sa
 from rekindle.studies.engine.progress import StudyProgress, look
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.engine.study_rows import StudyRows
-from rekindle.studies.errors import StudyMismatch, UnknownStudy
+from rekindle.studies.errors import StudyMismatch, StudyReplaced, UnknownStudy
+from rekindle.studies.storage import commands as command_rows
 from rekindle.studies.storage import studies as study_rows
 from rekindle.studies.storage import tasks as task_rows
 from rekindle.studies.storage.rows import Result, Segment, Trial
 from rekindle.studies.storage.sql.schema import metadata
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep import fsck
+from rekindle.studies.upkeep.deleting import delete
 from studying import sqlite_first, tiny
 
 
@@ -151,6 +153,40 @@ def test_that_rows_were_taken_away_is_seen(store: Store, other: Store) -> None:
     assert changes.whole
     assert (view.segments, view.ready) == ({}, set())
     assert watch.look().rungs == look(store, "s").rungs
+
+
+def test_a_study_that_was_made_anew_is_not_taken_for_the_one_before(store: Store, other: Store) -> None:
+    start_study(store, "s", tiny())
+    view = StudyRows(other, "s")
+    assert delete(store, "s", dry_run=False).study == "s"
+    with pytest.raises(UnknownStudy, match="no study 's'"):
+        view.refresh()
+    start_study(store, "s", tiny(seed=1))
+    assert store.study("s").created != view.created
+    with pytest.raises(StudyReplaced, match="study 's' was deleted, and another one has its name now"):
+        view.refresh()
+    assert StudyRows(other, "s").config.seed == 1
+
+
+def test_commands_and_rows_are_of_one_moment(store: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that knows a command passes, so it has to know the rows, too, that the command changed."""
+    start_study(store, "s", tiny())
+    trial, segment = rows(0)
+    store.add_rows("s", trials=[trial], segments=[segment])
+    view, read = StudyRows(other, "s"), command_rows.commands
+    store.add_rows("s", trials=[rows(1)[0]])
+
+    def cancelled_first(connection: sa.Connection, name: str) -> Any:
+        monkeypatch.undo()
+        store.command(lambda c: command_rows.cancel(c, "s", [0], "someone", ""))
+        return read(connection, name)
+
+    monkeypatch.setattr(command_rows, "commands", cancelled_first)
+    monkeypatch.setattr(Store, "commands", lambda store, name: store.database.read(lambda c: cancelled_first(c, name)))
+    view.refresh()
+    assert (len(view.commands), view.trials[0].state) == (0, "running")
+    view.refresh()
+    assert (len(view.commands), view.trials[0].state) == (1, "cancelled")
 
 
 def test_a_plan_that_holds_only_as_long_as_nothing_changes_is_dropped_if_something_has(store: Store) -> None:

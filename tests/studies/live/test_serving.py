@@ -19,15 +19,18 @@ from urllib.parse import quote
 
 import pytest
 from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.errors import UnknownStudy
 from rekindle.studies.live.fragments import fragment
-from rekindle.studies.live.serving import COOKIE, Server
+from rekindle.studies.live.serving import COOKIE, Server, Studies
 from rekindle.studies.live.views import LiveStudy
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.page import page
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.rows import Segment
 from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.deleting import delete
 from sample_study import ALL, NAME, RUNGS, fill, hold, uid
+from studying import run, surrogate
 
 EVIL = '<img src=x onerror="alert(1)">'
 
@@ -70,6 +73,23 @@ def test_the_pace_is_told_once_it_is_known(storage: Store) -> None:
     paced = fragment(replace(view, speed=(12345.6, 2.0), left=65.0))
     assert " epochs, 12,346 steps and 2 epochs a second, about 1:05 left.</p>" in paced
     assert ", 12,346 steps and 2 epochs a second.</p>" in fragment(replace(view, speed=(12345.6, 2.0), left=None))
+
+
+def test_a_study_that_was_made_anew_is_shown_and_not_the_one_before(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        run(sqlite_url, surrogate(4))
+        studies = Studies(store)
+        studies.report("s")
+        assert studies.view("s").snapshot.complete
+        delete(store, "s", dry_run=False)
+        run(sqlite_url, surrogate(2, seed=1))
+        studies._views.clear()  # as half a second later
+        assert len(studies.view("s").snapshot.last) == 2
+        assert studies.report("s") == page([report_json(store, "s")])
+        delete(store, "s", dry_run=False)
+        studies._views.clear()
+        with pytest.raises(UnknownStudy, match="there is no study 's'"):
+            studies.view("s")
 
 
 def test_pages_show_what_watch_and_report_show(storage: Store) -> None:

@@ -18,11 +18,12 @@ from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Work
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, Config, parse_weight
+from rekindle.studies.upkeep.deleting import delete
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers.forked import CommandProcess
 from rekindle.studies.workers.sharing import in_turn, sharing_worker
 from rekindle.studies.workers.worker import Worker
-from studying import bits, sqlite_first, surrogate, tiny, undisturbed
+from studying import bits, run, sqlite_first, surrogate, tiny, undisturbed
 from test_worker import damage
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -165,6 +166,43 @@ def test_studies_that_are_made_meanwhile_are_found_and_stopped_ones_left(
         assert left.startswith("is left to others: a study resumes with the version of its task that it started with")
         Steering(store, "stopped").resume()
         assert rekindle.work(store, "stopped", "a")
+
+
+def test_a_study_that_is_deleted_or_made_anew_disturbs_no_other(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rekindle.studies.workers.sharing.LOOK_EVERY", 0.0)
+    said: list[tuple[str, str]] = []
+    anew, other = surrogate(4, seed=3), surrogate(3, seed=1)
+    with Store(sqlite_url) as store:
+        for name in ("a", "gone"):
+            run(sqlite_url, surrogate(2), name)
+        start_study(store, "b", other)
+
+        def say(study: str, text: str) -> None:
+            if {study for study, _ in said} == set() and study == "b":
+                for name in ("a", "gone"):
+                    assert delete(store, name, dry_run=False).study == name
+                start_study(store, "a", anew)
+            said.append((study, text))
+
+        assert rekindle.work(store, say=say)
+        assert any(text.startswith("is trained no longer: there is no study 'gone'") for _, text in said)
+        assert (bits(store, "a"), bits(store, "b")) == (undisturbed(anew), undisturbed(other))
+        worker = sharing_worker(store, ("a", "b"), say)
+        delete(store, "a", dry_run=False)
+        with pytest.raises(UnknownStudy, match="there is no study 'a'"):  # after it has trained the others
+            worker.run()
+
+
+def test_a_worker_calls_complete_what_is_complete_alone(sqlite_url: str, cli: Cli) -> None:
+    with Store(sqlite_url) as store:
+        run(sqlite_url, surrogate(2), "a")
+        store.change_study("foreign", lambda _: surrogate(2, seed=2).to_json() | {"task_version": 99})
+        status, _, errors = cli("worker", "--storage", sqlite_url)
+        assert status == 0
+        assert "study a is complete" in errors
+        assert "study foreign is complete" not in errors
 
 
 def test_a_weight_belongs_to_the_study_and_is_a_row(sqlite_url: str, cli: Cli) -> None:
