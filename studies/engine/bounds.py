@@ -9,17 +9,21 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CommandRefused
 from ..failures import OutOfTime
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
-from ..storage.commands import EXCLUDED, STOP, hold
+from ..storage.commands import EXCLUDED, STOP, Command, hold, stored_config
 from ..storage.rows import Segment, score_of
+from ..storage.studies import revise
 from ..study.durations import in_words
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from ..storage.store import Store
     from ..study.config import Config
     from .study_rows import StudyRows
@@ -39,8 +43,10 @@ def is_lifted(bound: str, data: Mapping[str, Any], options: Mapping[str, Any]) -
     return bound in data and data[bound] != options.get(bound)
 
 
-def stop_if_spent(store: Store, rows: StudyRows, unsaved: Mapping[str, int]) -> bool:
-    """Stop a study whose budget is spent; return whether it is spent.
+def spent_by(
+    store: Store, rows: StudyRows, unsaved: Mapping[str, int] = MappingProxyType({})
+) -> tuple[str, dict[str, int]] | None:
+    """Return the unit whose budget is spent, and what is spent in each; None while none is.
 
     Args:
         store: store of the study.
@@ -49,7 +55,7 @@ def stop_if_spent(store: Store, rows: StudyRows, unsaved: Mapping[str, int]) -> 
     """
     budget = rows.config.options.get("budget")
     if not budget:
-        return False
+        return None
     spent, trials = {"epochs": 0, "steps": 0, "seconds": 0}, {trial.uid: trial for trial in rows.trials.values()}
     if "seconds" in budget:
         spent["seconds"] = int(sum(store.trained_for(list(trials)).values()))
@@ -60,12 +66,31 @@ def stop_if_spent(store: Store, rows: StudyRows, unsaved: Mapping[str, int]) -> 
         spent["epochs"] += epochs
         spent["steps"] += epochs * int(trial.params.get("epoch_steps", 0))
     over = next((unit for unit, most in budget.items() if spent[unit] >= most), None)
-    if over is None:
+    return None if over is None else (over, spent)
+
+
+def stop_if_spent(store: Store, rows: StudyRows) -> bool:
+    """Stop a study whose budget is spent by what is saved; return whether it is spent."""
+    found = spent_by(store, rows)
+    if found is None:
         return False
+    (over, spent), budget = found, rows.config.options["budget"]
     why, data = f"{spent[over]} of {budget[over]} {over} are trained", {"budget": dict(budget), "spent": spent}
     with suppress(CommandRefused):  # another worker was quicker
-        store.command(lambda c: hold(c, rows.name, STOP, "budget", why, data))
+        store.command(lambda c: stop_at(c, rows.name, "budget", why, data))
     return True
+
+
+def stop_at(connection: Connection, name: str, bound: str, why: str, data: Mapping[str, Any]) -> Command:
+    """Stop a study that has reached a bound, unless the bound was changed meanwhile.
+
+    Raises:
+        CommandRefused: it is stopped already, or has another bound now.
+    """
+    revise(connection, name)  # locks the study, before its bounds are read
+    if is_lifted(bound, data, stored_config(connection, name)["options"]):
+        raise CommandRefused(f"a study stops at its {bound}, but {name!r} has another one by now")
+    return hold(connection, name, STOP, bound, why, data)
 
 
 def stop_if_plateau(store: Store, rows: StudyRows) -> bool:
@@ -97,7 +122,7 @@ def stop_if_plateau(store: Store, rows: StudyRows) -> bool:
     why = f"none of {since} trials was better than trial {best.number} beyond the noise of evaluation"
     with suppress(CommandRefused):
         data = {"plateau": most, "best": best.number, "trials": since}
-        store.command(lambda c: hold(c, rows.name, STOP, "plateau", why, data))
+        store.command(lambda c: stop_at(c, rows.name, "plateau", why, data))
     return True
 
 

@@ -141,7 +141,7 @@ class StudyRunner:
         """Add all rows that follow, and return the ready segments by urgency."""
         self.rows.refresh()
         runs = self.rows.hold is None and not self.rows.plan().complete
-        if runs and (stop_if_spent(self.store, self.rows, {}) or stop_if_plateau(self.store, self.rows)):
+        if runs and (stop_if_spent(self.store, self.rows) or stop_if_plateau(self.store, self.rows)):
             self.rows.refresh()
         while self.rows.hold is None and (plan := self.rows.plan()):
             self._raise_if_asked()

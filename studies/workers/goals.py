@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ..engine.bounds import stop_at
 from ..errors import CommandRefused
 from ..statistics.betting import wealth
-from ..storage.commands import CHECK, STOP, Command, add, commands, hold, hold_of
+from ..storage.commands import CHECK, STOP, Command, add, commands, hold_of
 from ..storage.studies import revise
 from ..study.digits import in_digits
 from ..study.objectives import RETURN
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ...tasks.task import Task
     from ..storage.rows import Segment
     from ..storage.store import Store
-    from ..study.config import Config
 
 WHO = "goal"  # recorded as the author of the stop command
 ERROR = 0.05  # maximum probability that a study declares its goal by luck
@@ -36,7 +36,7 @@ Returns = Callable[[int, int], Sequence[float]]  # (episodes, seed) -> returns
 
 
 def check_goal(
-    store: Store, study: str, config: Config, segment: Segment, score: float, task: Task, untrained: Callable[[], Task]
+    store: Store, study: str, segment: Segment, score: float, task: Task, untrained: Callable[[], Task]
 ) -> None:
     """Test a result that reaches the goal; if confirmed, stop the study.
 
@@ -45,13 +45,12 @@ def check_goal(
     Args:
         store: store with the study.
         study: name of the study.
-        config: configuration of the study.
         segment: segment that gave the result.
         score: the result.
         task: the trained task.
         untrained: creates the same task without training.
     """
-    goal = config.options.get("goal", {}).get(RETURN)
+    goal = store.study(study).config.get("options", {}).get("goal", {}).get(RETURN)  # as it is now
     if goal is None or score < goal:
         return
     place = {"goal": {RETURN: goal}, "trial": segment.number, "epochs": segment.epochs}
@@ -75,8 +74,9 @@ def check_goal(
         checked = add(connection, study, CHECK, data, WHO, why)
         if data["confirmed"]:
             why += f", which confirms {aim}; a study errs in that with a probability of {ERROR:g} at most"
-            with suppress(CommandRefused):  # it was stopped already
-                hold(connection, study, STOP, WHO, why, {"goal": place["goal"], "check": checked.number})
+            stop = {"goal": place["goal"], "check": checked.number}
+            with suppress(CommandRefused):  # it was stopped already, or has another goal
+                stop_at(connection, study, WHO, why, stop)
         return checked
 
     store.command(work)

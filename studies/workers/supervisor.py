@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..engine.progress import Snapshot, StudyProgress
 from ..errors import StoreError
-from ..storage.commands import BOUNDS, STOP
+from ..storage.commands import BOUNDS, STOP, Command
 from ..storage.store import Store
 from .forked import CommandProcess, Crew
 
@@ -34,7 +34,7 @@ class WorkerHandle(Protocol):
     def status(self) -> int | None:
         """Exit status, None while it runs.
 
-        0: the study is complete; 128 + n: stopped by signal n; -n: killed by signal n.
+        0: the study is complete or stopped; 128 + n: stopped by signal n; -n: killed by signal n.
         """
 
     @property
@@ -114,7 +114,6 @@ class Supervisor:
         self.deaths = 0  # in a row
         self.steps = -1  # epochs and failed trials so far
         self.asked: signal.Signals | None = None
-        self.deadline: float | None = None  # for the workers of a study that reached a bound
 
     def run(self) -> None:
         """Return when the study is complete, or stopped by a command.
@@ -133,8 +132,9 @@ class Supervisor:
         finally:
             for worker in self.workers:
                 worker.stop()
+            deadline = time.monotonic() + self.grace  # of all, who were asked at the same time
             for worker in self.workers:
-                worker.wait(self.grace)
+                worker.wait(max(0.0, deadline - time.monotonic()))
             for number, handler in before.items():
                 signal.signal(number, handler)
         if self.asked is not None:
@@ -150,29 +150,29 @@ class Supervisor:
         self.workers = [self.start_worker() for _ in range(self.count)]
         progress = StudyProgress(self.store, self.study)
         while self.asked is None:
+            ended = [index for index, worker in enumerate(self.workers) if worker.status == 0]
             snapshot = progress.look()
             steps = snapshot.epochs + snapshot.counts.get("failed", 0)
             if steps > self.steps:
                 self.deaths, self.steps = 0, steps
             self.display.workers = self._running()
             self.display.show(snapshot)
-            if snapshot.complete:
+            if snapshot.complete or self._is_over(snapshot.held):
                 return
+            self._replace_killed()
             if snapshot.held is None or snapshot.held.kind != STOP:
-                self._replace_killed()
-            elif snapshot.held.who not in BOUNDS or self._have_ended():
-                return
+                self._replace_ended(ended)
             self._rest(self._running())
 
-    def _have_ended(self) -> bool:
-        """Return whether workers of a study that reached a bound have ended, or had `grace` to do so.
+    def _is_over(self, held: Command | None) -> bool:
+        """Return whether a stopped study needs its workers no longer.
 
-        They end by themselves. A signal would interrupt the evaluation of what reached the bound, so that it would have
-        no result.
+        Where it has reached a bound, they end by themselves, when all that is trained has results. A signal would
+        interrupt its evaluation.
         """
-        if self.deadline is None:
-            self.deadline = time.monotonic() + self.grace
-        return self._running() == 0 or time.monotonic() > self.deadline
+        if held is None or held.kind != STOP:
+            return False
+        return held.who not in BOUNDS or all(worker.status == 0 for worker in self.workers)
 
     def _running(self) -> int:
         return sum(worker.status is None for worker in self.workers)
@@ -185,7 +185,7 @@ class Supervisor:
 
     def _replace_killed(self) -> None:
         for index, worker in enumerate(self.workers):
-            if not worker.status:  # still running, or it saw that the study is complete
+            if not worker.status:  # still running, or it saw that the study is complete or stopped
                 continue
             worker.wait(1.0)
             lines = list(worker.last_words)
@@ -202,4 +202,13 @@ class Supervisor:
             self.display.say(
                 f"worker {worker.name} was killed by {signal.Signals(number).name}; another one replaces it"
             )
+            self.workers[index] = self.start_worker()
+
+    def _replace_ended(self, ended: Sequence[int]) -> None:
+        """Replace workers that had ended before a look at the study showed that it goes on.
+
+        It was stopped, or complete, and somebody has resumed or extended it since.
+        """
+        for index in ended:
+            self.workers[index].wait(1.0)
             self.workers[index] = self.start_worker()

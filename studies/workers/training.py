@@ -17,7 +17,7 @@ from ...tasks.evaluation import EVALUATION_SEED, evaluate, one_thread
 from ...tasks.runtime.interrupts import Interrupts
 from ...tasks.runtime.observers import EpochEvent
 from ...tasks.task import Task
-from ..engine.bounds import NOISE, overdue, standard_error, stop_if_spent
+from ..engine.bounds import NOISE, overdue, spent_by, standard_error
 from ..engine.lineage import bring_start, lineage, retrain
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import DamagedCheckpoint, LeaseLost, TaskBusy
@@ -36,7 +36,7 @@ Row = TypeVar("Row", Write, Result)
 
 
 class Held(Exception):
-    """The study was stopped or paused while a cohort trained."""
+    """The study was stopped or paused, or has spent its budget, while a cohort trained."""
 
 
 class Training:
@@ -137,12 +137,14 @@ class Training:
         wasted.
 
         Raises:
-            Held: the study was stopped or paused; the training so far is saved.
+            Held: the study was stopped or paused, or has spent its budget; the training so far is saved.
         """
         if time.monotonic() - self._looked_at < LOOK_EVERY:
             return
         self._looked_at, name = time.monotonic(), self.runner.name
-        stop_if_spent(self.store, self.runner.rows, {uid: task.epochs for uid, task in self._living().items()})
+        unsaved = {uid: task.epochs for uid, task in self._living().items()}
+        if event.epoch < self.epochs and spent_by(self.store, self.runner.rows, unsaved):
+            raise Held  # only what is saved counts: if this process dies now, the study is not stopped without it
         self._end_overdue()
         if self.store.count_commands(name) == self._commands:
             return
@@ -157,6 +159,8 @@ class Training:
     def _end_overdue(self) -> None:
         """Fail members that trained longer than the study allows."""
         epochs = {uid: task.epochs for uid, task in self._living().items()}
+        if overdue(self.store, self.runner.config, epochs):
+            self.runner.rows.refresh()  # the study may allow more by now
         for uid, error in overdue(self.store, self.runner.config, epochs).items():
             self.tasks[uid].fail(error)
 
@@ -196,10 +200,9 @@ class Training:
             twin = lambda: self.runner.task(item.trial, None)  # noqa: E731
             measured = measure(objectives, task, score, twin, self.episodes)
             score = point(objectives, measured)[0]
-        config, untrained = self.runner.config, lambda: self.runner.task(item.trial, None)
-        check_goal(self.store, self.runner.name, config, segment, score, task, untrained)
+        check_goal(self.store, self.runner.name, segment, score, task, lambda: self.runner.task(item.trial, None))
         noise = {}
-        if "plateau" in config.options and seeds_of(config) == 1 and self.own == RETURN:
+        if "plateau" in self.runner.config.options and seeds_of(self.runner.config) == 1 and self.own == RETURN:
             noise = {NOISE: standard_error(task.returns(seed=self.episodes))}
         metrics = [(segment.epochs, (measured or {self.own: score}) | noise)]
         lease = self.storage.leases[task.uid]

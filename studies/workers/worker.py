@@ -24,7 +24,7 @@ from ...tasks.runtime.progress import at_work
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import LeaseLost, StoreError, TaskBusy
 from ..failures import FAILED, Decision, classify, decide, describe, note
-from ..storage.commands import CANCELLED, STOP, Command
+from ..storage.commands import BOUNDS, CANCELLED, STOP, Command
 from ..storage.failure_history import FailureHistory
 from ..storage.locks.leases import StoreLease
 from ..storage.locks.owner import Owner
@@ -147,12 +147,22 @@ class Worker:
             return Turn.COMPLETE
         self.held = self.runner.rows.hold
         if self.held is not None:
-            return Turn.STOPPED if self.held.kind == STOP else Turn.PAUSED
+            ready = self._trained(ready) if self.held.who in BOUNDS else []
+            if not ready:
+                return Turn.STOPPED if self.held.kind == STOP else Turn.PAUSED
         if not ready and self.blocked:
             raise next(iter(self.blocked.values()))
         with at_work():
             trained = self._train_next_cohort(ready)
         return Turn.TRAINED if trained else Turn.BUSY
+
+    def _trained(self, ready: Sequence[ReadySegment]) -> list[ReadySegment]:
+        """Return the segments that are trained to their end, and lack the result alone.
+
+        When a study reaches a bound, a process may be evaluating some, or have died before it could.
+        """
+        reached = self.store.reached([item.trial.uid for item in ready])
+        return [item for item in ready if reached.get(item.trial.uid) == item.segment.epochs]
 
     def _train_next_cohort(self, ready: Sequence[ReadySegment]) -> bool:
         """Train one cohort; return False if other workers hold all segments."""

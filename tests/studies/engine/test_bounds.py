@@ -82,6 +82,59 @@ def test_what_was_trained_when_the_budget_was_spent_has_results(
         assert [given.kind for given in store.commands("s")] == ["stop"]
 
 
+def test_what_spent_the_budget_has_results_though_the_process_that_trained_it_died(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "LOOK_EVERY", 0.0)
+    config = tiny(4, (1, 2, 2), cohort=4, options={"budget": parse_budget("2epochs")})
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        for method in ("_return", "_result"):  # before the last epoch is saved, and after
+            with monkeypatch.context() as patch:
+
+                def die(training: training.Training, *arguments: object) -> None:
+                    raise KeyboardInterrupt
+
+                patch.setattr(training.Training, method, die)
+                with pytest.raises(KeyboardInterrupt):
+                    Worker(store, "s").run()
+            assert {row.state for row in store.segments("s")} == {"ready"}
+        assert not Worker(store, "s").run()
+        assert [row.state for row in store.segments("s")] == ["done"] * 4
+        assert [given.kind for given in store.commands("s")] == ["stop"]
+
+
+def test_a_budget_or_trial_time_that_was_raised_meanwhile_stops_nothing(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "LOOK_EVERY", 0.0)
+    config = surrogate(4, options={"budget": parse_budget("2epochs"), "trial_time": 1e-9})
+    obey, given = training.Training._obey, list[str]()
+
+    def raise_first(self: training.Training, event: Any) -> None:
+        if not given:
+            given.append("more")
+            start_study(store, "s", surrogate(4, options={"budget": parse_budget("999epochs"), "trial_time": 1e9}))
+        obey(self, event)
+
+    monkeypatch.setattr(training.Training, "_obey", raise_first)
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        assert Worker(store, "s").run()
+        assert store.commands("s") == []
+        assert bits(store) == undisturbed(surrogate(4))
+
+
+def test_a_bound_that_is_changed_just_before_it_is_reached_stops_nothing(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(4, options={"budget": parse_budget("9epochs")}))
+        data = {"budget": parse_budget("9epochs")}
+        Steering(store, "s").extend(budget="10epochs")
+        with pytest.raises(CommandRefused, match="a study stops at its budget, but 's' has another one by now"):
+            store.command(lambda c: bounds.stop_at(c, "s", "budget", "", data))
+        assert [each.kind for each in store.commands("s")] == ["bound"]
+
+
 def test_a_supervisor_lets_a_worker_evaluate_what_spent_the_budget(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

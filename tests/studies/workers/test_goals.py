@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from rekindle.studies.engine.runner import start_study
 from rekindle.studies.statistics.betting import wealth
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.goals import ERROR, error_of, play
+from rekindle.studies.workers.training import Training
 from rekindle.studies.workers.worker import Worker
 from studying import bits, tiny, undisturbed
 
@@ -81,3 +83,35 @@ def test_a_study_stops_at_its_goal_and_carries_on_with_a_higher_one(sqlite_url: 
         study.extend(goal="return:400")
         assert Worker(store, "s").run()
         assert bits(store) == expected  # the tests changed nothing
+
+
+def test_a_result_is_tested_against_the_goal_of_now(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not against that of the time when its training began, which a user may have changed since."""
+    with Store(sqlite_url) as store:
+        start_study(store, "s", tiny(2, (1, 1, 2), options={"goal": {"return": 12.0}}))
+        result = Training._result
+
+        def raised_before(training: Training, *arguments: Any) -> Any:
+            if not store.commands("s"):
+                Study("s", store).extend(goal="return:400")
+            return result(training, *arguments)
+
+        monkeypatch.setattr(Training, "_result", raised_before)
+        assert Worker(store, "s").run()
+        assert [each.kind for each in store.commands("s")] == ["bound"]
+
+
+def test_a_goal_that_is_changed_while_it_is_tested_stops_nothing(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", tiny(2, (1, 1, 2), options={"goal": {"return": 12.0}}))
+
+        def raised_meanwhile(*arguments: Any) -> Any:
+            if len(store.commands("s")) == 0:
+                Study("s", store).extend(goal="return:400")
+            return play(*arguments)
+
+        monkeypatch.setattr("rekindle.studies.workers.goals.play", raised_meanwhile)
+        assert Worker(store, "s").run()
+        assert [each.kind for each in store.commands("s")] == ["bound", "check"]

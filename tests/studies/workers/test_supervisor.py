@@ -1,0 +1,116 @@
+"""Supervisors in this process: which workers they replace, and when a study needs none any more."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import slow_envs
+from rekindle.studies.engine.progress import Snapshot
+from rekindle.studies.engine.runner import start_study
+from rekindle.studies.steering.steering import Steering
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import parse_budget
+from rekindle.studies.workers.supervisor import Supervisor, WorkerProcess
+from rekindle.studies.workers.training import Training
+from rekindle.studies.workers.worker import Worker
+from studying import bits, surrogate, tiny, undisturbed
+
+WaitUntil = Callable[..., None]
+
+
+class Hook:
+    """A display that calls a function with each snapshot, before the supervisor reacts to it."""
+
+    workers = 0
+
+    def __init__(self, show: Callable[[Snapshot], None]):
+        self.show, self.said = show, list[str]()
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def supervise(url: str, store: Store, show: Callable[[Supervisor, Snapshot], None]) -> tuple[Supervisor, list[str]]:
+    """Supervise study s by one worker to its end, and call ``show`` at each look."""
+    hook = Hook(lambda snapshot: show(supervisor, snapshot))
+    supervisor = Supervisor(store, "s", 1, lambda: WorkerProcess(url, "s", 1), hook)
+    supervisor.run()
+    return supervisor, hook.said
+
+
+def test_workers_that_a_stop_has_ended_are_replaced_if_the_study_was_resumed(
+    sqlite_url: str, wait_until: WaitUntil
+) -> None:
+    config = surrogate(4)
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        steering, idle = Steering(store, "s"), 0
+
+        def show(supervisor: Supervisor, snapshot: Snapshot) -> None:
+            nonlocal idle
+            if not store.commands("s"):
+                steering.stop()
+                wait_until(lambda: supervisor.workers[0].status == 0)
+                steering.resume()
+            idle = idle + 1 if supervisor.workers[0].status == 0 else 0
+            assert snapshot.complete or idle < 9, "nobody trains the study"
+
+        _, said = supervise(sqlite_url, store, show)
+        assert bits(store) == undisturbed(config)
+        assert said == []
+
+
+def test_workers_that_saw_a_study_complete_are_replaced_if_it_was_extended(
+    sqlite_url: str, wait_until: WaitUntil
+) -> None:
+    longer = surrogate(6)
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(4))
+        idle = 0
+
+        def show(supervisor: Supervisor, snapshot: Snapshot) -> None:
+            nonlocal idle
+            if not store.commands("s"):
+                wait_until(lambda: supervisor.workers[0].status == 0)
+                assert {trial.state for trial in store.trials("s")} == {"complete", "pruned"}
+                Steering(store, "s").extend(6)
+            idle = idle + 1 if supervisor.workers[0].status == 0 else 0
+            assert snapshot.complete or idle < 9, "nobody trains the study"
+
+        supervise(sqlite_url, store, show)
+        found, expected = bits(store), undisturbed(longer)
+        assert [trial[0] for trial in found["trials"]] == [trial[0] for trial in expected["trials"]]
+        assert {trial[4] for trial in found["trials"]} == {"complete", "pruned"}
+
+
+def test_a_worker_that_is_killed_while_it_evaluates_what_spent_the_budget_is_replaced(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(1, (1, 2, 2), env="slow_envs:Slow-v0", options={"budget": parse_budget("1epochs")})
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        with monkeypatch.context() as patch:
+
+            def die(training: Training, *arguments: object) -> None:
+                raise KeyboardInterrupt
+
+            patch.setattr(Training, "_result", die)
+            with pytest.raises(KeyboardInterrupt):
+                Worker(store, "s").run()
+        assert ([row.state for row in store.segments("s")], store.commands("s")) == (["ready"], [])
+        monkeypatch.setenv(slow_envs.VARIABLE, str(tmp_path))
+        first: list[object] = []
+
+        def show(supervisor: Supervisor, snapshot: Snapshot) -> None:
+            if snapshot.held is not None and not first:
+                first.append(supervisor.workers[0])
+                supervisor.workers[0].kill()
+
+        supervisor, said = supervise(sqlite_url, store, show)
+        assert supervisor.workers[0].status == 0
+        assert [row.state for row in store.segments("s")] == ["done"]
+        if supervisor.workers != first:  # it was killed before it had ended
+            assert f"was killed by {signal.SIGKILL.name}; another one replaces it" in said[0]
