@@ -27,7 +27,7 @@ from sqlalchemy import Connection
 
 from ...tasks.checkpoint.storage import Saved, Write
 from ...tasks.errors import Hung
-from ..errors import StoreError, TaskBusy
+from ..errors import LeaseLost, StoreError, TaskBusy
 from ..failures import FAILED, HUNG, decide, note
 from . import branches
 from . import commands as command_rows
@@ -400,13 +400,14 @@ class Store:
 
         Raises:
             ResultMismatch: a segment is already finished with another score, digest or objective.
-            LeaseLost: leases were lost; the error names all of their tasks.
+            LeaseLost: leases were lost, or trials cancelled; the error names all of their tasks.
         """
 
         def work(connection: Connection) -> None:
             for each in results:
                 merge_metrics(connection, each.lease.uid, each.metrics)
             revision = study_rows.revise(connection, study)  # last, since it locks the study's row against others
+            _refuse_cancelled(connection, study, {each.number: each.lease.uid for each in results})
             for each in results:
                 study_rows.finish_segment(connection, study, each, revision)
 
@@ -426,11 +427,12 @@ class Store:
             note: content of the event to add (``failures.note``), if any.
 
         Raises:
-            LeaseLost: the lease was lost.
+            LeaseLost: the lease was lost, or the trial cancelled.
         """
 
         def work(connection: Connection) -> None:
             revision = study_rows.revise(connection, study)
+            _refuse_cancelled(connection, study, {number: lease.uid})
             study_rows.finish_segment(connection, study, Result(lease, number, rung, None), revision)
             study_rows.finish_trials(connection, study, [number], "failed", error, revision)
             add_events(connection, [(lease.uid, FAILED, note)] if note else [])
@@ -571,6 +573,17 @@ class Store:
         """
         self._held = HeldLeases(self._renew, fencing.BEAT * self.lease_seconds)
         self.database.connect()
+
+
+def _refuse_cancelled(connection: Connection, study: str, uids: Mapping[int, str]) -> None:
+    """Raise LeaseLost for cancelled trials among these, given by number with their tasks.
+
+    A command takes the leases of trials that it ends, but their tasks may have been leased again: by a worker that is
+    to record a failure, or one that claimed the task before the command was visible.
+    """
+    rows = study_rows.trials(connection, study, of=list(uids))
+    if over := [uids[row.number] for row in rows if row.state == command_rows.CANCELLED]:
+        raise LeaseLost(over, "a command has cancelled its trial")
 
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()

@@ -153,7 +153,7 @@ class Training:
         if hold_of(given) is not None and event.epoch < self.epochs:
             raise Held
         rows = self.store.trials(name, of=[item.trial.number for item in self.items])
-        if over := [row.uid for row in rows if row.state == CANCELLED and self.tasks[row.uid].bad is None]:
+        if over := [row.uid for row in rows if row.state == CANCELLED and row.uid in self._living()]:
             self._drop(LeaseLost(over))
 
     def _end_overdue(self) -> None:

@@ -284,20 +284,29 @@ class Worker:
             self.tell(f"trial {number} ({uid[:8]}) has {training.epochs} epochs: {training.results[uid]}")
         if uid in training.failed:
             self._failed(claimed.item, claimed.lease, training.failed[uid])
-        elif uid in training.lost:
-            [row] = self.store.trials(self.study, of=[number])
-            why = (
-                f"was ended by the command {row.error}"
-                if row.state == CANCELLED
-                else "is held by another process now; the late writes of this one were refused"
+        elif uid in training.lost and not self._is_cancelled(claimed.item):
+            self.say(
+                f"trial {number} ({uid[:8]}) is held by another process now; the late writes of this one were refused"
             )
-            self.say(f"trial {number} ({uid[:8]}) {why}")
+
+    def _is_cancelled(self, item: ReadySegment) -> bool:
+        """Return whether a command has ended a trial, and say so."""
+        [row] = self.store.trials(self.study, of=[item.trial.number])
+        if row.state != CANCELLED:
+            return False
+        self.say(f"trial {row.number} ({row.uid[:8]}) was ended by the command {row.error}")
+        return True
 
     def _failed(
         self, item: ReadySegment, claimed: StoreLease, error: BaseException, decision: Decision | None = None
     ) -> None:
-        """Record a failure; retry or end the trial according to its rule."""
+        """Record a failure; retry or end the trial according to its rule.
+
+        A command may have cancelled the trial while it trained; then its failure does not count.
+        """
         uid, number = item.trial.uid, item.trial.number
+        if self._is_cancelled(item):
+            return
         with suppress(LeaseLost, TaskBusy), self.store.open(uid, self._identity(item), claimed) as lease:
             [row] = self.store.tasks([uid])
             if decision is None:

@@ -17,9 +17,10 @@ from rekindle.studies.engine.confirming import confirmation_config
 from rekindle.studies.engine.json_views import rank, status_json, study_json, summary_json
 from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.engine.runner import StudyRunner, start_study
-from rekindle.studies.errors import CommandRefused
+from rekindle.studies.errors import CommandRefused, LeaseLost
 from rekindle.studies.schedulers.seeds import seed_options
 from rekindle.studies.steering.steering import Steering
+from rekindle.studies.storage.rows import Result
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig
 from rekindle.studies.upkeep.fsck import check
@@ -109,6 +110,49 @@ def test_a_cancelled_trial_frees_its_worker_within_an_epoch(url: str, monkeypatc
         with pytest.raises(CommandRefused, match="there is no trial 9 of study 's'; `rekindle trials s` shows them"):
             Steering(store, "s").cancel(9)
         assert len(store.commands("s")) == 1
+
+
+@pytest.mark.parametrize("cohort", [1, 2])
+@pytest.mark.parametrize("fails", ["diverges", "raises"])
+def test_a_trial_may_fail_in_the_epoch_in_which_it_is_cancelled(
+    url: str, monkeypatch: pytest.MonkeyPatch, fails: str, cohort: int
+) -> None:
+    said: list[str] = []
+    learner = load("surrogate").learner
+    with Store(url) as store:
+        start_study(store, "s", surrogate(2, scheduler="none", epochs=(5,), cohort=cohort, generation=2))
+        during_epoch(monkeypatch, 1, lambda: Steering(store, "s", "ana").cancel(0, "looks bad"))
+        run_epoch = learner.run_epoch
+
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            first = not store.commands("s")
+            metrics = run_epoch(self, *args, **kwargs)
+            if first and fails == "raises":
+                raise ValueError("the simulator does not like it")
+            return [{"episode_return": float("nan")}, *metrics[1:]] if first else metrics
+
+        monkeypatch.setattr(learner, "run_epoch", run)
+        assert Worker(store, "s", say=said.append).run()
+        assert [trial.state for trial in store.trials("s")] == ["cancelled", "complete"]
+        uid = store.trials("s")[0].uid
+        assert said == [f"trial 0 ({uid[:8]}) was ended by the command cancel by ana: looks bad"]
+        assert not list(check(store))
+
+
+def test_late_writes_of_a_cancelled_trial_are_refused(store: Store) -> None:
+    """Its task may have been leased again, so that the lease alone would allow them."""
+    start_study(store, "s", surrogate(2, scheduler="none", epochs=(5,), generation=2))
+    first, second = StudyRunner(store, "s").advance()
+    Steering(store, "s").cancel(0)
+    with store.open(first.trial.uid, None) as late, store.open(second.trial.uid, None) as other:
+        results = [Result(late, 0, 0, 1.0, "d"), Result(other, 1, 0, 1.0, "d")]
+        with pytest.raises(LeaseLost, match="a command has cancelled its trial") as refused:
+            store.finish_segments("s", results)
+        assert refused.value.uids == (late.uid,)
+        with pytest.raises(LeaseLost, match="a command has cancelled its trial"):
+            store.fail_trial(late, "s", 0, 0, "it broke")
+        store.finish_segments("s", results[1:])
+    assert [row.state for row in store.segments("s")] == ["failed", "done"]
 
 
 def test_an_excluded_trial_is_promoted_no_further_and_taught_to_no_sampler(
