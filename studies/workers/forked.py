@@ -50,8 +50,9 @@ class Forked:
 
         It is -n if signal n killed the process.
         """
-        if self.returncode is None and (found := os.waitpid(self.pid, os.WNOHANG))[0]:
-            self.returncode = os.waitstatus_to_exitcode(found[1])
+        with suppress(ChildProcessError):  # a signal's handler has polled amid this call, which then knows the status
+            if self.returncode is None and (found := os.waitpid(self.pid, os.WNOHANG))[0]:
+                self.returncode = os.waitstatus_to_exitcode(found[1])
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -126,6 +127,7 @@ class Crew:
             process.stdin.close()
             process.stderr.close()
         for process in self._idle:
+            process.kill()  # it would end by itself, unless it is paused
             process.wait()
         self._idle = []
 
@@ -146,7 +148,8 @@ class CommandProcess:
         self._listener.start()
 
     def _listen(self, stream: IO[str]) -> None:
-        self.last_words.extend(line.rstrip() for line in stream)
+        with stream:
+            self.last_words.extend(line.rstrip() for line in stream)
 
     @property
     def name(self) -> str:
@@ -170,7 +173,8 @@ class CommandProcess:
     def end_stdin(self) -> None:
         """Close the process's stdin."""
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
 
     def wait(self, seconds: float) -> bool:
         """Wait until the process ends; kill it after `seconds`.
@@ -184,19 +188,18 @@ class CommandProcess:
             ended = False
             self.process.kill()
             self.process.wait()
-        self._listener.join(1.0)
-        for stream in (self.process.stdin, self.process.stderr):
-            if stream is not None:
-                stream.close()
+        self._listener.join(1.0)  # it listens on while a process that this one has left behind, a simulator, may write
+        self.end_stdin()
         return ended
 
 
 def _forked(crew: Crew | None, words: Sequence[str], environment: Mapping[str, str]) -> Forked | None:
     """Run a command in a process of the crew, if any."""
-    process = None if crew is None else crew.take()
-    if process is not None:
-        process.run(words, environment)
-    return process
+    while crew is not None and (process := crew.take()) is not None:
+        with suppress(BrokenPipeError):  # it was killed
+            process.run(words, environment)
+            return process
+    return None
 
 
 def _started(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
@@ -221,13 +224,18 @@ def _fork(others: Sequence[int]) -> Forked:
     (stdin, to_stdin), (from_stderr, stderr) = os.pipe(), os.pipe()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # otherwise the child would write buffered output again
+    # A Ctrl-C waits until the child ignores it: it would go on with the parent's code.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about BLAS threads, which handle forks
         pid = os.fork()
     if not pid:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for descriptor in (*others, to_stdin, from_stderr):
             os.close(descriptor)
         _serve(stdin, stderr)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(stdin)
     os.close(stderr)
     return Forked(pid, os.fdopen(to_stdin, "w"), os.fdopen(from_stderr, errors="replace"))
@@ -239,7 +247,6 @@ def _serve(stdin: int, stderr: int) -> NoReturn:
     gc.freeze()  # never collect the parent's objects here: their finalizers belong to the parent
     inherited = sys.stdin, sys.stdout, sys.stderr  # kept alive: on deletion they would close the new descriptors
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
         null = os.open(os.devnull, os.O_WRONLY)
         for number, descriptor in enumerate((stdin, null, stderr)):
             os.dup2(descriptor, number)

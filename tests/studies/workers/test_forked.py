@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import lingering
 import nursery
 import psutil
 import pytest
 from rekindle.studies.storage.store import Store
+from rekindle.studies.workers.forked import CommandProcess
 from studying import TINY, bits, tiny, undisturbed
 
 CREW = """
@@ -39,6 +42,50 @@ with Crew(1) as crew:
     os._exit(0)
 """
 
+DISTURBED = """
+import json, os, signal, sys
+from rekindle.studies.workers import forked
+from rekindle.studies.workers.forked import CommandProcess, Crew
+
+signal.alarm(120)  # rather than wait for ever
+fork, waitpid, started = os.fork, os.waitpid, os.getpid()
+
+def interrupted():
+    pid = fork()
+    if not pid:
+        os.kill(os.getpid(), signal.SIGINT)  # as by a Ctrl-C at this moment
+    return pid
+
+found = {}
+os.fork = interrupted
+with Crew(4) as crew:
+    assert os.getpid() == started, "a child goes on with its parent's code"
+    os.fork = fork
+    paused, other, killed = crew._idle[0], crew._idle[2], crew._idle[3]
+    os.kill(paused.pid, signal.SIGSTOP)
+    killed.kill()
+    os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
+    killed.poll = lambda: None  # as if it had been killed after a look
+    worker = CommandProcess(["worker", "--study", "nowhere", "--storage", sys.argv[1]], sys.argv[1], crew)
+    found["taken"] = worker.process is other
+    worker.wait(60)
+    found["worker"] = worker.status
+    idle = crew.take()
+
+    def amid(*arguments):
+        answer = waitpid(*arguments)
+        os.waitpid = waitpid
+        idle.poll()  # by the handler of a signal
+        return answer
+
+    idle.kill()
+    os.waitid(os.P_PID, idle.pid, os.WEXITED | os.WNOWAIT)
+    os.waitpid = amid
+    found["polled"] = idle.poll()
+found["paused"] = paused.poll()
+print(json.dumps(found), flush=True)
+"""
+
 NO_INTERPRETER = """
 import sys
 from rekindle.studies.cli import main
@@ -57,6 +104,27 @@ def test_forked_processes_run_commands_and_end_with_their_parent(sqlite_url: str
     assert (found["killed"], found["ended"], found["left"]) == (-9, -15, True)
     with suppress(psutil.NoSuchProcess):
         psutil.Process(found["orphan"]).wait(30)  # of its parent's end
+
+
+def test_forked_processes_may_be_paused_or_killed_at_any_moment_and_ctrl_c_ends_none(sqlite_url: str) -> None:
+    done = nursery.run([sys.executable, "-c", DISTURBED, sqlite_url])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"taken": True, "worker": 2, "polled": -9, "paused": -9}
+
+
+def test_what_an_ended_process_leaves_behind_is_not_waited_for(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(lingering.VARIABLE, str(tmp_path / "left"))
+    values = [part for name, value in TINY.items() for part in ("--set", f"{name}={value}")]
+    process = CommandProcess(["train", "ppo", "lingering:Lingering-v0", "--epochs", "1", *values], sqlite_url)
+    assert process.wait(600)
+    assert process.status == 0, list(process.last_words)
+    left = [psutil.Process(int(pid)) for pid in (tmp_path / "left").read_text().split()]
+    assert left
+    for each in left:
+        assert each.status() != psutil.STATUS_ZOMBIE  # it still runs, and may write to the pipe that is read here
+        each.kill()
 
 
 @pytest.mark.slow
