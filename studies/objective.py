@@ -133,7 +133,7 @@ class Objective:
         with progress.limited(self.stuck), open_when_free(lambda: self._make(self.store), values) as task:
             trial.set_user_attr("rk_uid", task.uid)
             # If the stored task has trained further, train it again without the storage; its bits are the same.
-            if task.epochs > self.epochs:
+            if task.is_beyond(self.epochs):
                 task = self._make(None).init(**values)
             try:
                 value = self._train(trial, task)
@@ -167,7 +167,12 @@ class Objective:
 
         try:
             for epoch, metrics in task.history:  # report what an earlier run, stopped at any epoch, could not
-                if self.own not in metrics and epoch == task.epochs and self._reports(epoch):
+                if (
+                    self.own not in metrics
+                    and not task.is_beyond(epoch)
+                    and epoch == task.epochs
+                    and self._reports(epoch)
+                ):
                     metrics[self.own] = task.evaluate()
                 if self.own in metrics:
                     self._tell(trial, reported, epoch, metrics[self.own])

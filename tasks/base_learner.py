@@ -67,6 +67,12 @@ def check_counters(tree: Any, where: str, names: Sequence[str] = ("iterations", 
             raise StateMismatch(f"{where}: counters/{name} must be a int of at least 0, but got {str(count)[:40]}")
 
 
+def lies_within_epoch(state: Mapping[str, Any]) -> bool:
+    """Return whether a member's state lies within an epoch, see `BaseLearner.within_epoch`."""
+    own = state if "tally" in state else next(iter(state.get("particles", {}).values()), {})
+    return bool(own.get("tally", {}).get("count"))
+
+
 class MemberRef(NamedTuple):
     """A learner and the index of one of its members."""
 
@@ -283,6 +289,11 @@ class BaseLearner:
     def is_whole(self) -> bool:
         """Return whether the state can be saved within an epoch."""
         return True
+
+    @property
+    def within_epoch(self) -> bool:
+        """True if the state lies within the epoch after `epochs`, as after a signal."""
+        return self.tally.count > 0
 
     def take_metrics(self) -> list[Metrics]:
         """Return each member's metrics of the epoch, and reset their sums."""

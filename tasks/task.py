@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..spaces import Space, flatten, unflatten
-from .base_learner import BaseLearner, MemberRef
+from .base_learner import BaseLearner, MemberRef, lies_within_epoch
 from .checkpoint.policy_files import write_policy
 from .checkpoint.retention import Keep
 from .checkpoint.state import Packed, Tree, materialized, pack, unpack
@@ -527,6 +527,17 @@ class Task:
     def epochs(self) -> int:
         """Epochs done so far."""
         return self._counter("epochs")
+
+    def is_beyond(self, epochs: int) -> bool:
+        """Return whether more than `epochs` epochs are done, be it a part of one.
+
+        Such a part is done where a signal ended training. No further training leads to the end of `epochs` epochs.
+        """
+        if self.epochs != epochs:
+            return self.epochs > epochs
+        if self.ref is not None:
+            return self.ref.learner.within_epoch
+        return self.stored.state is not None and lies_within_epoch(self.stored.state)
 
     @property
     def env_steps(self) -> int:

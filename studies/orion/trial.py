@@ -97,9 +97,9 @@ def train(
             try:
                 _raise_if_hung(store, task)
                 # The stored task may be trained further than this trial: train again up to here, without the storage.
-                if task.epochs > epochs and start is None:
+                if task.is_beyond(epochs) and start is None:
                     task, resumed = make(None).init(**values), 0
-                elif task.epochs > epochs:
+                elif task.is_beyond(epochs):
                     from ..engine.lineage import lineage, retrain
 
                     task, resumed = retrain(lineage(store, task.uid), epochs, evaluate, device=str(task.device)), 0

@@ -81,7 +81,7 @@ class Training:
             for item in self.items:
                 self._open(item)
             self._end_overdue()
-            ahead = {uid for uid, task in self.tasks.items() if task.epochs > self.epochs}
+            ahead = {uid for uid, task in self.tasks.items() if task.is_beyond(self.epochs)}
             if behind := [task for uid, task in self.tasks.items() if uid not in ahead and task.bad is None]:
                 with suppress(Diverged, LeaseLost):
                     Cohort(behind).fit(self.epochs, self._evaluate)

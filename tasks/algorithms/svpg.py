@@ -205,6 +205,10 @@ class SVPGLearner(Learner):
                 row["particle_distance"] = float(distance)
         return metrics
 
+    @property
+    def within_epoch(self) -> bool:
+        return self.particles.within_epoch
+
     def member_state(self, member: int) -> Tree:
         counters = {name: getattr(self, name) for name in self.counters()}
         states = {str(j): self.particles.member_state(i) for j, i in enumerate(self.particle_indices(member))}

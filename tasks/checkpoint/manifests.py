@@ -79,7 +79,8 @@ def is_within_epoch(manifest: bytes) -> bool:
     Signals cause such states. The result is False for anything that is not a manifest, since other checks report that.
     """
     try:
-        return bool(json.loads(manifest)["values"].get("learner/tally/count", 0))
+        values = json.loads(manifest)["values"]
+        return any(values.get(name) for name in ("learner/tally/count", "learner/particles/0/tally/count"))
     except (ValueError, LookupError, TypeError, AttributeError):
         return False
 

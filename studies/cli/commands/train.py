@@ -203,9 +203,10 @@ def _check_metric(name: str, make: Callable[[], Task]) -> None:
 
 def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | None = None) -> dict[str, Any]:
     """Train a task, report progress, and return the result for JSON."""
-    if task.epochs > epochs:
+    if task.is_beyond(epochs):
+        more = "" if task.epochs > epochs else " and a part of the next"
         raise ValueError(
-            f"training only goes forward, but {task} has done {task.epochs} epochs and {epochs} were asked for; "
+            f"training only goes forward, but {task} has done {task.epochs} epochs{more} and {epochs} were asked for; "
             "ask for more, or use another --storage"
         )
     begins = f"resumes after epoch {task.epochs}" if task.resumed else "starts"

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import re
+import signal
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import optuna
 import pytest
 import sqlalchemy as sa
+from rekindle.spaces import unflatten
+from rekindle.studies.cli.commands.train import fit_task
+from rekindle.studies.engine.configs import make_config
 from rekindle.studies.engine.json_views import rank, study_json
 from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import DamagedCheckpoint
+from rekindle.studies.objective import Objective
 from rekindle.studies.storage.sql.schema import blob
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
 from rekindle.studies.workers.worker import Turn, Worker, take_turns
+from rekindle.tasks import load
 from rekindle.tasks.algorithms.ppo import PPO, PPOLearner
+from rekindle.tasks.errors import Stopped
+from rich.console import Console
 from studying import TINY, bits, run, run_by_three, tiny, undisturbed
 
 SMALL = tiny(3, (1, 2, 2))
@@ -163,6 +173,49 @@ def test_what_was_trained_further_before_changes_no_result(sqlite_url: str) -> N
     found = run(sqlite_url, config)
     assert found["segments"] == fresh["segments"]
     assert found["trials"] == fresh["trials"]
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "svpg"])
+def test_a_part_of_the_next_epoch_changes_no_result(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    """Another study trains the same task for longer, and a signal ends that amid an epoch."""
+    values: dict[str, Any] = (
+        {**TINY_NESTED, "num_steps": 8} if algorithm == "ppo" else {"epoch_steps": 64, "num_envs": 2}
+    )
+    task_class = load(algorithm)
+    alone = task_class("CartPole-v1").init(**values)
+    alone.fit(1)
+    expected = alone.evaluate(), alone.digest
+    acting = getattr(task_class.learner, "base", task_class.learner)
+    iterate, iterated = acting.iterate, list[int]()
+
+    def interrupted(self: Any) -> Any:
+        iterated.append(self.epochs)
+        if iterated.count(1) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return iterate(self)
+
+    with Store(sqlite_url) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(acting, "iterate", interrupted)
+            task = task_class("CartPole-v1", storage=store).init(**values)
+            with pytest.raises(Stopped):
+                task.fit(3)
+        assert [task.is_beyond(epochs) for epochs in (0, 1, 2)] == [True, True, False]
+        task.finish()
+        assert [task.is_beyond(epochs) for epochs in (0, 1, 2)] == [True, True, False]
+        assert [(row.epochs, row.within_epoch) for row in store.checkpoints(task.uid)][-1] == (1, True)
+        fixed = dict(task.identity.values)
+        study = optuna.create_study(direction="maximize")
+        study.optimize(Objective(algorithm, "CartPole-v1", epochs=1, storage=store, **unflatten(fixed)), n_trials=1)
+        assert (study.trials[0].value, study.trials[0].user_attrs["rk_digest"]) == expected
+        start_study(store, "s", make_config(task_class, "CartPole-v1", trials=1, epochs=(1,), fixed=fixed))
+        assert Worker(store, "s").run()
+        [segment] = store.segments("s")
+        assert (segment.score, segment.digest) == expected
+        with pytest.raises(ValueError, match="has done 1 epochs and a part of the next and 1 were asked for"):
+            fit_task(store.task(task.uid), 1, Console(file=io.StringIO()))
 
 
 @pytest.mark.parametrize(("damaged", "kind"), [(2, "discarded"), (1, "damaged")])  # all of two, and the newest
