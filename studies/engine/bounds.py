@@ -16,7 +16,7 @@ from ..errors import CommandRefused
 from ..failures import OutOfTime
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
-from ..storage.commands import EXCLUDED, STOP, Command, hold, stored_config
+from ..storage.commands import BOUNDS, EXCLUDED, RESUME, STOP, Command, commands, hold, hold_of, stored_config
 from ..storage.rows import Segment, score_of
 from ..storage.studies import revise
 from ..study.durations import in_words
@@ -41,6 +41,18 @@ def is_lifted(bound: str, data: Mapping[str, Any], options: Mapping[str, Any]) -
         options: options of the study now.
     """
     return bound in data and data[bound] != options.get(bound)
+
+
+def resume_if_lifted(connection: Connection, name: str, who: str = "", why: str = "") -> None:
+    """Resume a study if the bound that stopped it is another one now.
+
+    It is called in the transaction that changes the bound, so that of several processes one resumes the study, and none
+    lifts a stop that a user has given since.
+    """
+    held, options = hold_of(commands(connection, name)), stored_config(connection, name)["options"]
+    if held is not None and held.who in BOUNDS and is_lifted(held.who, held.data, options):
+        why = why or f"the {held.who} is {options.get(held.who, 'off')} now"
+        hold(connection, name, RESUME, who or held.who, why)
 
 
 def spent_by(

@@ -22,18 +22,20 @@ from ..schedulers.racing import at_once
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, replicate_seed, seeds_of
 from ..storage.branches import Start
-from ..storage.commands import BOUNDS, DECISIVE, ENQUEUED, RESUME, hold, hold_of, pending
-from ..storage.rows import Segment, Trial
-from ..storage.studies import check_same
+from ..storage.commands import BOUNDS, DECISIVE, ENQUEUED, pending
+from ..storage.rows import Segment, Study, Trial
+from ..storage.studies import change_study, check_same
 from ..study.config import BUDGETS, Config
 from ..study.environments import environment_of
 from ..study.objectives import objectives_of
 from ..study.plan import Branch, Plan
-from .bounds import is_lifted, stop_if_plateau, stop_if_spent
+from .bounds import resume_if_lifted, stop_if_plateau, stop_if_spent
 from .configs import load_task
 from .study_rows import StudyRows
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from ...tasks.checkpoint.storage import Storage
     from ...tasks.identity import TaskIdentity
     from ...tasks.task import Task
@@ -85,11 +87,12 @@ def start_study(store: Store, name: str, config: Config) -> Config:
         changed = {} if options == old.options else {"options": options}
         return {**stored, "trials": trials, **changed}
 
-    made = Config.from_json(store.change_study(name, change).config, name)
-    held = hold_of(store.commands(name))
-    if held is not None and (bound := held.who) in BOUNDS and is_lifted(bound, held.data, made.options):
-        store.command(lambda c: hold(c, name, RESUME, bound, f"the {bound} is {made.options.get(bound, 'off')} now"))
-    return made
+    def work(connection: Connection) -> Study:
+        changed = change_study(connection, name, change)
+        resume_if_lifted(connection, name)
+        return changed
+
+    return Config.from_json(store.database.write(work).config, name)
 
 
 @dataclass(frozen=True)

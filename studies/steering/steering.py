@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ..engine.bounds import is_lifted
+from ..engine.bounds import is_lifted, resume_if_lifted
 from ..engine.configs import load_task
 from ..engine.configuring import check_bounds
 from ..errors import CommandRefused
@@ -74,14 +74,18 @@ class Steering:
         return self._hold(RESUME, why)
 
     def _hold(self, kind: str, why: str) -> Command:
-        held = hold_of(self.store.commands(self.study))
-        bound = kind == RESUME and held is not None and held.who in BOUNDS
-        if held is not None and bound and not is_lifted(held.who, held.data, self.config.options):
-            raise CommandRefused(
-                f"resume continues what a user has stopped, but study {self.study!r} had the {held}; "
-                f"{commands.cure_of(self.study, held)}"
-            )
-        return self.store.command(lambda c: commands.hold(c, self.study, kind, self.who, why))
+        def work(connection: Connection) -> Command:
+            given = commands.hold(connection, self.study, kind, self.who, why)  # locks the study
+            held = hold_of([row for row in commands.commands(connection, self.study) if row.number < given.number])
+            options = commands.stored_config(connection, self.study)["options"]
+            if kind == RESUME and held and held.who in BOUNDS and not is_lifted(held.who, held.data, options):
+                raise CommandRefused(
+                    f"resume continues what a user has stopped, but study {self.study!r} had the {held}; "
+                    f"{commands.cure_of(self.study, held)}"
+                )
+            return given
+
+        return self.store.command(work)
 
     def cancel(self, trial: int | str, why: str = "") -> Command:
         """End a trial that runs; its worker is free within one epoch.
@@ -194,10 +198,7 @@ class Steering:
             for kind, data, change in changes:
                 change(connection)
                 given = commands.add(connection, self.study, kind, data, self.who, why)
-            held = hold_of(commands.commands(connection, self.study))
-            options = commands.stored_config(connection, self.study)["options"]
-            if held is not None and held.who in BOUNDS and is_lifted(held.who, held.data, options):
-                commands.hold(connection, self.study, RESUME, self.who, why or f"another {held.who}")
+            resume_if_lifted(connection, self.study, self.who, why)
             return given
 
         return self.store.command(work)

@@ -6,6 +6,7 @@ import io
 import math
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,7 @@ from rekindle.studies.errors import CommandRefused
 from rekindle.studies.failures import FAILED
 from rekindle.studies.schedulers.seeds import seed_options
 from rekindle.studies.steering.steering import Steering
+from rekindle.studies.storage import commands
 from rekindle.studies.storage.rows import Segment, Trial, score_of
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, parse_budget, parse_plateau
@@ -123,6 +125,57 @@ def test_a_budget_or_trial_time_that_was_raised_meanwhile_stops_nothing(
         assert Worker(store, "s").run()
         assert store.commands("s") == []
         assert bits(store) == undisturbed(surrogate(4))
+
+
+def test_several_that_lift_a_bound_at_once_resume_the_study_once(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, read = surrogate(4), Store.commands
+    with Store(sqlite_url) as store:
+        start_study(store, "s", replace(config, options={**config.options, "budget": parse_budget("1epochs")}))
+        assert not Worker(store, "s").run()
+        together, failed = threading.Barrier(2), list[BaseException]()
+
+        def both_before_either(store: Store, name: str) -> Any:
+            given = read(store, name)
+            together.wait(60)
+            return given
+
+        def lift() -> None:
+            try:
+                with Store(sqlite_url) as mine:
+                    start_study(mine, "s", config)
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "commands", both_before_either)
+            threads = [threading.Thread(target=lift) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert not failed
+        assert [(each.kind, each.who) for each in store.commands("s")] == [("stop", "budget"), ("resume", "budget")]
+
+
+def test_a_resumption_lifts_no_bound_that_is_reached_meanwhile(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget, hold = parse_budget("1epochs"), commands.hold
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(4, options={"budget": budget}))
+        steering = Steering(store, "s")
+        steering.pause()
+
+        def spent_before(connection: Any, name: str, *arguments: Any) -> Any:
+            hold(connection, name, "stop", "budget", "", {"budget": budget})
+            return hold(connection, name, *arguments)
+
+        monkeypatch.setattr(commands, "hold", spent_before)
+        with pytest.raises(CommandRefused, match="resume continues what a user has stopped, but study 's' had the "):
+            steering.resume()
 
 
 def test_a_bound_that_is_changed_just_before_it_is_reached_stops_nothing(sqlite_url: str) -> None:
