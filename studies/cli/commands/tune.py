@@ -120,8 +120,6 @@ def tune(arguments: argparse.Namespace) -> int:
                 copied(url, name, logs, say, crew=crew),
             ):
                 _work(arguments, store, name, errors, crew)
-            if (held := hold_of(store.commands(name))) is not None:
-                note(errors, f"study {name} had the {held}; {cure_of(shlex.quote(name), held)}")
         if not any(copier.wrote_all for copier in copiers):
             _mirror(store, arguments.storage, name, errors)
         if arguments.confirm is not None and look(store, name).complete:
@@ -170,9 +168,14 @@ def _crew(arguments: argparse.Namespace) -> Crew:
 
 
 def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Console, crew: Crew) -> None:
-    """Run the study to its end with new workers."""
+    """Run the study to its end with new workers, and say so if it was stopped."""
     with Progress(errors, name, store.url) as display, _worker_pool(arguments, name, crew) as (count, start_worker):
         Supervisor(store, name, count, start_worker, display, arguments.grace).run()
+    if look(store, name).complete:
+        return
+    held = hold_of(store.commands(name))
+    stopped = f"had the {held}; {cure_of(shlex.quote(name), held)}" if held else "is not complete; rerun to resume"
+    note(errors, f"study {name} {stopped}")
 
 
 def _config(arguments: argparse.Namespace) -> Config:
@@ -265,7 +268,7 @@ def _print_study(study: Mapping[str, Any], config: Config, store: Store) -> int:
     out = new_console()
     counts = ", ".join(f"{count} {state}" for state, count in study["counts"].items() if count)
     if study["best"] is None:
-        note(out, f"no trial has a result: {counts}; `rekindle trials {study['study']}` says why")
+        note(out, f"no trial has a result: {counts or 'none is begun'}; `rekindle trials {study['study']}` says why")
         return options.FAILED
     flat = config.searched.flat()
     tables.print_best(out, study, {name: flat[name].default for name in config.open})

@@ -90,5 +90,5 @@ def _say_ends(store: Store, names: Sequence[str], say: Callable[[str, str], None
         except StoreError as error:  # it was deleted, or is damaged
             say(ALL, f"study {name} is not trained: {error}")
             continue
-        ended = f"had the {held}; {cure_of(name, held)}" if held else "goes on; any worker resumes it"
+        ended = f"had the {held}; {cure_of(name, held)}" if held else "is not complete; any worker resumes it"
         say(ALL, f"study {name} {'is complete' if complete else ended}")

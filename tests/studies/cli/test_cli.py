@@ -25,7 +25,9 @@ import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output import tables
 from rekindle.studies.engine import json_views as report
+from rekindle.studies.engine.confirming import confirmation_config, start_confirmation
 from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.store import Store
 from rich.console import Console
 from studying import TINY, bits, run, tiny, undisturbed
@@ -305,6 +307,16 @@ def test_a_complete_population_or_grid_is_not_said_to_take_more_trials(
         status, out, errors = cli(*command)
         assert (status, errors) == (0, f"study {how[1]} is complete\n")
         assert ("rekindle confirm" in out) == (how[1] == "grid")  # not of a population
+
+
+def test_a_confirmation_that_was_stopped_says_how_it_continues(finished_url: str, cli: Callable[..., Any]) -> None:
+    with Store(finished_url) as store:
+        name = start_confirmation(store, "s", confirmation_config(store, "s", seeds=5))
+        Steering(store, name, "ana").stop()
+    status, out, errors = cli("confirm", "s", "--seeds", "5", "--workers", "1", "--storage", finished_url)
+    assert status == 1
+    assert "The confirmation is not complete" in out
+    assert f"study {name} had the stop by ana; `rekindle resume {name}` continues it" in errors
 
 
 def test_confirm_is_proposed_once_a_trial_can_be_confirmed(sqlite_url: str, cli: Callable[..., Any]) -> None:
