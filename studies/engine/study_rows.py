@@ -54,7 +54,7 @@ class StudyRows:
             UnknownStudy: the study was deleted.
             StudyReplaced: it was, and another one was created with its name.
         """
-        found = self.store.changes(self.name, self.revision, self.created)
+        found = self.store.changes_with_commands(self.name, self.revision, self.created)
         if found is None:
             return None
         changes, self.commands = found

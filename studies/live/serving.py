@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -137,6 +138,11 @@ class Server(ThreadingHTTPServer):
         except OSError as error:
             why = error.strerror or error
             raise ValueError(f"a server needs a free address, but {host}:{port} is not: {why}; try another") from None
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print what went wrong, unless a browser was closed before it had its answer."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     @property
     def url(self) -> str:

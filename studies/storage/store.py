@@ -166,6 +166,9 @@ class Store:
 
         Returns:
             Each lease (pass it to ``open``), with the task's recent failures or None.
+
+        Raises:
+            UnknownStudy: the study was deleted; no task is created for it.
         """
         uids = list(uids)
         free, failures = self.database.read(lambda connection: claimable(connection, uids, limit))
@@ -299,6 +302,7 @@ class Store:
 
     study = _reading(study_rows.get_study)
     studies = _reading(study_rows.studies)
+    changes = _reading(study_rows.changes)
     trials = _reading(study_rows.trials)
     segments = _reading(study_rows.segments)
     totals = _reading(study_rows.totals)
@@ -307,7 +311,7 @@ class Store:
     commands = _reading(command_rows.commands)
     count_commands = _reading(command_rows.count)
 
-    def changes(
+    def changes_with_commands(
         self, name: str, since: int = -1, created: float | None = None
     ) -> tuple[Changes, list[command_rows.Command]] | None:
         """Return what `storage.studies.changes` does, and all commands of that revision; None if nothing changed.
@@ -487,6 +491,7 @@ class Store:
         for uid in sorted(uids):  # rows are locked in one order everywhere
             with contextlib.suppress(TaskBusy):  # another worker was quicker
                 leases[uid] = self._take(connection, uid, None, {"study": study})
+        study_rows.keep(connection, study)
         return leases
 
     def _take(

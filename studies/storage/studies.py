@@ -88,6 +88,13 @@ def get_study(connection: Connection, name: str) -> Study:
     return Study(*row)
 
 
+def keep(connection: Connection, name: str) -> None:
+    """Let nobody delete a study until this transaction ends; UnknownStudy if somebody has."""
+    query = sa.select(study.c.name).where(study.c.name == name).with_for_update(read=True, key_share=True)
+    if connection.execute(query).one_or_none() is None:
+        raise _unknown(connection, name)
+
+
 def _unknown(connection: Connection, name: str) -> UnknownStudy:
     names = connection.scalars(sa.select(study.c.name).order_by(study.c.name)).all()
     return UnknownStudy(

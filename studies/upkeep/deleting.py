@@ -103,10 +103,7 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
     known = set(connection.scalars(sa.select(task.c.uid)))
     for each in [*going, *rows]:
         if each in known and not lock_if_free(connection, each, dry_run=dry_run):
-            raise StillNeeded(
-                f"what a process trains is not deleted, but task {each} is held by one; end its workers "
-                "(`rekindle status` names them), then try again"
-            )
+            raise _held(each)
     c = checkpoint.c
     ids = [id for each in going for id in connection.scalars(sa.select(c.id).where(c.uid == each))]
     numbers = sa.select(sa.func.count()).select_from(trial).where(trial.c.study.in_(names))
@@ -117,9 +114,19 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
             connection.execute(table.delete().where(table.c.study.in_(names)))
         connection.execute(study.delete().where(study.c.name.in_(names)))
         drop(connection, ids)
+        # The deletion of the study's row has waited for workers that were about to claim its tasks.
+        if claimed := set(connection.scalars(sa.select(task.c.uid))) & set(going) - known:
+            raise _held(min(claimed))
         for each in [*going, *rows]:
             _forget(connection, each)
     return found
+
+
+def _held(uid: str) -> StillNeeded:
+    return StillNeeded(
+        f"what a process trains is not deleted, but task {uid} is held by one; end its workers "
+        "(`rekindle status` names them), then try again"
+    )
 
 
 def _needed(connection: Connection, uids: Collection[str], names: Sequence[str]) -> dict[str, str]:

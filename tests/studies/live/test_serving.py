@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import threading
 import time
 import urllib.error
@@ -90,6 +91,17 @@ def test_a_study_that_was_made_anew_is_shown_and_not_the_one_before(sqlite_url: 
         studies._views.clear()
         with pytest.raises(UnknownStudy, match="there is no study 's'"):
             studies.view("s")
+
+
+def test_a_browser_that_is_closed_before_it_has_its_answer_is_no_error(
+    storage: Store, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with served(storage) as server:
+        with socket.create_connection(server.server_address[:2]) as browser:  # type: ignore[arg-type]
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # resets the connection
+            browser.sendall(b"GET /")
+        assert get(server, "/")[0] == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_pages_show_what_watch_and_report_show(storage: Store) -> None:

@@ -10,15 +10,16 @@ import optuna
 import pytest
 import rekindle
 from rekindle.studies.engine.confirming import confirmation_json
-from rekindle.studies.engine.runner import start_study
-from rekindle.studies.errors import StudyMismatch
+from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.errors import StudyMismatch, UnknownStudy
 from rekindle.studies.storage.sql.schema import command, segment, trial
 from rekindle.studies.storage.sql.schema import study as study_table
 from rekindle.studies.storage.store import Store
-from rekindle.studies.upkeep.deleting import StillNeeded, delete
+from rekindle.studies.upkeep import deleting
+from rekindle.studies.upkeep.deleting import Deletion, StillNeeded, delete
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers.worker import Worker
-from studying import TINY, bits, run, sqlite_first, tiny, undisturbed
+from studying import TINY, bits, run, sqlite_first, surrogate, tiny, undisturbed
 
 Cli = Callable[..., tuple[int, str, str]]
 SMALL, LARGE = tiny(2, (1, 2, 2)), tiny(4, (1, 2, 2))
@@ -49,6 +50,43 @@ def test_a_study_goes_and_what_another_one_trains_too_stays(url: str) -> None:
         start_study(store, "large", LARGE)
         assert Worker(store, "large").run()
         assert bits(store, "large") == undisturbed(LARGE)
+
+
+def test_a_worker_claims_nothing_of_a_study_that_is_gone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = Store.claim
+
+    def too_late(store: Store, *arguments: Any, **options: Any) -> Any:
+        delete(store, "s", dry_run=False)
+        return claim(store, *arguments, **options)
+
+    monkeypatch.setattr(Store, "claim", too_late)
+    with Store(url) as store:
+        start_study(store, "s", surrogate(2))
+        with pytest.raises(UnknownStudy, match="there is no study 's'"):
+            Worker(store, "s").run()
+        assert (store.tasks(), check(store)) == ([], [])
+
+
+def test_a_study_whose_tasks_are_claimed_while_it_is_deleted_stays(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On SQLite, nobody writes meanwhile."""
+    with Store(postgres_url) as store, Store(postgres_url) as other:
+        start_study(store, "s", surrogate(2))
+        uids = [item.trial.uid for item in StudyRunner(store, "s").advance()]
+        leases = []
+
+        def claimed_first(*arguments: Any) -> Deletion:
+            leases.extend(other.claim("s", uids))
+            return Deletion(*arguments)
+
+        monkeypatch.setattr(deleting, "Deletion", claimed_first)
+        with pytest.raises(StillNeeded, match=r"what a process trains is not deleted, but task .* is held by one"):
+            delete(store, "s", dry_run=False)
+        assert len(leases) == len(uids)
+        other.release([lease for lease, _ in leases])
+        assert Worker(store, "s").run()
+        assert bits(store) == undisturbed(surrogate(2))
 
 
 def test_the_confirmation_of_a_study_goes_with_it(sqlite_url: str, cli: Cli) -> None:
