@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from argparse import ArgumentParser, Namespace
@@ -19,12 +20,30 @@ from .run_files.reading import expand
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit status."""
+    own_process = argv is None  # not called by a program that has threads and databases of its own
+    try:
+        arguments = _parse(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        return _say("stopped", 130)
+    if isinstance(arguments, int):
+        return arguments
+    arguments.own_process = own_process
+    if not own_process:
+        return _run_safely(arguments)
+    end_quickly()
+    try:
+        return _run_safely(arguments)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a further Ctrl-C, while the interpreter ends, is silent
+
+
+def _parse(words: Sequence[str]) -> Namespace | int:
+    """Return the options of a command, or the exit status if there is none."""
     if not {"", os.getcwd()} & {*sys.path}:
         sys.path.append(os.getcwd())  # environments and tasks of one's own are found beside it, as by `python -m`
     parser = make_parser()
-    words = _join_names(sys.argv[1:] if argv is None else argv)
     try:
-        words = expand(parser.commands, words)
+        words = expand(parser.commands, _join_names(words))
     except ValueError as error:
         return _say(f"error: {error}", USAGE)
     if not words:
@@ -38,9 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.parser = parser.commands[arguments.command]
     if unknown:
         arguments.parser.error(_explain_word(arguments.parser, unknown[0]))
-    arguments.own_process = argv is None  # not called by a program that has threads and databases of its own
-    if arguments.own_process:
-        end_quickly()
+    return arguments
+
+
+def _run_safely(arguments: Namespace) -> int:
+    """Run a command, and explain an error in one line unless --debug is given."""
     if arguments.debug:
         return _run(arguments)
     try:

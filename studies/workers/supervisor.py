@@ -191,17 +191,15 @@ class Supervisor:
             lines = list(worker.last_words)
             last = lines[-1] if lines else "nothing"
             number = -worker.status if worker.status < 0 else worker.status - 128
-            if number <= 0:  # not killed: it reported an error that another worker would hit as well
+            if not 0 < number < signal.NSIG:  # not killed: it reported an error that another worker would hit as well
                 raise WorkersFailed(f"a worker must run until the study is complete, but one ended with: {last}")
             self.deaths += 1
             if self.deaths >= GIVE_UP * self.count:
                 raise WorkersFailed(
                     f"{self.deaths} workers in a row were killed before they finished an epoch, the last one by "
-                    f"{signal.Signals(number).name}; is there enough memory? Its last line: {last}"
+                    f"{_named(number)}; is there enough memory? Its last line: {last}"
                 )
-            self.display.say(
-                f"worker {worker.name} was killed by {signal.Signals(number).name}; another one replaces it"
-            )
+            self.display.say(f"worker {worker.name} was killed by {_named(number)}; another one replaces it")
             self.workers[index] = self.start_worker()
 
     def _replace_ended(self, ended: Sequence[int]) -> None:
@@ -212,3 +210,11 @@ class Supervisor:
         for index in ended:
             self.workers[index].wait(1.0)
             self.workers[index] = self.start_worker()
+
+
+def _named(number: int) -> str:
+    """Return the name of a signal; those for real-time use have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

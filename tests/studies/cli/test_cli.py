@@ -395,6 +395,29 @@ def test_what_a_database_does_not_hold_is_one_line_too(
     assert errors.count("\n") == 1
 
 
+INTERRUPTED = """
+import atexit, signal, sys
+from rekindle.studies.cli import dispatch, main
+
+def interrupt(*arguments):
+    signal.raise_signal(signal.SIGINT)  # as by Ctrl-C at this moment
+
+if sys.argv.pop() == "end":
+    atexit.register(interrupt)
+else:
+    dispatch.make_parser = interrupt
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(("when", "status", "line"), [("begin", 130, "rekindle: stopped\n"), ("end", -2, "")])
+def test_ctrl_c_prints_no_traceback_while_a_command_begins_or_ends(
+    finished_url: str, when: str, status: int, line: str
+) -> None:
+    done = nursery.run([sys.executable, "-c", INTERRUPTED, "trials", "s", "--storage", finished_url, when])
+    assert (done.returncode, done.stderr) == (status, line)
+
+
 def test_what_tune_refuses_ends_the_processes_that_it_has_forked(sqlite_url: str) -> None:
     with start(sqlite_url, command=["tune", "ppo", "CartPole-v1", "--epochs", "9:1"]) as process:
         out, errors = process.communicate(timeout=120)

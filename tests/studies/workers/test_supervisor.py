@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from rekindle.studies.engine.runner import start_study
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import parse_budget
-from rekindle.studies.workers.supervisor import Supervisor, WorkerProcess
+from rekindle.studies.workers.supervisor import Supervisor, WorkerProcess, WorkersFailed
 from rekindle.studies.workers.training import Training
 from rekindle.studies.workers.worker import Worker
 from studying import bits, surrogate, tiny, undisturbed
@@ -114,3 +116,28 @@ def test_a_worker_that_is_killed_while_it_evaluates_what_spent_the_budget_is_rep
         assert [row.state for row in store.segments("s")] == ["done"]
         if supervisor.workers != first:  # it was killed before it had ended
             assert f"was killed by {signal.SIGKILL.name}; another one replaces it" in said[0]
+
+
+class Exits:
+    """A worker whose environment ends the process."""
+
+    name, last_words = "4711", ["the simulator has no license"]
+
+    def __init__(self, status: int):
+        self.status = subprocess.run([sys.executable, "-c", f"import os; os._exit({status})"], check=False).returncode
+
+    def stop(self) -> None:
+        """It has ended."""
+
+    kill = stop
+
+    def wait(self, seconds: float) -> object:
+        return True
+
+
+@pytest.mark.parametrize(("status", "reason"), [(200, "one ended with: the simulator"), (128 + 40, "by signal 40")])
+def test_any_exit_status_of_a_worker_is_told(sqlite_url: str, status: int, reason: str) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(2))
+        with pytest.raises(WorkersFailed, match=reason):
+            Supervisor(store, "s", 1, lambda: Exits(status), Hook(lambda snapshot: None)).run()
