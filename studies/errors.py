@@ -57,7 +57,7 @@ class UnknownStudy(StoreError, LookupError):
 
 
 class StudyReplaced(UnknownStudy):
-    """A study that was deleted while it was read; another one has its name now."""
+    """A study that was deleted, and whose name another one has now."""
 
 
 class CommandRefused(StoreError, ValueError):

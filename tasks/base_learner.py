@@ -292,7 +292,7 @@ class BaseLearner:
 
     @property
     def within_epoch(self) -> bool:
-        """True if the state lies within the epoch after `epochs`, as after a signal."""
+        """True if the state lies within an epoch, as after a signal."""
         return self.tally.count > 0
 
     def take_metrics(self) -> list[Metrics]:

@@ -529,9 +529,10 @@ class Task:
         return self._counter("epochs")
 
     def is_beyond(self, epochs: int) -> bool:
-        """Return whether more than `epochs` epochs are done, be it a part of one.
+        """Return whether more than this number of epochs is done.
 
-        Such a part is done where a signal ended training. No further training leads to the end of `epochs` epochs.
+        A part of the next epoch counts: it is done where a signal ended training. No further training leads to the end
+        of `epochs` epochs.
         """
         if self.epochs != epochs:
             return self.epochs > epochs

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(words: Sequence[str]) -> Namespace | int:
-    """Return the options of a command, or the exit status if there is none."""
+    """Return a command's options, or the exit status without one."""
     if not {"", os.getcwd()} & {*sys.path}:
         sys.path.append(os.getcwd())  # environments and tasks of one's own are found beside it, as by `python -m`
     parser = make_parser()
@@ -61,7 +61,7 @@ def _parse(words: Sequence[str]) -> Namespace | int:
 
 
 def _run_safely(arguments: Namespace) -> int:
-    """Run a command, and explain an error in one line unless --debug is given."""
+    """Run a command, and explain errors in one line without --debug."""
     if arguments.debug:
         return _run(arguments)
     try:

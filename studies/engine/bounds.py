@@ -44,7 +44,7 @@ def is_lifted(bound: str, data: Mapping[str, Any], options: Mapping[str, Any]) -
 
 
 def resume_if_lifted(connection: Connection, name: str, who: str = "", why: str = "") -> None:
-    """Resume a study if the bound that stopped it is another one now.
+    """Resume a study if the bound that stopped it has changed.
 
     It is called in the transaction that changes the bound, so that of several processes one resumes the study, and none
     lifts a stop that a user has given since.
@@ -58,7 +58,9 @@ def resume_if_lifted(connection: Connection, name: str, who: str = "", why: str 
 def spent_by(
     store: Store, rows: StudyRows, unsaved: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[str, dict[str, int]] | None:
-    """Return the unit whose budget is spent, and what is spent in each; None while none is.
+    """Return the unit whose budget is spent, and the amounts spent.
+
+    The result is None while no budget is spent.
 
     Args:
         store: store of the study.
@@ -82,7 +84,7 @@ def spent_by(
 
 
 def stop_if_spent(store: Store, rows: StudyRows) -> bool:
-    """Stop a study whose budget is spent by what is saved; return whether it is spent."""
+    """Stop a study whose saved work spends its budget; return whether."""
     found = spent_by(store, rows)
     if found is None:
         return False
@@ -94,7 +96,7 @@ def stop_if_spent(store: Store, rows: StudyRows) -> bool:
 
 
 def stop_at(connection: Connection, name: str, bound: str, why: str, data: Mapping[str, Any]) -> Command:
-    """Stop a study that has reached a bound, unless the bound was changed meanwhile.
+    """Stop a study at a bound, unless the bound was changed meanwhile.
 
     Raises:
         CommandRefused: it is stopped already, or has another bound now.

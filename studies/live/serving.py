@@ -66,7 +66,7 @@ class Studies:
             return view
 
     def _look(self, name: str) -> View:
-        """Look at a study, or at one that has its name since it was deleted."""
+        """Look at a study, or at a later one of its name."""
         with suppress(StudyReplaced):
             if name in self._live:
                 return self._live[name].look()
@@ -140,7 +140,7 @@ class Server(ThreadingHTTPServer):
             raise ValueError(f"a server needs a free address, but {host}:{port} is not: {why}; try another") from None
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Print what went wrong, unless a browser was closed before it had its answer."""
+        """Print an error, unless a browser was closed before its answer."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 

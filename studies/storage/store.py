@@ -314,10 +314,10 @@ class Store:
     def changes_with_commands(
         self, name: str, since: int = -1, created: float | None = None
     ) -> tuple[Changes, list[command_rows.Command]] | None:
-        """Return what `storage.studies.changes` does, and all commands of that revision; None if nothing changed.
+        """Return what `storage.studies.changes` does, and all commands.
 
-        Commands and rows are of one moment: a plan is refused if it does not know all commands, and one that knew a
-        command without the rows that it changed would pass.
+        The result is None if nothing changed. Commands and rows are of one moment: a plan is refused if it does not
+        know all commands, and one that knew a command without the rows that it changed would pass.
         """
 
         def work(connection: Connection) -> tuple[Changes, list[command_rows.Command]] | None:
@@ -581,7 +581,7 @@ class Store:
 
 
 def _refuse_cancelled(connection: Connection, study: str, uids: Mapping[int, str]) -> None:
-    """Raise LeaseLost for cancelled trials among these, given by number with their tasks.
+    """Raise LeaseLost for cancelled trials, given by number with their tasks.
 
     A command takes the leases of trials that it ends, but their tasks may have been leased again: by a worker that is
     to record a failure, or one that claimed the task before the command was visible.

@@ -89,7 +89,11 @@ def get_study(connection: Connection, name: str) -> Study:
 
 
 def keep(connection: Connection, name: str) -> None:
-    """Let nobody delete a study until this transaction ends; UnknownStudy if somebody has."""
+    """Lock a study against deletion until this transaction ends.
+
+    Raises:
+        UnknownStudy: it is deleted.
+    """
     query = sa.select(study.c.name).where(study.c.name == name).with_for_update(read=True, key_share=True)
     if connection.execute(query).one_or_none() is None:
         raise _unknown(connection, name)

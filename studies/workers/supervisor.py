@@ -203,7 +203,7 @@ class Supervisor:
             self.workers[index] = self.start_worker()
 
     def _replace_ended(self, ended: Sequence[int]) -> None:
-        """Replace workers that had ended before a look at the study showed that it goes on.
+        """Replace workers that had ended, though the study now has work.
 
         It was stopped, or complete, and somebody has resumed or extended it since.
         """

@@ -36,7 +36,7 @@ Row = TypeVar("Row", Write, Result)
 
 
 class Held(Exception):
-    """The study was stopped or paused, or has spent its budget, while a cohort trained."""
+    """The study was stopped or paused, or its budget spent, meanwhile."""
 
 
 class Training:

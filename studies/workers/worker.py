@@ -157,7 +157,7 @@ class Worker:
         return Turn.TRAINED if trained else Turn.BUSY
 
     def _trained(self, ready: Sequence[ReadySegment]) -> list[ReadySegment]:
-        """Return the segments that are trained to their end, and lack the result alone.
+        """Return the segments that are trained, and lack only the result.
 
         When a study reaches a bound, a process may be evaluating some, or have died before it could.
         """

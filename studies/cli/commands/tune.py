@@ -168,7 +168,7 @@ def _crew(arguments: argparse.Namespace) -> Crew:
 
 
 def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Console, crew: Crew) -> None:
-    """Run the study to its end with new workers, and say so if it was stopped."""
+    """Run the study to its end, and report if it was stopped."""
     with Progress(errors, name, store.url) as display, _worker_pool(arguments, name, crew) as (count, start_worker):
         Supervisor(store, name, count, start_worker, display, arguments.grace).run()
     if look(store, name).complete:
