@@ -16,7 +16,7 @@ from ..errors import CommandRefused
 from ..failures import OutOfTime
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
-from ..storage.commands import BOUNDS, EXCLUDED, RESUME, STOP, Command, commands, hold, hold_of, stored_config
+from ..storage.commands import BOUNDS, EXCLUDED, RESUME, STOP, Command, commands, hold, hold_of, stored_options
 from ..storage.rows import Segment, score_of
 from ..storage.studies import revise
 from ..study.durations import in_words
@@ -49,7 +49,7 @@ def resume_if_lifted(connection: Connection, name: str, who: str = "", why: str 
     It is called in the transaction that changes the bound, so that of several processes one resumes the study, and none
     lifts a stop that a user has given since.
     """
-    held, options = hold_of(commands(connection, name)), stored_config(connection, name)["options"]
+    held, options = hold_of(commands(connection, name)), stored_options(connection, name)
     if held is not None and held.who in BOUNDS and is_lifted(held.who, held.data, options):
         why = why or f"the {held.who} is {options.get(held.who, 'off')} now"
         hold(connection, name, RESUME, who or held.who, why)
@@ -102,7 +102,7 @@ def stop_at(connection: Connection, name: str, bound: str, why: str, data: Mappi
         CommandRefused: it is stopped already, or has another bound now.
     """
     revise(connection, name)  # locks the study, before its bounds are read
-    if is_lifted(bound, data, stored_config(connection, name)["options"]):
+    if is_lifted(bound, data, stored_options(connection, name)):
         raise CommandRefused(f"a study stops at its {bound}, but {name!r} has another one by now")
     return hold(connection, name, STOP, bound, why, data)
 

@@ -77,7 +77,7 @@ class Steering:
         def work(connection: Connection) -> Command:
             given = commands.hold(connection, self.study, kind, self.who, why)  # locks the study
             held = hold_of([row for row in commands.commands(connection, self.study) if row.number < given.number])
-            options = commands.stored_config(connection, self.study)["options"]
+            options = commands.stored_options(connection, self.study)
             if kind == RESUME and held and held.who in BOUNDS and not is_lifted(held.who, held.data, options):
                 raise CommandRefused(
                     f"resume continues what a user has stopped, but study {self.study!r} had the {held}; "

@@ -74,6 +74,11 @@ def stored_config(connection: Connection, name: str) -> dict[str, Any]:
     return get_study(connection, name).config
 
 
+def stored_options(connection: Connection, name: str) -> dict[str, Any]:
+    """Return a study's options; studies of old versions have none."""
+    return dict(stored_config(connection, name).get("options") or {})
+
+
 def pending(given: Sequence[Command], rows: Iterable[Trial]) -> list[Command]:
     """Return the enqueue commands that no trial has taken yet."""
     taken = {row.attrs[ENQUEUED] for row in rows if ENQUEUED in row.attrs}
