@@ -83,6 +83,8 @@ class Training:
             self._end_overdue()
             ahead = {uid for uid, task in self.tasks.items() if task.is_beyond(self.epochs)}
             if behind := [task for uid, task in self.tasks.items() if uid not in ahead and task.bad is None]:
+                for item in self.items:
+                    self._evaluate_passed(item)
                 with suppress(Diverged, LeaseLost):
                     Cohort(behind).fit(self.epochs, self._evaluate)
             results = []
@@ -129,6 +131,22 @@ class Training:
         if event.epoch in self.runner.config.rungs and (own := self.own) not in event.metrics:
             assert isinstance(event.task, Task)
             event.metrics[own] = self._return(event.task)
+
+    def _evaluate_passed(self, item: ReadySegment) -> None:
+        """Evaluate a task that was stopped just at a rung that it passes.
+
+        The trials of some brackets begin on a later rung. They are evaluated on earlier ones for their curves alone,
+        unless a signal or command came first.
+        """
+        rungs, task = self.runner.config.rungs, self.tasks.get(item.trial.uid)
+        if task is None or task.bad is not None or not 0 < task.epochs < self.epochs or task.epochs not in rungs:
+            return
+        passed = (item.trial.number, rungs.index(task.epochs)) not in self.runner.rows.segments
+        at_its_end = task.history and task.history[-1][0] == task.epochs and not task.is_beyond(task.epochs)
+        if passed and at_its_end and self.own not in task.metrics:
+            task.member_ref()  # a learner, whose evaluation a signal can end
+            task.history[-1] = (task.epochs, {**task.metrics, self.own: self._return(task)})
+            task.stored.written = min(task.stored.written, len(task.history) - 1)  # written again when it is saved next
 
     def _obey(self, event: EpochEvent) -> None:
         """Stop cancelled members, or all if the study is stopped or paused.

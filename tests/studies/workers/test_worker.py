@@ -20,13 +20,16 @@ from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import DamagedCheckpoint
 from rekindle.studies.objective import Objective
+from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.sql.schema import blob
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
+from rekindle.studies.workers.training import Training
 from rekindle.studies.workers.worker import Turn, Worker, take_turns
 from rekindle.tasks import load
 from rekindle.tasks.algorithms.ppo import PPO, PPOLearner
 from rekindle.tasks.errors import Stopped
+from rekindle.tasks.runtime.observers import EpochEvent
 from rich.console import Console
 from studying import TINY, bits, run, run_by_three, tiny, undisturbed
 
@@ -149,6 +152,33 @@ def test_an_error_of_the_store_fails_no_trial(sqlite_url: str, monkeypatch: pyte
         with pytest.raises(RuntimeError, match="a mistake in the store"):
             run(sqlite_url, SMALL)
     assert all(trial[4] != "failed" for trial in run(sqlite_url, SMALL)["trials"])
+
+
+@pytest.mark.parametrize("by", ["command", "signal"])
+def test_a_stop_just_at_a_rung_that_a_trial_passes_loses_no_part_of_its_curve(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    monkeypatch.setattr("rekindle.studies.workers.training.LOOK_EVERY", 0.0)
+    config, stopped = tiny(8, (1, 4, 2), scheduler="hyperband", sampler="random"), list[int]()
+    obey = Training._obey
+
+    def stop_at_first(training: Training, event: EpochEvent) -> None:
+        if event.epoch < training.epochs and not stopped:
+            stopped.append(event.epoch)
+            if by == "signal":
+                raise Stopped("as an evaluation does at SIGTERM")
+            Steering(training.store, "s").pause()
+        obey(training, event)
+
+    monkeypatch.setattr(Training, "_obey", stop_at_first)
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        assert not Worker(store, "s").run(lambda: bool(stopped))
+        assert len(stopped) == 1
+        if by == "command":
+            Steering(store, "s").resume()
+        assert Worker(store, "s").run()
+        assert bits(store) == undisturbed(config)
 
 
 def test_a_repeated_configuration_is_trained_once(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
