@@ -24,7 +24,7 @@ from functools import cache
 from itertools import pairwise
 
 from ..samplers.registry import learns
-from ..statistics.rank_correlation import Agreement
+from ..statistics.rank_correlation import Agreement, pool
 from ..storage.rows import Segment
 from ..study.config import Config
 from ..study.objectives import best_first, objectives_of
@@ -74,7 +74,7 @@ class Adaptive(Halving):
     def _agreement_before(self, bracket: Bracket) -> Agreement:
         """Return the pooled agreement of rungs in all earlier brackets."""
         held = self.brackets[self._retired : self.bracket_of(bracket.numbers.start)]
-        return _sum([self._agreed, *(self._agreement(each.numbers, len(self.rungs) - 1) for each in held)])
+        return pool([self._agreed, *(self._agreement(each.numbers, len(self.rungs) - 1) for each in held)])
 
     def _agreement(self, numbers: Iterable[int], rung: int) -> Agreement:
         """Return the pooled agreement of a bracket's rungs up to `rung`."""
@@ -82,7 +82,7 @@ class Adaptive(Halving):
             [row for n in numbers if (row := self._segments.get((n, each))) and row.state == "done"]
             for each in range(rung + 1)
         ]
-        return _sum(agreements(self.config, rows))
+        return pool(agreements(self.config, rows))
 
     def _seen(self, asked: int) -> ScoreHistory:
         held = (self._scores_of(h) for h in range(self._retired, asked)) if learns(self.config) else ()
@@ -93,13 +93,6 @@ class Adaptive(Halving):
             self._ended |= self._scores_of(g)
         self._agreed = self._agreed.pooled(self._agreement(self.brackets[g].numbers, len(self.rungs) - 1))
         super()._retire_bracket(g)
-
-
-def _sum(parts: Iterable[Agreement]) -> Agreement:
-    total = Agreement()
-    for part in parts:
-        total = total.pooled(part)
-    return total
 
 
 def agreements(config: Config, rungs: Sequence[Sequence[Segment]]) -> list[Agreement]:
