@@ -18,25 +18,25 @@ from ..storage.store import Store
 from ..study.config import BadConfig, Config
 from ..study.objectives import objectives_of
 
-FEWEST = 8  # configurations with a result; fewer tell nothing
-MOST = 64  # configurations of a source that are copied: the best half, and as many evenly from the others
+FEWEST = 8  # configurations with a result; fewer say nothing
+MOST = 64  # configurations copied from a source: half are its best, half are spread evenly over the rest
 MOST_SOURCES = 16
 
 
 def with_learned(store: Store, name: str, config: Config, sources: Sequence[str]) -> Config:
     """Return the configuration of a study that learns from earlier ones.
 
-    If the study exists, it keeps what it has copied.
+    A study that exists keeps the results that it copied when it was created.
 
     Args:
-        store: holds the new study.
-        name: of the new study.
-        config: of the new study, without sources.
-        sources: names of studies, as URL#NAME where another storage holds one.
+        store: store of the new study.
+        name: name of the new study.
+        config: configuration of the new study, without sources.
+        sources: names of studies, written URL#NAME for a study in another storage.
 
     Raises:
-        BadConfig: a source has another task or objective, or too few results; or the study began with others.
-        UnknownStudy: there is no such source.
+        BadConfig: a source does not fit, e.g. has another task or too few results, or the study has other sources.
+        UnknownStudy: a source does not exist.
     """
     stored = _stored(store, name)
     if stored is not None:
@@ -69,7 +69,7 @@ def _stored(store: Store, name: str) -> list[dict[str, Any]] | None:
 
 
 def _copied(store: Store, source: str, config: Config) -> dict[str, Any]:
-    """Return a source's results in the form of the option."""
+    """Return a source's results in the form that the option stores."""
     url, _, name = source.rpartition("#") if "://" in source else ("", "", source)
     if not url:
         return _rows(store, name, name, config)
@@ -81,7 +81,7 @@ def _copied(store: Store, source: str, config: Config) -> dict[str, Any]:
 
 
 def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]:
-    """Return results of a study as a source."""
+    """Return a study's results as a source; `label` names it in messages."""
     old = Config.from_json(store.study(name).config, name)
     if old.task != config.task:
         raise BadConfig(
@@ -111,9 +111,11 @@ def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]
 
 
 def source(name: str, ranked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a source in the form of the option.
+    """Return a source in the form that the option stores.
 
-    ranked: configurations, the best first.
+    Args:
+        name: name of the study.
+        ranked: configurations, best first.
     """
     total, best = len(ranked), min(MOST // 2, len(ranked))
     others = range(best, total) if total <= MOST else [best + n * (total - best) // best for n in range(best)]

@@ -1,12 +1,12 @@
-"""Runs to compare: of studies, of Stable-Baselines3's evaluations, of CSV files.
+"""Runs to compare, from studies, Stable-Baselines3's evaluations and CSV files.
 
 A source is written ``[LABEL[@ENV]=]WHAT``. WHAT is the name of a study, or a file:
 
-    .npz    Stable-Baselines3's evaluations.npz, one run: the mean of its last evaluation's episodes
-    .csv    a run in each row, its result in the column "return" or "score", and maybe the column "env"; or
-            Stable-Baselines3's progress.csv, one run: the last "eval/mean_reward", or else "rollout/ep_rew_mean"
+    .npz    evaluations.npz of Stable-Baselines3, one run: the mean over the episodes of its last evaluation
+    .csv    one run in each row, with its result in the column "return" or "score" and, optionally, a column "env";
+            or progress.csv of Stable-Baselines3, one run: the last "eval/mean_reward", or else "rollout/ep_rew_mean"
 
-The runs of a study are those of fresh seeds where it is confirmed, else the replicates of its best configuration.
+A confirmed study gives the runs on its fresh seeds; any other, the replicates of its best configuration.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from ..study.objectives import DEFAULT, measured, objectives_of
 if TYPE_CHECKING:
     from ..storage.store import Store
 
-CONFIRMED, SELECTED, FILE = "confirmed", "selected", "file"  # where runs come from
+CONFIRMED, SELECTED, FILE = "confirmed", "selected", "file"  # kinds of runs
 RESULT = ("return", "score")  # columns of a CSV file
-OF_LOGS = ("eval/mean_reward", "rollout/ep_rew_mean")  # and of Stable-Baselines3's
+OF_LOGS = ("eval/mean_reward", "rollout/ep_rew_mean")  # columns of Stable-Baselines3's progress.csv
 
 
 class BadSource(ValueError):
@@ -48,13 +48,13 @@ class Runs:
     """Results of one source in one environment.
 
     Attributes:
-        label: of the side that it belongs to.
-        env: a text, None where a file names none.
-        source: the study or file.
-        kind: CONFIRMED, SELECTED (a best configuration's own replicates) or FILE.
-        results: one for each run, as measured.
-        objective: its name and direction, None of a file.
-        epochs: of each run, None of a file.
+        label: label of the side that the runs belong to.
+        env: text that names the environment; None if a file does not name it.
+        source: study or file.
+        kind: CONFIRMED, SELECTED (the replicates by which the best configuration was chosen) or FILE.
+        results: result of each run, as measured.
+        objective: name and direction of the objective; None for a file.
+        epochs: epochs of each run; None for a file.
     """
 
     label: str
@@ -72,11 +72,11 @@ def is_file(text: str) -> bool:
 
 
 def read_runs(store: Store | None, texts: Sequence[str]) -> list[Runs]:
-    """Return the runs of each source; only studies need a store.
+    """Return the runs of all sources; only studies need a store.
 
     Raises:
-        BadSource: a source gives none.
-        UnknownStudy: there is no such study.
+        BadSource: a source gives no runs, or a file is named twice.
+        UnknownStudy: a study does not exist.
     """
     for text in texts:
         if is_file(text) and texts.count(text) > 1:
@@ -130,7 +130,7 @@ def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
     results = tuple(measured(config, row) for row in rows if row.state == "done")
     if len(results) < FEWEST:
         cure = f"`rekindle confirm {name}` trains it with fresh ones"
-        if config.scheduler == "pbt":  # what changes while it trains cannot be confirmed
+        if config.scheduler == "pbt":  # a member's hyperparameters change, so it cannot be confirmed
             cure = f"make it with --seeds {FEWEST} or more"
         raise BadSource(
             f"an interval needs at least {FEWEST} seeds, but the best configuration of {name} was trained with "
@@ -140,7 +140,7 @@ def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
 
 
 def _of_environments(store: Store, name: str, label: str, config: Config) -> Iterator[Runs]:
-    """Yield the confirmed runs of a study across environments, those of each."""
+    """Yield the confirmed runs of a study across environments, for each environment."""
     confirmation, [objective] = confirmation_json(store, name), objectives_of(config).items()
     if confirmation is None or confirmation["winner"] is None or confirmation["state"] != "complete":
         raise BadSource(
@@ -180,7 +180,7 @@ def _last_evaluation(path: Path) -> float:
 
 
 def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
-    """Return the results in a CSV file by environment, or ""."""
+    """Return the results in a CSV file by environment ("" if it names none)."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
@@ -213,10 +213,10 @@ def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
 
 
 def common_objective(runs: Sequence[Runs]) -> tuple[str, str]:
-    """Return the objective of all studies and its direction.
+    """Return the objective that all studies share, and its direction.
 
     Raises:
-        BadSource: they have different ones.
+        BadSource: studies have different objectives or directions.
     """
     found = {each.objective: each.source for each in runs if each.objective is not None}
     if len(found) > 1:
