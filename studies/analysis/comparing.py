@@ -132,7 +132,7 @@ def _scales(
     given: Mapping[str, Scale],
     direction: str,
 ) -> dict[str, Scale]:
-    """Return the results that count as 0 and as 1 in each environment."""
+    """Return the results that count as 0 and 1 in each environment."""
     for env, (zero, one) in given.items():
         if env not in environments:
             raise BadSource(f"--scale is of an environment of all sides, {', '.join(environments)}, but got {env!r}")

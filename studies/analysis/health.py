@@ -145,7 +145,7 @@ def _best_first(rows: Rows) -> list[int]:
 
 
 def _place(dimension: Any, value: float) -> float:
-    """Return the place of a value in its range, from 0 to 1."""
+    """Return a value's place in its range, from 0 to 1."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2

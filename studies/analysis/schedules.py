@@ -69,7 +69,7 @@ def schedule_json(store: Store, uid: str, seeds: int, say: Callable[[str], None]
 
 
 def _train(links: Sequence[LineageTask], ends: Sequence[int], seeds: Sequence[int], device: str) -> list[float]:
-    """Train each link to its end, and return the result of each seed."""
+    """Train each link to its end; return the result of each seed."""
     tasks: list[Task] = []
     for link, end in zip(links, ends, strict=True):
         identity = {name: value for name, value in link.identity.items() if name != "start"}

@@ -180,7 +180,7 @@ def _last_evaluation(path: Path) -> float:
 
 
 def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
-    """Return the results in a CSV file by environment ("" if it names none)."""
+    """Return a CSV file's results by environment; "" if it names none."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)

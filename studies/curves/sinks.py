@@ -22,7 +22,7 @@ class Sink(Protocol):
     """A tool that holds curves."""
 
     def last(self, run: Run) -> int:
-        """Return the last epoch of a run that the tool has, or 0."""
+        """Return the tool's last epoch of a run, or 0."""
 
     def write(self, run: Run, points: Sequence[Point]) -> None:
         """Add the points that follow the last one."""

@@ -60,7 +60,7 @@ class _Table:
         """Do nothing: rows have no state."""
 
     def flush(self) -> None:
-        """Write the table if it has changed and the last write is old enough."""
+        """Write the table if it has changed and a write is due."""
         if self._changed and time.monotonic() >= self._due:
             self.close()
 

@@ -101,7 +101,7 @@ def _below(name: str) -> str:
 
 
 def _records(content: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield the complete records of a file, each with the offset of its end.
+    """Yield a file's complete records, each with its end's offset.
 
     A record consists of its length (8 bytes), a checksum of that (4 bytes), the data, and their checksum (4 bytes).
     """

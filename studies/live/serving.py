@@ -55,7 +55,7 @@ class Studies:
         return [study.name for study in self.store.studies()]
 
     def view(self, name: str) -> View:
-        """Return a view of a study; raise UnknownStudy if it does not exist."""
+        """Return a view of a study, or raise UnknownStudy."""
         with self._lock:
             at, view = self._views.get(name, (0.0, None))
             if view is None or time.monotonic() - at > AT_MOST_EVERY:

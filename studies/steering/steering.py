@@ -224,7 +224,7 @@ class Steering:
 
 
 def bounds_of(**texts: str | int | None) -> dict[str, Any]:
-    """Return the values of the given bounds; None for one that is off."""
+    """Return the values of the given bounds; None where one is off."""
     parsers: dict[str, Callable[[str], Any]] = {"budget": parse_budget, "goal": parse_goal, "plateau": parse_plateau}
     given = {name: str(text) for name, text in texts.items() if text is not None}
     return {name: None if text == "off" else parsers[name](text) for name, text in given.items()}
