@@ -17,7 +17,7 @@ from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.objectives import objectives_of, point
 
-CLEAR = 0.005  # smallest share of a pair that is reported
+CLEAR = 0.005  # a pair whose interval is above this share is clear
 FEWEST = 8  # configurations; fewer say nothing
 
 

@@ -1,4 +1,4 @@
-"""The page of a report, one HTML file without links to elsewhere."""
+"""The page of a report: one HTML file that loads nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .markup import document, figure, part, table
 
 
 def page(studies: Sequence[Json]) -> str:
-    """Return the HTML of a report on these studies, see `data.report_json`."""
+    """Return the HTML of a report; `data.report_json` gives each study."""
     names = [study["study"]["study"] for study in studies]
     heading = f"Report on {', '.join(names)}"
     body = [f"<h1>{escape(heading)}</h1>"]
@@ -28,7 +28,7 @@ def page(studies: Sequence[Json]) -> str:
 
 
 def _study(index: int, shown: Json, alone: bool) -> str:
-    """Return the section of one study; parts without data are left out."""
+    """Return the section of one study, omitting parts without data."""
     study = shown["study"]
     name = study["study"]
     head = f"<p class='soft'>{escape(shown['title'])}: {escape(study['state'])}</p>"
@@ -75,7 +75,7 @@ def _genealogy(shown: Json) -> str:
 
 
 def _lineage_table(shown: Json) -> str:
-    """Return the hyperparameters along the lineage of the best member."""
+    """Return a table of hyperparameters along the best member's lineage."""
     trials = {trial["number"]: trial for trial in shown["study"]["trials"]}
     if shown["study"]["scheduler"] != "pbt" or not shown["ranked"]:
         return ""
@@ -175,7 +175,7 @@ def _timeline(shown: Json) -> str:
 
 
 def _method(shown: Json) -> str:
-    """Return Eimer et al.'s checklist filled in, and the space."""
+    """Return the completed checklist of Eimer et al., and the search space."""
     rows = [
         (f"<b>{escape(name)}</b>", f'<span class="wrap">{escape(text)}</span>') for name, text in shown["checklist"]
     ]
@@ -190,7 +190,7 @@ def _method(shown: Json) -> str:
 
 
 def _trials(shown: Json) -> str:
-    """Return a table of all trials, the best first."""
+    """Return a table of all trials, best first."""
     study = shown["study"]
     if not study["trials"]:
         return ""
@@ -240,8 +240,8 @@ def write_report(studies: Sequence[Json], path: Path) -> None:
     """Write a report on studies to a file.
 
     Args:
-        studies: see `data.report_json`.
-        path: of the file.
+        studies: results of `data.report_json`.
+        path: path of the file.
 
     Raises:
         ValueError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Parts of a report that say what results are worth, in tables."""
+"""Parts of a report about the reliability of results, in tables."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def confirmation(shown: Json) -> str:
 
 
 def health(shown: Json) -> str:
-    """Return what ails the study, with cures."""
+    """Return the defects that health checks found, with cures."""
     if not shown["ranked"]:
         return ""
     rows = [(escape(each["check"]), escape(each["text"]), escape(each["cure"])) for each in shown["findings"]]
@@ -49,9 +49,9 @@ def health(shown: Json) -> str:
 
 
 def samples_of(shown: Json) -> list[tuple[str, list[float]]]:
-    """Return the best configurations' results over seeds, by name.
+    """Return names and results over seeds of the best configurations.
 
-    They are those of the confirmation, or else of the replicates at the last rung.
+    The results come from the confirmation, or else from the replicates at each configuration's last rung.
     """
     confirmation, study = shown["confirmation"], shown["study"]
     if confirmation is not None:
@@ -73,7 +73,7 @@ def samples_of(shown: Json) -> list[tuple[str, list[float]]]:
 
 
 def statistics(studies: Sequence[Json]) -> str:
-    """Return aggregates over seeds with intervals, and performance profiles."""
+    """Return aggregates over seeds, with intervals and performance profiles."""
     several = len(studies) > 1
     samples = []
     for shown in studies:
