@@ -1,4 +1,4 @@
-"""Laws of a sound database, and the cure of each broken one."""
+"""Laws of a sound database, and the cure for each violation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TRAINED_AGAIN = "training is exact, so what is trained again is the same"
 
 @dataclass(frozen=True)
 class Law:
-    """A law of a sound database, and its cure.
+    """A law of a sound database, and the cure for a violation.
 
     ``repair`` is True if --repair applies the cure.
     """
@@ -66,13 +66,13 @@ LAWS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """A broken law.
+    """A violation of a law.
 
     Attributes:
-        kind: the law, by its name in LAWS.
-        place: the row, in words.
-        what: the wrong value or state.
-        key: the row, for the repair.
+        kind: key of the law in LAWS.
+        place: row, in words.
+        what: wrong value or state, in words.
+        key: key of the row, for the repair.
     """
 
     kind: str
@@ -82,17 +82,17 @@ class Finding:
 
     @property
     def law(self) -> str:
-        """The law."""
+        """Text of the law."""
         return LAWS[self.kind].text
 
     @property
     def cure(self) -> str:
-        """The cure."""
+        """Text of the cure."""
         return LAWS[self.kind].cure
 
     @property
     def repairable(self) -> bool:
-        """Return whether ``repair`` can apply the cure."""
+        """True if ``repair`` can apply the cure."""
         return LAWS[self.kind].repair
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Repair:
-    """The outcome of a repair: ``done``, or why not."""
+    """The outcome of a repair: whether it was ``done``, and why not."""
 
     finding: Finding
     done: bool
