@@ -110,7 +110,7 @@ def test_the_command_prints_what_its_json_says(store: Store, cli: Callable[..., 
     assert (status, pair["estimate"]) == (0, 0.5)
     _, out, _ = cli("compare", "two", "again=two", *where)
     assert "0.50 (" in out
-    assert "Selection flatters two: the seeds that chose the best configuration also measure it." in out
+    assert "Selection flatters two: the best configuration is measured on the seeds that chose it." in out
     assert cli("compare", "two", "single", *where)[0] == 2
     status, _, errors = cli("compare", "two", "again=two", "--scale", "surrogate=9", *where)
     assert (status, "must be written ENV=LOW:HIGH" in errors) == (2, True)
@@ -124,8 +124,8 @@ def test_the_command_warns_of_what_flatters_or_is_left_out(
     status, out, errors = cli("compare", here, str(there))
     text = " ".join(out.split())
     assert status == 0, errors
-    assert "0 and 1 are the worst and the best run of any side; --scale ENV=LOW:HIGH names others." in text
-    assert "Environments have different numbers of runs; of there, only the first ones count." in text
+    assert "0 and 1 are the worst and the best run of any side; --scale ENV=LOW:HIGH sets others." in text
+    assert "Environments have different numbers of runs; for there, only the first ones count." in text
     assert "flatters" not in text
     scales = ["--scale", "A=0:4", "--scale", "B=0:2"]
     result = json.loads(cli("compare", here, str(there), *scales, "--json")[1])
@@ -134,7 +134,7 @@ def test_the_command_warns_of_what_flatters_or_is_left_out(
     assert (twice[0], "'A=0:1' is given twice" in twice[2]) == (2, True)
     where = ("--storage", str(store.database.url))
     rekindle.tune(Surrogate, storage=store, study="longer", fixed=NOISY, seeds=3, trials=1, **{**OPTIONS, "epochs": 4})
-    assert "The studies trained differently long: 3, 4 epochs." in " ".join(
+    assert "The studies trained for different numbers of epochs: 3, 4." in " ".join(
         cli("compare", "two", "longer", *where)[1].split()
     )
 

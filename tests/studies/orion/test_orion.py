@@ -255,9 +255,9 @@ def test_the_trial_is_the_one_that_orion_names(
     [
         (
             ["--no-better", "return:3"],
-            "under Orion its algorithm says how far trials are trained; leave --no-better out",
+            "under Orion, its algorithm decides how long trials train; leave --no-better out",
         ),
-        (["--record", "x.npz"], "under Orion all trials would write the same file; leave --record out"),
+        (["--record", "x.npz"], "under Orion, all trials would write the same file; leave --record out"),
         (["--epochs", "1:9"], r"a trial has one number of epochs, such as --epochs~'fidelity(1, 9)' gives it, but got"),
     ],
 )
