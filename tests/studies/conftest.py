@@ -1,4 +1,4 @@
-"""Databases for the tests: a fresh SQLite file, and a fresh database on a real PostgreSQL server, for each test."""
+"""Databases for tests: a new SQLite file, and a new database on a real PostgreSQL server, for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies in Python: the same study as the command line's, its results, and tasks that are picked up from it."""
+"""Studies in Python: equal to the command line's, their results, and tasks taken from them."""
 
 from __future__ import annotations
 

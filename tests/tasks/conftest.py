@@ -1,4 +1,4 @@
-"""What the tests of tasks share: processes of environments and workers of studies that are forked."""
+"""Shared setup of the tests of tasks: forked processes for environments and workers."""
 
 from __future__ import annotations
 

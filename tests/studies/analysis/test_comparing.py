@@ -1,4 +1,4 @@
-"""Comparisons give rliable's numbers, of studies, of Stable-Baselines3's files and of tables."""
+"""Comparisons give the numbers of rliable, for studies, Stable-Baselines3's files and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted defects are found with a cure, and sound studies raise no alarm: recorded trainings of known form."""
+"""Health checks find planted defects with a cure, and raise no alarm for sound studies."""
 
 from __future__ import annotations
 

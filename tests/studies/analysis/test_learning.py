@@ -1,4 +1,4 @@
-"""Studies that learn from earlier ones: what is copied, what it chooses, and how a misleading source is found out."""
+"""Studies that learn from earlier ones: copied results, choices, and detection of misleading sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: real processes that are killed and carry on, JSON in its documented form, errors in one line."""
+"""The command line: killed and resumed processes, documented JSON, and one-line errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is searched, made without workers and found again: `space`, `create`, `tasks`, budgets, tasks by their class."""
+"""The commands `space`, `create` and `tasks`, budgets, and tasks named by their class."""
 
 from __future__ import annotations
 

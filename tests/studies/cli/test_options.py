@@ -1,4 +1,4 @@
-"""Hyperparameters from files: what is shown of one task trains another, and what is no such file is named."""
+"""Options: hyperparameters and environments from files, help, and errors for invalid words and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of studies: what stands in them, and what is only named."""
+"""Tables of studies: shown hyperparameters, and those that are only named."""
 
 from __future__ import annotations
 

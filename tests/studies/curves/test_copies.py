@@ -1,4 +1,4 @@
-"""Copies of curves, read back with the tools' own readers."""
+"""Copies of curves, read back with each tool's own reader."""
 
 from __future__ import annotations
 

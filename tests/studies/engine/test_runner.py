@@ -1,4 +1,4 @@
-"""The engine: studies that are made, extended and carried forward by several at once."""
+"""The engine: studies that several processes create, extend and train."""
 
 from __future__ import annotations
 

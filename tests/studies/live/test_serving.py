@@ -1,4 +1,4 @@
-"""Pages of studies that train: what they say, to whom, and that nothing can be written through them."""
+"""Served pages of running studies: content, access, and no way to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of Orion share."""
+"""Shared fixtures of Orion's tests."""
 
 from __future__ import annotations
 

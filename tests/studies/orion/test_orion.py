@@ -1,4 +1,4 @@
-"""Hunts of the released Orion: every algorithm to its end, promoted trials carried on, and its real command line."""
+"""Hunts of the released Orion: every algorithm to its end, resumed promotions, and its command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hunts by several processes, on PostgreSQL, and of populations, whose trials go on from each other's states."""
+"""Hunts by several processes, on PostgreSQL, and of populations whose trials branch from each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orion's storage without its holes: real hunts of the released Orion, with workers that are killed and paused."""
+"""Orion's storage with owners: hunts of the released Orion with killed and paused workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report shows, and what its file holds."""
+"""Reports: their content, and their files."""
 
 from __future__ import annotations
 

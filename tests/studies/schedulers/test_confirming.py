@@ -1,4 +1,4 @@
-"""Confirmation: its race and estimate by arithmetic, whole confirmations under attack, what its command says."""
+"""Confirmation: race and estimate by arithmetic, whole confirmations under attack, and the command's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies that are extended to more epochs, and to other ranges."""
+"""Studies that are extended to more epochs, or to other ranges."""
 
 from __future__ import annotations
 

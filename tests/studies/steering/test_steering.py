@@ -1,4 +1,4 @@
-"""Commands about a running study: what workers obey, what is refused, and that decisions follow from rows."""
+"""Commands to a running study: workers obey, invalid commands are refused, and decisions follow from rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study's trials keep, and what `rekindle show` says of it."""
+"""Checkpoints that a study's trials keep, and the reasons that `rekindle show` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warm starts by the command line and in studies: exact, stored once, carried on without their source."""
+"""Warm starts on the command line and in studies: exact, stored once, and resumed without their source."""
 
 from __future__ import annotations
 

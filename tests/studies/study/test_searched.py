@@ -1,4 +1,4 @@
-"""Searching some hyperparameters only."""
+"""Studies that search only some hyperparameters."""
 
 from __future__ import annotations
 

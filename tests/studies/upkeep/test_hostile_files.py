@@ -1,4 +1,4 @@
-"""Exported files, configurations and specs that somebody else may have written: refused before anything is stored."""
+"""Malicious exported files, configurations and specs: refused before anything is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study as one file: there and back on any database, twice as once, and nothing else than what was exported."""
+"""Export and import: round trips between databases, repeated imports, and nothing beyond the exported study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers on a real Ray: the same studies as without it, whatever of it is killed."""
+"""Workers on a real Ray: the same studies as without Ray, whatever is killed."""
 
 from __future__ import annotations
 
