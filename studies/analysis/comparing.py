@@ -90,7 +90,7 @@ def _with_environments(runs: Sequence[Runs]) -> list[Runs]:
     for each in runs:
         if each.env is None and len(known) > 1:
             raise BadSource(
-                f"{each.source} names no environment, but others are of {', '.join(known)}; write LABEL@ENV=FILE"
+                f"{each.source} names no environment, but other sources have {', '.join(known)}; write LABEL@ENV=FILE"
             )
     only = known[0] if known else UNNAMED
     return [each if each.env is not None else Runs(**{**vars(each), "env": only}) for each in runs]
@@ -120,7 +120,7 @@ def _common(sides: Mapping[str, Mapping[str, Sequence[float]]]) -> list[str]:
     if not environments:
         text = "; ".join(f"{label} has {', '.join(by_env)}" for label, by_env in sides.items())
         raise BadSource(
-            f"sides are compared in an environment that all of them have, but {text}; several studies make one side as "
+            f"sides need a common environment, but {text}; to join several studies into one side, write "
             "LABEL=STUDY LABEL=STUDY"
         )
     return environments
@@ -135,7 +135,7 @@ def _scales(
     """Return the results that count as 0 and 1 in each environment."""
     for env, (zero, one) in given.items():
         if env not in environments:
-            raise BadSource(f"--scale is of an environment of all sides, {', '.join(environments)}, but got {env!r}")
+            raise BadSource(f"--scale takes an environment of all sides, {', '.join(environments)}, but got {env!r}")
         if (one < zero) != (direction == MINIMIZE) or one == zero:
             raise BadSource(
                 f"--scale names the worse end first, but the objective is {direction}d and {env} has {zero:g}:{one:g}"

@@ -45,7 +45,7 @@ def with_learned(store: Store, name: str, config: Config, sources: Sequence[str]
         before = [str(source["study"]) for source in stored]
         if sources and list(map(masked, sources)) != before:
             raise BadConfig(
-                f"a study learns from what it was made with, {', '.join(before) or 'nothing'}, but --learn-from names "
+                f"a study keeps the sources it was created with, {', '.join(before) or 'none'}, but --learn-from names "
                 f"{masked(', '.join(sources))}; give the new study another name"
             )
         return replace(config, options={**config.options, LEARNED: stored})
@@ -54,7 +54,7 @@ def with_learned(store: Store, name: str, config: Config, sources: Sequence[str]
     if not KNOWN[config.sampler].defaults:
         raise BadConfig("a grid has its own trials, but --learn-from would choose others; leave it out")
     if len(sources) > MOST_SOURCES:
-        raise BadConfig(f"a study learns from {MOST_SOURCES} others at most, but got {len(sources)}; leave some out")
+        raise BadConfig(f"a study learns from at most {MOST_SOURCES} others, but got {len(sources)}; leave some out")
     if twice := sorted({source for source in sources if list(sources).count(source) > 1}):
         raise BadConfig(f"a source is named once, but {masked(twice[0])} is named twice; leave one out")
     rows = [_copied(store, source, config) for source in sources]
@@ -75,7 +75,7 @@ def _copied(store: Store, source: str, config: Config) -> dict[str, Any]:
         return _rows(store, name, name, config)
     path = make_url(url).database if url.startswith("sqlite") else None
     if path and not Path(path).exists():
-        raise BadConfig(f"a source is a study, or URL#STUDY, but there is no database {path}; mend --learn-from")
+        raise BadConfig(f"a source is a study, or URL#STUDY, but there is no database {path}; correct --learn-from")
     with Store(url) as other:
         return _rows(other, name, masked(source), config)
 
@@ -104,8 +104,8 @@ def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]
     values = [{name: each[name] for name in config.open if name in each} for each in found["values"]]
     if all(each == values[0] for each in values):
         raise BadConfig(
-            f"a source has several values of what the study searches, such as {config.open[0]}, but {label} has not; "
-            "leave it out"
+            f"a source needs different values of what the study searches, such as {config.open[0]}, but {label} has "
+            "none; leave it out"
         )
     return {"study": label, "values": values, "scores": found["scores"]}
 

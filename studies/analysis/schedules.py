@@ -43,10 +43,10 @@ def schedule_json(store: Store, uid: str, seeds: int, say: Callable[[str], None]
     if links[0].policy is not None:
         raise BadConfig(f"a schedule begins with untrained networks, but task {links[0].uid} has a warm start")
     if len(links) < 2:
-        raise BadConfig(f"a schedule is of a task that branched, as in a population, but {uid} began by itself")
+        raise BadConfig(f"a schedule needs a task that branched, as in a population, but {uid} did not")
     saved = store.load(uid)
     if saved is None:
-        raise BadConfig(f"a schedule ends with a trained task, but {uid} has no checkpoint; train it first")
+        raise BadConfig(f"a schedule needs a trained task, but {uid} has no checkpoint; train it first")
     recorded = restore(saved, device)
     ends = [link.start.epochs for link in links[1:] if link.start is not None] + [recorded.epochs]
     own = int(links[0].identity["seed"])

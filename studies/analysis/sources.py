@@ -88,7 +88,7 @@ def _read(store: Store | None, text: str) -> Iterator[Runs]:
     name, equals, what = text.rpartition("=")
     label, _, env = name.partition("@")
     if (equals and not label) or not what:
-        raise BadSource(f"a source is a study or a file, maybe as LABEL=STUDY or LABEL@ENV=FILE, but got {text!r}")
+        raise BadSource(f"a source is a study or a file, optionally as LABEL=STUDY or LABEL@ENV=FILE, but got {text!r}")
     path = Path(what)
     if path.suffix == ".npz":
         yield Runs(label or path.parent.name or what, env or None, what, FILE, (_last_evaluation(path),))
@@ -108,7 +108,7 @@ def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
     objectives = objectives_of(config)
     if len(objectives) > 1:
         raise BadSource(
-            f"studies are compared by one objective, but {name} has {', '.join(objectives)}; compare studies of one"
+            f"studies are compared by one objective, but {name} has {', '.join(objectives)}; compare studies with one"
         )
     [objective] = objectives.items()
     if is_across(config):
@@ -144,7 +144,7 @@ def _of_environments(store: Store, name: str, label: str, config: Config) -> Ite
     confirmation, [objective] = confirmation_json(store, name), objectives_of(config).items()
     if confirmation is None or confirmation["winner"] is None or confirmation["state"] != "complete":
         raise BadSource(
-            f"a study across environments is compared by fresh seeds in each of them, but {name} is not confirmed; "
+            f"a study across environments is compared on fresh seeds in each of them, but {name} is not confirmed; "
             f"`rekindle confirm {name}` does so"
         )
     first, several = confirmation["race_seeds"], len(config.environments)
@@ -193,8 +193,8 @@ def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
         raise BadSource(f"{path} must have a column return or score, but has {', '.join(names) or 'none'}; rename one")
     if {"uid", "epoch"} <= {*names}:
         raise BadSource(
-            f"{path} must have a run in each row, but it has an epoch in each, as of `rekindle export-curves`; compare "
-            "the study itself"
+            f"{path} must have a run in each row, but has an epoch in each, like a table of `rekindle export-curves`; "
+            "compare the study itself"
         )
     if column in OF_LOGS:
         lines = [(line, row) for line, row in lines if row[column]][-1:]
@@ -205,7 +205,7 @@ def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
         except (TypeError, ValueError):
             value = math.nan
         if not math.isfinite(value):
-            raise BadSource(f"{path}, line {line}: {column} is a finite number, but it is {row[column]!r}; mend it")
+            raise BadSource(f"{path}, line {line}: {column} is a finite number, but it is {row[column]!r}; correct it")
         found.setdefault(row.get("env") or "", []).append(value)
     if not found:
         raise BadSource(f"{path} must have at least one result in the column {column}, but has none; leave it out")
@@ -221,5 +221,5 @@ def common_objective(runs: Sequence[Runs]) -> tuple[str, str]:
     found = {each.objective: each.source for each in runs if each.objective is not None}
     if len(found) > 1:
         text = " and ".join(f"{source} has {name} ({way}d)" for (name, way), source in list(found.items())[:2])
-        raise BadSource(f"studies are compared by the same objective, but {text}; compare those alike")
+        raise BadSource(f"studies are compared by the same objective, but {text}; compare studies that share one")
     return next(iter(found), next(iter(DEFAULT.items())))

@@ -70,7 +70,7 @@ class Copier:
                 -1
             ]
             self.say(
-                f"no trial depends on it, but a copy of the curves is not complete: {printable(last)}; "
+                f"no trial depends on it, but a copy of the curves is incomplete: {printable(last)}; "
                 f"rekindle export-curves {self.name} {' '.join(self.options)} writes the rest"
             )
 

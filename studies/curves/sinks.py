@@ -80,8 +80,8 @@ def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
     if form == "database" and "://" in place:
         if masked(place) != place:
             raise ValueError(
-                "MLflow takes a password from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, and no command "
-                f"line, which `ps` shows, but {masked(text)} holds one; leave it out"
+                "MLflow takes a password from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, not from a "
+                f"command line, which `ps` shows, but {masked(text)} contains one; leave it out"
             )
         return kind, place, names or usual
     path = Path(place).expanduser().absolute()

@@ -44,7 +44,7 @@ class _Table:
         own = _owner(run.group, run.number, run.uid)
         if others := ", ".join(sorted(self._owners - {own})):
             raise ValueError(
-                f"a table has the curves of one, {own}, but {self.path} has those of {others}; name another"
+                f"a table has the curves of one, here {own}, but {self.path} has those of {others}; name another"
             )
         return 0
 

@@ -304,13 +304,13 @@ def _experiment(
 def _check_same(name: str, known: str | None, identity: Mapping[str, Any]) -> None:
     if known is None:
         raise StudyMismatch(
-            f"the experiment {name} was not begun by a hunt from Python, and cannot be resumed by "
+            f"the experiment {name} was not started by a hunt from Python, and cannot be resumed by "
             "one; give this hunt another name"
         )
     if (stored := json.loads(known)) != identity:
         names = sorted(key for key in identity.keys() | stored.keys() if identity.get(key) != stored.get(key))
         raise StudyMismatch(
-            f"a hunt of one name hunts one thing, but {name} was begun with another "
+            f"hunts of the same name must be equal, but {name} was started with another "
             f"{' and another '.join(names)}; give this one another name"
         )
 

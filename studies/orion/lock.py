@@ -161,8 +161,8 @@ class AlgorithmLock:
                 freed = self._write(row, state, algorithm, vain)
             if not freed and state is not None:  # without a new state nothing is lost, e.g. after `orion db release`
                 raise AlgorithmLockLost(
-                    f"the algorithm of experiment {uid} was given to another worker, because this one gave no sign "
-                    f"of life for {self.seconds:g} s; what its algorithm did meanwhile was not written"
+                    f"the algorithm of experiment {uid} was given to another worker, because this one was silent "
+                    f"for {self.seconds:g} s; the changes of its algorithm were not written"
                 )
         except BaseException:
             self._held_rows.drop_all("untold")  # lets others make the algorithm observe these trials

@@ -96,8 +96,8 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         """
         if any(masked(str(word)) != str(word) for word in config.get("metadata", {}).get("user_args") or ()):
             raise DatabaseError(
-                "Orion keeps the command line of a hunt in its rows, and `orion info` shows it, but this one holds a "
-                "password; leave that to PGPASSWORD or ~/.pgpass, or leave --storage out: Orion's database will do"
+                "Orion stores the command line of a hunt, and `orion info` shows it, but this one contains a "
+                "password; use PGPASSWORD or ~/.pgpass, or leave --storage out to use Orion's database"
             )
 
         def work(rows: Collections) -> Any:
@@ -139,7 +139,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         document, wait = self._db.transact(work)
         if wait:
             time.sleep(_RANDOM.uniform(0.1, 0.3))  # every idle worker of Orion's asks again at once
-            raise WaitingForTrials("all trials that there can be for now are at work")
+            raise WaitingForTrials("all trials that are possible now are being trained")
         if document is None:
             return None
         trial = Trial(**document)

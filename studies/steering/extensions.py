@@ -34,8 +34,8 @@ def lengthen(connection: Connection, study: str, epochs: int) -> None:
         config = Config.from_json(stored or {}, study)
         if config.scheduler not in LENGTHENED or is_racing(config):
             raise CommandRefused(
-                f"rungs are added where trials are compared rung by rung ({', '.join(LENGTHENED)}, without --racing), "
-                f"but {study!r} is by {'a race' if is_racing(config) else config.scheduler}; begin another study"
+                f"only schedulers that compare rung by rung ({', '.join(LENGTHENED)}, without --racing) can add rungs, "
+                f"but {study!r} has {'a race' if is_racing(config) else config.scheduler}; start another study"
             )
         last = config.rungs[-1]
         algorithm = load_task(config)
@@ -93,5 +93,5 @@ def _check_kinds(before: Config, after: Config) -> None:
             check_distribution_compatibility(old[name], new[name])
     except (ValueError, SpaceError) as error:
         raise BadConfig(
-            f"a changed --prior keeps its kind, such as loguniform, but {error}; begin another study"
+            f"a changed --prior keeps its kind, such as loguniform, but {error}; start another study"
         ) from None

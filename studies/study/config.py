@@ -102,11 +102,13 @@ class Config:
                 f"{str(version)[:40]}; use the Rekindle that made it, or another name"
             )
         if wrong := invalid_field(form):
-            raise StoreError(f"the configuration of study {name!r} is not one: {wrong}; restore it from a copy")
+            raise StoreError(f"the configuration of study {name!r} is invalid: {wrong}; restore it from a copy")
         try:
             return cls(**form)
         except TypeError as error:
-            raise StoreError(f"the configuration of study {name!r} is not one: {error}") from None
+            raise StoreError(
+                f"the configuration of study {name!r} is invalid: {error}; restore it from a copy"
+            ) from None
 
     @property
     def title(self) -> str:
@@ -362,7 +364,7 @@ def check_at_once(config: Config) -> None:
     trials = min(config.generation, config.trials[-1]) * seeds
     if trials > MOST_AT_ONCE:
         raise BadConfig(
-            f"a study makes {MOST_AT_ONCE} trials at once at most, but generation {config.generation} with seeds "
+            f"a study makes at most {MOST_AT_ONCE} trials at once, but generation {config.generation} with seeds "
             f"{seeds} makes {trials}; lower --generation or --seeds"
         )
 

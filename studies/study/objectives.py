@@ -95,8 +95,8 @@ def objective_options(texts: Sequence[str], own: Mapping[str, str] = DEFAULT) ->
             raise BadConfig(f"each objective is named once, but {name} is named again; leave one out")
         if not colon and name not in known:
             raise BadConfig(
-                f"objective {name!r} is not one of {', '.join(known)}, which have a direction of their own; of a "
-                f"metric that the task reports, say which is better: {name or 'NAME'}:{MAXIMIZE} or :{MINIMIZE}"
+                f"objective {name!r} is not one of {', '.join(known)}, which have a direction of their own; for a "
+                f"metric that the task reports, add the direction: {name or 'NAME'}:{MAXIMIZE} or :{MINIMIZE}"
             )
         direction = choose("direction of an objective", direction, (MAXIMIZE, MINIMIZE)) if colon else known[name]
         directions[name] = direction

@@ -43,5 +43,5 @@ def preset_values(task: str, name: str) -> dict[str, Any]:
     """
     known = presets(task)
     if not known:
-        raise BadConfig(f"a preset is of a task that has some, but {task} has none; leave --preset {name} out")
+        raise BadConfig(f"--preset needs a task with presets, but {task} has none; leave --preset {name} out")
     return dict(known[choose(f"a preset of {task}", name, list(known))].values)

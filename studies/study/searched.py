@@ -27,7 +27,7 @@ def open_space(algorithm: type[Task], env: EnvSpec, fixed: Mapping[str, Any], pr
     for row in open.rows:
         if row.path in priors and row.path not in searched.flat():
             raise BadConfig(
-                f"the prior of {row.path} needs {' and '.join(map(str, row.conditions))}, which is not so; "
+                f"the prior of {row.path} needs {' and '.join(map(str, row.conditions))}, which does not hold; "
                 "set that, or search it too"
             )
     return searched
@@ -43,7 +43,7 @@ def defaults_except(space: Space, search: Sequence[str]) -> Nested:
     flat = space.flat()
     for name in search:
         if name not in flat:
-            raise SpaceError(f"search: {name!r} is not a hyperparameter that is open{near(name, flat)}")
+            raise SpaceError(f"search: {name!r} is not an open hyperparameter{near(name, flat)}")
         if isinstance(flat[name], Fixed):
             raise SpaceError(
                 f"search: {name} has one value here, {flat[name].expects}; leave it out, or give it a prior"
@@ -79,16 +79,16 @@ def known_values(config: Config, algorithm: type[Task], given: Mapping[str, Any]
         values = flatten(space.decide(lambda path, dimension: own.get(path, dimension.default)))
         params(space, values)
     except SpaceError as error:
-        raise BadConfig(f"a known configuration is in the searched space, but {error}") from None
+        raise BadConfig(f"a known configuration must be in the searched space, but {error}") from None
     complete = flatten(config.identity(algorithm, {**config.fixed, **values}).hyperparameters)
     for name, value in given.items():
         if name not in complete and name not in (known := config.space_in(algorithm).flat()):
             raise BadConfig(
-                f"a known configuration names hyperparameters of {config.task}, but {name} is none{near(name, known)}"
+                f"a known configuration names hyperparameters of {config.task}, but got {name}{near(name, known)}"
             )
         if name not in complete or complete[name] != value:
             raise BadConfig(
-                f"a known configuration has what the study fixes, but its {name} is {value!r} and the study's is "
+                f"a known configuration has the study's fixed values, but its {name} is {value!r} and the study's is "
                 f"{complete.get(name)!r}; --set {name}={value!r}, or search it"
             )
     return values

@@ -18,7 +18,7 @@ def check_one_environment(config: Config) -> None:
     """Raise BadConfig if a study with a common start has several environments."""
     if len(config.environments) > 1:
         raise BadConfig(
-            f"a warm start or demonstrations are of one environment, but the study has {len(config.environments)}; "
+            f"a warm start or demonstrations need one environment, but the study has {len(config.environments)}; "
             "leave them out, or name one environment"
         )
 

@@ -94,7 +94,7 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
     if uid is not None:
         uids, kept = {uid}, _needed(connection, {uid}, ())
         if kept:
-            raise StillNeeded(f"a task is deleted once nothing needs it, but {uid} {kept[uid]}")
+            raise StillNeeded(f"a task can be deleted only if nothing needs it, but {uid} {kept[uid]}")
     else:
         uids = set(connection.scalars(sa.select(trial.c.uid).where(trial.c.study.in_(names))))
         kept = _needed(connection, uids, names)
@@ -104,7 +104,7 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
     for each in [*going, *rows]:
         if each in known and not lock_if_free(connection, each, dry_run=dry_run):
             raise StillNeeded(
-                f"what a process trains is not deleted, but task {each} is held by one; end its workers "
+                f"a task that a process trains cannot be deleted, but task {each} is held by one; end its workers "
                 "(`rekindle status` names them), then try again"
             )
     c = checkpoint.c

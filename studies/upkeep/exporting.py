@@ -175,6 +175,6 @@ def check_digest(name: str, digest: str, data: bytes | None) -> None:
     """Raise DamagedCheckpoint unless the data has this SHA-256."""
     if data is None or hashlib.sha256(data).hexdigest() != digest:
         raise DamagedCheckpoint(
-            f"an exported study is whole, but {name} is {'missing' if data is None else 'damaged'}; "
+            f"an exported study must be whole, but {name} is {'missing' if data is None else 'damaged'}; "
             "`rekindle fsck --repair` takes the task back to a sound state"
         )

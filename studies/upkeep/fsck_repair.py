@@ -21,8 +21,8 @@ from ..storage.store import Store
 from .findings import Finding, Repair
 from .locking import last_epochs, lock_if_free
 
-HELD = "a living process holds the task; it is repaired when that has ended"
-GONE = "it is no longer so"
+HELD = "a living process holds the task; repair it when that process has ended"
+GONE = "it no longer holds"
 
 
 def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:

@@ -108,14 +108,14 @@ def _copy(path: Path, target: Path) -> None:
             file.seek(0)
             whole = hashlib.file_digest(file, "sha256").digest() == digest
     except OSError as error:
-        raise BadArchive(f"cannot read {path}: {error.strerror or error}; check the path and the rights") from None
+        raise BadArchive(f"cannot read {path}: {error.strerror or error}; check the path and its permissions") from None
     if start.startswith(b"PK\x03\x04"):
         raise BadArchive(
             f"{path} is a zip, which Rekindle exported before studies became SQLite files (at 9f8a843, its last "
             "version with zips); import it with that version, and export the study again with this one"
         )
     if start != b"SQLite format 3\0":
-        raise _bad(path, "it is no SQLite database")
+        raise _bad(path, "it is not a SQLite database")
     if not whole:
         raise _bad(path, "it does not have the SHA-256 at its end")
 
@@ -148,7 +148,7 @@ def _check_values(connection: Connection) -> None:
                 if not (column.nullable if value is None else _is_valid(column, value)):
                     raise StoreError(f"a row of {table.name} has the {column.name} {str(value)[:80]!r}")
     if set(connection.scalars(sa.select(task.c.uid))) - set(connection.scalars(sa.select(trial.c.uid))):
-        raise StoreError("it has a task of no trial")
+        raise StoreError("it has a task without a trial")
 
 
 def _is_valid(column: sa.Column[Any], value: Any) -> bool:
