@@ -129,7 +129,7 @@ def best_at_edge(rows: Rows) -> Iterator[Finding]:
             yield Finding(
                 "edge",
                 f"the best values of {name} are at the {'lower' if low else 'upper'} end of its range, {end:g}",
-                f"search beyond it: --prior {name}=..., with a range that goes on",
+                f"search beyond it: --prior {name}=..., with a wider range",
             )
 
 
@@ -162,7 +162,7 @@ def without_effect(rows: Rows) -> Iterator[Finding]:
             yield Finding(
                 "no effect",
                 f"{name} explains less than {NO_EFFECT:.0%} of how results vary (at most {share.high:.1%})",
-                f"fix it (--set {name}=...), so that the search has fewer dimensions",
+                f"fix it (--set {name}=...), which leaves fewer dimensions to search",
             )
 
 
@@ -218,7 +218,7 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
                 "first rung",
                 f"results at epoch {epochs[0]} say little about those at epoch {epochs[rung]} (rank correlation "
                 f"{corrected:.2f})",
-                f"begin later (--epochs {epochs[1]}:{epochs[-1]}), or stop no trial early (--scheduler none)",
+                f"compare later (--epochs {epochs[1]}:{epochs[-1]}), or prune no trial (--scheduler none)",
             )
         return
 
@@ -226,8 +226,8 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
 CURES = {
     "diverged": "lower the learning rates' upper ends (--prior), or clip gradients",
     "memory": "train fewer trials at once (--workers, --cohort), or smaller networks",
-    "environment": "mend the environment; `rekindle show UID` has its traceback",
-    "killed": "look for what kills workers, mostly too little memory; fewer --workers may help",
+    "environment": "fix the environment; `rekindle show UID` has its traceback",
+    "killed": "find out what kills workers, often too little memory; fewer --workers may help",
 }
 
 
@@ -275,7 +275,7 @@ def workers_idle(rows: Rows) -> Iterator[Finding]:
         yield Finding(
             "idle",
             f"workers waited {idle:.0%} of the time, while others trained",
-            "--scheduler asha, a larger --generation, or fewer --workers",
+            "use --scheduler asha, a larger --generation, or fewer --workers",
         )
 
 
@@ -308,7 +308,7 @@ def spent_on_pruned(rows: Rows) -> Iterator[Finding]:
         yield Finding(
             "pruned",
             f"{pruned / total:.0%} of all epochs went into trials that were pruned",
-            f"fewer rungs (a larger base, such as --epochs {low}:{high}:9), or smaller brackets (--generation)",
+            f"use fewer rungs (a larger base, such as --epochs {low}:{high}:9), or smaller brackets (--generation)",
         )
 
 

@@ -227,8 +227,8 @@ def _verdict(shown: Json) -> list[str]:
         sentences.append(f"{claim}{seeds}.")
         if study["scheduler"] not in ("pbt", CONFIRM):
             sentences.append(
-                "The best of many noisy results was partly lucky: "
-                f"rekindle confirm {study['study']} says what it is worth on fresh seeds."
+                "The best of many noisy results is partly luck: "
+                f"rekindle confirm {study['study']} estimates it on fresh seeds."
             )
     if (held := study["held"]) is not None:
         why = f": {held['why']}" if held["why"] else ""
@@ -247,14 +247,14 @@ def _cost(shown: Json) -> str:
     if len(study["rungs"]) == 1 or study["scheduler"] in ("pbt", "none") or epochs >= whole:
         return cost
     saved = 1 - epochs / whole
-    return f"{cost} To train all {started:,} trainings to the end would have taken {whole:,}: {saved:.0%} were saved."
+    return f"{cost} All {started:,} trainings to the end would have taken {whole:,}: {saved:.0%} were saved."
 
 
 def _checklist(config: Config, shown: Json, starts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return the completed checklist of Eimer et al. (2023), arXiv:2306.01324."""
     study, confirmation = shown["study"], shown["confirmation"]
     seeds = (
-        f"{study['seeds']} a configuration, from {config.seed}"
+        f"{study['seeds']} per configuration, from {config.seed}"
         if study["seeds"] > 1
         else f"{config.seed}, for all trials"
     )

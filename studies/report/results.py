@@ -44,7 +44,7 @@ def health(shown: Json) -> str:
     if not shown["ranked"]:
         return ""
     rows = [(escape(each["check"]), escape(each["text"]), escape(each["cure"])) for each in shown["findings"]]
-    found = table(("check", "finding", "cure"), rows) if rows else "<p>Nothing ails it, as far as its results tell.</p>"
+    found = table(("check", "finding", "cure"), rows) if rows else "<p>No defects were found.</p>"
     return part("Health checks", "", found)
 
 
@@ -95,9 +95,9 @@ def statistics(studies: Sequence[Json]) -> str:
     drawing = figures.profiles(samples[:MOST_SAMPLES], studies[0]["objective"])
     fresh = all(shown["confirmation"] is not None for shown in studies)
     text = (
-        "Results over seeds that took no part in any choice."
+        "Results over seeds that were not used for any choice."
         if fresh
-        else ("Results over the seeds of the search, which chose these configurations: they flatter them.")
+        else ("Results over the seeds of the search, which chose these configurations and thus flatter them.")
     )
     return part("Statistics", f"{text} Intervals are stratified bootstraps.", statistics, figure(drawing))
 

@@ -153,7 +153,7 @@ def test_the_command_warns_of_what_flatters_or_is_left_out(
         (["two", "{}/empty.csv"], "must have a column return or score, but has steps, reward; rename one"),
         (["two", "{}/none.csv"], "must be a CSV file with a header, but: .*No such file"),
         (["two", "{0}/short.csv", "{0}/short.csv"], "a run counts once, but .*short.csv is named 2 times; leave one"),
-        (["two", "{}/curves.csv"], "must have a run in each row, but has an epoch in each, like a table of .*export-curves"),
+        (["two", "{}/curves.csv"], "must have a run in each row, but has an epoch in each, like .*export-curves"),
         (["{0}/short.csv", "b={0}/short.csv"], "at least 3 runs, but short has 1; train more seeds"),
         (["two", "members"], "members was trained with 1; make it with --seeds 3 or more"),
         (["two", "single:confirmation"], "single:confirmation is the confirmation of single; compare single"),

@@ -29,7 +29,7 @@ PARTS = {
         "Importance of hyperparameters",
         "Marginals",
         "Pairs of hyperparameters",
-        "Do early rungs tell?",
+        "Agreement of rungs",
         "Parallel coordinates",
         "Slices",
         "Pareto front",

@@ -35,5 +35,5 @@ def diagnose(arguments: argparse.Namespace) -> int:
     for finding in result["findings"]:
         note(out, f"{finding['check']}: {finding['text']}.\n  cure: {finding['cure']}")
     if not result["findings"]:
-        note(out, "nothing ails this study, as far as its results tell")
+        note(out, "no defects were found in this study")
     return 0
