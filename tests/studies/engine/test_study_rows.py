@@ -1,4 +1,4 @@
-"""A study as one process knows it: what is read when something has changed, and that nothing is missed."""
+"""A process's view of a study: only changed rows are read, and none is missed."""
 
 from __future__ import annotations
 
