@@ -1,4 +1,4 @@
-"""What holds the repository together: imports run one way, every module has one name, no package is forgotten."""
+"""The repository's layout: imports run one way, modules have one name, and no package is missing."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(words: Sequence[str]) -> Namespace | int:
     """Return a command's options, or the exit status without one."""
     if not {"", os.getcwd()} & {*sys.path}:
-        sys.path.append(os.getcwd())  # environments and tasks of one's own are found beside it, as by `python -m`
+        sys.path.append(os.getcwd())  # finds the user's own environments and tasks, like `python -m`
     parser = make_parser()
     try:
         words = expand(parser.commands, _join_names(words))
@@ -50,7 +50,7 @@ def _parse(words: Sequence[str]) -> Namespace | int:
         parser.print_help(sys.stderr)
         return USAGE
     if not words[0].startswith("-") and words[0] not in parser.commands:
-        from ...spaces.errors import near  # of a package that imports slowly
+        from ...spaces.errors import near  # slow to import
 
         parser.error(f"there is no command {words[0]!r}{near(words[0], parser.commands)}")
     arguments, unknown = parser.parse_known_args(words)
@@ -68,15 +68,15 @@ def _run_safely(arguments: Namespace) -> int:
         return _run(arguments)
     except KeyboardInterrupt:
         return _say("stopped", 130)
-    except BrokenPipeError:  # of `rekindle trials x | head`
+    except BrokenPipeError:  # e.g. in `rekindle trials x | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except Exception as error:  # noqa: BLE001 - people get one line; --debug shows the rest
+    except Exception as error:  # noqa: BLE001 - users get one line; --debug shows the rest
         return _explain(error)
 
 
 def _explain_word(parser: ArgumentParser, word: str) -> str:
-    """Explain why a command does not take a word, and the cure."""
+    """Explain why a command does not take a word, with a cure."""
     if not word.startswith("-"):
         return f"{parser.prog} takes no further {word!r}"
     from ...spaces.errors import SYNONYMS, near
@@ -86,7 +86,7 @@ def _explain_word(parser: ArgumentParser, word: str) -> str:
     cure = near(name, options)
     if not cure and "--set" in options:
         hyperparameters = SYNONYMS.get(name.lstrip("-").replace("-", "_"), ["NAME"])
-        cure = f"; a hyperparameter is given by {' or '.join(f'--set {each}=VALUE' for each in hyperparameters)}"
+        cure = f"; a hyperparameter is set by {' or '.join(f'--set {each}=VALUE' for each in hyperparameters)}"
     return f"{parser.prog} has no option {name}{cure}"
 
 
@@ -99,12 +99,12 @@ def _run(arguments: Namespace) -> int:
         return int(run(arguments))
     from ...tasks.runtime.progress import STUCK, watched
 
-    with watched(getattr(arguments, "stuck", STUCK)):  # its spaces are read before any trial begins
+    with watched(getattr(arguments, "stuck", STUCK)):  # the environment's spaces are read before any trial begins
         return int(run(arguments))
 
 
 def _explain(error: Exception) -> int:
-    """Print an error as one line, and return the exit status."""
+    """Print an error as one line; return the exit status."""
     from ...tasks.errors import Diverged, EnvironmentFailed, Stopped, TaskError
     from ..errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy
     from ..failures import is_environment
@@ -135,7 +135,7 @@ def _say(text: str, status: int) -> int:
 def _join_names(argv: Sequence[str]) -> list[str]:
     """Rewrite ``--set:NAME VALUE`` as ``--set NAME=VALUE``.
 
-    Orion's parser of a program's options takes each name once, and gives priors only to names.
+    Orion's parser takes priors by the names of options, and each name only once.
     """
     words: list[str] = []
     rest = iter(argv)

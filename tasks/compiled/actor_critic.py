@@ -1,7 +1,8 @@
-"""An actor-critic and its gradient, by kernels.
+"""An actor-critic and its gradient, computed by kernels.
 
-Matrix products are torch's; kernels do everything between them. Members are taken in groups whose arrays fit a
-processor's cache; products of a group of one and of many are equal (see Exactness in networks/mlp.py).
+Torch computes the matrix products, and kernels do everything in between. Members are computed in groups whose arrays
+fit into a processor's cache. The products of a member do not depend on the size of its group (see Exactness in
+networks/mlp.py).
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from torch.autograd.function import once_differentiable
 
 KINDS = {"tanh": 0, "relu": 1, "elu": 2, "silu": 3}
 CLIPPING = {"none": 0, "ppo": 1, "ppo2": 2}
-ROWS_AT_ONCE = 1024  # of all members in a group
+ROWS_AT_ONCE = 1024  # rows of all members in a group together
 METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction", "value_loss")
 
 
 class Differentiated(torch.autograd.Function):
-    """Losses (P,) whose gradient (P, D) is there already.
+    """Losses (P,) whose gradient (P, D) is already known.
 
-    Autograd raises if they are differentiated after the gradient was overwritten.
+    Autograd raises an error if they are differentiated after the gradient was overwritten.
     """
 
     @staticmethod
@@ -39,12 +40,12 @@ class Differentiated(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        _ = ctx.saved_tensors  # raises if they were overwritten
+        _ = ctx.saved_tensors  # raises if the gradient was overwritten
         return None, None, None, *[g.view(-1, *[1] * (x.ndim - 1)) * x for x in ctx.pieces]
 
 
 def known_gradient(losses: Tensor) -> Tensor | None:
-    """Return the gradient (P, D) of `Differentiated` losses, None of others."""
+    """Return the gradient (P, D) of `Differentiated` losses; else None."""
     node: Any = losses.grad_fn
     return node.saved_tensors[0] if getattr(node, "of", None) is Differentiated else None
 
@@ -53,14 +54,14 @@ def known_gradient(losses: Tensor) -> Tensor | None:
 class Terms:
     """The terms of an actor-critic's loss.
 
-    What they mean stands in the algorithms' `loss`.
+    The algorithms' `loss` functions explain them.
 
     Attributes:
-        vf_coef, ent_coef: of the value loss and the entropy, (P,).
-        clip_coef: of ratios, (P,); None: the policy loss has log-probabilities instead of ratios.
-        clip_value: of values, (P,); None without.
-        clipping: how values are clipped, as in "ppo" or "ppo2".
-        standardized: whether each minibatch's advantages are.
+        vf_coef, ent_coef: coefficients (P,) of the value loss and the entropy.
+        clip_coef: clip range (P,) of ratios; None if the policy loss uses log-probabilities instead of ratios.
+        clip_value: clip range (P,) of values; None for no clipping.
+        clipping: form of the value clipping, "ppo" or "ppo2".
+        standardized: whether to standardize each minibatch's advantages.
         critic_loss: "mse" or "huber".
     """
 
@@ -74,11 +75,11 @@ class Terms:
 
 
 class Perceptron:
-    """The place of a network's layers in parameter vectors (P, D).
+    """The places of a network's layers in parameter vectors (P, D).
 
     Attributes:
-        sizes: of its layers.
-        weights, biases: where they start.
+        sizes: sizes of the layers, from inputs to outputs.
+        weights, biases: start of each layer's weights and biases.
     """
 
     def __init__(self, sizes: Sequence[int], start: int):
@@ -89,9 +90,9 @@ class Perceptron:
             start += (inputs + 1) * outputs
 
     def views(self, vector: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return the weights and biases of all layers but the last.
+        """Return weights and biases of all layers but the last.
 
-        They are (P, inputs, outputs) and (P, 1, outputs).
+        They are views (P, inputs, outputs) and (P, 1, outputs) of a vector (P, D).
         """
         starts = zip(self.weights, self.biases, pairwise(self.sizes[:-1]), strict=False)
         return [
@@ -101,10 +102,10 @@ class Perceptron:
 
 
 class Hidden:
-    """The hidden units of some members' networks, (P', B, units).
+    """The hidden units of a group's networks, (P', B, units).
 
-    Beside them lie their slopes, and what the activation's slopes follow from. All views are made once, since to make
-    one takes as long as the arithmetic of small networks.
+    Arrays of the same shape hold the slopes of the loss in the units, and the values from which the activation's slopes
+    are computed. All views are made once, since making one takes as long as the arithmetic of a small network.
     """
 
     def __init__(
@@ -113,13 +114,13 @@ class Hidden:
         """Make the views.
 
         Args:
-            run: the kernels.
-            kind: of activation.
-            network: where its layers lie in the vector.
-            vector: the members' parameters.
-            gradient: theirs.
-            room: arrays (2 or 3, at least P', B, units) for units, slopes, and the activation's slopes where these do
-                not follow from units.
+            run: module of kernels.
+            kind: kind of activation.
+            network: places of its layers in the vector.
+            vector: parameters of the members.
+            gradient: their gradient, to be filled in.
+            room: for each hidden layer, an array (2 or 3, at least P', B, units) for units, slopes and, if they do not
+                follow from the units, the activation's slopes.
         """
         self._run, self._kind, members = run, kind, len(vector)
         units, slopes = ([x[i, :members] for x in room] for i in range(2))
@@ -135,16 +136,16 @@ class Hidden:
         self._first, self._to_first = slopes[0], to_layers[0][0]
 
     def forward(self, x: Tensor) -> None:
-        """Compute the units for observations (P', B, inputs)."""
+        """Compute the hidden units for observations (P', B, inputs)."""
         run, kind, (members, rows) = self._run, self._kind, x.shape[:2]
         for weight, out, values, at, biases in self._forward:
             x = torch.bmm(x, weight, out=out)
             run.activate(values, at, members, rows, biases, kind)
 
     def backward(self, obs: Tensor) -> None:
-        """Propagate the slopes of the last units to all before them.
+        """Propagate the slopes of the last hidden units to all layers before.
 
-        The gradients of their parameters are put into place.
+        Fills in the gradients of these layers' parameters.
         """
         run, kind = self._run, self._kind
         for before, slopes, to_weight, weight, out, values, at, to_biases in self._backward:
@@ -155,12 +156,15 @@ class Hidden:
 
 
 class Group:
-    """Some members that are computed together."""
+    """Members that are computed together."""
 
     def __init__(self, kernels: ActorCriticKernels, span: slice, rooms: Sequence[Sequence[Tensor]]):
         """Make the views of the members in a span.
 
-        Both networks have room for their units.
+        Args:
+            kernels: computation to which they belong.
+            span: indices of the members.
+            rooms: arrays for the hidden units of the actor and of the critic.
         """
         vector, gradient = kernels.vector[span], kernels.gradient[span]
         self.span = span
@@ -172,13 +176,13 @@ class Group:
 
 
 class ActorCriticKernels:
-    """The computation of an `ActorCritic` of vectors.
+    """The computation of an `ActorCritic` whose observations are vectors.
 
-    It acts by one choice or by normal numbers.
+    Its actions are one choice or normal numbers.
 
     Attributes:
-        gradient: the last one, (P, D).
-        pieces: its views by parameter.
+        gradient: last gradient, (P, D).
+        pieces: views of the gradient for each parameter.
     """
 
     pieces: Sequence[Tensor] = ()
@@ -198,13 +202,13 @@ class ActorCriticKernels:
         """Prepare the computation.
 
         Args:
-            run: the kernels.
-            vector: parameters (P, D), changed in place only.
-            actor: the network of action parameters.
-            critic: that of values.
-            activation: one of KINDS.
-            numbers: whether actions are normal numbers rather than a choice.
-            log_std: where their log standard deviations start.
+            run: module of kernels.
+            vector: parameters (P, D); they may only change in place.
+            actor: network of action parameters.
+            critic: network of values.
+            activation: key of KINDS.
+            numbers: whether actions are normal numbers instead of a choice.
+            log_std: start of the log standard deviations of normal numbers.
         """
         self.run, self.vector, self.numbers = run, vector, numbers
         self.networks, self.kind = (actor, critic), KINDS[activation]
@@ -219,7 +223,10 @@ class ActorCriticKernels:
     def act(self, obs: Tensor, noise: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Return actions (P, N, *shape).
 
-        Observations are (P, N, inputs), their noise (P, N, n).
+        Args:
+            obs: observations (P, N, inputs).
+            noise: noise (P, N, n), with one number for each output of the actor.
+            shape: shape of one action.
         """
         members, rows, outputs = noise.shape
         kind = torch.float32 if self.numbers else torch.int64
@@ -229,11 +236,11 @@ class ActorCriticKernels:
         return actions.view(members, rows, *shape)
 
     def play(self, noise: NDArray[np.float32], *arrays: Any) -> None:
-        """Play steps of a rollout; see `rollouts.play`."""
+        """Play steps of a rollout, see `rollouts.play`."""
         self.run.play(self._vector, self.layout, self.actor_sizes, self.actor_starts, noise, *arrays)
 
     def values(self, obs: Tensor) -> Tensor:
-        """Return v(s), (P, B), of observations (P, B, inputs)."""
+        """Return v(s), (P, B), for observations (P, B, inputs)."""
         result = torch.empty(obs.shape[:2])
         filled = result.numpy()
         for group in self._groups(obs):
@@ -244,7 +251,9 @@ class ActorCriticKernels:
     def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Return log π(a|s), (P, B).
 
-        Observations are (P, B, inputs), actions (P, B, ...).
+        Args:
+            obs: observations (P, B, inputs).
+            actions: actions (P, B, ...).
         """
         result = torch.empty(obs.shape[:2])
         filled, (choices, numbers) = result.numpy(), self._split(actions)
@@ -259,7 +268,7 @@ class ActorCriticKernels:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return a minibatch's losses and metrics, (P,) each.
 
-        The gradient is that in the parameters, the `leaves`, and is overwritten by the next call.
+        Differentiating the losses gives the gradient in the parameters `leaves`. The next call overwrites it.
         """
         obs, absent = batch["obs"], torch.ones_like(terms.vf_coef)
         clip, clip_value = (absent if x is None else x for x in (terms.clip_coef, terms.clip_value))
@@ -296,7 +305,7 @@ class ActorCriticKernels:
         return self._plans[rows]
 
     def _split(self, actions: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return choices and numbers, one of which is empty."""
+        """Return actions as choices and as numbers, one of which is empty."""
         if self.numbers:
             return np.empty((0, 0, 0), np.int64), actions.flatten(2).numpy()
         return actions.view(*actions.shape[:2], 1).numpy(), np.empty((0, 0, 0), np.float32)

@@ -1,7 +1,7 @@
 """Kernels of classic control, with the bits of `envs.classic.dynamics`.
 
-There the equations are explained. Nothing is contracted or reordered; sines and cosines are NumPy's. A state `s` is
-(components, M), and i the environment; `trig` are the addresses of NumPy's loops.
+That module explains the equations. Nothing is contracted or reordered here, and sines and cosines are NumPy's. States
+`s` are (components, M), `i` is the index of an environment, and `trig` holds the addresses of NumPy's loops.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TURN = 2 * pi
 
 @inner()
 def cartpole(s, i, action, trig):
-    """Step a pole on a cart; return whether it fell."""
+    """Step a pole on a cart; return whether the episode terminated."""
     x, x_dot, theta, theta_dot = s[0, i], s[1, i], s[2, i], s[3, i]
     force, cos, sin = action * (2 * FORCE) - FORCE, call(trig[0], theta), call(trig[1], theta)
     temp = (force + POLE_MASS_LENGTH * (theta_dot * theta_dot) * sin) / TOTAL_MASS
@@ -48,7 +48,7 @@ def pendulum(s, i, torque, trig):
 
 @inner()
 def derivative(theta_1, theta_2, speed_1, speed_2, torque, trig):
-    """Return the derivative of Acrobot's state."""
+    """Return the time derivative of Acrobot's state."""
     cos, sin = call(trig[0], theta_2), call(trig[1], theta_2)
     d1 = 0.25 + (1.25 + cos) + 1.0 + 1.0
     d2 = 0.25 + 0.5 * cos + 1.0
@@ -62,7 +62,7 @@ def derivative(theta_1, theta_2, speed_1, speed_2, torque, trig):
 
 @inner()
 def wrap(angle):
-    """Return the angle in [-pi, pi], turn by turn."""
+    """Return the angle in [-pi, pi], wrapped one turn at a time."""
     while abs(angle) > pi:
         angle -= math.copysign(TURN, angle)
     return angle
@@ -70,7 +70,7 @@ def wrap(angle):
 
 @inner()
 def acrobot(s, i, action, trig):
-    """Step two links; return whether they swung up."""
+    """Step a double pendulum; return whether it swung up."""
     torque, h, half = action - 1.0, 0.2, 0.1
     w, x, y, z = s[0, i], s[1, i], s[2, i], s[3, i]
     a = derivative(w, x, y, z, torque, trig)
@@ -87,7 +87,7 @@ def acrobot(s, i, action, trig):
 
 @inner()
 def mountain_car(s, i, action, trig):
-    """Step a car between hills; return whether it is on top."""
+    """Step a car in a valley; return whether it reached the goal."""
     position, velocity = s[0, i], s[1, i]
     velocity = velocity + ((action - 1) * 0.001 + call(trig[0], 3 * position) * -0.0025)
     velocity = min(max(velocity, -0.07), 0.07)
@@ -99,7 +99,7 @@ def mountain_car(s, i, action, trig):
 
 @inner()
 def mountain_car_continuous(s, i, force, trig):
-    """Step the car with a force, in float32, as `mountain_car` does."""
+    """Step the car of `mountain_car` with a continuous force, in float32."""
     position, velocity = F(s[0, i]), F(s[1, i])
     slope = 0.0025 * call(trig[0], np.float64(F(3.0) * position))
     velocity = velocity + (force * F(0.0015) - F(slope))
@@ -112,7 +112,7 @@ def mountain_car_continuous(s, i, force, trig):
 
 @inner()
 def advance(model, s, i, choice, number, trig):
-    """Step an environment; return its reward, and whether it terminated."""
+    """Step an environment; return the reward and whether it terminated."""
     if model == CARTPOLE:
         return 1.0, cartpole(s, i, choice, trig)
     if model == PENDULUM:
@@ -129,7 +129,7 @@ def advance(model, s, i, choice, number, trig):
 
 @inner()
 def observe(model, s, i, obs, r, trig):
-    """Fill in row r of observations, that of environment i."""
+    """Fill in row r of the observations with environment i's."""
     if model == PENDULUM:
         obs[r, 0], obs[r, 1], obs[r, 2] = F(call(trig[0], s[0, i])), F(call(trig[1], s[0, i])), F(s[1, i])
     elif model == ACROBOT:
@@ -143,9 +143,9 @@ def observe(model, s, i, obs, r, trig):
 
 @kernel("void(i8, u8[::1], f8[:,::1], i8[::1], f4[::1], f4[:,::1], f8[::1], b1[::1])")
 def step(model, trig, s, choices, numbers, obs, rewards, terminated):
-    """Step all environments, and fill in what followed.
+    """Step all environments; fill in observations, rewards and terminations.
 
-    Actions are in `choices` or `numbers` (M,), clipped; the other one is empty.
+    Actions (M,) are in `choices`, or clipped in `numbers`; the other array is empty.
     """
     for i in range(len(rewards)):
         choice = choices[i] if len(choices) else 0

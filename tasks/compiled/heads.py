@@ -1,6 +1,6 @@
-"""Kernels of a network's ends: few inputs, few outputs, or few rows.
+"""Kernels for few inputs, few outputs, or few rows.
 
-Products with so few columns take a matrix library longer than loops.
+For products this narrow, loops are faster than a matrix library.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .layers import ZERO, F, back, dot, inner, kernel, perceptron
 
 @inner()
 def columns_of(weights):
-    """Return weights (units, outputs) by output."""
+    """Return weights (units, outputs) transposed."""
     units, outputs = weights.shape
     columns = np.empty((outputs, units), F)
     for j in range(outputs):
@@ -23,9 +23,9 @@ def columns_of(weights):
 
 @kernel("void(f4[:,:,:], f4[:,:,:], i8, f4[:,:,:])")
 def join(x, extra, copies, out):
-    """Put inputs and further numbers side by side, for each copy.
+    """Concatenate inputs and further numbers, and repeat them for each copy.
 
-    Both are (P, B, ...), the result (P * copies, B, ...).
+    Both are (P, B, ...); the result is (P * copies, B, ...).
     """
     members, rows, n = x.shape
     more = extra.shape[2]
@@ -41,7 +41,7 @@ def join(x, extra, copies, out):
 
 @kernel("void(f4[:,:,::1], f4[:,:,:], f4[:,:,:], f4[:,:,:])")
 def head(h, weights, biases, out):
-    """Fill in outputs h W + b of the first rows."""
+    """Fill in the outputs h W + b of the first rows."""
     members, rows, outputs = out.shape
     for p in range(members):
         w = columns_of(weights[p])
@@ -52,10 +52,10 @@ def head(h, weights, biases, out):
 
 @kernel("void(f4[:,:,:], f4[:,:,::1], f4[:,:,:], f4[:,:,::1], f4[:,:,:], f4[:,:,:], f4[:,:,:], i8, b1)")
 def head_slope(g, h, weights, to_h, to_weights, to_biases, to_before, kind, learn):
-    """Propagate slopes of outputs to what the activation was given.
+    """Propagate slopes of outputs to the inputs of the activation.
 
-    g are (P, B, outputs), h the activation's results. With `learn` the gradients in the weights, their biases,
-    and the biases before the activation are filled in.
+    Slopes g are (P, B, outputs), and h are the activation's results. With `learn`, also fill in the gradients in the
+    weights, their biases, and the biases before the activation.
     """
     members, _, outputs = g.shape
     units = h.shape[2]
@@ -74,10 +74,10 @@ def head_slope(g, h, weights, to_h, to_weights, to_biases, to_before, kind, lear
 
 @kernel("void(f4[:,:,::1], f4[:,:,:], i8, i8, f4[:,:,::1])")
 def to_inputs(g, weights, first, copies, out):
-    """Propagate slopes of a first layer's results to its inputs.
+    """Propagate slopes of a first layer's products to its inputs.
 
-    g are (P * copies, B, units). These are the inputs from `first` on; copies of a network have the same ones, and
-    their shares are summed.
+    Slopes g are (P * copies, B, units). Only the inputs from `first` on are needed. The copies of a network share their
+    inputs, so their slopes are summed.
     """
     members, rows, inputs = out.shape
     w = np.empty((copies, inputs, g.shape[2]), F)

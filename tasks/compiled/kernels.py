@@ -1,4 +1,4 @@
-"""All kernels; importing this module compiles them, or loads their machine code."""
+"""All kernels, which importing this module compiles or loads."""
 
 from __future__ import annotations
 

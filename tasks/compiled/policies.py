@@ -1,10 +1,10 @@
 """Kernels of policies and their losses.
 
-Policies make one choice, or draw independent normal numbers.
+Actions are one choice, in `choices` (P, B, 1), or independent normal numbers, in `numbers` (P, B, n).
 
-`layout` says where a policy's parameters lie: the starts of the actor's and the critic's last layers, of the biases
-before them, and of the log standard deviations, the actor's activation, whether actions are numbers, and how many
-outputs the actor has. Actions are in `choices` (P, B, 1) or `numbers` (P, B, n).
+`layout` describes a policy's parameter vector: the starts of the actor's and the critic's last layers, of the biases
+before these layers, and of the log standard deviations; then the activation, whether actions are numbers, and the
+number of the actor's outputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LARGEST = F(np.finfo(np.float32).max)
 
 @inner()
 def log_softmax(x, probs):
-    """Normalize logits x in place, fill in probabilities, return their entropy."""
+    """Normalize logits x in place; fill in probabilities, return their entropy."""
     most = x[0]
     for j in range(1, len(x)):
         most = x[j] if x[j] > most else most
@@ -38,7 +38,7 @@ def log_softmax(x, probs):
 
 @inner()
 def log_normal(means, log_std, std, numbers, z):
-    """Return log π, and fill in standardized distances z."""
+    """Return log π; fill in standardized deviations z."""
     log_prob = ZERO
     for j in range(len(z)):
         z[j] = (numbers[j] - means[j]) / std[j]
@@ -48,14 +48,14 @@ def log_normal(means, log_std, std, numbers, z):
 
 @inner()
 def deviations(vector, layout):
-    """Return the log standard deviations of a member's numbers, and their exponentials."""
+    """Return a member's log standard deviations and standard deviations."""
     log_std = vector[layout[4] : layout[4] + layout[7]] if layout[6] else np.zeros(layout[7], F)
     return log_std, np.exp(log_std)
 
 
 @inner()
 def standardizer(x, wanted):
-    """Return the mean and the factor that standardize a row."""
+    """Return the mean and factor that standardize a row."""
     if not wanted:
         return ZERO, ONE
     total = squares = 0.0
@@ -84,7 +84,7 @@ def surrogate(log_prob, old, advantage, clip, ratios):
 
 @inner()
 def half_loss(error, huber):
-    """Return half of a critic's loss of an error, and its slope."""
+    """Return half the squared error, or Huber's loss, and its slope."""
     if huber and abs(error) > ONE:
         return abs(error) - HALF, ONE if error > ZERO else -ONE
     return HALF * error * error, error
@@ -94,7 +94,7 @@ def half_loss(error, huber):
 def value_loss(value, old, target, clip, clipping, huber):
     """Return a row's value loss and its slope.
 
-    Clipping is 0 for none, 1 for PPO's, 2 for PPO2's.
+    `clipping` is 0 for none, 1 for PPO's and 2 for PPO2's.
     """
     loss, to = half_loss(value - target, huber)
     if clipping == 0 or abs(value - old) <= clip:
@@ -132,11 +132,16 @@ def differentiate(
 ):
     """Differentiate the loss of a minibatch in the last layers.
 
-    Of the last hidden units (P, B, units), and what `activate` put beside, come the slopes before their activation, and
-    the gradients of all parameters from there on. `coefficients` (P, 4) are the clip range, those of the value loss and
-    of the entropy, and the values' clip range; `options` whether advantages are standardized, whether there are ratios,
-    how values are clipped, and whether the critic's loss is Huber's. `metrics` (P, 5) are filled: policy loss, entropy,
-    approx_kl, clip_fraction and value loss.
+    From the last hidden units `of_...` (P, B, units) and the arrays `at_...` of `activate`, compute the slopes
+    `to_...` before the activation, and the gradient in all parameters after it.
+
+    - `gradient` (P, D) gets the gradient in the biases before the activation and all later parameters.
+    - `old_log_probs`, `advantages`, `returns` and `old_values` are (P, B).
+    - `coefficients` (P, 4) are the clip range of ratios, the coefficients of value loss and entropy, and the clip range
+      of values.
+    - `options` are whether to standardize advantages, whether to use ratios, the form of value clipping, and whether
+      the critic's loss is Huber's.
+    - `metrics` (P, 5) get policy loss, entropy, approx_kl, clip_fraction and value loss.
     """
     members, rows, units = of_actor.shape
     units_of_critic = of_critic.shape[2]
@@ -202,7 +207,7 @@ def differentiate(
 
 @kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8[:,:,::1], f4[:,:,::1], f4[:,::1])")
 def log_probs(of_actor, vector, layout, choices, numbers, result):
-    """Fill in log π (P, B) from the last hidden units."""
+    """Fill in log π(a|s), (P, B), from the last hidden units."""
     members, rows, units = of_actor.shape
     n = layout[7]
     out, z = np.empty(n, F), np.empty(n, F)
@@ -255,7 +260,7 @@ def outputs(r, h, w, b, out):
 def act(obs, vector, layout, sizes, starts, noise, choices, numbers):
     """Fill in actions for observations (P, N, inputs).
 
-    `sizes` and `starts` are those of the actor's layers.
+    `sizes` and `starts` describe the actor's layers, and the noise is (P, N, n).
     """
     members, rows = obs.shape[:2]
     n = layout[7]

@@ -11,7 +11,7 @@ from .policies import choose, deviations, outputs
 
 @inner()
 def mixed(z):
-    """Return SplitMix64's finalizer of 64 bits; see `rng.streams`."""
+    """Apply the finalizer of SplitMix64 to 64 bits, see `rng.streams`."""
     z ^= z >> np.uint64(30)
     z *= np.uint64(0xBF58476D1CE4E5B9)
     z ^= z >> np.uint64(27)
@@ -59,13 +59,19 @@ def play(
     final_returns,
     lengths,
 ):
-    """Act and step from one step of a rollout to another.
+    """Play the steps from `first` to `last` (exclusive) of a rollout.
 
-    Members follow one another. The policy's arguments are those of `act`, its noise (T, P, N, n). Of the environments,
-    (M,) each: streams of first states (`keys`), the running episodes' numbers, returns and lengths, and states `s`
-    (components, M), all changed in place. First states are uniform in `ranges` (components, 2), lowest number and
-    width; numbers that act are clipped to `bounds`. The rest is filled in, for each step: `Rollout` explains it; and
-    the returns and lengths (T, P, N) of episodes that ended.
+    One member is played after the other.
+
+    - `vector`, `layout`, `sizes` and `starts` are those of `act`; the noise is (T, P, N, n).
+    - `model` is a constant of `control`, and `limit` the largest length of an episode.
+    - `keys` (M,) are the streams of initial states, which are uniform: `ranges` (components, 2) are their lowest
+      numbers and widths.
+    - `bounds` (2,) clip numbers before they act.
+    - `s` (components, M) are the states; `episode`, `returns` and `elapsed` (M,) are the number, return and length of
+      the running episodes. These arrays change in place.
+    - `final_returns` and `lengths` (T, P, N) are filled in where an episode ends. The other arrays are filled in at
+      each step; `Rollout` explains them.
     """
     members, _, rows, width = obs.shape
     parts = len(s)

@@ -1,4 +1,4 @@
-"""Deleting studies and tasks: all of them goes, what others need stays, what is being trained is refused."""
+"""Deleting studies and tasks: everything goes but what others need; what is being trained is refused."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ def test_a_study_whose_tasks_are_claimed_while_it_is_deleted_stays(
             return Deletion(*arguments)
 
         monkeypatch.setattr(deleting, "Deletion", claimed_first)
-        with pytest.raises(StillNeeded, match=r"what a process trains is not deleted, but task .* is held by one"):
+        with pytest.raises(
+            StillNeeded, match=r"a task that a process trains cannot be deleted, but task .* is held by one"
+        ):
             delete(store, "s", dry_run=False)
         assert len(leases) == len(uids)
         other.release([lease for lease, _ in leases])

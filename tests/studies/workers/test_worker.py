@@ -1,4 +1,4 @@
-"""Workers in this process: what they train, what they give up, and that nothing depends on how many there are."""
+"""Workers in this process: training, giving up, and independence from the number of workers."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_a_part_of_the_next_epoch_changes_no_result(
         assert Worker(store, "s").run()
         [segment] = store.segments("s")
         assert (segment.score, segment.digest) == expected
-        with pytest.raises(ValueError, match="has done 1 epochs and a part of the next and 1 were asked for"):
+        with pytest.raises(ValueError, match="has 1 epochs and a part of the next and 1 were requested"):
             fit_task(store.task(task.uid), 1, Console(file=io.StringIO()))
 
 

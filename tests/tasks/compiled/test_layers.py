@@ -1,4 +1,4 @@
-"""Loops over units against float64, and at any place in memory."""
+"""Loops over units, against float64 and at any place in memory."""
 
 from __future__ import annotations
 

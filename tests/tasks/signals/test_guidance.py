@@ -1,4 +1,4 @@
-"""Guidance: signals and cloning together, their advantages, and what they refuse."""
+"""Guidance: signals and cloning together, their advantages, and refusals."""
 
 from __future__ import annotations
 
