@@ -133,7 +133,7 @@ class Training:
             event.metrics[own] = self._return(event.task)
 
     def _evaluate_passed(self, item: ReadySegment) -> None:
-        """Evaluate a task that was stopped just at a rung that it passes.
+        """Evaluate a task that was stopped just at a rung it passes.
 
         The trials of some brackets begin on a later rung. They are evaluated on earlier ones for their curves alone,
         unless a signal or command came first.
