@@ -11,7 +11,8 @@ from math import pi
 
 import numpy as np
 
-from .layers import F, inner, kernel
+from .compiling import inner, kernel
+from .layers import F
 from .numpy_loops import call
 
 CARTPOLE, PENDULUM, ACROBOT, MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS = range(5)

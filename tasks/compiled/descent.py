@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 
-from .layers import ONE, F, dot, kernel
+from .compiling import kernel
+from .layers import ONE, F, dot
 
 STATE = (
     "void(b1[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1]"

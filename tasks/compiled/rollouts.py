@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from .compiling import inner, kernel
 from .control import advance, observe
-from .layers import ONE, ZERO, F, inner, kernel, perceptron, weights_of
+from .layers import ONE, ZERO, F, weights_of
+from .perceptrons import head_of, perceptron
 from .policies import choose, deviations, outputs
 
 
@@ -27,7 +29,7 @@ def uniform(key, position):
 
 
 @kernel(
-    "void(f4[:,::1], i8[::1], i8[::1], i8[::1], f4[:,:,:,::1], i8, i8, i8, i8, u8[::1], u8[::1], f8[:,::1], f4[::1],"
+    "void(f4[:,::1], i8[::1], i8[::1], f4[:,:,:,::1], i8, i8, i8, i8, u8[::1], u8[::1], f8[:,::1], f4[::1],"
     "f8[:,::1], i8[::1], f8[::1], i8[::1], f4[:,:,:,::1], i8[:,:,:,::1], f4[:,:,:,::1], f4[:,:,:,::1], f4[:,:,::1],"
     "f4[:,:,::1], f4[:,:,::1], f8[:,:,::1], i8[:,:,::1])"
 )
@@ -35,7 +37,6 @@ def play(
     vector,
     layout,
     sizes,
-    starts,
     noise,
     first,
     last,
@@ -69,16 +70,17 @@ def play(
     """
     members, _, rows, width = obs.shape
     parts = len(s)
-    n, gaussian = layout[7], layout[6]
+    actor, _, _, kind, gaussian = layout
+    n = sizes[-1]
     out = np.empty(n, F)
     for p in range(members):
-        w, b = weights_of(vector[p], layout[0], sizes[-2], n)
-        _, std = deviations(vector[p], layout)
+        w, b = weights_of(vector[p], head_of(sizes, actor), sizes[-2], n)
+        _, std = deviations(vector[p], layout, n)
         before = obs[p, first]
         for r in range(rows):
             observe(model, s, p * rows + r, before, r, trig)
         for t in range(first, last):
-            h = perceptron(vector[p], sizes, starts, before, layout[5])
+            h = perceptron(before, vector[p], actor, sizes, kind)
             given, chosen, drawn, after, following = (
                 noise[t, p],
                 choices[p, t],

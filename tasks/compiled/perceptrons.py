@@ -1,0 +1,236 @@
+"""Kernels of whole multilayer perceptrons.
+
+`sizes` are those of a network's layers, whose parameters lie one layer after the other in a member's vector. So do the
+hidden units of a batch in one array per member: layer after layer, in each (B, units).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .compiling import inner, kernel
+from .layers import ZERO, F, add_biases, add_biases_for_slopes, back, dot, through
+from .products import multiply, transpose
+
+AT_ONCE = 48  # rows that stay in the fastest cache between their product and their activation
+FEW_OUTPUTS = 8  # up to this many, inner products take less time than a product of matrices
+
+
+@inner()
+def head_of(sizes, start):
+    """Return where the last layer of a network starts that starts there itself."""
+    for i in range(len(sizes) - 2):
+        start += (sizes[i] + 1) * sizes[i + 1]
+    return start
+
+
+@inner()
+def number_of_units(sizes):
+    """Return how many hidden units a row has."""
+    total = 0
+    for i in range(1, len(sizes) - 1):
+        total += sizes[i]
+    return total
+
+
+@inner()
+def layer_at(vector, start, inputs, outputs):
+    """Return the weights (inputs, outputs) and biases of the layer that starts there."""
+    biases = start + inputs * outputs
+    return vector[start:biases].reshape(inputs, outputs), vector[biases : biases + outputs]
+
+
+@inner()
+def rows_of(units, first, rows, size):
+    """Return the rows of a layer whose units begin at `first`."""
+    return units[first : first + rows * size].reshape(rows, size)
+
+
+@inner(fastmath={"contract"})
+def hidden(x, vector, start, sizes, kind, units, at):
+    """Fill in a member's hidden units for rows x; return the last ones.
+
+    What the activation's slopes follow from is filled in beside, in `at`: see `add_biases_for_slopes`.
+    """
+    rows, first, before = len(x), 0, x
+    for i in range(len(sizes) - 2):
+        outputs = sizes[i + 1]
+        weights, biases = layer_at(vector, start, sizes[i], outputs)
+        h, h_at = rows_of(units, first, rows, outputs), rows_of(at, first, rows, outputs)
+        for r in range(0, rows, AT_ONCE):
+            end = min(r + AT_ONCE, rows)
+            multiply(before[r:end], weights, h[r:end])
+            add_biases_for_slopes(h[r:end], h_at[r:end], biases, kind)
+        before = h
+        start += (sizes[i] + 1) * outputs
+        first += rows * outputs
+    return before
+
+
+@inner(fastmath={"contract"})
+def perceptron(x, vector, start, sizes, kind):
+    """Return one member's last hidden units for rows x."""
+    for i in range(len(sizes) - 2):
+        weights, biases = layer_at(vector, start, sizes[i], sizes[i + 1])
+        h = np.empty((len(x), sizes[i + 1]), F)
+        multiply(x, weights, h)
+        add_biases(h, biases, kind)
+        start += (sizes[i] + 1) * sizes[i + 1]
+        x = h
+    return x
+
+
+@inner(fastmath={"contract"})
+def to_hidden(x, vector, gradient, start, sizes, kind, units, at, rows, slopes, learn):
+    """Propagate a member's slopes of the last hidden units' products to those of all layers before.
+
+    The units are of so many rows, the slopes of the first of them, x. With `learn` the gradient of all parameters is
+    filled in but for the last hidden layer's biases, and what follows.
+    """
+    own, total = len(x), number_of_units(sizes)
+    start, first, place = head_of(sizes, start), rows * total, own * total
+    for i in range(len(sizes) - 3, -1, -1):
+        inputs, outputs = sizes[i], sizes[i + 1]
+        start -= (inputs + 1) * outputs
+        place -= own * outputs
+        first -= rows * outputs
+        g = rows_of(slopes, place, own, outputs)
+        weights, _ = layer_at(vector, start, inputs, outputs)
+        to_weights, _ = layer_at(gradient, start, inputs, outputs)
+        if i == 0:
+            if learn:
+                multiply(x.T, g, to_weights)
+            return
+        h, h_at = rows_of(units, first - rows * inputs, rows, inputs), rows_of(at, first - rows * inputs, rows, inputs)
+        if learn:
+            multiply(h[:own].T, g, to_weights)
+        to, turned = rows_of(slopes, place - own * inputs, own, inputs), np.empty((outputs, inputs), F)
+        transpose(weights, turned)
+        to_biases = np.zeros(inputs, F)
+        for r in range(0, own, AT_ONCE):
+            end = min(r + AT_ONCE, own)
+            multiply(g[r:end], turned, to[r:end])
+            through(to[r:end], h_at[r:end], to_biases, kind)
+        if learn:
+            gradient[start - inputs : start] = to_biases
+
+
+@inner()
+def columns_of(weights):
+    """Return weights (units, outputs) by output."""
+    columns = np.empty((weights.shape[1], weights.shape[0]), F)
+    for j in range(len(columns)):
+        for k in range(len(weights)):
+            columns[j, k] = weights[k, j]
+    return columns
+
+
+@inner()
+def outputs_of(h, weights, biases, out):
+    """Fill in the outputs of a last layer for its hidden units."""
+    rows, outputs = out.shape
+    if outputs > FEW_OUTPUTS:
+        multiply(h, weights, out)
+        for r in range(rows):
+            for j in range(outputs):
+                out[r, j] += biases[j]
+        return
+    w = columns_of(weights)
+    for r in range(rows):
+        for j in range(outputs):
+            out[r, j] = dot(h[r], w[j]) + biases[j]
+
+
+@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,::1], f4[:,:,::1])")
+def forward(x, vector, sizes, kind, units, out):
+    """Fill in the hidden units and the outputs (P, B, outputs) for rows (P, B, inputs).
+
+    The activation is none whose slopes need more than the units.
+    """
+    head = head_of(sizes, 0)
+    for p in range(len(x)):
+        h = hidden(x[p], vector[p], 0, sizes, kind, units[p], units[p])
+        weights, biases = layer_at(vector[p], head, sizes[-2], sizes[-1])
+        outputs_of(h, weights, biases, out[p])
+
+
+@kernel("void(f4[:,:,::1], f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,::1], f4[:,::1], f4[:,::1], b1)")
+def backward(g, x, vector, sizes, kind, units, slopes, gradient, learn):
+    """Propagate slopes g (P', B', outputs) to the products of all hidden layers, and their parameters.
+
+    They are of the first members and rows of a `forward` for x, with these units. The gradient is only filled in with
+    `learn`.
+    """
+    rows = x.shape[1]
+    learning, own, outputs = g.shape
+    size, total, head = sizes[-2], number_of_units(sizes), head_of(sizes, 0)
+    for p in range(learning):
+        weights, _ = layer_at(vector[p], head, size, outputs)
+        to_weights, to_biases = layer_at(gradient[p], head, size, outputs)
+        h, to = rows_of(units[p], rows * (total - size), own, size), rows_of(slopes[p], own * (total - size), own, size)
+        d_biases, d_hidden = np.zeros(outputs, F), np.zeros(size, F)
+        if outputs > FEW_OUTPUTS:
+            turned = np.empty((outputs, size), F)
+            transpose(weights, turned)
+            multiply(g[p], turned, to)
+            through(to, h, d_hidden, kind)
+            if learn:
+                multiply(h.T, g[p], to_weights)
+                for r in range(own):
+                    for j in range(outputs):
+                        d_biases[j] += g[p, r, j]
+        else:
+            d_weights = np.zeros((outputs, size), F)
+            back(g[p], columns_of(weights), h, h, to, d_weights, d_biases, d_hidden, kind)
+            if learn:
+                transpose(d_weights, to_weights)
+        if learn:
+            to_biases[:] = d_biases
+            gradient[p, head - size : head] = d_hidden
+        to_hidden(x[p, :own], vector[p], gradient[p], 0, sizes, kind, units[p], units[p], rows, slopes[p], learn)
+
+
+@kernel("void(f4[:,::1], f4[:,::1], i8[::1], i8, i8, f4[:,:,::1])")
+def to_inputs(slopes, vector, sizes, first, copies, out):
+    """Propagate the slopes of the first layer's products to the inputs from `first` on, (P, B, ...).
+
+    Copies of a network, side by side, have the same inputs; their shares are summed.
+    """
+    members, rows, inputs = out.shape
+    size = sizes[1]
+    for p in range(members):
+        out[p] = ZERO
+        for c in range(p * copies, (p + 1) * copies):
+            weights, _ = layer_at(vector[c], 0, sizes[0], size)
+            g = rows_of(slopes[c], 0, rows, size)
+            for r in range(rows):
+                for j in range(inputs):
+                    out[p, r, j] += dot(g[r], weights[first + j])
+
+
+@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,:,::1], f4[:,:,::1])")
+def infer(x, vector, sizes, kind, last, out):
+    """Fill in the last hidden units and the outputs for rows (P, N, inputs)."""
+    head = head_of(sizes, 0)
+    for p in range(len(x)):
+        last[p] = perceptron(x[p], vector[p], 0, sizes, kind)
+        weights, biases = layer_at(vector[p], head, sizes[-2], sizes[-1])
+        outputs_of(last[p], weights, biases, out[p])
+
+
+@kernel("void(f4[:,:,:], f4[:,:,:], i8, f4[:,:,:])")
+def join(x, extra, copies, out):
+    """Put inputs and further numbers side by side, for each copy.
+
+    Both are (P, B, ...), the result (P * copies, B, ...).
+    """
+    members, rows, n = x.shape
+    more = extra.shape[2]
+    for p in range(members):
+        for c in range(copies):
+            to = out[p * copies + c]
+            for r in range(rows):
+                for j in range(n):
+                    to[r, j] = x[p, r, j]
+                for j in range(more):
+                    to[r, n + j] = extra[p, r, j]
