@@ -112,7 +112,17 @@ def to_hidden(x, vector, gradient, start, sizes, kind, units, at, rows, slopes, 
             multiply(g[r:end], turned, to[r:end])
             through(to[r:end], h_at[r:end], to_biases, kind)
         if learn:
-            gradient[start - inputs : start] = to_biases
+            put(to_biases, gradient, start - inputs)
+
+
+@inner()
+def put(x, out, first):
+    """Copy numbers to a place that starts there.
+
+    An assignment to a slice does the same; for its error messages numba compiles seconds of code into each kernel.
+    """
+    for i in range(len(x)):
+        out[first + i] = x[i]
 
 
 @inner()
@@ -166,7 +176,7 @@ def backward(g, x, vector, sizes, kind, units, slopes, gradient, learn):
     size, total, head = sizes[-2], number_of_units(sizes), head_of(sizes, 0)
     for p in range(learning):
         weights, _ = layer_at(vector[p], head, size, outputs)
-        to_weights, to_biases = layer_at(gradient[p], head, size, outputs)
+        to_weights, _ = layer_at(gradient[p], head, size, outputs)
         h, to = rows_of(units[p], rows * (total - size), own, size), rows_of(slopes[p], own * (total - size), own, size)
         d_biases, d_hidden = np.zeros(outputs, F), np.zeros(size, F)
         if outputs > FEW_OUTPUTS:
@@ -185,8 +195,8 @@ def backward(g, x, vector, sizes, kind, units, slopes, gradient, learn):
             if learn:
                 transpose(d_weights, to_weights)
         if learn:
-            to_biases[:] = d_biases
-            gradient[p, head - size : head] = d_hidden
+            put(d_hidden, gradient[p], head - size)
+            put(d_biases, gradient[p], head + size * outputs)
         to_hidden(x[p, :own], vector[p], gradient[p], 0, sizes, kind, units[p], units[p], rows, slopes[p], learn)
 
 
@@ -213,9 +223,11 @@ def infer(x, vector, sizes, kind, last, out):
     """Fill in the last hidden units and the outputs for rows (P, N, inputs)."""
     head = head_of(sizes, 0)
     for p in range(len(x)):
-        last[p] = perceptron(x[p], vector[p], 0, sizes, kind)
+        h = perceptron(x[p], vector[p], 0, sizes, kind)
         weights, biases = layer_at(vector[p], head, sizes[-2], sizes[-1])
-        outputs_of(last[p], weights, biases, out[p])
+        outputs_of(h, weights, biases, out[p])
+        for r in range(len(h)):
+            put(h[r], last[p, r], 0)
 
 
 @kernel("void(f4[:,:,:], f4[:,:,:], i8, f4[:,:,:])")

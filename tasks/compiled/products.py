@@ -10,18 +10,20 @@ it depends neither on the other rows and columns, nor on the number of members, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
+import llvmlite.binding
 import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils, codegen
 from numba.extending import intrinsic
 
-from .compiling import inner
+from .compiling import CACHE, inner
 
 BYTES = 4  # of a float32
-WORD, NUMBER, LANE, POINTER = ir.IntType(64), ir.FloatType(), ir.IntType(32), ir.IntType(8).as_pointer()
+WORD, NUMBER, LANE = ir.IntType(64), ir.FloatType(), ir.IntType(32)
 
 
 class Block(NamedTuple):
@@ -40,9 +42,8 @@ class Block(NamedTuple):
 
 def _features() -> str:
     """Return the features of the processor that numba compiles for."""
-    config: Any = numba.config
-    given = config.CPU_FEATURES
-    return given if given is not None else codegen.get_host_cpu_features()
+    given = vars(numba.config)["CPU_FEATURES"]
+    return codegen.get_host_cpu_features() if given is None else given
 
 
 def _largest() -> Block:
@@ -55,140 +56,144 @@ def _largest() -> Block:
     return Block(6, 4, 4) if "+neon" in features else Block(6, 2, 4)
 
 
-LARGEST = _largest()
+TALL, WIDE, LANES = _largest()
+FEW = 4  # lanes for matrices of few columns
 FUSED = "+fma" in _features() or "+neon" in _features()  # else the C library would compute each multiply-add
 
 
-class _Matrix:
-    """An array that a kernel was given: the addresses of its numbers."""
+class _Code:
+    """Instructions on numbers at addresses, both given as 64-bit integers."""
 
-    def __init__(self, context: Any, builder: ir.IRBuilder, kind: Any, value: Any):
-        array = context.make_array(kind)(context, builder, value)
-        self._builder, self._data = builder, builder.bitcast(array.data, POINTER)
-        self._strides = [builder.extract_value(array.strides, k) for k in range(2)]
-        self.rows = builder.extract_value(array.shape, 0)
+    def __init__(self, builder: ir.IRBuilder):
+        self._builder = builder
 
-    def at(self, row: Any, column: Any) -> Any:
-        """Return the address of a number."""
-        steps = [self._builder.mul(x, stride) for x, stride in zip((row, column), self._strides, strict=True)]
-        return self._builder.gep(self._data, [self._builder.add(*steps)])
-
-    def load(self, row: Any, column: Any, kind: ir.Type) -> Any:
+    def load(self, address: Any, kind: ir.Type) -> Any:
         """Return a number, or the vector that begins there."""
-        found = self._builder.load(self._builder.bitcast(self.at(row, column), kind.as_pointer()))
+        found = self._builder.load(self._builder.inttoptr(address, kind.as_pointer()))
         found.align = BYTES
         return found
 
-    def store(self, row: Any, column: Any, value: Any) -> None:
-        """Write a vector."""
-        place = self._builder.bitcast(self.at(row, column), value.type.as_pointer())
-        self._builder.store(value, place).align = BYTES
+    def store(self, address: Any, value: Any) -> None:
+        """Write a number or a vector."""
+        self._builder.store(value, self._builder.inttoptr(address, value.type.as_pointer())).align = BYTES
 
+    def series(self, address: Any, step: Any, count: int) -> list[Any]:
+        """Return so many addresses that are a step apart."""
+        return [self._builder.add(address, self._builder.mul(step, WORD(i))) for i in range(count)]
 
-def _shuffled(builder: ir.IRBuilder, a: Any, b: Any, lanes: Sequence[int]) -> Any:
-    """Return a vector of lanes of two vectors, those of b numbered after those of a."""
-    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(LANE, len(lanes)), list(lanes)))
+    def picked(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
+        """Return a vector of lanes of two vectors, those of b numbered after those of a."""
+        return self._builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(LANE, len(lanes)), list(lanes)))
 
+    def repeated(self, number: Any, kind: ir.VectorType) -> Any:
+        """Return a vector that has a number in every lane."""
+        nothing = ir.Constant(kind, ir.Undefined)
+        return self.picked(self._builder.insert_element(nothing, number, LANE(0)), nothing, [0] * kind.count)
 
-def _multiply_add(builder: ir.IRBuilder, x: Any, y: Any, total: Any) -> Any:
-    if not FUSED:
-        return builder.fadd(builder.fmul(x, y), total)
-    kind = total.type
-    name = f"llvm.fma.v{kind.count}f32"
-    return builder.call(
-        cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name), [x, y, total]
-    )
+    def multiply_add(self, x: Any, y: Any, total: Any) -> Any:
+        """Return x y + total, rounded once where the processor can."""
+        if not FUSED:
+            return self._builder.fadd(self._builder.fmul(x, y), total)
+        signature = ir.FunctionType(total.type, [total.type] * 3)
+        name = f"llvm.fma.v{total.type.count}f32"
+        return self._builder.call(cgutils.get_or_insert_function(self._builder.module, signature, name), [x, y, total])
 
 
 def _filling(block: Block) -> Any:
-    """Return a function (x, w, out, r, c) that fills in the block of the product at row r and column c."""
+    """Return a function that fills in one block of a product.
+
+    It takes the addresses of the block's first row of factors, of its first column of weights, and of its first number,
+    their strides in bytes, and the number of terms: (x, x0, x1, w, w0, out, out0, terms).
+    """
     kind = ir.VectorType(NUMBER, block.lanes)
-    zeros, nothing = ir.Constant(kind, [0.0] * block.lanes), ir.Constant(kind, ir.Undefined)
-    places = [(i, n) for i in range(block.rows) for n in range(block.vectors)]
+    places = list(product(range(block.rows), range(block.vectors)))
+    vector = WORD(BYTES * block.lanes)
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        x, w, out = (_Matrix(context, builder, *each) for each in zip(signature.args[:3], arguments[:3], strict=True))
-        rows = [builder.add(arguments[3], WORD(i)) for i in range(block.rows)]
-        columns = [builder.add(arguments[4], WORD(n * block.lanes)) for n in range(block.vectors)]
+        code, (x, x0, x1, w, w0, out, out0, terms) = _Code(builder), arguments
         before = builder.block
-        loop, after = (builder.append_basic_block(name) for name in ("terms", "block"))
+        loop, after = (builder.append_basic_block(name) for name in ("terms", "done"))
         builder.branch(loop)
         builder.position_at_end(loop)
-        k, sums = builder.phi(WORD), {place: builder.phi(kind) for place in places}
-        weights = [w.load(k, column, kind) for column in columns]
-        factors = [builder.insert_element(nothing, x.load(row, k, NUMBER), LANE(0)) for row in rows]
-        factors = [_shuffled(builder, each, nothing, [0] * block.lanes) for each in factors]
-        more = {(i, n): _multiply_add(builder, factors[i], weights[n], sums[i, n]) for i, n in places}
-        following = builder.add(k, WORD(1))
-        for phi, first, later in [(k, WORD(0), following), *((sums[each], zeros, more[each]) for each in places)]:
+        k, column, row = (builder.phi(WORD) for _ in range(3))
+        sums = {place: builder.phi(kind) for place in places}
+        weights = [code.load(address, kind) for address in code.series(row, vector, block.vectors)]
+        factors = [code.load(address, NUMBER) for address in code.series(column, x0, block.rows)]
+        factors = [code.repeated(factor, kind) for factor in factors]
+        more = {(i, n): code.multiply_add(factors[i], weights[n], sums[i, n]) for i, n in places}
+        changes: list[Any] = [(sums[place], ir.Constant(kind, [0.0] * block.lanes), more[place]) for place in places]
+        steps = [(k, WORD(0), WORD(1)), (column, x, x1), (row, w, w0)]
+        changes += [(phi, first, builder.add(phi, step)) for phi, first, step in steps]
+        for phi, first, following in changes:
             phi.add_incoming(first, before)
-            phi.add_incoming(later, loop)
-        builder.cbranch(builder.icmp_signed("<", following, w.rows), loop, after)
+            phi.add_incoming(following, loop)
+        builder.cbranch(builder.icmp_signed("<", builder.add(k, WORD(1)), terms), loop, after)
         builder.position_at_end(after)
-        for i, n in places:
-            out.store(rows[i], columns[n], more[i, n])
+        for i, address in enumerate(code.series(out, out0, block.rows)):
+            for n, place in enumerate(code.series(address, vector, block.vectors)):
+                code.store(place, more[i, n])
         return context.get_dummy_value()
 
     @intrinsic
-    def fill(typing: Any, x: Any, w: Any, out: Any, r: Any, c: Any) -> Any:
-        return types.void(x, w, out, r, c), generate
+    def fill(typing: Any, x: Any, x0: Any, x1: Any, w: Any, w0: Any, out: Any, out0: Any, terms: Any) -> Any:
+        return types.void(*[types.int64] * 8), generate
 
     return fill
 
 
-@intrinsic
-def _transpose_block(typing: Any, w: Any, out: Any, r: Any, c: Any) -> Any:
-    """Write LANES rows and columns of w at row r and column c, transposed."""
-    lanes = LARGEST.lanes
-    kind = ir.VectorType(NUMBER, lanes)
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        matrix, target = (
-            _Matrix(context, builder, *each) for each in zip(signature.args[:2], arguments[:2], strict=True)
-        )
-        r, c = arguments[2:]
-        x = [matrix.load(builder.add(r, WORD(i)), c, kind) for i in range(lanes)]
-        step = 1
-        while step < lanes:  # exchange the blocks beside the diagonal, of one number, then two, ...
-            for i in (i for i in range(lanes) if not i & step):
-                a, b = x[i], x[i + step]
-                x[i] = _shuffled(builder, a, b, [n + lanes - step if n & step else n for n in range(lanes)])
-                x[i + step] = _shuffled(builder, a, b, [n + lanes if n & step else n + step for n in range(lanes)])
-            step *= 2
-        for i in range(lanes):
-            target.store(builder.add(c, WORD(i)), r, x[i])
-        return context.get_dummy_value()
-
-    return types.void(w, out, r, c), generate
-
-
-TALL, WIDE, LANES = LARGEST
-FEW = 4  # lanes for matrices of few columns
-
-
 def _panel(vectors: int, lanes: int) -> Any:
-    """Return a function (x, w, out, c) that fills in some vectors of every row, from column c on."""
+    """Return a function that fills in the first `vectors` of every row of a product; see `_filling`."""
     fill, fill_4, fill_2, fill_1 = (_filling(Block(rows, vectors, lanes)) for rows in (TALL, 4, 2, 1))
 
     @inner()
-    def panel(x, w, out, c):
-        rows, r = len(out), 0
+    def panel(x, x0, x1, w, w0, out, out0, rows, terms):
+        r = 0
         while r + TALL <= rows:
-            fill(x, w, out, r, c)
+            fill(x + r * x0, x0, x1, w, w0, out + r * out0, out0, terms)
             r += TALL
         if r + 4 <= rows:
-            fill_4(x, w, out, r, c)
+            fill_4(x + r * x0, x0, x1, w, w0, out + r * out0, out0, terms)
             r += 4
         if r + 2 <= rows:
-            fill_2(x, w, out, r, c)
+            fill_2(x + r * x0, x0, x1, w, w0, out + r * out0, out0, terms)
             r += 2
         if r < rows:
-            fill_1(x, w, out, r, c)
+            fill_1(x + r * x0, x0, x1, w, w0, out + r * out0, out0, terms)
 
     return panel
 
 
 _wide, _narrow, _few, _single = (_panel(*size) for size in ((WIDE, LANES), (1, LANES), (1, FEW), (1, 1)))
+
+
+def _external(name: str, function: Any) -> Any:
+    """Return a C function as kernels call it: by its name, so that it is not compiled again for each of them."""
+    llvmlite.binding.add_symbol(name, function.address)
+    return types.ExternalFunction(name, function._sig)
+
+
+@numba.cfunc(types.void(*[types.int64] * 10), cache=CACHE)
+def _multiply(x, x0, x1, w, w0, out, out0, rows, columns, terms):
+    """Fill in a product at these addresses, with strides in bytes."""
+    c = 0
+    while c + WIDE * LANES <= columns:
+        _wide(x, x0, x1, w + BYTES * c, w0, out + BYTES * c, out0, rows, terms)
+        c += WIDE * LANES
+    while c < columns:  # the last vector begins where it still fits, so that some columns are computed twice
+        if columns >= LANES:
+            first = BYTES * min(c, columns - LANES)
+            _narrow(x, x0, x1, w + first, w0, out + first, out0, rows, terms)
+            c += LANES
+        elif columns >= FEW:
+            first = BYTES * min(c, columns - FEW)
+            _few(x, x0, x1, w + first, w0, out + first, out0, rows, terms)
+            c += FEW
+        else:
+            _single(x, x0, x1, w + BYTES * c, w0, out + BYTES * c, out0, rows, terms)
+            c += 1
+
+
+_call_multiply = _external("rekindle_multiply", _multiply)
 
 
 @inner()
@@ -197,30 +202,67 @@ def multiply(x, w, out):
 
     The rows of w and of the result are contiguous.
     """
-    columns, c = out.shape[1], 0
-    while c + WIDE * LANES <= columns:
-        _wide(x, w, out, c)
-        c += WIDE * LANES
-    while c < columns:  # the last vector begins where it still fits, so that some columns are computed twice
-        if columns >= LANES:
-            _narrow(x, w, out, min(c, columns - LANES))
-            c += LANES
-        elif columns >= FEW:
-            _few(x, w, out, min(c, columns - FEW))
-            c += FEW
-        else:
-            _single(x, w, out, c)
-            c += 1
+    (x0, x1), rows, columns, terms = x.strides, out.shape[0], out.shape[1], len(w)
+    _call_multiply(
+        x.ctypes.data, x0, x1, w.ctypes.data, w.strides[0], out.ctypes.data, out.strides[0], rows, columns, terms
+    )
+
+
+def _transposed(code: _Code, rows: list[Any]) -> list[Any]:
+    """Return the rows of a square matrix, transposed."""
+    rows, lanes, step = list(rows), len(rows), 1
+    while step < lanes:  # exchange the blocks beside the diagonal, of one number, then two, ...
+        for i in (i for i in range(lanes) if not i & step):
+            a, b = rows[i], rows[i + step]
+            rows[i] = code.picked(a, b, [n + lanes - step if n & step else n for n in range(lanes)])
+            rows[i + step] = code.picked(a, b, [n + lanes if n & step else n + step for n in range(lanes)])
+        step *= 2
+    return rows
+
+
+@intrinsic
+def _copy(typing: Any, x: Any, out: Any) -> Any:
+    """Copy a number from one address to another."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        code, (x, out) = _Code(builder), arguments
+        code.store(out, code.load(x, NUMBER))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def _transpose_block(typing: Any, w: Any, w0: Any, out: Any, out0: Any) -> Any:
+    """Write LANES rows and columns, transposed; by addresses and strides."""
+    kind = ir.VectorType(NUMBER, LANES)
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        code, (w, w0, out, out0) = _Code(builder), arguments
+        rows = [code.load(address, kind) for address in code.series(w, w0, LANES)]
+        for address, row in zip(code.series(out, out0, LANES), _transposed(code, rows), strict=True):
+            code.store(address, row)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
+
+
+@numba.cfunc(types.void(*[types.int64] * 6), cache=CACHE)
+def _transpose(w, w0, out, out0, rows, columns):
+    """Fill in the transpose of a matrix at these addresses, with strides in bytes."""
+    whole_rows, whole_columns = rows // LANES * LANES, columns // LANES * LANES
+    for r in range(0, whole_rows, LANES):
+        for c in range(0, whole_columns, LANES):
+            _transpose_block(w + r * w0 + BYTES * c, w0, out + c * out0 + BYTES * r, out0)
+    for r in range(rows):
+        for c in range(whole_columns if r < whole_rows else 0, columns):
+            _copy(w + r * w0 + BYTES * c, out + c * out0 + BYTES * r)
+
+
+_call_transpose = _external("rekindle_transpose", _transpose)
 
 
 @inner()
 def transpose(w, out):
-    """Fill in the transpose of a matrix whose rows are contiguous."""
-    rows, columns = w.shape
-    whole_rows, whole_columns = rows // LANES * LANES, columns // LANES * LANES
-    for r in range(0, whole_rows, LANES):
-        for c in range(0, whole_columns, LANES):
-            _transpose_block(w, out, r, c)
-    for r in range(rows):
-        for c in range(whole_columns if r < whole_rows else 0, columns):
-            out[c, r] = w[r, c]
+    """Fill in the transpose of a matrix; the rows of both are contiguous."""
+    _call_transpose(w.ctypes.data, w.strides[0], out.ctypes.data, out.strides[0], w.shape[0], w.shape[1])
