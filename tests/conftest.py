@@ -1,4 +1,4 @@
-"""What all tests share: the folder of helpers, and random examples that are the same in every run."""
+"""Shared setup of all tests: helpers, devices, and random examples that are the same in every run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))  # for `import fakes`, also by EnvSpec("fakes:...")
 
-# Tests run side by side: threads of one would spin for a core that another one has. Before torch is imported.
+# Tests run in parallel: the threads of one would wait for the cores of others. Must be set before torch is imported.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import in_memory
 
-# Databases wait for a disk as long as they compute.
+# Databases would spend half of their time waiting for a disk.
 if place := in_memory.place():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", place)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--device", default="cpu", help="that the suites of exactness train on, such as cuda")
+    parser.addoption("--device", default="cpu", help="device for the exactness suites, such as cuda")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On another device, leave the tests that know of none."""
+    """Keep only the tests that train on the device of --device."""
     if config.getoption("--device") != "cpu":
         from rekindle.tasks.testing import VariantSuite
 
@@ -47,17 +47,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if trains_there(item)]
 
 
-# A busy machine is no failure.
+# A slow example on a busy machine is not a failure.
 settings.register_profile("rekindle", deadline=None, derandomize=True, database=None, max_examples=50)
 settings.load_profile("rekindle")
 
-# Of all that a test process imports, garbage collections would walk through half a million objects each time.
+# Imports make half a million objects, which every full garbage collection would visit.
 gc.set_threshold(5_000, 10, 10)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keeps what the imports made out of garbage collections."""
+    """Exclude the objects of imports from garbage collections."""
     try:
         return (yield)
     finally:

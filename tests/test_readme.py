@@ -1,4 +1,4 @@
-"""Tests of what the README and the pages of docs/ tell a newcomer to run, and of their links."""
+"""Instructions and links in the README and docs/."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Analyses of study results: comparisons, hyperparameter importances, health checks.
 
-Everything here is a pure function of rows and files; its answer is JSON, documented in `cli`. Code that trains, or that
-decides what a study does next, belongs elsewhere.
+Analyses read rows and files, and return JSON in the form that `cli` documents; `schedules` also trains, and `learning`
+extends a configuration. The code that decides what a study does next belongs elsewhere.
 """

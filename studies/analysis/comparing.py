@@ -1,8 +1,8 @@
 """Comparisons of studies and other runs, with intervals.
 
-The sides are labels; each has runs in the same environments. All numbers are those of Agarwal et al. (2021),
-arXiv:2108.13264, with stratified bootstrap intervals over runs. Results of several environments are put on one scale
-first: 0 and 1 are the ends that the user names, or else the worst and the best run of any side.
+Each side has a label, and runs in the same environments. The statistics are those of Agarwal et al. (2021),
+arXiv:2108.13264, with stratified bootstrap intervals over runs. Results in several environments are first put on one
+scale: 0 and 1 are the ends that the user names, or else the worst and the best run of any side.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 Json = dict[str, Any]
-Scale = tuple[float, float]  # what counts as 0 and as 1
+Scale = tuple[float, float]  # the results that count as 0 and as 1
 POINTS = 21  # of a performance profile
 PROFILE_REPETITIONS = 500
 UNNAMED = "-"  # the environment of files that name none
 
 
 def compare(store: Store | None, sources: Sequence[str], scales: Mapping[str, Scale] | None = None) -> Json:
-    """Return the comparison of several sides, as `cli` documents it.
+    """Return the comparison of several sides, in the form that `cli` documents.
 
     Args:
-        store: holds the studies; None if all sources are files.
-        sources: see `sources`.
-        scales: of environments, results that count as 0 and as 1.
+        store: store of the studies; None if all sources are files.
+        sources: sources of runs, as the module `sources` describes them.
+        scales: the results that count as 0 and as 1, by environment.
 
     Raises:
         BadSource: the sources cannot be compared.
@@ -81,16 +81,16 @@ def compare(store: Store | None, sources: Sequence[str], scales: Mapping[str, Sc
 
 
 def _with_environments(runs: Sequence[Runs]) -> list[Runs]:
-    """Return the runs with environments, which files may leave out.
+    """Return the runs, each with its environment, which files may leave out.
 
     Raises:
-        BadSource: several are possible.
+        BadSource: a file leaves it out, and several are possible.
     """
     known = sorted({each.env for each in runs if each.env is not None})
     for each in runs:
         if each.env is None and len(known) > 1:
             raise BadSource(
-                f"{each.source} names no environment, but others are of {', '.join(known)}; write LABEL@ENV=FILE"
+                f"{each.source} names no environment, but other sources have {', '.join(known)}; write LABEL@ENV=FILE"
             )
     only = known[0] if known else UNNAMED
     return [each if each.env is not None else Runs(**{**vars(each), "env": only}) for each in runs]
@@ -114,13 +114,13 @@ def _sides(runs: Iterable[Runs]) -> dict[str, dict[str, list[float]]]:
 
 
 def _common(sides: Mapping[str, Mapping[str, Sequence[float]]]) -> list[str]:
-    """Return the environments that all sides have, in the first side's order."""
+    """Return the environments that all sides share, in the first side's order."""
     first, *others = sides.values()
     environments = [env for env in first if all(env in other for other in others)]
     if not environments:
         text = "; ".join(f"{label} has {', '.join(by_env)}" for label, by_env in sides.items())
         raise BadSource(
-            f"sides are compared in an environment that all of them have, but {text}; several studies make one side as "
+            f"sides need a common environment, but {text}; to join several studies into one side, write "
             "LABEL=STUDY LABEL=STUDY"
         )
     return environments
@@ -132,10 +132,10 @@ def _scales(
     given: Mapping[str, Scale],
     direction: str,
 ) -> dict[str, Scale]:
-    """Return what counts as 0 and as 1 in each environment."""
+    """Return the results that count as 0 and 1 in each environment."""
     for env, (zero, one) in given.items():
         if env not in environments:
-            raise BadSource(f"--scale is of an environment of all sides, {', '.join(environments)}, but got {env!r}")
+            raise BadSource(f"--scale takes an environment of all sides, {', '.join(environments)}, but got {env!r}")
         if (one < zero) != (direction == MINIMIZE) or one == zero:
             raise BadSource(
                 f"--scale names the worse end first, but the objective is {direction}d and {env} has {zero:g}:{one:g}"
@@ -161,9 +161,9 @@ def _matrix(
     scales: Mapping[str, Scale],
     direction: str,
 ) -> Floats:
-    """Return scores (runs, environments), higher is better.
+    """Return scores (runs, environments); higher is better.
 
-    Where environments have different numbers of runs, the first ones of each are taken.
+    If environments have different numbers of runs, the surplus runs are left out.
     """
     runs = min(len(by_env[env]) for env in environments)
     if runs < FEWEST:
@@ -201,7 +201,7 @@ def _improvement(scores: Floats, others: Floats) -> Json:
 
 
 def _profiles(scores: Mapping[str, Floats], sign: int) -> Json:
-    """Return the fraction of runs above each threshold, with 95% bands."""
+    """Return the fraction of runs above each threshold, with a 95% band."""
     values = np.concatenate([matrix.ravel() for matrix in scores.values()])
     thresholds = np.linspace(values.min(), values.max(), POINTS)
     sides = {}

@@ -1,6 +1,6 @@
 """Checks of a study's health, each with a cure.
 
-A check says nothing unless the rows show its defect beyond chance; what each one demands stands in its docstring.
+A check reports a defect only if the rows show it beyond chance. Its docstring says what that takes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 Json = dict[str, Any]
-EDGE = 0.1  # of a range, at each end
-HALVINGS = 20  # that find a value's place in a range
+EDGE = 0.1  # fraction of a range, at each end
+HALVINGS = 20  # bisections that find a value's place in a range
 MATTERS = 0.02  # share of the variance
 NO_EFFECT = 0.05
 FEWEST_TRIALS = 16
 FEWEST_PROMOTED = 6
-FAILURES = 0.2  # of the trials that ended
-ONE_KIND = 0.6  # of the failures
+FAILURES = 0.2  # fraction of the trials that ended
+ONE_KIND = 0.6  # fraction of the failures
 IDLE = 0.5
 WASTE = 0.75
 MISLEADS = 0.3  # rank correlation
@@ -44,7 +44,7 @@ STARTS = ("start", "resume", "takeover")
 
 @dataclass(frozen=True)
 class Finding:
-    """Defect of a study, with a cure."""
+    """A defect of a study, and its cure."""
 
     check: str
     text: str
@@ -53,18 +53,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows and results that checks read, without those of excluded trials.
+    """Rows and results that the checks read, without excluded trials.
 
     Attributes:
-        config: of the study.
-        trials: configurations.
-        segments: of configurations.
+        config: configuration of the study.
+        trials: one row for each configuration, over all of its seeds.
+        segments: their segments.
         replicates: trials with one seed each.
-        runs: segments of replicates.
-        found: results of configurations.
+        runs: their segments.
+        found: results of the configurations.
         shares: see `Importances`.
-        events: of all tasks, those of excluded trials too, the oldest first.
-        saved: when each lease stored its last checkpoint, by uid and fencing token.
+        events: events of all tasks, including those of excluded trials, oldest first.
+        saved: time at which each lease stored its last checkpoint, by uid and fencing token.
     """
 
     config: Config
@@ -82,8 +82,8 @@ def diagnose(store: Store, name: str, forest: bool = True) -> Json:
     """Return a study's importances and defects, in the form that `cli` documents.
 
     Args:
-        store: holds the study.
-        name: of the study.
+        store: store that holds the study.
+        name: name of the study.
         forest: see `importances`.
     """
     config = Config.from_json(store.study(name).config, name)
@@ -108,8 +108,8 @@ def diagnose(store: Store, name: str, forest: bool = True) -> Json:
 def best_at_edge(rows: Rows) -> Iterator[Finding]:
     """Find ranges whose best values are at an end.
 
-    The best configuration lies in an outer tenth, the median of the best quarter in that fifth, and the hyperparameter
-    matters.
+    The best configuration lies in the outer tenth of the range, and the median of the best quarter in the outer fifth
+    at the same end. The hyperparameter explains more than 2% of the variance.
     """
     numbers = _best_first(rows)
     if len(numbers) < FEWEST_TRIALS:
@@ -129,14 +129,14 @@ def best_at_edge(rows: Rows) -> Iterator[Finding]:
             yield Finding(
                 "edge",
                 f"the best values of {name} are at the {'lower' if low else 'upper'} end of its range, {end:g}",
-                f"search beyond it: --prior {name}=..., with a range that goes on",
+                f"search beyond it: --prior {name}=..., with a wider range",
             )
 
 
 def _best_first(rows: Rows) -> list[int]:
     """Return the configurations by epochs trained, then by score.
 
-    Of equal ones the scores on earlier rungs decide, as in the tables.
+    The scores on earlier rungs break ties, as in the tables.
     """
     results: dict[int, list[tuple[int, float]]] = {}
     for number, rung, score in zip(rows.found.numbers, rows.found.rungs, rows.found.scores, strict=True):
@@ -145,7 +145,7 @@ def _best_first(rows: Rows) -> list[int]:
 
 
 def _place(dimension: Any, value: float) -> float:
-    """Return the place of a value in its range, 0 to 1."""
+    """Return a value's place in its range, from 0 to 1."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -154,7 +154,7 @@ def _place(dimension: Any, value: float) -> float:
 
 
 def without_effect(rows: Rows) -> Iterator[Finding]:
-    """Find hyperparameters whose share of the variance is surely below 5%."""
+    """Find hyperparameters whose share of the variance is below 5%, interval included."""
     if len(np.unique(rows.found.numbers)) < FEWEST_TRIALS or len(rows.shares) < 2:
         return
     for name, share in rows.shares.items():
@@ -162,17 +162,18 @@ def without_effect(rows: Rows) -> Iterator[Finding]:
             yield Finding(
                 "no effect",
                 f"{name} explains less than {NO_EFFECT:.0%} of how results vary (at most {share.high:.1%})",
-                f"fix it (--set {name}=...), so that the search has fewer dimensions",
+                f"fix it (--set {name}=...), which leaves fewer dimensions to search",
             )
 
 
 def seeds_vary(rows: Rows) -> Iterator[Finding]:
     """Find studies whose seeds vary more than their configurations do.
 
-    The variance within configurations exceeds that between them, which is measured less what seeds add to it.
+    The variance within configurations exceeds the variance between them, after what the seeds add to the latter is
+    subtracted.
     """
     seeds = seeds_of(rows.config)
-    if seeds < 2 or is_across(rows.config):  # environments differ by far more than seeds
+    if seeds < 2 or is_across(rows.config):  # environments differ far more than seeds do
         return
     groups: dict[int, list[float]] = {}
     for row in rows.runs:
@@ -195,8 +196,9 @@ def seeds_vary(rows: Rows) -> Iterator[Finding]:
 def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
     """Find studies whose first rung says little about a later one.
 
-    Spearman's correlation of the first rung with the last one that six configurations reached is below 0.3 after
-    Thorndike's correction for the range that promotion restricts, and without it not above 0 by a standard error.
+    The later rung is the last one that at least six configurations reached. Spearman's correlation with it is below
+    0.3 after Thorndike's correction for the range that promotion restricts. Uncorrected, it is less than one standard
+    error above 0.
     """
     first = {row.number: score_of(row) for row in rows.segments if row.state == "done" and row.rung == 0}
     for rung in range(len(rows.config.rungs) - 1, 0, -1):
@@ -216,7 +218,7 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
                 "first rung",
                 f"results at epoch {epochs[0]} say little about those at epoch {epochs[rung]} (rank correlation "
                 f"{corrected:.2f})",
-                f"begin later (--epochs {epochs[1]}:{epochs[-1]}), or stop no trial early (--scheduler none)",
+                f"compare later (--epochs {epochs[1]}:{epochs[-1]}), or prune no trial (--scheduler none)",
             )
         return
 
@@ -224,13 +226,13 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
 CURES = {
     "diverged": "lower the learning rates' upper ends (--prior), or clip gradients",
     "memory": "train fewer trials at once (--workers, --cohort), or smaller networks",
-    "environment": "mend the environment; `rekindle show UID` has its traceback",
-    "killed": "look for what kills workers, mostly too little memory; fewer --workers may help",
+    "environment": "fix the environment; `rekindle show UID` has its traceback",
+    "killed": "find out what kills workers, often too little memory; fewer --workers may help",
 }
 
 
 def failures_of_one_kind(rows: Rows) -> Iterator[Finding]:
-    """Find studies where many trials fail for one reason."""
+    """Find studies in which many trials fail for the same reason."""
     ended = [trial for trial in rows.replicates if trial.state != "running"]
     failed = [trial for trial in ended if trial.state == "failed"]
     if len(failed) < 2 or len(failed) < FAILURES * len(ended):
@@ -252,10 +254,10 @@ def _kind(error: str) -> str:
 
 
 def workers_idle(rows: Rows) -> Iterator[Finding]:
-    """Find studies whose workers waited for half of the time.
+    """Find studies whose workers waited more than half of the time.
 
-    A worker is busy from a task's start or resume to the last checkpoint that it wrote. As many workers are counted
-    as were ever busy at once, and only times at which any was.
+    A worker is busy from a task's start or resume to the last checkpoint that it wrote. The number of workers is the
+    largest number that were ever busy at once. Time during which nobody was busy does not count.
     """
     busy: dict[str, list[tuple[float, float]]] = {}
     for event in rows.events:
@@ -273,12 +275,12 @@ def workers_idle(rows: Rows) -> Iterator[Finding]:
         yield Finding(
             "idle",
             f"workers waited {idle:.0%} of the time, while others trained",
-            "--scheduler asha, a larger --generation, or fewer --workers",
+            "use --scheduler asha, a larger --generation, or fewer --workers",
         )
 
 
 def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return intervals of time that do not overlap."""
+    """Return the union of time intervals, as intervals that do not overlap."""
     merged: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -289,9 +291,9 @@ def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def spent_on_pruned(rows: Rows) -> Iterator[Finding]:
-    """Find studies whose epochs mostly went into what was pruned.
+    """Find studies that spent most of their epochs on pruned trials.
 
-    The adaptive scheduler is left out: how many it prunes follows from the study's own rungs.
+    The check skips the adaptive scheduler, which decides from the study's own rungs how many trials to prune.
     """
     if rows.config.scheduler == "adaptive":
         return
@@ -306,7 +308,7 @@ def spent_on_pruned(rows: Rows) -> Iterator[Finding]:
         yield Finding(
             "pruned",
             f"{pruned / total:.0%} of all epochs went into trials that were pruned",
-            f"fewer rungs (a larger base, such as --epochs {low}:{high}:9), or smaller brackets (--generation)",
+            f"use fewer rungs (a larger base, such as --epochs {low}:{high}:9), or smaller brackets (--generation)",
         )
 
 

@@ -1,4 +1,4 @@
-"""Importance of the hyperparameters of a study, with intervals."""
+"""Importances of a study's hyperparameters, with intervals."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.objectives import objectives_of, point
 
-CLEAR = 0.005  # the share that a pair explains at least to be named
-FEWEST = 8  # configurations; fewer tell nothing
+CLEAR = 0.005  # a pair whose interval is above this share is clear
+FEWEST = 8  # configurations; fewer say nothing
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Observations:
     """Results of a study's configurations on all rungs.
 
     Attributes:
-        names: of the searched hyperparameters that differ.
-        levels: their values, sorted.
-        columns: the places of their values among these, by result; NaN where one does not apply.
-        scores: the first objective, the higher the better.
-        numbers: the configuration of each result.
-        rungs: of each result.
+        names: searched hyperparameters that take several values, or do not apply everywhere.
+        levels: distinct values of each, sorted.
+        columns: for each hyperparameter, the index of each result's value in its levels; NaN where it does not apply.
+        scores: first objective of each result; higher is better.
+        numbers: configuration of each result.
+        rungs: rung of each result.
     """
 
     names: Sequence[str]
@@ -43,7 +43,7 @@ class Observations:
 
 
 def observations(config: Config, trials: Sequence[Trial], segments: Sequence[Segment]) -> Observations:
-    """Return the results of configurations, see `schedulers.seeds.collapse`."""
+    """Return the results of configurations; `schedulers.seeds.collapse` makes the rows."""
     rows = [row for row in segments if row.state == "done"]
     params = {trial.number: flatten(trial.params) for trial in trials}
     names, levels, columns = [], [], []
@@ -78,9 +78,9 @@ class Importances:
     """Shares, marginals and pairs of a study's hyperparameters, with 95% intervals.
 
     Attributes:
-        shares: of the results' variance that each explains, the largest first.
-        marginals: in the same order, values of each and how far the objective lies above its rung's mean there.
-        pairs: names, and the share that both explain together beyond each; the largest first.
+        shares: share of the results' variance that each explains, largest first.
+        marginals: for each, in the same order, its values and how far the objective lies above the rung's mean there.
+        pairs: names, and the share that the two explain together beyond what each explains alone; largest first.
     """
 
     shares: Mapping[str, Interval] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Importances:
     pairs: Sequence[tuple[str, str, Interval]] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `cli` documents."""
+        """Return the importances in the form that `cli` documents."""
         return {
             "importances": [{"name": name, **share._asdict()} for name, share in self.shares.items()],
             "marginals": [
@@ -100,11 +100,11 @@ class Importances:
 
 
 def importances(found: Observations, sign: int, forest: bool = True) -> Importances:
-    """Return what hyperparameters explain; nothing of too few configurations.
+    """Return what the hyperparameters explain; empty for too few configurations.
 
     Args:
-        found: see `observations`.
-        sign: -1 if the objective is minimized, so that scores have its opposite sign, else 1.
+        found: results, from `observations`.
+        sign: -1 if the objective is minimized, in which case scores are its negatives; else 1.
         forest: see `decompose`.
     """
     if len(np.unique(found.numbers)) < FEWEST or not found.columns:
@@ -121,6 +121,6 @@ def importances(found: Observations, sign: int, forest: bool = True) -> Importan
 def _marginal(
     levels: Sequence[Any], effects: Sequence[tuple[float, Interval]], sign: int
 ) -> list[tuple[Any, Interval]]:
-    """Return effects on the objective by value."""
+    """Return the effect on the objective of each value."""
     signed = [(levels[int(place)], [sign * end for end in each]) for place, each in effects]
     return [(value, Interval(middle, min(ends), max(ends))) for value, (middle, *ends) in signed]

@@ -18,25 +18,25 @@ from ..storage.store import Store
 from ..study.config import BadConfig, Config
 from ..study.objectives import objectives_of
 
-FEWEST = 8  # configurations with a result; fewer tell nothing
-MOST = 64  # configurations of a source that are copied: the best half, and as many evenly from the others
+FEWEST = 8  # configurations with a result; fewer say nothing
+MOST = 64  # configurations copied from a source: half are its best, half are spread evenly over the rest
 MOST_SOURCES = 16
 
 
 def with_learned(store: Store, name: str, config: Config, sources: Sequence[str]) -> Config:
     """Return the configuration of a study that learns from earlier ones.
 
-    If the study exists, it keeps what it has copied.
+    A study that exists keeps the results that it copied when it was created.
 
     Args:
-        store: holds the new study.
-        name: of the new study.
-        config: of the new study, without sources.
-        sources: names of studies, as URL#NAME where another storage holds one.
+        store: store of the new study.
+        name: name of the new study.
+        config: configuration of the new study, without sources.
+        sources: names of studies, written URL#NAME for a study in another storage.
 
     Raises:
-        BadConfig: a source has another task or objective, or too few results; or the study began with others.
-        UnknownStudy: there is no such source.
+        BadConfig: a source does not fit, e.g. has another task or too few results, or the study has other sources.
+        UnknownStudy: a source does not exist.
     """
     stored = _stored(store, name)
     if stored is not None:
@@ -45,7 +45,7 @@ def with_learned(store: Store, name: str, config: Config, sources: Sequence[str]
         before = [str(source["study"]) for source in stored]
         if sources and list(map(masked, sources)) != before:
             raise BadConfig(
-                f"a study learns from what it was made with, {', '.join(before) or 'nothing'}, but --learn-from names "
+                f"a study keeps the sources it was created with, {', '.join(before) or 'none'}, but --learn-from names "
                 f"{masked(', '.join(sources))}; give the new study another name"
             )
         return replace(config, options={**config.options, LEARNED: stored})
@@ -54,7 +54,7 @@ def with_learned(store: Store, name: str, config: Config, sources: Sequence[str]
     if not KNOWN[config.sampler].defaults:
         raise BadConfig("a grid has its own trials, but --learn-from would choose others; leave it out")
     if len(sources) > MOST_SOURCES:
-        raise BadConfig(f"a study learns from {MOST_SOURCES} others at most, but got {len(sources)}; leave some out")
+        raise BadConfig(f"a study learns from at most {MOST_SOURCES} others, but got {len(sources)}; leave some out")
     if twice := sorted({source for source in sources if list(sources).count(source) > 1}):
         raise BadConfig(f"a source is named once, but {masked(twice[0])} is named twice; leave one out")
     rows = [_copied(store, source, config) for source in sources]
@@ -69,19 +69,19 @@ def _stored(store: Store, name: str) -> list[dict[str, Any]] | None:
 
 
 def _copied(store: Store, source: str, config: Config) -> dict[str, Any]:
-    """Return a source's results in the form of the option."""
+    """Return a source's results in the form that the option stores."""
     url, _, name = source.rpartition("#") if "://" in source else ("", "", source)
     if not url:
         return _rows(store, name, name, config)
     path = make_url(url).database if url.startswith("sqlite") else None
     if path and not Path(path).exists():
-        raise BadConfig(f"a source is a study, or URL#STUDY, but there is no database {path}; mend --learn-from")
+        raise BadConfig(f"a source is a study, or URL#STUDY, but there is no database {path}; correct --learn-from")
     with Store(url) as other:
         return _rows(other, name, masked(source), config)
 
 
 def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]:
-    """Return results of a study as a source."""
+    """Return a study's results as a source; `label` names it in messages."""
     old = Config.from_json(store.study(name).config, name)
     if old.task != config.task:
         raise BadConfig(
@@ -104,16 +104,18 @@ def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]
     values = [{name: each[name] for name in config.open if name in each} for each in found["values"]]
     if all(each == values[0] for each in values):
         raise BadConfig(
-            f"a source has several values of what the study searches, such as {config.open[0]}, but {label} has not; "
-            "leave it out"
+            f"a source needs different values of what the study searches, such as {config.open[0]}, but {label} has "
+            "none; leave it out"
         )
     return {"study": label, "values": values, "scores": found["scores"]}
 
 
 def source(name: str, ranked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a source in the form of the option.
+    """Return a source in the form that the option stores.
 
-    ranked: configurations, the best first.
+    Args:
+        name: name of the study.
+        ranked: configurations, best first.
     """
     total, best = len(ranked), min(MOST // 2, len(ranked))
     others = range(best, total) if total <= MOST else [best + n * (total - best) // best for n in range(best)]

@@ -1,7 +1,8 @@
 """Lineages of populations as schedules, trained again on fresh seeds.
 
-A population's best member had a schedule of hyperparameters, and luck: of many members and seeds it is the one that
-came out first. Its schedule on fresh seeds, beside its last hyperparameters from the first epoch on, says which.
+A population's best member had a schedule of hyperparameters, and some luck: it came out first among many members and
+seeds. To tell the two apart, its schedule is trained again on fresh seeds, and so are its last hyperparameters from
+the first epoch on.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ def schedule_json(store: Store, uid: str, seeds: int, say: Callable[[str], None]
     """Train a lineage as a schedule on fresh seeds.
 
     Args:
-        store: holds the lineage.
-        uid: of its last task.
-        seeds: how many, at least 3.
-        say: is told of each half of the work.
+        store: store that holds the lineage.
+        uid: uid of its last task.
+        seeds: number of fresh seeds, at least 3.
+        say: function that takes a line about each half of the work.
         device: see `Task`.
 
     Raises:
-        BadConfig: there are too few seeds, or the lineage is of one task or begins with a warm start.
+        BadConfig: there are too few seeds; or the lineage is a single task, begins with a warm start, or is untrained.
     """
     check_count("seeds", seeds, MOST_SEEDS)
     if seeds < FEWEST:
@@ -42,10 +43,10 @@ def schedule_json(store: Store, uid: str, seeds: int, say: Callable[[str], None]
     if links[0].policy is not None:
         raise BadConfig(f"a schedule begins with untrained networks, but task {links[0].uid} has a warm start")
     if len(links) < 2:
-        raise BadConfig(f"a schedule is of a task that branched, as in a population, but {uid} began by itself")
+        raise BadConfig(f"a schedule needs a task that branched, as in a population, but {uid} did not")
     saved = store.load(uid)
     if saved is None:
-        raise BadConfig(f"a schedule ends with a trained task, but {uid} has no checkpoint; train it first")
+        raise BadConfig(f"a schedule needs a trained task, but {uid} has no checkpoint; train it first")
     recorded = restore(saved, device)
     ends = [link.start.epochs for link in links[1:] if link.start is not None] + [recorded.epochs]
     own = int(links[0].identity["seed"])
@@ -68,7 +69,7 @@ def schedule_json(store: Store, uid: str, seeds: int, say: Callable[[str], None]
 
 
 def _train(links: Sequence[LineageTask], ends: Sequence[int], seeds: Sequence[int], device: str) -> list[float]:
-    """Return each seed's result; each link trains to its end."""
+    """Train each link to its end; return the result of each seed."""
     tasks: list[Task] = []
     for link, end in zip(links, ends, strict=True):
         identity = {name: value for name, value in link.identity.items() if name != "start"}
@@ -81,7 +82,7 @@ def _train(links: Sequence[LineageTask], ends: Sequence[int], seeds: Sequence[in
 
 
 def _stages(links: Sequence[LineageTask], ends: Sequence[int]) -> list[Json]:
-    """Return what changes, as it is in each stage."""
+    """Return the hyperparameters that change, with their values in each stage."""
     values: list[Mapping[str, Any]] = [link.identity["hyperparameters"] for link in links]
     changed = [name for name in values[-1] if any(each.get(name) != values[-1][name] for each in values)]
     stages, begin = [], 0

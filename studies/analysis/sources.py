@@ -1,12 +1,12 @@
-"""Runs to compare: of studies, of Stable-Baselines3's evaluations, of CSV files.
+"""Runs to compare, from studies, Stable-Baselines3's evaluations and CSV files.
 
 A source is written ``[LABEL[@ENV]=]WHAT``. WHAT is the name of a study, or a file:
 
-    .npz    Stable-Baselines3's evaluations.npz, one run: the mean of its last evaluation's episodes
-    .csv    a run in each row, its result in the column "return" or "score", and maybe the column "env"; or
-            Stable-Baselines3's progress.csv, one run: the last "eval/mean_reward", or else "rollout/ep_rew_mean"
+    .npz    evaluations.npz of Stable-Baselines3, one run: the mean over the episodes of its last evaluation
+    .csv    one run in each row, with its result in the column "return" or "score" and, optionally, a column "env";
+            or progress.csv of Stable-Baselines3, one run: the last "eval/mean_reward", or else "rollout/ep_rew_mean"
 
-The runs of a study are those of fresh seeds where it is confirmed, else the replicates of its best configuration.
+A confirmed study gives the runs on its fresh seeds; any other, the replicates of its best configuration.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from ..study.objectives import DEFAULT, measured, objectives_of
 if TYPE_CHECKING:
     from ..storage.store import Store
 
-CONFIRMED, SELECTED, FILE = "confirmed", "selected", "file"  # where runs come from
+CONFIRMED, SELECTED, FILE = "confirmed", "selected", "file"  # kinds of runs
 RESULT = ("return", "score")  # columns of a CSV file
-OF_LOGS = ("eval/mean_reward", "rollout/ep_rew_mean")  # and of Stable-Baselines3's
+OF_LOGS = ("eval/mean_reward", "rollout/ep_rew_mean")  # columns of Stable-Baselines3's progress.csv
 
 
 class BadSource(ValueError):
@@ -48,13 +48,13 @@ class Runs:
     """Results of one source in one environment.
 
     Attributes:
-        label: of the side that it belongs to.
-        env: a text, None where a file names none.
-        source: the study or file.
-        kind: CONFIRMED, SELECTED (a best configuration's own replicates) or FILE.
-        results: one for each run, as measured.
-        objective: its name and direction, None of a file.
-        epochs: of each run, None of a file.
+        label: label of the side that the runs belong to.
+        env: text that names the environment; None if a file does not name it.
+        source: study or file.
+        kind: CONFIRMED, SELECTED (the replicates by which the best configuration was chosen) or FILE.
+        results: result of each run, as measured.
+        objective: name and direction of the objective; None for a file.
+        epochs: epochs of each run; None for a file.
     """
 
     label: str
@@ -72,11 +72,11 @@ def is_file(text: str) -> bool:
 
 
 def read_runs(store: Store | None, texts: Sequence[str]) -> list[Runs]:
-    """Return the runs of each source; only studies need a store.
+    """Return the runs of all sources; only studies need a store.
 
     Raises:
-        BadSource: a source gives none.
-        UnknownStudy: there is no such study.
+        BadSource: a source gives no runs, or a file is named twice.
+        UnknownStudy: a study does not exist.
     """
     for text in texts:
         if is_file(text) and texts.count(text) > 1:
@@ -88,7 +88,7 @@ def _read(store: Store | None, text: str) -> Iterator[Runs]:
     name, equals, what = text.rpartition("=")
     label, _, env = name.partition("@")
     if (equals and not label) or not what:
-        raise BadSource(f"a source is a study or a file, maybe as LABEL=STUDY or LABEL@ENV=FILE, but got {text!r}")
+        raise BadSource(f"a source is a study or a file, optionally as LABEL=STUDY or LABEL@ENV=FILE, but got {text!r}")
     path = Path(what)
     if path.suffix == ".npz":
         yield Runs(label or path.parent.name or what, env or None, what, FILE, (_last_evaluation(path),))
@@ -108,7 +108,7 @@ def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
     objectives = objectives_of(config)
     if len(objectives) > 1:
         raise BadSource(
-            f"studies are compared by one objective, but {name} has {', '.join(objectives)}; compare studies of one"
+            f"studies are compared by one objective, but {name} has {', '.join(objectives)}; compare studies with one"
         )
     [objective] = objectives.items()
     if is_across(config):
@@ -130,7 +130,7 @@ def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
     results = tuple(measured(config, row) for row in rows if row.state == "done")
     if len(results) < FEWEST:
         cure = f"`rekindle confirm {name}` trains it with fresh ones"
-        if config.scheduler == "pbt":  # what changes while it trains cannot be confirmed
+        if config.scheduler == "pbt":  # a member's hyperparameters change, so it cannot be confirmed
             cure = f"make it with --seeds {FEWEST} or more"
         raise BadSource(
             f"an interval needs at least {FEWEST} seeds, but the best configuration of {name} was trained with "
@@ -140,11 +140,11 @@ def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
 
 
 def _of_environments(store: Store, name: str, label: str, config: Config) -> Iterator[Runs]:
-    """Yield the confirmed runs of a study across environments, those of each."""
+    """Yield the confirmed runs of a study across environments, for each environment."""
     confirmation, [objective] = confirmation_json(store, name), objectives_of(config).items()
     if confirmation is None or confirmation["winner"] is None or confirmation["state"] != "complete":
         raise BadSource(
-            f"a study across environments is compared by fresh seeds in each of them, but {name} is not confirmed; "
+            f"a study across environments is compared on fresh seeds in each of them, but {name} is not confirmed; "
             f"`rekindle confirm {name}` does so"
         )
     first, several = confirmation["race_seeds"], len(config.environments)
@@ -180,7 +180,7 @@ def _last_evaluation(path: Path) -> float:
 
 
 def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
-    """Return the results in a CSV file by environment, or ""."""
+    """Return a CSV file's results by environment; "" if it names none."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
@@ -193,8 +193,8 @@ def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
         raise BadSource(f"{path} must have a column return or score, but has {', '.join(names) or 'none'}; rename one")
     if {"uid", "epoch"} <= {*names}:
         raise BadSource(
-            f"{path} must have a run in each row, but it has an epoch in each, as of `rekindle export-curves`; compare "
-            "the study itself"
+            f"{path} must have a run in each row, but has an epoch in each, like a table of `rekindle export-curves`; "
+            "compare the study itself"
         )
     if column in OF_LOGS:
         lines = [(line, row) for line, row in lines if row[column]][-1:]
@@ -205,7 +205,7 @@ def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
         except (TypeError, ValueError):
             value = math.nan
         if not math.isfinite(value):
-            raise BadSource(f"{path}, line {line}: {column} is a finite number, but it is {row[column]!r}; mend it")
+            raise BadSource(f"{path}, line {line}: {column} is a finite number, but it is {row[column]!r}; correct it")
         found.setdefault(row.get("env") or "", []).append(value)
     if not found:
         raise BadSource(f"{path} must have at least one result in the column {column}, but has none; leave it out")
@@ -213,13 +213,13 @@ def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
 
 
 def common_objective(runs: Sequence[Runs]) -> tuple[str, str]:
-    """Return the objective of all studies and its direction.
+    """Return the objective that all studies share, and its direction.
 
     Raises:
-        BadSource: they have different ones.
+        BadSource: studies have different objectives or directions.
     """
     found = {each.objective: each.source for each in runs if each.objective is not None}
     if len(found) > 1:
         text = " and ".join(f"{source} has {name} ({way}d)" for (name, way), source in list(found.items())[:2])
-        raise BadSource(f"studies are compared by the same objective, but {text}; compare those alike")
+        raise BadSource(f"studies are compared by the same objective, but {text}; compare studies that share one")
     return next(iter(found), next(iter(DEFAULT.items())))

@@ -20,7 +20,7 @@ from .run_files.reading import expand
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit status."""
     if not {"", os.getcwd()} & {*sys.path}:
-        sys.path.append(os.getcwd())  # environments and tasks of one's own are found beside it, as by `python -m`
+        sys.path.append(os.getcwd())  # finds the user's own environments and tasks, like `python -m`
     parser = make_parser()
     words = _join_names(sys.argv[1:] if argv is None else argv)
     try:
@@ -31,14 +31,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return USAGE
     if not words[0].startswith("-") and words[0] not in parser.commands:
-        from ...spaces.errors import near  # of a package that imports slowly
+        from ...spaces.errors import near  # slow to import
 
         parser.error(f"there is no command {words[0]!r}{near(words[0], parser.commands)}")
     arguments, unknown = parser.parse_known_args(words)
     arguments.parser = parser.commands[arguments.command]
     if unknown:
         arguments.parser.error(_explain_word(arguments.parser, unknown[0]))
-    arguments.own_process = argv is None  # not called by a program that has threads and databases of its own
+    arguments.own_process = argv is None  # otherwise the caller may have threads and databases of its own
     if arguments.own_process:
         end_quickly()
     if arguments.debug:
@@ -47,15 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments)
     except KeyboardInterrupt:
         return _say("stopped", 130)
-    except BrokenPipeError:  # of `rekindle trials x | head`
+    except BrokenPipeError:  # e.g. in `rekindle trials x | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except Exception as error:  # noqa: BLE001 - people get one line; --debug shows the rest
+    except Exception as error:  # noqa: BLE001 - users get one line; --debug shows the rest
         return _explain(error)
 
 
 def _explain_word(parser: ArgumentParser, word: str) -> str:
-    """Explain why a command does not take a word, and the cure."""
+    """Explain why a command does not take a word, with a cure."""
     if not word.startswith("-"):
         return f"{parser.prog} takes no further {word!r}"
     from ...spaces.errors import SYNONYMS, near
@@ -65,7 +65,7 @@ def _explain_word(parser: ArgumentParser, word: str) -> str:
     cure = near(name, options)
     if not cure and "--set" in options:
         hyperparameters = SYNONYMS.get(name.lstrip("-").replace("-", "_"), ["NAME"])
-        cure = f"; a hyperparameter is given by {' or '.join(f'--set {each}=VALUE' for each in hyperparameters)}"
+        cure = f"; a hyperparameter is set by {' or '.join(f'--set {each}=VALUE' for each in hyperparameters)}"
     return f"{parser.prog} has no option {name}{cure}"
 
 
@@ -78,12 +78,12 @@ def _run(arguments: Namespace) -> int:
         return int(run(arguments))
     from ...tasks.runtime.progress import STUCK, watched
 
-    with watched(getattr(arguments, "stuck", STUCK)):  # its spaces are read before any trial begins
+    with watched(getattr(arguments, "stuck", STUCK)):  # the environment's spaces are read before any trial begins
         return int(run(arguments))
 
 
 def _explain(error: Exception) -> int:
-    """Print an error as one line, and return the exit status."""
+    """Print an error as one line; return the exit status."""
     from ...tasks.errors import Diverged, EnvironmentFailed, Stopped, TaskError
     from ..errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy
     from ..failures import is_environment
@@ -114,7 +114,7 @@ def _say(text: str, status: int) -> int:
 def _join_names(argv: Sequence[str]) -> list[str]:
     """Rewrite ``--set:NAME VALUE`` as ``--set NAME=VALUE``.
 
-    Orion's parser of a program's options takes each name once, and gives priors only to names.
+    Orion's parser takes priors by the names of options, and each name only once.
     """
     words: list[str] = []
     rest = iter(argv)

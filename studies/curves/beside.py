@@ -1,4 +1,4 @@
-"""Copying beside a training, by a process for each sink."""
+"""Export of curves during training, in one process for each sink."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ..redact import printable
 from ..workers.forked import CommandProcess, Crew
 
 MIRRORED = ("--to", "optuna")  # the copy in Optuna's tables
-MIRROR_AFTER = 5.0  # seconds that a study trains before it is copied there; shorter ones are copied at their end
-GRACE = 20.0  # seconds that a copier has after the training to write the rest
+MIRROR_AFTER = 5.0  # seconds of training before the copy begins; the copy of a shorter study is made at its end
+GRACE = 20.0  # seconds after the training in which a copier can write the rest
 
 
 class Copier:
     """A process that runs ``rekindle export-curves --follow`` until this one ends it.
 
     Args:
-        url: of the storage.
-        name: of the study, or the task's uid.
-        options: of the command, such as ["--to", "csv:curves.csv"].
-        delay: seconds before it starts; a training that ends sooner starts none.
-        say: is told if it fails.
-        crew: processes that have imported what it needs, if there are some.
+        url: URL of the storage.
+        name: name of the study, or uid of the task.
+        options: options of the command, such as ["--to", "csv:curves.csv"].
+        delay: seconds before the process starts; if training ends sooner, it never does.
+        say: function that takes a line if the process fails.
+        crew: processes that have already imported its modules, if any.
 
     Attributes:
-        wrote_all: whether it has ended, and all that there was is copied.
+        wrote_all: whether the process has ended and copied everything.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Copier:
                 self._process = CommandProcess(words, self.url, self.crew)
 
     def end(self) -> None:
-        """Let it write the rest, and say whether it failed."""
+        """Let the process write the rest, and report a failure."""
         self._timer.cancel()
         with self._lock:
             self._over = True
@@ -70,7 +70,7 @@ class Copier:
                 -1
             ]
             self.say(
-                f"no trial depends on it, but a copy of the curves is not complete: {printable(last)}; "
+                f"no trial depends on it, but a copy of the curves is incomplete: {printable(last)}; "
                 f"rekindle export-curves {self.name} {' '.join(self.options)} writes the rest"
             )
 
@@ -84,7 +84,7 @@ def copied(
     delay: float = 0.0,
     crew: Crew | None = None,
 ) -> Iterator[Sequence[Copier]]:
-    """Run a copier for each target meanwhile; see `Copier`."""
+    """Run a `Copier` for each target while the context lasts."""
     copiers = [Copier(url, name, options, delay, say, crew) for options in targets]
     try:
         yield copiers

@@ -1,4 +1,4 @@
-"""Copying of curves from rows into a sink."""
+"""Copies of curves from rows into a sink."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .sinks import Sink
 class Copy:
     """A copy of curves in a sink.
 
-    Each point is read once and written once; after a restart the sink says how far it is.
+    Each point is read once and written once. After a restart, the sink says how far it is.
 
     Attributes:
-        points: number of points written by this process.
-        runs: names of the runs that were seen.
+        points: number of points that this process wrote.
+        runs: names of the runs seen so far.
     """
 
     def __init__(self, curves: Curves, sink: Sink):
@@ -22,7 +22,7 @@ class Copy:
         self._last: dict[str, int] = {}
 
     def update(self) -> None:
-        """Write what is new."""
+        """Write the new points."""
         runs = self.curves.refresh()
         for run in runs:
             if run.name not in self._last:

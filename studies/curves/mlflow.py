@@ -12,16 +12,16 @@ from mlflow.tracking import MlflowClient
 from .names import EPOCH, plain, renamed
 from .runs import Point, Run
 
-MOST_METRICS = 1000  # of one request; what is in one is stored as a whole or not at all
-NAME = "rekindle.run"  # the tag by which a run is found again
-STATES = {"failed": "FAILED"}  # the others have finished
+MOST_METRICS = 1000  # in one request; each request is stored whole or not at all
+NAME = "rekindle.run"  # tag that identifies a run
+STATES = {"failed": "FAILED"}  # any other state is FINISHED
 
 
 class MLflow:
-    """Runs of one experiment for each study.
+    """MLflow's runs, in one experiment for each study.
 
-    The metric `time/epoch`, stored together with an epoch's others, says how far a run is. The step is the number of
-    environment steps, or of epochs without an environment.
+    Each epoch's metrics are stored together with the metric `time/epoch`, which says how far a run is. The step is the
+    number of environment steps, or of epochs for a task without an environment.
     """
 
     def __init__(self, place: Path | str, names: str):
@@ -40,7 +40,7 @@ class MLflow:
         return round(found[0].data.metrics.get(EPOCH, 0))
 
     def write(self, run: Run, points: Sequence[Point]) -> None:
-        """Add metrics of each point, and hyperparameters once."""
+        """Add the metrics of each point, and the hyperparameters once."""
         identity = self._id(run)
         metrics: list[Metric] = []
         for point in points:
@@ -53,7 +53,7 @@ class MLflow:
         self.client.log_batch(identity, metrics)
 
     def end(self, run: Run) -> None:
-        """Note the run's state once."""
+        """Record the run's final state once."""
         if run.name not in self._ended and run.name in self._ids:
             self._ended.add(run.name)
             end = None if run.finished is None else int(1000 * run.finished)
@@ -70,7 +70,7 @@ class MLflow:
         return found.experiment_id if found is not None else self.client.create_experiment(run.group)
 
     def _id(self, run: Run) -> str:
-        """Return the id of a run, made if need be."""
+        """Return the id of a run, creating it if necessary."""
         if run.name not in self._ids:
             tags = {NAME: run.name, "rekindle.uid": run.uid, "rekindle.task": run.title}
             made = self.client.create_run(self._experiment(run), int(1000 * run.started), tags, run.name)

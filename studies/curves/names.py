@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-EPOCH = "time/epoch"  # what each epoch has besides its metrics, under whatever names
+EPOCH = "time/epoch"  # number of the epoch, exported with its metrics whatever their names
 Table = Mapping[str, tuple[str, float]]
 
-# By our name: theirs, and the factor between the two. Their value loss has no 1/2, and their entropy loss is negative.
+# Our name: (their name, factor). Their value loss has no 1/2, and their entropy loss is negative.
 SB3: Table = {
     "episode_return": ("rollout/ep_rew_mean", 1.0),
     "episode_length": ("rollout/ep_len_mean", 1.0),
@@ -43,15 +43,15 @@ METABOX: Table = {
     "critic_loss": ("loss/critic_loss", 1.0),
 }
 TABLES: Mapping[str, Table] = {"sb3": SB3, "ml-agents": ML_AGENTS, "metabox": METABOX, "rekindle": {}}
-_NORMS = {"grad_norm.": "grad/", "grad_norm_clipped.": "grad_clipped/"}  # of MetaBox, for each network
+_NORMS = {"grad_norm.": "grad/", "grad_norm_clipped.": "grad_clipped/"}  # MetaBox has these for each network
 
 
 def renamed(metrics: Mapping[str, float], names: str) -> dict[str, float]:
-    """Return metrics by another tool's names where it has them.
+    """Return metrics under another tool's names.
 
     Args:
-        metrics: by our names.
-        names: a key of `TABLES`.
+        metrics: values by our names.
+        names: key of `TABLES`. A metric that its table lacks becomes "train/NAME".
     """
     table = TABLES[names]
     values: dict[str, float] = {}
@@ -72,7 +72,7 @@ def _other(name: str, names: str) -> str:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return hyperparameters as numbers, truths and texts."""
+    """Return hyperparameters as numbers, booleans and text."""
     return {
         name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in values.items()
     }

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """The owner of one curve: a trial, or a task alone.
+    """The owner of one curve: a trial, or a single task.
 
     Attributes:
-        group: the study, or "tasks".
-        name: of the run, one within its group.
-        uid: of the task.
-        title: the algorithm and the environment.
-        number: of the configuration in its study; None for a task alone.
-        seed: of the training.
-        hyperparameters: by dotted name.
-        lineage: what the trial starts from, None unless it is a branch.
-        state: of the trial; running, complete, pruned or failed.
-        started: when its training began.
-        finished: when it ended, None before.
-        last: the last epoch whose metrics are final, None if all are. A rung's last epoch gets its objectives when the
+        group: name of the study; "tasks" for a single task.
+        name: name of the run, unique within its group.
+        uid: uid of the task.
+        title: algorithm and environment.
+        number: number of the configuration in its study; None for a single task.
+        seed: seed of the training.
+        hyperparameters: values by dotted name.
+        lineage: parent and start of a branch; else None.
+        state: state of the trial: running, complete, pruned or failed.
+        started: time at which its training began.
+        finished: time at which it ended; None before.
+        last: last epoch whose metrics are final; None if all are. A rung's last epoch gets its objectives when the
             segment ends, and another study may train the same task further.
     """
 
@@ -55,7 +55,7 @@ class Run:
 class Point:
     """One epoch of a curve.
 
-    Rows hold no times of epochs, so `time` is spread evenly over those that were read together.
+    Rows do not hold the time of an epoch, so the points that are read together are spread evenly over `time`.
     """
 
     epoch: int
@@ -67,11 +67,11 @@ class Curves:
     """Reader of the curves of a study or a task.
 
     Args:
-        store: holds it.
-        name: of a study, or a task's uid or a unique prefix of it.
+        store: store that holds it.
+        name: name of a study, or the uid of a task or a unique prefix of it.
 
     Raises:
-        ValueError: there is neither.
+        ValueError: no study or task matches.
     """
 
     def __init__(self, store: Store, name: str):
@@ -84,16 +84,16 @@ class Curves:
                 self.uid = store.uid(name)
             except ValueError as error:
                 raise ValueError(f"there is no study {name!r}, and {error}") from None
-        self._open = set(self.rows.trials) if self.rows else set()  # trials that may get further epochs
-        self._read: dict[str, float] = {}  # by run: the time of its last point
+        self._open = set(self.rows.trials) if self.rows else set()  # trials that may get more epochs
+        self._read: dict[str, float] = {}  # time of the last point, by run
 
     def again(self) -> Curves:
-        """Return another reader of the same curves, from the beginning."""
+        """Return another reader, which starts from the beginning."""
         return Curves(self.store, self.name)
 
     @property
     def complete(self) -> bool:
-        """True if nothing can follow."""
+        """True if no more points can follow."""
         return self.rows is not None and self.rows.plan().complete
 
     def refresh(self) -> list[Run]:
@@ -109,7 +109,7 @@ class Curves:
         return [self._trial(self.rows, trial, started.get(trial.uid)) for trial in trials]
 
     def after(self, runs: Sequence[Run], epochs: Sequence[int]) -> Iterator[tuple[Run, list[Point]]]:
-        """Yield each run with its points after the given epoch, in order."""
+        """Yield each run with its points after its epoch, in order."""
         since: dict[str, int] = {}
         for run, epoch in zip(runs, epochs, strict=True):
             since[run.uid] = min(epoch, since.get(run.uid, epoch))

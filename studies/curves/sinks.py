@@ -1,4 +1,4 @@
-"""Sinks: the tools that curves are copied to, by name."""
+"""Sinks: the tools to which curves are exported, by name."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ class Sink(Protocol):
     """A tool that holds curves."""
 
     def last(self, run: Run) -> int:
-        """Return the last epoch of a run in the tool, or 0."""
+        """Return the tool's last epoch of a run, or 0."""
 
     def write(self, run: Run, points: Sequence[Point]) -> None:
         """Add the points that follow the last one."""
 
     def end(self, run: Run) -> None:
-        """Note that a run has ended; it may be told again."""
+        """Record that a run has ended; repeated calls have no effect."""
 
     def flush(self) -> None:
-        """Make what was written visible."""
+        """Make the written points visible."""
 
     def close(self) -> None:
-        """Complete the tool's files; more runs may follow later."""
+        """Complete the tool's files; another process may add runs later."""
 
 
 class Kind(NamedTuple):
     """A kind of sink.
 
     Attributes:
-        place: what it writes: a "folder" of many files, a "table" that is one file, written whole, or a "database",
-            which is a file or has a URL.
-        sink: its module and class.
-        names: of metrics, as its users expect them.
-        library: that it needs.
+        place: form of the output: a "folder" of many files; a "table", one file that is always written whole; or a
+            "database", a file or a URL.
+        sink: module and class.
+        names: names of metrics that its users expect, a key of `TABLES`.
+        library: library that it needs; None for none.
     """
 
     place: Literal["folder", "table", "database"]
@@ -64,10 +64,10 @@ KINDS = {
 
 
 def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
-    """Return the kind, the place and the metrics' names of a sink.
+    """Parse ``KIND:PLACE``; return the kind, place and names of metrics.
 
     Raises:
-        ValueError: there is no such kind, its library is missing, or nothing can be written at its place.
+        ValueError: the kind or the names are unknown, a library is missing, or the place cannot be written.
     """
     kind, colon, place = text.partition(":")
     if kind not in KINDS or not colon or not place:
@@ -80,8 +80,8 @@ def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
     if form == "database" and "://" in place:
         if masked(place) != place:
             raise ValueError(
-                "MLflow takes a password from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, and no command "
-                f"line, which `ps` shows, but {masked(text)} holds one; leave it out"
+                "MLflow takes a password from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, not from a "
+                f"command line, which `ps` shows, but {masked(text)} contains one; leave it out"
             )
         return kind, place, names or usual
     path = Path(place).expanduser().absolute()
@@ -91,12 +91,12 @@ def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
         what = "folder" if form == "folder" else "file"
         raise ValueError(f"{kind} writes to a {what}, but {path} cannot be written: {error.strerror}") from None
     if form == "table":
-        _sink(kind)(path, names or usual)  # refuses a file that is no table of curves
+        _sink(kind)(path, names or usual)  # refuses a file that is not a table of curves
     return kind, path, names or usual
 
 
 def _try(path: Path, is_folder: bool) -> None:
-    """Raise OSError unless files can be made at a place."""
+    """Raise OSError unless files can be created at a place."""
     folder = path if is_folder else path.parent
     folder.mkdir(parents=True, exist_ok=True)
     if not is_folder and path.is_dir():
@@ -115,8 +115,8 @@ def _sink(kind: str) -> Callable[[Path | str, str], Sink]:
 def opened(kind: str, place: Path | str, names: str, wait: Callable[[str], None]) -> Iterator[Sink]:
     """Open a sink.
 
-    Only one process at a time writes to a place here; `wait` is told if that is another one. Tables need no lock: each
-    is written whole.
+    Only one process on this machine writes to a place at a time; `wait` gets a line if this one has to wait. Tables
+    need no lock, since each is written whole.
     """
     form = KINDS[kind].place
     with ExitStack() as ending:

@@ -1,4 +1,4 @@
-"""CSV and Parquet tables of curves, a row for each epoch."""
+"""CSV and Parquet tables of curves, with one row for each epoch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .runs import Point, Run
 
 FIXED = ["study", "trial", "seed", "uid", "epoch"]  # the first columns
 Key = tuple[str, Any, str]  # study, trial and uid
-SHARE = 20.0  # a table that grows is written again after so many times the seconds that writing it took
+SHARE = 20.0  # pause between two writes of a growing table, in multiples of the time that a write takes
 
 
 class _Table:
     """A table that is always written whole.
 
-    It takes the place of the last one at once: each epoch stands in it once and in order, whoever was killed.
+    A new table replaces the old one atomically, so each epoch is in it once and in order even if a process is killed.
     """
 
     def __init__(self, path: Path, names: str):
@@ -36,7 +36,7 @@ class _Table:
         self._changed, self._due = not there, 0.0
 
     def last(self, run: Run) -> int:
-        """Return 0: the table is written anew by each process.
+        """Return 0: each process writes the table from the beginning.
 
         Raises:
             ValueError: the file has the curves of another study or task.
@@ -44,7 +44,7 @@ class _Table:
         own = _owner(run.group, run.number, run.uid)
         if others := ", ".join(sorted(self._owners - {own})):
             raise ValueError(
-                f"a table has the curves of one, {own}, but {self.path} has those of {others}; name another"
+                f"a table has the curves of one, here {own}, but {self.path} has those of {others}; name another"
             )
         return 0
 
@@ -60,7 +60,7 @@ class _Table:
         """Do nothing: rows have no state."""
 
     def flush(self) -> None:
-        """Write the table if it has changed, but not too often."""
+        """Write the table if it has changed and a write is due."""
         if self._changed and time.monotonic() >= self._due:
             self.close()
 
@@ -78,7 +78,7 @@ class _Table:
         self._changed, self._due = False, now + SHARE * (now - began)
 
     _put: Callable[[Path, list[str], list[dict[str, Any]]], None]
-    _keys: Callable[[Path], list[Key] | None]  # of the rows in a file; None: it is no table of curves
+    _keys: Callable[[Path], list[Key] | None]  # keys of a file's rows; None if it is not a table of curves
 
 
 def _owner(study: str, trial: Any, uid: str) -> str:

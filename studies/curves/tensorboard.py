@@ -1,4 +1,4 @@
-"""TensorBoard's event files, one for each run, with its hyperparameters."""
+"""TensorBoard event files, one for each run, with its hyperparameters."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from .names import EPOCH, plain, renamed
 from .runs import Point, Run
 
-STATUS = {"failed": Status.STATUS_FAILURE}  # the others have succeeded
+STATUS = {"failed": Status.STATUS_FAILURE}  # any other state is a success
 
 
 class TensorBoard:
     """Event files below a folder, at STUDY/RUN.
 
-    An epoch is one record, which is read as a whole or not at all; a record that a killed process left unfinished is
-    cut off. The step is the number of environment steps, or of epochs without an environment.
+    An epoch is one record, which readers see whole or not at all. A record that a killed process left unfinished is
+    cut off. The step is the number of environment steps, or of epochs for a task without an environment.
     """
 
     def __init__(self, folder: Path, names: str):
@@ -45,7 +45,7 @@ class TensorBoard:
                 if value.tag == metadata.SESSION_END_INFO_TAG:
                     self._ended.add(run.name)
         with path.open("r+b") as file:
-            file.truncate(whole if epoch else 0)  # without an epoch, the hyperparameters may be missing
+            file.truncate(whole if epoch else 0)  # before the first epoch, the hyperparameters may be incomplete
         return epoch
 
     def write(self, run: Run, points: Sequence[Point]) -> None:
@@ -65,7 +65,7 @@ class TensorBoard:
         self._append(path, events)
 
     def end(self, run: Run) -> None:
-        """Append the run's state once."""
+        """Append the run's final state once."""
         path = self._path(run)
         if run.name in self._ended or not path.exists():
             return
@@ -96,14 +96,14 @@ class TensorBoard:
 
 
 def _below(name: str) -> str:
-    """Return a study's name as a path that stays below its folder."""
+    """Return a study's name as a path that cannot leave the folder."""
     return "/".join((part.replace(".", "%2E") or "%2F") if set(part) <= {"."} else part for part in name.split("/"))
 
 
 def _records(content: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield the whole records of a file, with their ends.
+    """Yield a file's complete records, each with its end's offset.
 
-    A record is its length in 8 bytes, 4 of a checksum, the data, and 4 of another checksum.
+    A record consists of its length (8 bytes), a checksum of that (4 bytes), the data, and their checksum (4 bytes).
     """
     begin = 0
     while len(content) >= begin + 12:

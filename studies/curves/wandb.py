@@ -1,4 +1,4 @@
-"""Offline runs of Weights & Biases, which `wandb sync` uploads."""
+"""Offline runs of Weights & Biases, for upload by `wandb sync`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import wandb
 from .names import EPOCH, plain, renamed
 from .runs import Point, Run
 
-PROJECT = "rekindle"  # unless WANDB_PROJECT names another one
+PROJECT = "rekindle"  # unless WANDB_PROJECT names another
 
 
 class WandB:
     """Runs below a folder, each in a directory of its own.
 
-    A run is written whole, once its trial has ended or the copy is complete, and takes the place of an earlier one of
-    the same id: each epoch is in it once and in order, whoever was killed. The step is the number of environment steps.
+    A run is written whole once its trial has ended or the copy is complete, and replaces an earlier run of the same
+    id. Each epoch is therefore in it once and in order, even if a process is killed. The step is the number of
+    environment steps, or of epochs for a task without an environment.
     """
 
     def __init__(self, folder: Path, names: str):
@@ -29,16 +30,16 @@ class WandB:
         self._runs: dict[str, Run] = {}
 
     def last(self, run: Run) -> int:
-        """Return 0: a run is written anew by each process."""
+        """Return 0: each process writes a run from the beginning."""
         return 0
 
     def write(self, run: Run, points: Sequence[Point]) -> None:
-        """Keep points until the run is written."""
+        """Keep the points until the run is written."""
         self._points.setdefault(run.name, []).extend(points)
         self._runs[run.name] = run
 
     def end(self, run: Run) -> None:
-        """Write the run, if it has grown."""
+        """Write the run if it has grown."""
         if run.name in self._runs:
             del self._runs[run.name]
             self._put(run, self._points[run.name])

@@ -13,7 +13,7 @@ from ...tasks.checkpoint.storage import POLICY_PREFIX
 from ..schedulers.adaptive import agreements
 from ..schedulers.registry import plan, remembered, without_excluded
 from ..schedulers.seeds import collapse, is_racing, seeds_of
-from ..statistics.rank_correlation import Agreement, unrestricted
+from ..statistics.rank_correlation import pool, unrestricted
 from ..storage.branches import BRANCH
 from ..storage.commands import EXCLUDE, EXCLUDED, PAUSE, STOP, Command, hold_of
 from ..storage.locks.owner import Owner
@@ -155,24 +155,30 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
     if config.scheduler == "pbt":
         return []  # members change between rungs, so their ranks cannot be compared
     trials, segments = without_excluded(trials, segments)
-    bracket = {trial.number: trial.attrs.get("bracket", 0) for trial in trials}
-    rungs: dict[int, list[list[Segment]]] = {}
+    bracket_of = {trial.number: trial.attrs.get("bracket", 0) for trial in trials}
+    brackets: dict[int, list[list[Segment]]] = {}  # results by rung of each, as trials compete only within a bracket
     for row in segments:
         if row.state == "done":
-            rungs.setdefault(bracket[row.number], [[] for _ in config.rungs])[row.rung].append(row)
-    pooled = [Agreement()] * (len(config.rungs) - 1)
-    for rows in rungs.values():
-        pooled = [one.pooled(more) for one, more in zip(pooled, agreements(config, rows), strict=True)]
+            brackets.setdefault(bracket_of[row.number], [[] for _ in config.rungs])[row.rung].append(row)
+    by_bracket = [agreements(config, results) for results in brackets.values()]
     found = []
-    for rung, agreement in enumerate(pooled):
+    for rung, parts in enumerate(zip(*by_bracket, strict=True)):
+        agreement = pool(parts)
         if not agreement.pairs:
             continue
         # Only the best are promoted, and a rank correlation is smaller among them than among all trials.
-        share = agreement.pairs / sum(len(rows[rung]) for rows in rungs.values())
-        correlation, low, high = (unrestricted(r, share) for r in (agreement.correlation, *agreement.interval))
-        numbers = {"trials": agreement.pairs, "correlation": correlation, "interval": [low, high]}
-        epochs = {"epochs": config.rungs[rung], "next": config.rungs[rung + 1]}
-        found.append({**epochs, **numbers, "misleads": high < MISLEADING})
+        promoted = agreement.pairs / sum(len(rows[rung]) for rows in brackets.values())
+        correlation, low, high = (unrestricted(r, promoted) for r in (agreement.correlation, *agreement.interval))
+        found.append(
+            {
+                "epochs": config.rungs[rung],
+                "next": config.rungs[rung + 1],
+                "trials": agreement.pairs,
+                "correlation": correlation,
+                "interval": [low, high],
+                "misleads": high < MISLEADING,
+            }
+        )
     return found
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
-from ..storage.commands import EXCLUDED, Command
+from ..storage.commands import Command
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import is_across
@@ -112,13 +112,12 @@ class StudyProgress:
 
     def _reset(self) -> None:
         """Count all rows from scratch."""
+        rungs = self.rows.config.rungs
         self._epochs: dict[int, int] = {}  # by trial: epochs trained
-        self._finished: set[tuple[int, int]] = set()  # segments
-        self._rungs = [0] * len(self.rows.config.rungs)  # finished segments on each rung
-        self._done, self._env_steps = 0, 0  # epochs and steps trained
+        self._env_steps: dict[int, int] = {}  # by trial: in these epochs
+        self._finished: list[set[int]] = [set() for _ in rungs]  # by rung: trials that finished it
+        self._results: list[dict[int, Segment]] = [{} for _ in rungs]  # by rung, then by configuration
         self._trained: set[int] = set()  # trials that a process trained at the last snapshot
-        self._best: Segment | None = None
-        self._scores: dict[tuple[int, int], float] = {}  # by configuration and rung
         self._count(self.rows.trials.values(), self.rows.segments.values())
 
     def look(self) -> Snapshot:
@@ -130,12 +129,14 @@ class StudyProgress:
         elif changes is not None:
             self._count(changes.trials, changes.segments)
         held = self._held()
+        self._measure(held | self._trained)
+        self._trained = held
         config, complete = self.rows.config, self.rows.plan().complete
         trials = max(len(self.rows.trials), config.trials[-1] * seeds_of(config))
         counts = Counter(trial.state for trial in self.rows.trials.values())
         counts[WAITING], counts[OPEN] = counts[RUNNING] - len(held), trials - len(self.rows.trials)
         counts[RUNNING] = len(held)
-        best = self._best
+        best, finished, epochs = self._best(), self._rungs(), sum(self._epochs.values())
         return Snapshot(
             config,
             complete,
@@ -143,71 +144,66 @@ class StudyProgress:
             [self._state(number, held) for number in range(max(0, trials - SHOWN), trials)],
             [
                 (epochs, done, max(done, expected))  # asha may promote more than expected
-                for epochs, done, expected in zip(config.rungs, self._rungs, self._expected(complete), strict=True)
+                for epochs, done, expected in zip(config.rungs, finished, self._expected(complete), strict=True)
             ],
-            self._done,
-            max(self._done, self._epochs_total(complete)),
-            self._env_steps,
+            epochs,
+            max(epochs, self._epochs_total(complete)),
+            sum(self._env_steps.values()),
             (measured(config, best), best.number, best.epochs) if best else None,
             self.rows.hold,
         )
 
-    def _count(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
-        """Update the counts for rows that are new or changed."""
-        trials, scored = list(trials), []
-        changed = {trial.number for trial in trials}
+    def _count(self, trials: Collection[Trial], segments: Collection[Segment]) -> None:
+        """Count rows that are new or changed."""
+        self._measure({row.number for row in (*trials, *segments)})
         for row in segments:
-            key = (row.number, row.rung)
-            changed.add(row.number)
-            if row.state != "ready" and key not in self._finished:
-                self._finished.add(key)
-                self._rungs[row.rung] += 1
-                scored.append(row)
-        self._measure(changed)
-        config, seeds = self.rows.config, seeds_of(self.rows.config)
-        replicates = {(row.configuration * seeds + n, row.rung) for row in scored for n in range(seeds)}
-        forgotten = any(EXCLUDED in trial.attrs for trial in trials)
-        if forgotten or (is_across(config) and scored):  # each result may change the scale
-            replicates, self._best = set(self.rows.segments), None
-        rows = [self.rows.segments[key] for key in replicates & self.rows.segments.keys()]
-        scored = collapse(config, [], remembered([self.rows.trials[row.number] for row in rows], rows)[1])[1]
-        done = [row for row in scored if row.state == "done"]
-        self._scores |= {(row.number, row.rung): score_of(row) for row in done}
-        candidates = done + ([self._best] if self._best else [])
-        # As in the tables: the best score among the trials that trained longest; equal ones by the rung before.
-        place = max(((row.epochs, row.score) for row in candidates), default=None)
-        equals = [row for row in candidates if (row.epochs, row.score) == place]
-        self._best = min(equals, key=lambda row: (self._earlier(row), row.number), default=None)
+            if row.state != "ready":
+                self._finished[row.rung].add(row.number)
+        config, seeds, known = self.rows.config, seeds_of(self.rows.config), self.rows.segments
+        keys = {(row.configuration * seeds + n, row.rung) for row in segments for n in range(seeds)}
+        if is_across(config) and segments:  # each result may change the scale
+            keys = set(known)
+        rows = [known[key] for key in keys & known.keys()]
+        for row in collapse(config, [], remembered([self.rows.trials[row.number] for row in rows], rows)[1])[1]:
+            self._results[row.rung].pop(row.number, None)  # a race may go on with more seeds
+            if row.state == "done":
+                self._results[row.rung][row.number] = row
+
+    def _best(self) -> Segment | None:
+        """Return the best result, as in the tables.
+
+        That is the best score among the trials that trained longest; of equal ones, that with the better score on the
+        rung before.
+        """
+        longest = next((results for results in reversed(self._results) if results), {})
+        highest = max((score_of(row) for row in longest.values()), default=None)
+        equals = [row for row in longest.values() if row.score == highest]
+        return min(equals, key=lambda row: (self._earlier(row), row.number), default=None)
 
     def _earlier(self, row: Segment) -> list[float]:
         """Return a configuration's negated scores on earlier rungs, from last to first."""
-        keys = ((row.number, rung) for rung in range(row.rung - 1, -1, -1))
-        return [-self._scores[key] for key in keys if key in self._scores]
+        results = (self._results[rung].get(row.number) for rung in range(row.rung - 1, -1, -1))
+        return [-score_of(each) for each in results if each is not None]
 
     def _held(self) -> set[int]:
-        """Return the trials in training, after updating their epochs."""
+        """Return the trials in training."""
         uids = self.store.holders()
         trials = (self.rows.trials[number] for number, _ in self.rows.ready)
-        held = {trial.number for trial in trials if trial.state == RUNNING and trial.uid in uids}
-        self._measure(held | self._trained)
-        self._trained = held
-        return held
+        return {trial.number for trial in trials if trial.state == RUNNING and trial.uid in uids}
 
     def _measure(self, numbers: Collection[int]) -> None:
         """Update the number of epochs that these trials have trained."""
         trials = [self.rows.trials[number] for number in numbers]
-        open_ = {number for number, _ in self.rows.ready}
-        whole = {trial.number for trial in trials if trial.state in WHOLE and trial.number not in open_}
+        ready = {number for number, _ in self.rows.ready}
+        whole = {trial.number for trial in trials if trial.state in WHOLE and trial.number not in ready}
         reached = self.store.reached([trial.uid for trial in trials if trial.number not in whole])
-        rungs, segments = self.rows.config.rungs, self.rows.segments
+        rungs = list(enumerate(self.rows.config.rungs))
         for trial in trials:
-            target = max((epochs for rung, epochs in enumerate(rungs) if (trial.number, rung) in segments), default=0)
+            target = max((epochs for rung, epochs in rungs if (trial.number, rung) in self.rows.segments), default=0)
+            epochs = target if trial.number in whole else min(reached.get(trial.uid, 0), target)
             inherited = int(trial.attrs["start"]["epochs"]) if "start" in trial.attrs else 0  # by a branch
-            done = max(0, (target if trial.number in whole else min(reached.get(trial.uid, 0), target)) - inherited)
-            more = done - self._epochs.get(trial.number, 0)
-            self._epochs[trial.number] = done
-            self._done += more
-            self._env_steps += more * int(trial.params.get("epoch_steps", 0))
+            self._epochs[trial.number] = own = max(0, epochs - inherited)
+            self._env_steps[trial.number] = own * int(trial.params.get("epoch_steps", 0))
 
     def _state(self, number: int, held: Collection[int]) -> str:
         state = self.rows.trials[number].state if number in self.rows.trials else OPEN
@@ -215,7 +211,11 @@ class StudyProgress:
 
     def _expected(self, complete: bool) -> list[int]:
         """Return the final or expected number of trials on each rung."""
-        return self._rungs if complete else self.rows.scheduler.entrants()
+        return self._rungs() if complete else self.rows.scheduler.entrants()
+
+    def _rungs(self) -> list[int]:
+        """Return the number of trials that finished each rung."""
+        return [len(numbers) for numbers in self._finished]
 
     def _epochs_total(self, complete: bool) -> int:
         rungs = self.rows.config.rungs

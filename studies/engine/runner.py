@@ -6,7 +6,6 @@ change, and are added only if absent.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +21,7 @@ from ..schedulers.racing import at_once
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, replicate_seed, seeds_of
 from ..storage.branches import Start
-from ..storage.commands import BOUNDS, DECISIVE, ENQUEUED, RESUME, hold, hold_of, pending
+from ..storage.commands import BOUNDS, DECISIVE, ENQUEUED, RESUME, Command, hold, hold_of, pending
 from ..storage.rows import Segment, Trial
 from ..storage.studies import check_same
 from ..study.config import BUDGETS, Config
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from ...tasks.checkpoint.storage import Storage
     from ...tasks.identity import TaskIdentity
     from ...tasks.task import Task
+    from ..samplers.suggest import OptunaParams
     from ..storage.store import Store
 
 
@@ -123,9 +123,8 @@ class StudyRunner:
         self.algorithm = load_task(self.config)
         self.stop: Callable[[], bool] = lambda: False
         self.complete = False
-        self._renew_at = math.inf  # when to renew the planning lock, if it is held
-        self._optuna_params: dict[int, dict[str, Any]] = {}  # by trial: its hyperparameters in Optuna's form
-        self._priors = self.config.priors  # priors for which that form is valid
+        self._renewed: float | None = None  # when the planning lock was taken or last renewed, while it is held
+        self._optuna_params: dict[str, OptunaParams] = {}  # by priors, from which Optuna's form of a trial follows
         self._structures: dict[int, str] = {}  # by trial; hyperparameters never change
 
     @property
@@ -139,29 +138,28 @@ class StudyRunner:
 
     def advance(self) -> list[ReadySegment]:
         """Add all rows that follow, and return the ready segments by urgency."""
-        self.rows.refresh()
-        runs = self.rows.hold is None and not self.rows.plan().complete
-        if runs and (stop_if_spent(self.store, self.rows, {}) or stop_if_plateau(self.store, self.rows)):
-            self.rows.refresh()
-        while self.rows.hold is None and (plan := self.rows.plan()):
+        rows = self.rows
+        rows.refresh()
+        runs = rows.hold is None and not rows.plan().complete
+        if runs and (stop_if_spent(self.store, rows, {}) or stop_if_plateau(self.store, rows)):
+            rows.refresh()
+        while rows.hold is None and (plan := rows.plan()):  # more rows may follow from those just written
             self._raise_if_asked()
-            if additions := self._without_new_trials_unless_planner(plan):
-                self._write(additions)
-            self._renew_at = math.inf
-            if self.rows.refresh() is None and not additions:
+            if plan.makes_trials and not self._is_planner():
+                plan = replace(plan, ask=None, branches=[])
+            if plan:
+                self._write(plan)
+            if rows.refresh() is None and not plan:
                 break  # another process is still writing the rest
-        self.complete = self.rows.plan().complete
-        ready = sorted((self.rows.segments[key] for key in self.rows.ready), key=self.rows.scheduler.priority)
-        return [ReadySegment(self.rows.trials[segment.number], segment) for segment in ready]
+        self.complete = rows.plan().complete
+        ready = sorted((rows.segments[key] for key in rows.ready), key=rows.scheduler.priority)
+        return [ReadySegment(rows.trials[segment.number], segment) for segment in ready]
 
-    def _without_new_trials_unless_planner(self, plan: Plan) -> Plan:
-        """Return the plan, without new trials while another process creates them."""
-        if not plan.makes_trials:
-            return plan
-        if not self.store.acquire_planning(self.name, self.rows.revision):
-            return replace(plan, ask=None, branches=[])
-        self._renew_at = time.monotonic() + self.store.planning_seconds / 4
-        return plan
+    def _is_planner(self) -> bool:
+        """Take the planning lock; return False if another process has it."""
+        taken = self.store.acquire_planning(self.name, self.rows.revision)
+        self._renewed = time.monotonic() if taken else None
+        return taken
 
     def ready(self) -> set[tuple[int, int]]:
         """Return the keys (number, rung) of all segments that are ready now."""
@@ -189,6 +187,7 @@ class StudyRunner:
             since=since,
             commands_known=len(self.rows.commands),
         )
+        self._renewed = None  # `add_rows` released the lock
 
     def structure(self, ready: ReadySegment) -> tuple[str, int, int]:
         """Return a key that segments of one possible cohort share."""
@@ -208,46 +207,55 @@ class StudyRunner:
         return self.config.make_task(self.algorithm, trial.params, storage, start, seed, self.device, env)
 
     def _new_trials(self, plan: Plan) -> list[Trial]:
-        from ..samplers.suggest import suggest  # slow to import (Optuna), and mostly not needed
-
+        """Return the rows of the trials that the plan asks for."""
         assert plan.ask is not None
-        # The plan holds the scores of one objective; several objectives are read from the segments.
-        several = len(objectives_of(self.config)) > 1
-        rows = remembered(self.rows.trials.values(), self.rows.segments.values())[1] if several else []
-        needed = plan.seen or self.config.options.get(LEARNED)
-        seen, segments = collapse(self.config, self.rows.trials.values() if needed else [], rows)
-        seeds = seeds_of(self.config)
-        waiting = pending(self.rows.commands, self.rows.trials.values())
-        free = [number for number in plan.ask if number >= len(self.config.options.get("known", []))]
-        taken = dict(zip(free, waiting, strict=False))
-        enqueued = {number: command.data["hyperparameters"] for number, command in taken.items()}
-        decisive = [command.number for command in self.rows.commands if command.kind in DECISIVE]
-        steered = {"commands": decisive[-1] + 1} if decisive else {}
+        config, commands, seeds = self.config, self.rows.commands, seeds_of(self.config)
+        known = len(config.options.get("known", []))  # first trials, whose hyperparameters were given with the study
+        waiting = pending(commands, self.rows.trials.values())
+        enqueued = dict(zip((n for n in plan.ask if n >= known), waiting, strict=False))
+        decisive = [command.number for command in commands if command.kind in DECISIVE]
         new = []
-        if self._priors != self.config.priors:
-            self._optuna_params, self._priors = {}, self.config.priors
-        suggestions = suggest(self.config, seen, plan, self._identify, segments, self._optuna_params, enqueued)
-        for number, values in zip(plan.ask, suggestions, strict=True):
-            identities = [self._identity(values, env) for env in self.config.environments]
-            self._raise_if_asked()
+        for number, values in zip(plan.ask, self._suggestions(plan, enqueued), strict=True):
+            identities = [self._identity(values, env) for env in config.environments]
             for replicate in range(seeds):
                 if replicate % 100 == 0:
                     self._raise_if_asked()
-                seed, identity = replicate_seed(self.config, replicate), identities[replicate % len(identities)]
+                seed, identity = replicate_seed(config, replicate), identities[replicate % len(identities)]
+                attrs: dict[str, Any] = {"bracket": plan.bracket}
+                if seeds > 1:
+                    attrs["seed"] = seed
+                if decisive:
+                    attrs["commands"] = decisive[-1] + 1  # how many commands the suggestion may depend on
+                if number in enqueued:
+                    attrs[ENQUEUED] = enqueued[number].number
                 uid = replace(identity, seed=seed).uid
-                attrs = {"bracket": plan.bracket, **({"seed": seed} if seeds > 1 else {}), **steered}
-                attrs |= {ENQUEUED: taken[number].number} if number in taken else {}
                 new.append(Trial(number * seeds + replicate, uid, dict(identity.values), attrs, seeds=seeds))
         return new
+
+    def _suggestions(self, plan: Plan, enqueued: Mapping[int, Command]) -> list[dict[str, Any]]:
+        """Return nested hyperparameters for each trial that the plan asks for.
+
+        `enqueued` maps trials to the commands that enqueued their hyperparameters.
+        """
+        from ..samplers.suggest import suggest  # slow to import (Optuna), and mostly not needed
+
+        config, trials, segments = self.config, self.rows.trials.values(), self.rows.segments.values()
+        # The plan holds the scores of one objective; several objectives are read from the segments.
+        measured = remembered(trials, segments)[1] if len(objectives_of(config)) > 1 else []
+        learns = plan.seen or config.options.get(LEARNED)
+        seen, measured = collapse(config, trials if learns else [], measured)
+        cache = self._optuna_params.setdefault(repr(config.priors), {})
+        values = {number: command.data["hyperparameters"] for number, command in enqueued.items()}
+        return suggest(config, seen, plan, self._identify, measured, cache, values)
 
     def _raise_if_asked(self) -> None:
         """Raise Stopped if planning must end; otherwise renew the planning lock.
 
         Nothing of an unfinished plan is written.
         """
-        if time.monotonic() >= self._renew_at:
+        if self._renewed is not None and time.monotonic() - self._renewed >= self.store.planning_seconds / 4:
             self.store.renew_planning(self.name)
-            self._renew_at = time.monotonic() + self.store.planning_seconds / 4
+            self._renewed = time.monotonic()
         if self.stop():
             raise Stopped(
                 "planning was asked to stop; nothing of an unfinished plan is written, and any worker repeats it"

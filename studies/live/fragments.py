@@ -1,4 +1,4 @@
-"""HTML of a study as it is now."""
+"""HTML of a study's present state."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..report.drawing import escape, number
 from ..report.markup import part, table
 from .views import View, trial_name
 
-WIDTH, HEIGHT = 130, 22  # of a curve, in pixels
+WIDTH, HEIGHT = 130, 22  # size of a curve in pixels
 
 
 def fragment(view: View) -> str:
-    """Return all that changes on the page of a study."""
+    """Return the part of a study's page that changes."""
     now = view.to_json()
     counts = ", ".join(f"{count} {state}" for state, count in now["counts"].items())
     best = now["best"]

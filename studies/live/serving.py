@@ -1,4 +1,4 @@
-"""Server of read-only pages about studies, with the standard library alone."""
+"""Server of read-only pages about studies, using only the standard library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-AT_MOST_EVERY = 0.5  # seconds between two looks at a study, for all browsers together
+AT_MOST_EVERY = 0.5  # seconds between two reads of a study, for all browsers together
 COOKIE = "rekindle-token"
 POLL = """
 const place = document.querySelector("#live");
@@ -42,7 +42,7 @@ setTimeout(look, 1000);
 
 
 class Studies:
-    """Looks at the studies of a storage, shared by all browsers."""
+    """Pages and views of a storage's studies, shared by all browsers."""
 
     def __init__(self, store: Store):
         self.store, self._lock = store, threading.Lock()
@@ -51,11 +51,11 @@ class Studies:
         self._reports: dict[str, tuple[int, str]] = {}
 
     def names(self) -> list[str]:
-        """Return the names of all studies, the oldest first."""
+        """Return the names of all studies, oldest first."""
         return [study.name for study in self.store.studies()]
 
     def view(self, name: str) -> View:
-        """Return what happens in a study; UnknownStudy if there is none."""
+        """Return a view of a study, or raise UnknownStudy."""
         with self._lock:
             at, view = self._views.get(name, (0.0, None))
             if view is None or time.monotonic() - at > AT_MOST_EVERY:
@@ -66,7 +66,7 @@ class Studies:
             return view
 
     def report(self, name: str) -> str:
-        """Return a study's report, built again once the study has changed."""
+        """Return a study's report; it is rebuilt when the study has changed."""
         self.view(name)
         revision = self._live[name].progress.rows.revision
         built, html = self._reports.get(name, (-1, ""))
@@ -88,7 +88,7 @@ class Studies:
         return document("Studies", f"<h1>Studies</h1><p class='soft'>{escape(self.store.url)}</p>{found}")
 
     def study(self, name: str) -> str:
-        """Return the page of a study, which renews itself."""
+        """Return the page of a study, which refreshes itself."""
         view, query = self.view(name), f"study={quote(name, safe='')}"
         body = [
             f"<nav><a href='/'>all studies</a> · <a href='/report?{query}'>report</a></nav><h1>{escape(name)}</h1>",
@@ -98,7 +98,7 @@ class Studies:
         return document(name, "".join(body), POLL, "<noscript><meta http-equiv='refresh' content='5'></noscript>")
 
     def json(self, name: str) -> Json:
-        """Return what `rekindle watch --json` prints."""
+        """Return the object that `rekindle watch --json` prints."""
         return {"format": 1, "study": name, **self.view(name).to_json()}
 
 
@@ -106,13 +106,13 @@ class Server(ThreadingHTTPServer):
     """A server of a storage's studies.
 
     Args:
-        store: may be read-only.
-        host: where it listens; anything but loopback needs a token.
-        port: 0 for any free one.
-        token: what browsers must know, given once as ?token=; "" for none.
+        store: store of the studies; it may be read-only.
+        host: address to listen on; any but loopback needs a token.
+        port: port to listen on; 0 for any free port.
+        token: secret that a browser must pass once as ?token=; "" for none.
 
     Raises:
-        ValueError: the address needs a token, or cannot be used.
+        ValueError: the address needs a token, or is not available.
     """
 
     daemon_threads = True
@@ -132,13 +132,13 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address for browsers."""
+        """Address for browsers, including the token."""
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}/" + (f"?token={quote(self.token, safe='')}" if self.token else "")
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one request; only reading is known."""
+    """Handler of one request, GET only."""
 
     server: Server
     server_version, sys_version = "rekindle", ""
@@ -174,7 +174,8 @@ class Handler(BaseHTTPRequestHandler):
     def _may(self, query: dict[str, list[str]]) -> bool:
         """Return whether the sender may read.
 
-        Without a token, the name of the host must be loopback's: a page from elsewhere may have its own name lead here.
+        Without a token, the Host header must name loopback. Otherwise a foreign page could make its own host name
+        resolve to this machine (DNS rebinding).
         """
         if not self.server.token:
             host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
@@ -198,4 +199,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing about single requests."""
+        """Do not log requests."""

@@ -1,4 +1,4 @@
-"""Views of a study: who trains what, progress and failures."""
+"""Views of a study: running trials, workers, progress and failures."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..study.objectives import objectives_of
 if TYPE_CHECKING:
     from ..storage.store import Store
 
-EPISODE_RETURN = "episode_return"  # of training, reported at each epoch
-POINTS = 24  # of a running trial's curve
-FAILURES = 5  # that are shown
+EPISODE_RETURN = "episode_return"  # training metric, reported at each epoch
+POINTS = 24  # shown of a running trial's curve
+FAILURES = 5  # shown
 DIED, SILENT, ALIVE = "died", "silent", "trains"
 
 
@@ -26,12 +26,12 @@ class View:
     """A study at one moment.
 
     Attributes:
-        snapshot: its progress.
+        snapshot: progress of the study.
         speed: environment steps and epochs per second.
-        left: seconds to the end, None while unknown.
+        left: estimated seconds to the end; None while unknown.
         running: {trial, seed, env, uid, epochs, target, curve [values], worker, seconds} of each trial in training.
-        workers: {name, state, trials [numbers], seconds (since it took the first)} of each process that holds any.
-        failures: {time, trial, kind, retry, text} of the last ones.
+        workers: {name, state, trials [numbers], seconds (since it took the first)} of each process that holds trials.
+        failures: {time, trial, kind, retry, text} of the latest failures.
     """
 
     snapshot: Snapshot
@@ -43,13 +43,13 @@ class View:
 
     @property
     def state(self) -> str:
-        """The state as `rekindle status` has it: complete, running, stalled, ..."""
+        """State as in `rekindle status`: complete, running, stalled, ..."""
         if self.snapshot.complete or self.snapshot.held:
             return HELD[self.snapshot.held.kind] if self.snapshot.held and not self.snapshot.complete else "complete"
         return "running" if any(worker["state"] == ALIVE for worker in self.workers) else "stalled"
 
     def to_json(self) -> Json:
-        """Return the view as `cli` documents it."""
+        """Return the view in the form that `cli` documents."""
         now = self.snapshot
         best = dict(zip(("value", "trial", "epochs"), now.best, strict=True)) if now.best else None
         rungs = [{"epochs": epochs, "done": done, "expected": total} for epochs, done, total in now.rungs]
@@ -73,26 +73,26 @@ class View:
 
 
 class LiveStudy:
-    """Maker of views, which reads only what changed since the last one.
+    """Source of views that reads only the rows that have changed.
 
     Args:
-        store: may be read-only.
-        name: of the study.
+        store: store of the study; it may be read-only.
+        name: name of the study.
 
     Raises:
-        UnknownStudy: the storage has none of this name.
+        UnknownStudy: the study does not exist.
     """
 
     def __init__(self, store: Store, name: str):
         self.store, self.name = store, name
         self.progress, self.speed = StudyProgress(store, name), Speed()
         self._trials: dict[str, Trial] = {}
-        self._curves: dict[str, dict[int, float]] = {}  # by uid and epoch
-        self._read: dict[str, int] = {}  # the last epoch that was read
+        self._curves: dict[str, dict[int, float]] = {}  # values by uid and epoch
+        self._read: dict[str, int] = {}  # last epoch read, by uid
         self._event, self._failures = 0, list[Json]()
 
     def look(self) -> View:
-        """Return what happens now."""
+        """Return a view of the present state."""
         known = self.progress.rows.revision
         snapshot = self.progress.look()
         if not self._trials or known != self.progress.rows.revision:
@@ -110,7 +110,7 @@ class LiveStudy:
         )
 
     def _read_curves(self, claims: list[Claim]) -> None:
-        """Read new points of the curves of trials in training."""
+        """Read the new points of running trials' curves."""
         at: dict[int, dict[str, int]] = {}
         for claim in claims:
             epoch = self._read.get(claim.uid, max(-1, claim.epochs - POINTS))
@@ -172,7 +172,7 @@ class LiveStudy:
 
 
 def trial_name(row: Json) -> str:
-    """Return a training's name: its trial, environment and seed."""
+    """Return the name of a running trial: its number, environment and seed."""
     env = "" if row["env"] is None else f" {row['env']}"
     return f"{row['trial']}{env}" + ("" if row["seed"] is None else f" seed {row['seed']}")
 

@@ -1,4 +1,4 @@
-"""Configurations of Orion's algorithms with which hunts end."""
+"""Configurations of Orion's algorithms under which hunts finish."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOGUNIFORM = re.compile(r"^loguniform\((\S+), (\S+), precision=None.*")
 def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int | Fidelity) -> dict[str, Any]:
     """Return Orion's configuration of the algorithm, with a seed.
 
-    Without a seed, its Hyperband does not start.
+    Orion's Hyperband does not start without one.
     """
     config = {algorithm: {}} if isinstance(algorithm, str) else dict(algorithm)
     if len(config) != 1:
@@ -52,13 +52,13 @@ def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int 
 
 
 def _is_installed(algorithm: type) -> bool:
-    """Return whether a class of Orion's is a usable algorithm.
+    """Return whether one of Orion's classes is a usable algorithm.
 
-    Its optional packages must be installed.
+    Wrappers of algorithms are not, nor are algorithms whose optional packages are missing.
     """
     optional = vars(sys.modules[algorithm.__module__]).values()
     missing = any(isinstance(each, ImportOptional) and each.failed for each in optional)
-    return not missing and not algorithm.__module__.startswith("orion.core.")  # where wrappers of algorithms are
+    return not missing and not algorithm.__module__.startswith("orion.core.")  # the module of wrappers
 
 
 def is_population(algorithm: Mapping[str, Any]) -> bool:
@@ -67,14 +67,14 @@ def is_population(algorithm: Mapping[str, Any]) -> bool:
 
 
 def is_grid(algorithm: Mapping[str, Any]) -> bool:
-    """Return whether the algorithm tries all combinations of some values."""
+    """Return whether the algorithm is a grid search."""
     return "gridsearch" in map(str.lower, algorithm)
 
 
 def _generations(epochs: Fidelity) -> int:
-    """Return the number of generations of Orion's PBT.
+    """Return the number of generations for Orion's PBT.
 
-    They are ten at most, each of one epoch at least.
+    It is the largest, up to ten, with which every generation has at least one epoch.
     """
     for count in range(10, 1, -1):
         ends = [whole(end) for end in compute_fidelities(count, epochs.low, epochs.high, epochs.base)]
@@ -86,7 +86,14 @@ def _generations(epochs: Fidelity) -> int:
 def changeable(space: Space, search: Sequence[str] | None) -> list[str]:
     """Return the hyperparameters that may change while a task trains.
 
-    Only these are searched by a population.
+    A population searches only these.
+
+    Args:
+        space: hyperparameters of the task.
+        search: hyperparameters to search, by dotted name; None for all that may change.
+
+    Raises:
+        ValueError: a hyperparameter to search may not change.
     """
     flat = space.flat()
     decided = {name for name, dimension in flat.items() if dimension.structural or isinstance(dimension, Maybe)}
@@ -102,9 +109,9 @@ def changeable(space: Space, search: Sequence[str] | None) -> list[str]:
 
 
 def grid_priors(priors: Mapping[str, str]) -> dict[str, str]:
-    """Return the priors for Orion's grids.
+    """Return priors whose ends a grid of Orion's can reach.
 
-    The ends of a grid, exp(log(end)), may lie beyond the prior's by a rounding.
+    Orion computes the ends of a grid as exp(log(end)), which rounding may put outside the prior's range.
     """
     return {name: _LOGUNIFORM.sub(_reachable, prior) for name, prior in priors.items()}
 
@@ -115,4 +122,4 @@ def _reachable(prior: re.Match[str]) -> str:
         low = math.nextafter(low, high)
     while math.exp(math.log(high)) > high:
         high = math.nextafter(high, low)
-    return f"loguniform({low!r}, {high!r}, precision=None)"  # and no default, which could be an end
+    return f"loguniform({low!r}, {high!r}, precision=None)"  # without the default, which may now be out of range

@@ -1,8 +1,8 @@
 """Orion's database in SQL: ``storage={"type": "legacy", "database": {"type": "rekindlesql", "host": URL}}``.
 
-Orion keeps experiments, trials and the state of its algorithms in MongoDB or in one pickled file. This class keeps
-them in the tables ``rk_orion_*`` of the store's SQLite or PostgreSQL database. Orion finds it by its entry point, by
-the class's name in lower case.
+Orion itself keeps experiments, trials and the states of its algorithms in MongoDB or in one pickled file. This class
+keeps them in the tables ``rk_orion_*`` of the store's SQLite or PostgreSQL database. Orion finds the class through an
+entry point, under its name in lower case.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from .documents import Document, DocumentError
 from .tables import VERSION, Asked, Collections, DuplicateKey, UnknownIndex, create_tables, schema_version
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # orion 0.2.7 imports pkg_resources, which warns of its own end
+    warnings.simplefilter("ignore")  # orion 0.2.7 imports pkg_resources, which warns that it is deprecated
     from orion.core.io.database import Database, DatabaseError, DatabaseTimeout, DuplicateKeyError
 
 T = TypeVar("T")
 
 _live: weakref.WeakSet[RekindleSQL] = weakref.WeakSet()
 _live_lock = threading.RLock()  # held while that set changes, and while the process forks
-_forking: list[RekindleSQL] = []  # those whose gates the fork holds
+_forking: list[RekindleSQL] = []  # databases whose gates the forking thread holds
 
 
 class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
     """Orion's collections in SQLite or PostgreSQL.
 
-    They are safe for several machines, processes, threads and forks.
+    Several machines, processes and threads can share them, and a child process can use them after a fork.
 
     Args:
-        host: the database's URL, or the path of a SQLite file.
+        host: URL of the database, or path of a SQLite file.
         name: not used.
         port: not used.
-        username: put into the URL where it has none.
-        password: put into the URL where it has none. The password is in no message; still, Orion prints the URL it was
-            configured with, so better give it to PostgreSQL through PGPASSWORD or ~/.pgpass.
-        timeout: seconds for which an operation is retried while the database is busy or gone.
+        username: user name for a URL without one.
+        password: password for a URL without one. No message contains it, but Orion prints the URL that it was
+            configured with; prefer PGPASSWORD or ~/.pgpass.
+        timeout: seconds for which to retry an operation while the database is busy or unreachable.
 
     Raises:
-        DatabaseError: as Orion expects; also DatabaseTimeout and DuplicateKeyError.
+        DatabaseError: an operation failed. DatabaseTimeout and DuplicateKeyError are raised where Orion expects them.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         return {"url": self._url, "timeout": self._timeout, "name": self.name, "port": self.port}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Made anew: connections and locks do not travel to another process.
+        # Connections and locks cannot be pickled.
         self.__init__(state["url"], state["name"], state["port"], timeout=state["timeout"])  # type: ignore[misc]
 
     @property
@@ -90,7 +90,7 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
             return False
 
     def initiate_connection(self) -> None:
-        """Open the database and create the tables, unless that is done."""
+        """Open the database and create the tables, once."""
         with _live_lock:
             _live.add(self)
         with self._gate:
@@ -98,7 +98,7 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
                 self._sql = self._opened()
 
     def _opened(self) -> sql.Database:
-        """Return the database behind the URL, with the tables of this version."""
+        """Return the opened database, with tables of this version."""
         with _translated():
             opened = sql.Database(self._url, self._timeout)
             weakref.finalize(self, opened.close)
@@ -128,11 +128,11 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         return self._run("write", work)
 
     def now(self) -> datetime:
-        """Return the database's time: UTC without a time zone."""
+        """Return the database's time, in UTC without a time zone."""
         return self._run("read", lambda collections: collections.now())
 
     def ensure_index(self, collection_name: str, keys: str | Sequence[tuple[str, Any]], unique: bool = False) -> None:
-        """Add an index unless it exists; create the collection."""
+        """Add an index unless it exists; create the collection if needed."""
         pairs = [(keys, self.ASCENDING)] if isinstance(keys, str) else list(keys)
         name = "_".join(f"{field}_{-1 if order == self.DESCENDING else 1}" for field, order in pairs)
         if name not in {"_id_1", "_id_-1", *self.index_information(collection_name)}:
@@ -140,21 +140,22 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
             self.transact(lambda collections: collections.ensure_index(collection_name, name, fields, unique))
 
     def index_information(self, collection_name: str) -> dict[str, bool]:
-        """Return the names of all indexes, and whether each is unique.
+        """Return whether each index is unique, by its name.
 
-        The names are spelled as by MongoDB.
+        The names are spelled as in MongoDB.
         """
         indexes = self._run("read", lambda collections: collections.indexes(collection_name))
         return {"_id_": True, **{name: bool(index["unique"]) for name, index in indexes.items()}}
 
     def drop_index(self, collection_name: str, name: str) -> None:
-        """Remove an index; DatabaseError if none has this name."""
+        """Remove an index; raise DatabaseError if it does not exist."""
         self.transact(lambda collections: collections.drop_index(collection_name, name))
 
     def write(self, collection_name: str, data: Any, query: Asked = None) -> int:
         """Insert documents, or update those that match; return their number.
 
-        With a query, set keys of all documents that match it.
+        Without a query, ``data`` is one document or several to insert. With a query, ``data`` holds keys to set in all
+        documents that match.
         """
         if query is not None:
             return self.transact(lambda collections: collections.update(collection_name, query, data))
@@ -165,7 +166,7 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         return len(documents)
 
     def read(self, collection_name: str, query: Asked = None, selection: Asked = None) -> list[Document]:
-        """Return the documents that match, in the order of their insertion."""
+        """Return the documents that match, in insertion order."""
         return self._run("read", lambda collections: collections.find(collection_name, query, selection))
 
     def read_and_write(
@@ -173,7 +174,7 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
     ) -> Document | None:
         """Set keys of the first document that matches and return it.
 
-        No two callers get the same.
+        No two callers get the same document if the new values no longer match, as in a reservation.
         """
         return self.transact(lambda collections: collections.update_first(collection_name, query, data, selection))
 
@@ -198,13 +199,13 @@ def _url(host: str, username: str | None, password: str | None) -> str:
     try:
         url = sa.make_url(host)
     except (sa.exc.ArgumentError, ValueError):
-        return host  # sql.Database says what is wrong with it
+        return host  # sql.Database reports what is wrong with it
     url = url.set(username=url.username or username, password=url.password or password)
     return url.render_as_string(hide_password=False)
 
 
-class _translated:  # noqa: N801 - used as a function is: `with _translated():`
-    """Translation of our errors to Orion's, which its users' programs catch."""
+class _translated:  # noqa: N801 - used like a function: `with _translated():`
+    """Translation of our errors to Orion's, which its users catch."""
 
     def __enter__(self) -> None:
         return None
@@ -219,7 +220,7 @@ class _translated:  # noqa: N801 - used as a function is: `with _translated():`
 
 
 def _before_fork() -> None:
-    """Close every connection: neither database's may be shared with a forked child."""
+    """Close every connection, since a child process cannot share them."""
     _live_lock.acquire()
     _forking[:] = _live
     for database in _forking:

@@ -1,10 +1,10 @@
 """Orion's documents as tagged JSON, with its queries, projections and updates.
 
-Orion thinks in MongoDB's terms. Text and bytes go to two columns: the JSON holds ``{"$bytes": [start, end]}`` in place
-of bytes, which are a slice of the second column. Tuples, datetimes and keys that JSON lacks keep their types.
+Orion uses MongoDB's concepts. A document is stored in two columns, JSON and bytes. In the JSON, ``{"$bytes": [start,
+end]}`` stands for a slice of the bytes. Tuples, datetimes and keys that are not text keep their types.
 
 Orion's own matching (``EphemeralDocument``) is not used: it turns a dotted name, such as a hyperparameter's, into
-nested dicts, takes text keys only, and copies a document once for each of its keys. A test compares both on random
+nested dicts, takes only text keys, and copies a document once for each of its keys. A test compares the two on random
 calls.
 """
 
@@ -26,14 +26,14 @@ Document = dict[str, Any]
 
 
 class DocumentError(ValueError):
-    """A document, query or projection cannot be stored, read or understood."""
+    """Invalid or damaged document, query or projection."""
 
 
-MISSING: Any = object()  # the value of a key that a document lacks
+MISSING: Any = object()  # value of a key that a document lacks
 
 
 def encode(document: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return a document as JSON text in ASCII, and its bytes."""
+    """Return a document's JSON text, in ASCII, and its bytes."""
     blob = bytearray()
     try:
         return json.dumps(_tag(document, "", blob), allow_nan=False, separators=(",", ":")), bytes(blob)
@@ -46,7 +46,7 @@ def encode(document: Mapping[str, Any]) -> tuple[str, bytes]:
 def decode(text: str, blob: bytes | None) -> Document:
     """Return the document that ``encode`` was given.
 
-    Without the blob, each bytes value is empty.
+    If the blob is None, all bytes values are empty.
     """
     try:
         document = json.loads(text, object_hook=partial(_untag, blob=blob))
@@ -77,9 +77,9 @@ def _tag(value: Any, path: str, blob: bytearray) -> Any:
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
             return {str(key): _tag(item, f"{path}.{key}", blob) for key, item in value.items()}
         return {"$map": [[_tag(k, f"{path}<key>", blob), _tag(v, f"{path}.{k}", blob)] for k, v in value.items()]}
-    if isinstance(value, os.PathLike):  # a working directory; Orion itself makes it text sooner or later
+    if isinstance(value, os.PathLike):  # a working directory, which Orion itself turns into text elsewhere
         return os.fspath(value)
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():  # one of numpy's numbers
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a NumPy scalar
         return _tag(value.item(), path, blob)
     raise DocumentError(
         f"a document holds numbers, text, bytes, datetimes, lists, tuples and dicts, but "
@@ -88,7 +88,7 @@ def _tag(value: Any, path: str, blob: bytearray) -> Any:
 
 
 def _untag(value: Document, blob: bytes | None) -> Any:
-    """Return the value of an object whose own values are untagged already."""
+    """Return the value of an object whose values are already untagged."""
     if len(value) != 1:
         return value
     [(tag, content)] = value.items()
@@ -115,9 +115,9 @@ def _untag(value: Document, blob: bytes | None) -> Any:
 
 
 def index_text(value: Any) -> str | None:
-    """Return a scalar as text for an index, or None.
+    """Return a scalar's text for an index; None for other values.
 
-    Texts are equal for equal values only, and those of naive datetimes are in order.
+    Only equal values have equal texts. The texts of naive datetimes sort in order of time.
     """
     if value is None:
         return "null"
@@ -125,7 +125,7 @@ def index_text(value: Any) -> str | None:
         if value.tzinfo is None:
             return "t" + value.isoformat(timespec="microseconds")
         return "u" + value.astimezone(UTC).isoformat(timespec="microseconds")
-    if isinstance(value, int | float):  # 1, 1.0 and True are one number to Orion's queries
+    if isinstance(value, int | float):  # 1, 1.0 and True are equal in Orion's queries
         whole = isinstance(value, int) or (math.isfinite(value) and value.is_integer())
         return None if value != value else "n" + repr(int(value) if whole else float(value))
     if isinstance(value, str):
@@ -135,7 +135,7 @@ def index_text(value: Any) -> str | None:
 
 
 def key_text(document: Document, fields: Iterable[str]) -> str:
-    """Return the values of a unique index as text of fixed length.
+    """Return a fixed-length text of the values of a unique index.
 
     A missing field counts as None.
     """
@@ -148,7 +148,7 @@ def key_text(document: Document, fields: Iterable[str]) -> str:
 def lookup(document: Mapping[str, Any], key: str) -> Any:
     """Return the value at a dotted key, or MISSING.
 
-    A key that contains dots is found as well.
+    A key that itself contains dots is found, too.
     """
     if key in document:
         return document[key]
@@ -165,7 +165,7 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def test(held: Any, asked: Any) -> bool:
         try:
             return held is not None and bool(compare(held, asked))
-        except TypeError:  # a number is neither before nor after a datetime
+        except TypeError:  # e.g. a number and a datetime, which have no order
             return False
 
     return test
@@ -183,9 +183,9 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class Query:
-    """A query as conditions that must all hold; None for all documents.
+    """A query: conditions that must all hold.
 
-    ``{"a.b": 1, "c": {"$lte": 2}}`` has two.
+    ``{"a.b": 1, "c": {"$lte": 2}}`` has two conditions. None matches all documents.
     """
 
     def __init__(self, query: Mapping[str, Any] | None):
@@ -194,7 +194,7 @@ class Query:
     def matches(self, document: Document) -> bool:
         """Return whether all conditions hold.
 
-        None, not even $ne, holds of a missing key (as in Orion's own database).
+        No condition, not even $ne, holds for a missing key, as in Orion's own database.
         """
         held = ((lookup(document, key), operator, value) for key, operator, value in self.conditions)
         return all(each is not MISSING and OPERATORS[operator](each, value) for each, operator, value in held)
@@ -219,9 +219,9 @@ def _conditions(query: Mapping[str, Any], path: str) -> Iterator[tuple[str, str,
 
 
 def select(document: Document, selection: Mapping[str, Any] | None) -> Document:
-    """Return the projection: ``{key: 1}`` keeps keys, ``{key: 0}`` drops them.
+    """Return a projection: ``{key: 1}`` keeps keys, ``{key: 0}`` drops them.
 
-    ``_id`` stays unless dropped.
+    ``_id`` stays unless it is dropped.
     """
     flat = {key: bool(value) for key, _, value in _conditions(selection or {}, "")}
     with_id = flat.pop("_id", None)

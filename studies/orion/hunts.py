@@ -4,9 +4,9 @@
                   epochs=fidelity(1, 27, 3), max_trials=40, search=["optimizer.lr", "gamma"])
     client.stats.best_evaluation      # minus the best return
 
-Orion's experiment, trials and algorithm live in tables of that database, the checkpoints beside them: a trial that
-Orion promotes resumes from the checkpoint of the lower rung. The same call, in another process or on another machine,
-joins or resumes the hunt.
+Orion's experiment, trials and algorithm are stored in tables of that database, beside the checkpoints. A trial that
+Orion promotes resumes from the checkpoint of the lower rung. The same call in another process, on any machine, joins or
+resumes the hunt.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from ...tasks.checkpoint.storage import Storage
     from ...tasks.task import Task
 
-KEY, FIDELITY = "rekindle", "epochs"  # of the experiment's metadata, where it says what is hunted; and of the space
+KEY, FIDELITY = "rekindle", "epochs"  # key of a hunt's identity in an experiment's metadata; name of the fidelity
 
 log = logging.getLogger(__name__)
 
@@ -60,27 +60,27 @@ log = logging.getLogger(__name__)
 class OrionObjective:
     """A task's training as the objective of Orion's trials.
 
-    It serves ``client.workon(objective)``, with any algorithm and executor.
+    Use it as ``client.workon(objective)``, with any algorithm and executor. Called with a trial's parameters, it
+    returns Orion's results: minus the return, since Orion minimizes, and the statistics rk_uid, rk_resumed (epochs
+    trained before this trial), rk_epochs and rk_digest.
 
-    Called with a trial's parameters, it returns Orion's results: minus the return, which Orion minimises, and as
-    statistics rk_uid, rk_resumed (epochs that a lower rung had done), rk_epochs and rk_digest. A trial with a NaN
-    raises Diverged: Orion marks it broken, and the reason is kept with the task. So does one whose simulator hangs
-    twice in a row (Hung), in a process of its own (``env_processes=1``) that is killed and replaced. One that SIGTERM
-    stops is interrupted, with everything saved.
+    A NaN raises Diverged: Orion marks the trial broken, and the reason is stored with the task. A simulator that hangs
+    raises Hung if it runs in a process of its own (``env_processes=1``). That process is killed and replaced, and
+    the trial is broken if it hangs twice in a row. A trial that SIGTERM stops is saved and interrupted.
 
-    Orion's PBT branches a trial from another one's state: ``client.workon(objective, trial_arg="trial")`` names it, if
-    Orion's experiments are in the database of the tasks.
+    Orion's PBT branches trials from each other's states. Pass ``client.workon(objective, trial_arg="trial")`` then, and
+    keep Orion's experiments in the database of the tasks.
 
     Args:
-        task: the algorithm, such as PPO or "ppo".
+        task: task class or name, such as PPO or "ppo".
         env: see `Task`.
-        epochs: number of epochs of each trial in all; or a fidelity, from which Orion chooses.
-        storage: a URL; may be, and best is, Orion's own database.
-        seed: of the training of every trial.
-        search: dotted names of the searched hyperparameters, the others having their defaults; None: all.
-        stuck: seconds, or text such as "10m", after which an environment process that makes no step is killed; None:
-            never.
-        fixed: hyperparameters that are not searched, nested.
+        epochs: total epochs of each trial; or a fidelity, from which Orion chooses.
+        storage: URL of the tasks' database; preferably Orion's own.
+        seed: seed of every trial's training.
+        search: dotted names of the hyperparameters to search, the others keeping their defaults; None for all.
+        stuck: time without a step after which an environment process is killed: seconds, or text such as "10m"; None
+            for never.
+        fixed: hyperparameters that are not searched, nested, and other arguments of the task.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class OrionObjective:
         self.stuck = seconds_of("OrionObjective: stuck", stuck)
         task = load(task) if isinstance(task, str) else task
         self.algorithm, self.storage, self.seed, self.fixed = task, storage, seed, fixed
-        first = task(env, seed=seed, **fixed)  # checks all that was given
+        first = task(env, seed=seed, **fixed)  # checks the arguments
         self.env, space = first.env, first.get_space()
         if search is not None:
             space = space.fix(defaults_except(space, search))
@@ -111,7 +111,7 @@ class OrionObjective:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for another process, which opens the store again."""
+        """Return the attributes for another process, which opens its own store."""
         return {**vars(self), "_store": None, "_lock": None, "stopped": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ class OrionObjective:
 
     @property
     def store(self) -> Store:
-        """The store of the tasks, opened when it is first needed."""
+        """Store of the tasks, opened at the first use."""
         with self._lock:
             if self._store is None:
                 self._store = Store(self.storage)
@@ -135,10 +135,7 @@ class OrionObjective:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The subject of the hunt, as JSON.
-
-        Two hunts of one name must agree on it.
-        """
+        """Everything that hunts of one name must agree on, as JSON."""
         epochs = self.epochs if isinstance(self.epochs, int) else "searched"
         first = self.make(None)
         return {
@@ -152,13 +149,15 @@ class OrionObjective:
         }
 
     def make(self, storage: Storage | None) -> Task:
-        """Return the task, before it has its hyperparameters."""
+        """Return a task without hyperparameters yet."""
         return self.algorithm(self.env, seed=self.seed, storage=storage, **self.fixed)
 
     def __call__(self, trial: Trial | None = None, **params: Any) -> Results:
         """Return Orion's results for a trial's parameters.
 
-        The trial itself names its parent.
+        Args:
+            trial: Orion's trial, which names the parent of a branch.
+            params: values by dotted name.
         """
         if FIDELITY in params:
             params[FIDELITY] = whole(params[FIDELITY])
@@ -191,31 +190,31 @@ def hunt(
 ) -> ExperimentClient:
     """Hunt until `max_trials` or the algorithm's end; return Orion's client.
 
-    A trial that diverges, or hangs again and again, is broken and the hunt continues; every other error ends it.
+    A trial that diverges, or hangs repeatedly, is broken and the hunt continues. Any other error ends the hunt.
 
     Args:
-        task: see `OrionObjective`, like env, storage, epochs, seed, search, stuck and fixed.
-        env: of the task.
-        name: of Orion's experiment.
-        storage: a URL.
-        max_trials: as Orion counts: every rung of a configuration is a trial.
-        algorithm: the name of one that Orion has installed, or {name: {option: value}}; it gets `seed` unless it has
-            one. A population (pbt) searches only hyperparameters that may change while a task trains.
-        epochs: of each trial.
-        seed: of trainings and suggestions.
-        workers: number of trials that this process trains at a time, each in a process if more than one.
-        search: dotted names of the searched hyperparameters.
+        task: see `OrionObjective`, as for env, storage, epochs, search, stuck and fixed.
+        env: environment of the task.
+        name: name of Orion's experiment.
+        storage: URL of the database.
+        max_trials: number of trials as Orion counts them: every rung of a configuration is one.
+        algorithm: name of an algorithm that Orion has installed, or {name: {option: value}}. It gets `seed` unless it
+            has one. A population (pbt) searches only hyperparameters that may change while a task trains.
+        epochs: total epochs of each trial, or a fidelity.
+        seed: seed of trainings and suggestions.
+        workers: number of trials that this process trains at once; more than one train in processes of their own.
+        search: dotted names of the hyperparameters to search.
         idle_timeout: seconds to wait while the algorithm suggests nothing and no worker trains.
-        stuck: of environment processes.
+        stuck: time limit for environment processes.
         fixed: hyperparameters that are not searched, and other arguments of the task, such as device="cuda" and
             env_processes=1.
 
     Raises:
         Stopped: after SIGTERM.
         SpaceError: Orion cannot express a prior.
-        ValueError: Orion lacks the algorithm.
+        ValueError: an argument is out of range, or Orion lacks the algorithm.
         StudyMismatch: another hunt has the name.
-        LazyWorkers: Orion's, after `idle_timeout`.
+        LazyWorkers: `idle_timeout` has passed (Orion's error).
     """
     for word, value in (("workers", workers), ("max_trials", max_trials), ("idle_timeout", idle_timeout)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -255,14 +254,14 @@ def hunt(
 
 
 def _states(client: ExperimentClient) -> set[tuple[str, str]]:
-    """Return the trials' states, which differ after any worker's act."""
+    """Return the trials' states, which change whenever a worker does anything."""
     return {(trial.id, trial.status) for trial in client.fetch_trials()}
 
 
 def _others_train(client: ExperimentClient) -> bool:
     """Return whether living workers train trials.
 
-    The algorithm may be waiting for the end of these.
+    The algorithm may be waiting for their results.
     """
     lost = {trial.id for trial in client.storage.fetch_lost_trials(client)}
     waiting = [trial for trial in client.fetch_trials_by_status("reserved") if trial.id not in lost]
@@ -272,22 +271,23 @@ def _others_train(client: ExperimentClient) -> bool:
 
 
 def storage_of(url: str) -> dict[str, Any]:
-    """Return the configuration of Orion's storage at this URL, for `build_experiment`."""
+    """Return a configuration of Orion's storage, for `build_experiment`."""
     return {"type": "rekindlestorage", "database": {"type": "rekindlesql", "host": url}}
 
 
 def _experiment(
     name: str, objective: OrionObjective, url: str, algorithm: dict[str, Any], max_trials: int
 ) -> ExperimentClient:
-    """Return Orion's experiment of this name, created if it is new.
+    """Return Orion's experiment of this name; create it if it is new.
 
-    Raise StudyMismatch if it hunts something else.
+    Raises:
+        StudyMismatch: the experiment belongs to another hunt.
     """
     identity = json.loads(json.dumps({**objective.identity, "algorithm": algorithm}))
     with suppress(NoConfigurationError):
         _check_same(name, get_experiment(name, storage=storage_of(url)).metadata.get(KEY), identity)
     space = grid_priors(identity["space"]) if is_grid(algorithm) else identity["space"]
-    # What is hunted is written together with the experiment, for others that begin the same hunt at this moment.
+    # The identity is written together with the experiment, so that a process that joins at this moment can read it.
     metadata = {"user": getpass.getuser(), KEY: json.dumps(identity)}
     experiment = ExperimentBuilder(storage_of(url)).build(
         name,
@@ -304,13 +304,13 @@ def _experiment(
 def _check_same(name: str, known: str | None, identity: Mapping[str, Any]) -> None:
     if known is None:
         raise StudyMismatch(
-            f"the experiment {name} was not begun by a hunt from Python, and cannot be resumed by "
+            f"the experiment {name} was not started by a hunt from Python, and cannot be resumed by "
             "one; give this hunt another name"
         )
     if (stored := json.loads(known)) != identity:
         names = sorted(key for key in identity.keys() | stored.keys() if identity.get(key) != stored.get(key))
         raise StudyMismatch(
-            f"a hunt of one name hunts one thing, but {name} was begun with another "
+            f"hunts of the same name must be equal, but {name} was started with another "
             f"{' and another '.join(names)}; give this one another name"
         )
 
@@ -326,7 +326,4 @@ def _on_error(runner: Any, trial: Any, error: BaseException, broken: int) -> boo
 
 
 def _no_directory(client: Any, trial: Any) -> None:
-    """Prepare nothing, as no directory is copied.
-
-    The state is in the database.
-    """
+    """Copy no directory, since the state is in the database."""

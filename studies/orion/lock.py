@@ -1,11 +1,12 @@
 """Rows of Orion's database held by a process, and algorithms' locks.
 
-A row is held by a token, and a thread renews its heartbeat.
+A process holds a row by writing a token into it, and a thread renews the row's heartbeat.
 
 Orion's workers take turns: lock the algorithm's row, read its state, suggest or observe trials, write the state back.
-Here the lock is a lease with its holder's token. A result that a worker wrote is noted as untold until a state that has
-observed it is written; if the worker is killed in between, the next holder of the lock makes the algorithm observe it.
-(Hyperband would wait for it forever.) And if the algorithm has nothing to suggest, the row says when to ask again.
+Here the lock is a lease with its holder's token. A result that a worker wrote is marked as unobserved ("untold") until
+a state that has observed it is written. If the worker is killed in between, the next holder of the lock makes the
+algorithm observe the result, for which Hyperband would otherwise wait forever. If the algorithm has nothing to suggest,
+its row says when to ask again ("dry").
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from .documents import Document
 from .state import UnreadableState, dump_state, load_state
 from .tables import Collections
 
-# After orion_db, which silences the warnings of orion's imports.
+# After `db`, which silences the warnings of orion's imports.
 from orion.core.io.database import DatabaseError  # isort: skip
 from orion.core.worker.trial import Trial  # isort: skip
 from orion.storage.base import LockAcquisitionTimeout, LockedAlgorithmState  # isort: skip
 
-_RANDOM = random.SystemRandom()  # an environment may use the global stream
+_RANDOM = random.SystemRandom()  # environments may use the global generator
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +41,8 @@ log = logging.getLogger(__name__)
 class HeldRows:
     """Rows of Orion's database that this process holds by tokens.
 
-    A thread sets their heartbeats as long as they name its tokens.
-
-    A forked child starts without rows: its parent lives and keeps all of them.
+    A thread renews the heartbeat of each row as long as the row has the token. A forked child starts without rows; its
+    parent keeps all of them.
     """
 
     def __init__(self, database: RekindleSQL):
@@ -55,7 +55,7 @@ class HeldRows:
         self._heartbeat: Heartbeat | None = None
 
     def rows(self) -> dict[str, tuple[str, Document]]:
-        """Return the collection and the query of each row, by token."""
+        """Return the collection and query of each held row, by token."""
         if self._pid != os.getpid():
             self._start()
         return self._rows
@@ -63,7 +63,7 @@ class HeldRows:
     def hold(self, token: str, collection: str, row: Document, seconds: float) -> None:
         """Renew a row's heartbeat from now on.
 
-        The first call decides the seconds between two heartbeats.
+        The first call sets the interval between heartbeats for all rows.
         """
         self.rows()[token] = (collection, row)
         if self._heartbeat is None:
@@ -87,12 +87,12 @@ class HeldRows:
             try:
                 if not self.touch(collection, row):
                     self._rows.pop(token, None)
-            except DatabaseError as error:  # it may come back before others call this process dead
+            except DatabaseError as error:  # the database may return before others take this process for dead
                 log.warning("no sign of life could be given for %s: %s", token, error)
 
 
 def new_token() -> str:
-    """Return a token: a name of this process and of one holding."""
+    """Return a new token, which names this process."""
     return f"{Owner.current()}#{uuid.uuid4().hex[:16]}"
 
 
@@ -104,20 +104,20 @@ def is_ours(token: Any) -> bool:
 def is_dead(token: Any) -> bool:
     """Return whether the process that made the token has certainly ended.
 
-    A process on another machine gives False.
+    The result is False for a process on another machine.
     """
     return Owner.parse(str(token).partition("#")[0]).is_dead()
 
 
 def is_silent(heartbeat: Any, token: Any, before: datetime) -> bool:
-    """Return whether a row's holder ended, or is silent since ``before``."""
+    """Return whether a row's holder has ended, or been silent since ``before``."""
     return not isinstance(heartbeat, datetime) or heartbeat <= before or is_dead(token)
 
 
 class AlgorithmLockLost(LockAcquisitionTimeout):  # type: ignore[misc]  # orion has no types
     """Loss of a held lock to another worker.
 
-    Changes of the algorithm since were not written.
+    The algorithm's changes under the lock were not written.
     """
 
 
@@ -125,22 +125,22 @@ class AlgorithmLock:
     """Locks on the algorithms of a database's experiments.
 
     Args:
-        database: Orion's.
-        held_rows: the rows that this process holds.
-        seconds: how long a lock outlives its holder's last sign of life.
-        trusted: classes that a state may hold besides those of Orion's own algorithms.
+        database: Orion's database.
+        held_rows: rows that this process holds.
+        seconds: seconds for which a lock outlives its holder's last heartbeat.
+        trusted: classes that a state may contain besides those of Orion's own algorithms.
     """
 
     def __init__(self, database: RekindleSQL, held_rows: HeldRows, seconds: float, trusted: Sequence[str]):
         self._database, self._held_rows = database, held_rows
         self.seconds, self.trusted = seconds, trusted
-        self.registered = 0  # trials that this process added; a holder that adds none suggested none
+        self.registered = 0  # trials that this process added; unchanged if a holder of the lock suggested none
 
     @contextmanager
     def hold(self, experiment: Any, uid: Any, timeout: float, retry_interval: float) -> Iterator[LockedAlgorithmState]:
-        """Hold the lock.
+        """Hold the lock of an experiment's algorithm.
 
-        A state that is set meanwhile is written at the end, unless an exception ends it.
+        A state that is set within the context is written at its end, unless the context ends with an exception.
         """
         token, algorithm = new_token(), getattr(experiment, "algorithm", None)
         row = {"experiment": uid, "locked": 1, "owner": token}
@@ -159,45 +159,45 @@ class AlgorithmLock:
                 self._held_rows.drop(token)
                 vain = time.monotonic() - started if self.registered == registered else 0.0
                 freed = self._write(row, state, algorithm, vain)
-            if not freed and state is not None:  # with no state to write nothing is lost, as after `orion db release`
+            if not freed and state is not None:  # without a new state nothing is lost, e.g. after `orion db release`
                 raise AlgorithmLockLost(
-                    f"the algorithm of experiment {uid} was given to another worker, because this one gave no sign "
-                    f"of life for {self.seconds:g} s; what its algorithm did meanwhile was not written"
+                    f"the algorithm of experiment {uid} was given to another worker, because this one was silent "
+                    f"for {self.seconds:g} s; the changes of its algorithm were not written"
                 )
         except BaseException:
-            self._held_rows.drop_all("untold")  # others may tell what this process has not told
+            self._held_rows.drop_all("untold")  # lets others make the algorithm observe these trials
             raise
 
     def release(self, uid: Any) -> int:
-        """Take the lock from its holder; return the number of holders."""
+        """Free the lock; return 1 if it was held, else 0."""
         return self._database.transact(
             lambda rows: rows.update("algo", {"experiment": uid, "locked": 1}, {"locked": 0})
         )
 
     def info(self, uid: Any) -> LockedAlgorithmState | None:
-        """Return the algorithm's state as it was last written, without the lock.
+        """Return the last written state of the algorithm, without locking.
 
-        Return None if the lock does not exist.
+        The result is None if the lock does not exist.
         """
         for lock in self._database.read("algo", {"experiment": uid}):
             return LockedAlgorithmState(self._state(lock["state"]), lock["configuration"], lock["locked"])
         return None
 
     def mark_unobserved(self, rows: Collections, trial: Trial) -> None:
-        """Note a finished trial as one that the algorithm has not observed.
+        """Mark a finished trial as one that the algorithm has not observed.
 
-        The note belongs to the transaction that ends the trial.
+        The mark must be written in the transaction that ends the trial.
         """
         rows.insert("untold", [_mark(trial) | {"heartbeat": rows.now()}])
 
     def renew_unobserved(self, trial: Trial) -> None:
-        """Renew that note until Orion makes the algorithm observe the trial."""
+        """Renew that mark until the algorithm has observed the trial."""
         self._held_rows.hold(trial.worker, "untold", _mark(trial), self.seconds / 3)
 
     def is_dry(self, rows: Collections, uid: Any, now: datetime) -> bool:
         """Return whether the algorithm must wait for results to suggest anything.
 
-        It had nothing to suggest, and results that may help are on their way.
+        This is so if it recently had nothing to suggest, and other workers still train trials or have results for it.
         """
         if not rows.count("algo", {"experiment": uid, "dry": {"$gt": now}}):
             return False
@@ -212,12 +212,12 @@ class AlgorithmLock:
             if time.monotonic() - start > timeout:
                 raise LockAcquisitionTimeout(f"others held the algorithm of experiment {uid} for {timeout:g} s")
             time.sleep(pause * _RANDOM.uniform(0.5, 1.5))
-            pause = min(2 * pause, 0.05, retry_interval)  # so short that those who wait long lose no ground to new ones
+            pause = min(2 * pause, 0.05, retry_interval)  # kept short, or newcomers would overtake long waiters
         return document
 
     def _take(self, rows: Collections, uid: Any, token: str) -> Document | None:
         now = rows.now()
-        if self.is_dry(rows, uid, now):  # let those through who have results to tell
+        if self.is_dry(rows, uid, now):  # workers with results go first
             return None
         taken = {"locked": 1, "owner": token, "lease": self.seconds, "heartbeat": now}
         if free := rows.update_first("algo", {"experiment": uid, "locked": 0}, taken):
@@ -230,9 +230,9 @@ class AlgorithmLock:
         return None
 
     def _observe_missed(self, algorithm: Any, uid: Any, held: LockedAlgorithmState) -> None:
-        """Make the algorithm observe trials whose workers did not tell it.
+        """Make the algorithm observe trials whose workers ended before doing so.
 
-        These workers ended or fell silent before.
+        Workers that fell silent count as ended.
         """
 
         def work(rows: Collections) -> list[Trial]:
@@ -254,9 +254,9 @@ class AlgorithmLock:
             held.set_state(algorithm.state_dict)
 
     def _write(self, row: Document, state: Any, algorithm: Any, vain: float) -> int:
-        """Free the lock, with the new state if it is not None.
+        """Free the lock, and write the new state unless it is None.
 
-        Return 0 if another worker has the lock.
+        The result is 0 if another worker has the lock by now.
         """
         if state is None:
             return self._database.transact(lambda rows: rows.update("algo", row, {"locked": 0}))
@@ -265,7 +265,7 @@ class AlgorithmLock:
         def work(rows: Collections) -> int:
             untold = _trials(rows, rows.find("untold", {"experiment": row["experiment"]}))
             told = [trial.id for trial in untold if algorithm and algorithm.has_observed(trial)]
-            # Asking in vain may take a fifth of the lock's time, so that those who have results come to their turn.
+            # Fruitless requests take at most a fifth of the lock's time, so workers with results get their turn.
             dry = None if told else rows.now() + timedelta(seconds=min(4 * vain, self.seconds))
             freed = rows.update("algo", row, {**data, "dry": dry})
             if freed and told:
@@ -286,6 +286,6 @@ def _mark(trial: Trial) -> Document:
 
 
 def _trials(rows: Collections, marks: Sequence[Document]) -> list[Trial]:
-    """Return the trials that are noted as untold."""
+    """Return the trials that marks refer to."""
     documents = [rows.find("trials", {"experiment": mark["experiment"], "id": mark["id"]}) for mark in marks]
     return [Trial(**trial) for trials in documents for trial in trials]

@@ -1,7 +1,7 @@
-"""States of Orion's algorithms, read without running code that they may hold.
+"""States of Orion's algorithms, read without running code from them.
 
-Orion keeps an algorithm's state as a pickle, and reading a pickle can run any function. Here it can only build the
-types of Orion's own algorithms' states; everything else is refused by name.
+Orion stores an algorithm's state as a pickle, and loading a pickle can call any function. The reader here builds only
+the types that Orion's own algorithms have in their states, and refuses everything else by name.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _DATA = {
     "orion.core.utils.tree": {"TreeNode"},
     "orion.core.worker.trial": {"Trial", "Trial.Param", "Trial.Result"},
 }
-# What a damaged pickle raises; LookupError, AttributeError and ImportError are those of its names.
+# Errors that a damaged pickle raises; LookupError, AttributeError and ImportError come from names in it.
 _DAMAGES = (pickle.UnpicklingError, EOFError, ValueError, TypeError, AssertionError, MemoryError, RecursionError)
 
 
 class UnreadableState(Exception):
-    """A damaged state of an algorithm, or one beyond plain data."""
+    """A state that is damaged, or contains more than plain data."""
 
 
 def dump_state(state: Any) -> bytes:
-    """Return the state in a form that Orion's own storage reads."""
+    """Return the state as bytes that Orion's own storage can read."""
     return pickle.dumps(state)
 
 
 def load_state(data: bytes | None, trusted: Collection[str] = ()) -> Any:
-    """Return the state, built from data alone.
+    """Return the state, built only from data.
 
-    ``trusted`` names further classes, as ``module:Class``.
+    ``trusted`` names further allowed classes, as ``module:Class``.
     """
     if data is None:
         return None

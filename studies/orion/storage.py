@@ -1,9 +1,9 @@
 """Orion's storage with owners: ``storage={"type": "rekindlestorage", "database": {"host": URL}}``.
 
-Orion's own storage (``legacy``) trusts every worker: one whose trial was given to another may still report its result,
-one that is killed while it holds the algorithm's lock stops all others for good, and workers that finish together
-overshoot ``max_trials``. Here every reservation has an owner, on the trial and in its row; the lock is a lease;
-counting and taking are one transaction; and the clock is the database's.
+Orion's own storage (``legacy``) trusts every worker. A worker whose trial was given to another can still report its
+result, one that is killed while it holds the algorithm's lock stops all others for good, and workers that finish
+together overshoot ``max_trials``. Here every reservation has an owner, recorded in the trial and its row. The lock is a
+lease. Counting and reserving are one transaction, and all times come from the database's clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .lock import AlgorithmLock, HeldRows, is_ours, is_silent, new_token
 from .tables import Collections
 from .trial_rows import is_to_be_tried_again
 
-# After orion_db, which silences the warnings of orion's imports.
+# After `db`, which silences the warnings of orion's imports.
 import orion.core  # isort: skip
 from orion.core.io.database import DatabaseError  # isort: skip
 from orion.core.utils.exceptions import WaitingForTrials  # isort: skip
@@ -32,24 +32,24 @@ from orion.core.worker.trial import Trial, validate_status  # isort: skip
 from orion.storage.base import FailedUpdate, LockedAlgorithmState, get_uid  # isort: skip
 from orion.storage.legacy import Legacy  # isort: skip
 
-_RANDOM = random.SystemRandom()  # an environment may use the global stream
+_RANDOM = random.SystemRandom()  # environments may use the global generator
 _PENDING = {"$in": ["new", "interrupted", "suspended"]}
-_LOST_BEATS = 5  # Orion's own factor: a trial is lost after so many heartbeats that did not come
+_LOST_BEATS = 5  # missed heartbeats after which a trial is lost, as in Orion's own storage
 
 
 class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     """Orion's storage protocol over RekindleSQL, with owners.
 
-    Only their owners can use reservations and locks.
+    Only its owner can use a reservation or a lock.
 
     Args:
-        database: the configuration of the database; its type is ``rekindlesql``.
+        database: configuration of the database; its type is ``rekindlesql``.
         setup: as in Orion's own storage.
-        lock_seconds: how long the algorithm's lock outlives the last sign of life of its holder. A holder that ended
-            on this machine is noticed at once.
-        exact: never to have more trials completed and reserved than ``max_trials``. A worker that finds no trial then
-            waits for the others, for Orion's ``idle_timeout`` at most. Experiments that branch are exempt.
-        trusted: classes, as ``module:Class``, that the state of an algorithm may hold besides those of Orion's own.
+        lock_seconds: seconds for which the algorithm's lock outlives its holder's last heartbeat. If the holder's
+            process has ended on this machine, the lock is free at once.
+        exact: whether completed and reserved trials together never exceed ``max_trials``. A worker that finds no trial
+            then waits for the others, at most for Orion's ``idle_timeout``. Experiments that branch are exempt.
+        trusted: classes, as ``module:Class``, that an algorithm's state may contain besides those of Orion's own.
     """
 
     def __init__(
@@ -91,15 +91,13 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def create_experiment(self, config: Document) -> int:
         """Create the experiment and its algorithm's lock in one transaction.
 
-        No crash can separate them.
-
         Raises:
-            DatabaseError: its command line, which everybody can read here, holds a password.
+            DatabaseError: the command line contains a password; every reader of the database would see it.
         """
         if any(masked(str(word)) != str(word) for word in config.get("metadata", {}).get("user_args") or ()):
             raise DatabaseError(
-                "Orion keeps the command line of a hunt in its rows, and `orion info` shows it, but this one holds a "
-                "password; leave that to PGPASSWORD or ~/.pgpass, or leave --storage out: Orion's database will do"
+                "Orion stores the command line of a hunt, and `orion info` shows it, but this one contains a "
+                "password; use PGPASSWORD or ~/.pgpass, or leave --storage out to use Orion's database"
             )
 
         def work(rows: Collections) -> Any:
@@ -112,10 +110,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         return 1
 
     def register_trial(self, trial: Trial) -> Trial:
-        """Add a trial.
-
-        A trial that is reserved from the start belongs to this process.
-        """
+        """Add a trial; if it is already reserved, this process owns it."""
         if trial.status == "reserved":
             trial.worker, trial.heartbeat = new_token(), self._db.now()
         super().register_trial(trial)
@@ -128,9 +123,8 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         """Reserve a pending trial for this process, or return None.
 
         Raises:
-            WaitingForTrials: other workers train the last of ``max_trials``, or the algorithm has just said that it
-            suggests
-                nothing before it knows their results.
+            WaitingForTrials: other workers train the last of ``max_trials``, or the algorithm needs their results
+                before it can suggest anything.
         """
         token, limit, uid = new_token(), self._limit(experiment), experiment.id
 
@@ -144,15 +138,15 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
 
         document, wait = self._db.transact(work)
         if wait:
-            time.sleep(_RANDOM.uniform(0.1, 0.3))  # Orion asks again at once, from every idle worker
-            raise WaitingForTrials("all trials that there can be for now are at work")
+            time.sleep(_RANDOM.uniform(0.1, 0.3))  # every idle worker of Orion's asks again at once
+            raise WaitingForTrials("all trials that are possible now are being trained")
         if document is None:
             return None
         trial = Trial(**document)
         self._hold(trial)
         if experiment.working_dir and _runs_rekindle(experiment.metadata):
-            # Orion would copy the directory of the trial's parent, or call the trial broken if that is on another
-            # machine, or was temporary and is gone. All that the trial needs of its parent is in the database.
+            # Orion would copy the directory of the trial's parent, and mark the trial broken if that directory is on
+            # another machine or was temporary. The database has everything that the trial needs from its parent.
             trial.exp_working_dir = experiment.working_dir
             os.makedirs(trial.working_dir, exist_ok=True)
         return trial
@@ -165,14 +159,14 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def _is_full(self, rows: Collections, uid: Any, limit: float, now: datetime) -> bool:
         """Return whether enough trials are completed or reserved.
 
-        No other process reserves one meanwhile.
+        Locks the experiment's row, so that no other process reserves a trial before this transaction ends.
         """
         rows.lock("experiments", {"_id": uid})
         taken = rows.count("trials", {"experiment": uid, "status": {"$in": ["completed", "reserved"]}})
         if taken < limit:
             return False
-        # Workers that fell silent are lost soon, and their places may be filled. The living are counted first: one
-        # that ends its trial between these statements then counts twice rather than not at all.
+        # Trials of silent workers will soon be lost, so others may take their places. Count the living first: a worker
+        # that ends its trial between the two counts is then counted twice rather than not at all.
         reserved = {"experiment": uid, "status": "reserved"}
         living = rows.count("trials", {**reserved, "heartbeat": {"$gte": now - timedelta(seconds=self.lock_seconds)}})
         return taken - (rows.count("trials", reserved) - living) >= limit
@@ -180,7 +174,8 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def push_trial_results(self, trial: Trial) -> int:
         """Write a trial's results.
 
-        Raise FailedUpdate if the trial is no longer its worker's.
+        Raises:
+            FailedUpdate: the worker no longer owns the trial.
         """
         row = _owned(trial)
         data = {key: value for key, value in trial.to_dict().items() if key != "heartbeat"}
@@ -205,10 +200,10 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def set_trial_status(
         self, trial: Trial, status: str, heartbeat: datetime | None = None, was: str | None = None
     ) -> None:
-        """Change the status of a trial unchanged since the caller read it.
+        """Change a trial's status, unless it changed after it was read.
 
-        A reserved trial is changed by its owner, or taken from an owner that gave no sign of life since it was read. A
-        trial whose program was killed is not broken, but interrupted, and retried.
+        A reserved trial can be changed by its owner. Others can take it if its owner has sent no heartbeat since it was
+        read. A trial whose program was killed becomes interrupted instead of broken, and is retried.
 
         Raises:
             FailedUpdate: the trial has changed.
@@ -220,7 +215,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         if was == "reserved":
             row = _owned(trial) | ({} if is_ours(trial.worker) else {"heartbeat": trial.heartbeat})
         token = new_token() if status == "reserved" else trial.worker
-        beat = heartbeat if isinstance(heartbeat, datetime) else None  # Orion's client gives a number of seconds
+        beat = heartbeat if isinstance(heartbeat, datetime) else None  # Orion's client passes a number of seconds
 
         def work(rows: Collections) -> tuple[int, str]:
             final = status
@@ -248,9 +243,9 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def update_heartbeat(self, trial: Trial) -> int:
         """Renew the heartbeat of a trial that this process holds.
 
-        Return 0 if this process does not hold the trial, or its program has ended.
+        The result is 0 if this process does not hold the trial, or its main thread has ended.
         """
-        if not threading.main_thread().is_alive():  # Orion's thread asks, and would keep the process until it hears 0
+        if not threading.main_thread().is_alive():  # a thread of Orion's keeps the process alive until it gets 0
             return 0
         if trial.worker is not None and not is_ours(trial.worker):
             return 0
@@ -259,7 +254,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def fetch_lost_trials(self, experiment: Any) -> list[Trial]:
         """Return the reserved trials of dead or silent owners.
 
-        Such an owner ended on this machine, or missed five heartbeats.
+        An owner is dead if its process has ended on this machine, and silent after five missed heartbeats.
         """
         reserved = self._fetch_trials({"experiment": experiment.id, "status": "reserved"})
         reserved = [trial for trial in reserved if trial.worker not in self._held_rows.rows()]
@@ -273,28 +268,25 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     ) -> AbstractContextManager[LockedAlgorithmState]:
         """Hold the algorithm's lock.
 
-        A state set meanwhile is written at the end, unless an exception ends it.
+        A state that is set within the context is written at its end, unless the context ends with an exception.
 
         Raises:
-            LockAcquisitionTimeout: others hold it for ``timeout`` seconds.
-            AlgorithmLockLost: at the end, if another worker got it because this process gave no sign of life.
+            LockAcquisitionTimeout: others held the lock for ``timeout`` seconds.
+            AlgorithmLockLost: at the end; another worker took the lock because this process was silent too long.
         """
         return self._lock.hold(experiment, get_uid(experiment, uid), timeout, retry_interval)
 
     def release_algorithm_lock(self, experiment: Any = None, uid: Any = None, new_state: Any = None) -> int:
-        """Take the lock from its holder (``orion db release``).
-
-        Return True if it had one.
-        """
+        """Free the lock (``orion db release``); return 1 if it was held."""
         return self._lock.release(get_uid(experiment, uid))
 
     def get_algorithm_lock_info(self, experiment: Any = None, uid: Any = None) -> LockedAlgorithmState | None:
-        """Return the algorithm's state as it was last written, without the lock."""
+        """Return the last written state of the algorithm, without locking."""
         return self._lock.info(get_uid(experiment, uid))
 
 
 def _has_program(rows: Collections, experiment: Any) -> bool:
-    """Return whether ``orion hunt`` runs ``rekindle train`` for this experiment id."""
+    """Return whether this experiment's ``orion hunt`` runs ``rekindle train``."""
     return any(_runs_rekindle(found.get("metadata") or {}) for found in rows.find("experiments", {"_id": experiment}))
 
 
@@ -305,11 +297,11 @@ def _runs_rekindle(metadata: Mapping[str, Any]) -> bool:
 
 
 def _owned(trial: Trial) -> Document:
-    """Return the query of a trial that is still its worker's."""
+    """Return the query for a trial that its worker still owns."""
     return {"experiment": trial.experiment, "id": trial.id, "status": "reserved", "worker": trial.worker}
 
 
 def _last_sign(trial: Trial) -> datetime | None:
     """Return the time of the last heartbeat of a trial's worker."""
-    times = (trial.heartbeat, trial.start_time, trial.submit_time)  # one that Orion's own storage reserved has 120
+    times = (trial.heartbeat, trial.start_time, trial.submit_time)  # Orion's own storage writes 120 as the heartbeat
     return next((each for each in times if isinstance(each, datetime)), None)

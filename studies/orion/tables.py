@@ -1,8 +1,8 @@
 """Orion's collections in tables, as one transaction sees them.
 
-All documents are rows of one table, so that no collection needs a table of its own. The keys that Orion queries most
-are copied into indexed columns; SQL picks the rows that can match, and the query itself is decided on the documents.
-The values of a unique index are rows of a second table, whose primary key makes them unique.
+All documents are rows of one table, so no collection needs a table of its own. The keys that Orion queries most are
+copied into indexed columns. SQL selects the rows that can match, and the query is then evaluated on the documents. The
+values of unique indexes are rows of a second table, whose primary key makes them unique.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _collections = Table(
     "rk_orion_collection",
     _metadata,
     Column("name", String(200), primary_key=True),
-    Column("last", BigInteger, nullable=False),  # the largest number given to a document, never given again
+    Column("last", BigInteger, nullable=False),  # largest number given to a document; no number is reused
     Column("indexes", Text, nullable=False),
 )
 _documents = Table(
     "rk_orion_document",
     _metadata,
     Column("collection", String(200), primary_key=True),
-    Column("number", BigInteger, primary_key=True, autoincrement=False),  # the order of insertion
-    Column("key", _text, nullable=False),  # the _id
+    Column("number", BigInteger, primary_key=True, autoincrement=False),  # order of insertion
+    Column("key", _text, nullable=False),  # _id
     *(Column(name, _text) for name in COLUMNS),
     Column("body", Text, nullable=False),
     Column("blob", sa.LargeBinary),
@@ -62,11 +62,11 @@ Asked = Mapping[str, Any] | None  # a query or projection of Orion's; None for e
 
 
 class DuplicateKey(Exception):
-    """A second document with the values of a unique index."""
+    """Another document has the same values of a unique index."""
 
 
 class UnknownIndex(Exception):
-    """No index has this name."""
+    """The index does not exist."""
 
 
 class _Row(NamedTuple):
@@ -77,16 +77,16 @@ class _Row(NamedTuple):
 def create_tables(connection: Connection) -> None:
     """Create the tables unless they exist.
 
-    Several processes may do so at once.
+    Several processes may do this at the same time.
     """
-    if connection.dialect.name == "postgresql":  # IF NOT EXISTS alone loses a race there
+    if connection.dialect.name == "postgresql":  # where IF NOT EXISTS alone has a race
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(7295041936)"))
     _metadata.create_all(connection)
     connection.execute(insert(connection, _schema).values(version=VERSION).on_conflict_do_nothing())
 
 
 def schema_version(connection: Connection) -> int:
-    """Return the version of Orion's tables, 0 if none exist."""
+    """Return the version of Orion's tables; 0 if none exist."""
     return version_of(connection, _schema)
 
 
@@ -100,16 +100,16 @@ class Collections:
     def now(self) -> datetime:
         """Return the database's time, which all workers share.
 
-        It is UTC without a time zone, the form that Orion writes.
+        It is in UTC without a time zone, as Orion writes times.
         """
         clock = "clock_timestamp() AT TIME ZONE 'UTC'" if self._locks else "strftime('%Y-%m-%dT%H:%M:%f', 'now')"
         now = self._connection.scalar(sa.text(f"SELECT {clock}"))
         return now if isinstance(now, datetime) else datetime.fromisoformat(str(now))
 
     def insert(self, collection: str, documents: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Add documents.
+        """Add documents and return their ``_id``s.
 
-        Return their ``_id``, which is the number of the insertion where none was given.
+        A document without an ``_id`` gets its insertion number.
         """
         last, unique = self._reserve(collection, len(documents))
         numbers: list[Any] = []
@@ -122,18 +122,18 @@ class Collections:
             self._claim(collection, number, body, unique)
             numbers.append(body["_id"])
         largest = max((n for n in numbers if isinstance(n, int)), default=0)
-        if largest > last:  # a number that the caller chose must not be given again
+        if largest > last:  # numbers that callers chose must not be given again
             self._connection.execute(_one(sa.update(_collections), collection).values(last=largest))
         return numbers
 
     def find(self, collection: str, query: Asked = None, selection: Asked = None) -> list[Document]:
-        """Return the documents that match, in the order of their insertion."""
+        """Return the documents that match, in insertion order."""
         return [select(row.document, selection) for row in self._rows(collection, query)]
 
     def count(self, collection: str, query: Asked = None) -> int:
         """Count the documents that match.
 
-        They are not read where the indexed columns decide.
+        Documents are not read if the indexed columns decide the query.
         """
         where, exact = _where(collection, Query(query))
         if exact:
@@ -141,7 +141,7 @@ class Collections:
         return sum(1 for _ in self._rows(collection, query, with_blobs=False))
 
     def update(self, collection: str, query: Asked, data: Mapping[str, Any]) -> int:
-        """Set keys of all that match; return their number."""
+        """Set keys of all documents that match; return their number."""
         rows = list(self._rows(collection, query, lock="all"))
         for row in rows:
             self._write(collection, row, data)
@@ -150,9 +150,9 @@ class Collections:
     def update_first(
         self, collection: str, query: Asked, data: Mapping[str, Any], selection: Asked = None
     ) -> Document | None:
-        """Set keys of the first that matches and return it, or None.
+        """Set keys of the first document that matches; return it, or None.
 
-        Documents that another transaction is changing are passed over if others match, and waited for if not.
+        Documents that another transaction is changing are skipped if others match; otherwise the call waits for them.
         """
         for lock in ("free", "all") if self._locks else ("all",):
             for row in self._rows(collection, query, lock=lock, first=True):
@@ -166,7 +166,7 @@ class Collections:
             pass
 
     def remove(self, collection: str, query: Asked) -> int:
-        """Delete all that match; return their number."""
+        """Delete all documents that match; return their number."""
         numbers = [row.number for row in self._rows(collection, query, lock="all", with_blobs=False)]
         for some in chunks(numbers):
             for table in (_keys, _documents):
@@ -182,11 +182,12 @@ class Collections:
     def ensure_index(self, collection: str, name: str, fields: Sequence[str], unique: bool) -> None:
         """Add an index unless one has this name.
 
-        A unique index fails if existing documents violate it.
+        Raises:
+            DuplicateKey: existing documents violate a unique index.
         """
         if name in self.indexes(collection):
             return
-        self._reserve(collection, 0)  # makes the collection, and holds off other insertions
+        self._reserve(collection, 0)  # creates the collection, and blocks other insertions
         rows = list(self._rows(collection, None, lock="all", with_blobs=False)) if unique else []
         indexes = self.indexes(collection) | {name: {"fields": list(fields), "unique": unique}}
         self._connection.execute(_one(sa.update(_collections), collection).values(indexes=json.dumps(indexes)))
@@ -194,7 +195,7 @@ class Collections:
             self._claim(collection, row.number, row.document, {name: fields})
 
     def drop_index(self, collection: str, name: str) -> None:
-        """Remove an index; UnknownIndex if none has this name."""
+        """Remove an index; raise UnknownIndex if it does not exist."""
         self._reserve(collection, 0)
         indexes = self.indexes(collection)
         if name not in indexes:
@@ -226,17 +227,18 @@ class Collections:
         """Yield the rows that match.
 
         Args:
-            collection: the collection.
-            query: Orion's; None for all.
-            lock: "" to read, "all" to lock them, "free" to lock those that no other transaction has locked.
-            first: the caller takes the first row only; where SQL alone decides, no other is read or locked.
-            with_blobs: whether bytes are read.
+            collection: name of the collection.
+            query: query in Orion's form; None for all.
+            lock: "" to lock no row, "all" to lock each, "free" to lock those that no other transaction has locked.
+            first: whether the caller takes only the first row. If SQL alone decides the query, no other row is read or
+                locked.
+            with_blobs: whether to read the bytes.
         """
         asked = Query(query)
         where, exact = _where(collection, asked)
         table = _documents.c
         chosen = sa.select(table.number, table.body, table.blob.is_not(None).label("with_blob"))
-        # A sum is in no index: otherwise SQLite walks through the collection in order rather than to what matches.
+        # Sort by a sum, which no index has: SQLite would otherwise scan the whole collection in order of its number.
         chosen = chosen.where(*where).order_by(table.number + 0)
         if lock and self._locks:
             chosen = chosen.with_for_update(skip_locked=lock == "free")
@@ -257,16 +259,16 @@ class Collections:
         return bytes(self._connection.scalar(sa.select(_documents.c.blob).where(*where)) or b"")
 
     def _write(self, collection: str, row: _Row, data: Mapping[str, Any]) -> None:
-        """Set keys of a locked document, in the row and the table.
+        """Set keys of a document that this transaction has locked.
 
-        This transaction holds the lock.
+        Both the given row and the table change.
         """
-        unique = _unique(self.indexes(collection))  # read after the row was locked: see ensure_index
+        unique = _unique(self.indexes(collection))  # must be read after the row is locked: see ensure_index
         before = {name: key_text(row.document, fields) for name, fields in unique.items()}
         blob = encode(row.document)[1]
         assign(row.document, data)
         columns, body = _columns(row.document)
-        if (columns["blob"] or b"") == blob:  # the state of an algorithm is megabytes, its lock is one bit
+        if (columns["blob"] or b"") == blob:  # spares writing an algorithm's megabytes of state to set its lock
             del columns["blob"]
         row.document.update(body)
         where = (_documents.c.collection == collection, _documents.c.number == row.number)
@@ -285,9 +287,9 @@ class Collections:
                 raise DuplicateKey(f"two documents of {collection} cannot have one value of {name}: {values}")
 
     def _inserted(self, statement: Any, column: sa.ColumnElement[Any]) -> bool:
-        """Run an INSERT.
+        """Run an INSERT; return False if its key exists.
 
-        Returns False if a row with such a key exists, also of another transaction once that ends.
+        If another transaction has inserted the key, the call waits for that transaction to end.
         """
         return self._connection.execute(statement.on_conflict_do_nothing().returning(column)).first() is not None
 
@@ -301,7 +303,7 @@ def _unique(indexes: Mapping[str, Mapping[str, Any]]) -> dict[str, Sequence[str]
 
 
 def _columns(document: Document) -> tuple[dict[str, Any], Document]:
-    """Return the row of a document, and the document as read back."""
+    """Return a document's row, and the document as read back."""
     text, blob = encode(document)
     body = decode(text, blob)
     key = index_text(body["_id"])
@@ -312,7 +314,7 @@ def _columns(document: Document) -> tuple[dict[str, Any], Document]:
 
 
 def _where(collection: str, asked: Query) -> tuple[list[sa.ColumnElement[bool]], bool]:
-    """Return SQL that every matching row satisfies, and whether no other does."""
+    """Return SQL that all matching rows satisfy, and whether only they do."""
     columns = {"_id": _documents.c.key} | {name: _documents.c[name] for name in COLUMNS}
     where: list[sa.ColumnElement[bool]] = [_documents.c.collection == collection]
     for key, operator, value in asked.conditions:
@@ -335,4 +337,4 @@ def _clause(column: sa.ColumnElement[Any], operator: str, value: Any) -> sa.Colu
     if not (isinstance(value, datetime) and value.tzinfo is None):
         return None
     compare = {"$gte": column >= text, "$gt": column > text, "$lte": column <= text, "$lt": column < text}[operator]
-    return sa.and_(compare, column >= "t", column < "u")  # only what is a datetime as well
+    return sa.and_(compare, column >= "t", column < "u")  # only datetimes, whose text begins with t

@@ -1,10 +1,10 @@
 """A trial of Orion's: training to an epoch, and the result.
 
-A promoted trial is a new one to Orion, with the same hyperparameters and more epochs. To Rekindle it is the same task,
-whose uid leaves out the epochs: it resumes from the checkpoint of the lower rung, on any machine. A trial that Orion
-branched from another one, with other hyperparameters, starts from that one's state (see trial_rows.py).
+To Orion, a promoted trial is a new trial, with the same hyperparameters and more epochs. To Rekindle it is the same
+task, since the uid does not depend on the epochs. It resumes from the checkpoint of the lower rung, on any machine. A
+trial that Orion branches from another, with other hyperparameters, starts from that trial's state (see trial_rows.py).
 
-This module imports neither orion nor torch at once.
+Importing this module imports neither orion nor torch.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from ..storage.branches import Start
     from ..storage.store import Store
 
-    Make = Callable[[Storage | None], Task]  # a task that is not initialized yet
+    Make = Callable[[Storage | None], Task]  # returns a task that is not initialized yet
 
-RESULTS_VARIABLE = "ORION_RESULTS_PATH"  # Orion sets it for the programs that it runs, and reads this file at their end
-INTERRUPTED = 130  # the exit status by which a program says that its trial is to be tried again
+RESULTS_VARIABLE = "ORION_RESULTS_PATH"  # set by Orion for the programs that it runs; it reads the file at their end
+INTERRUPTED = 130  # exit status that tells Orion to retry the trial
 
-PASSING = ("memory", "environment", "unknown")  # the kinds of failures that may pass while this process lives
+PASSING = ("memory", "environment", "unknown")  # kinds of failures that are retried in the same process
 
 Results = list[dict[str, Any]]
 
 
 def results(value: float, learner: type[BaseLearner], **statistics: Any) -> Results:
-    """Return Orion's results, for the value of a learner's objective.
+    """Return Orion's results for the value of a learner's objective.
 
-    Orion minimises: this is the one place where the return is negated.
+    Orion minimizes. This is the only place that negates the return.
     """
     minimized = learner.direction == "minimize"
     name = learner.objective if minimized else f"negative_{learner.objective}"
@@ -56,27 +56,25 @@ def train(
     use_previous: bool = False,
     at_epoch_end: Callable[[EpochEvent], None] = lambda event: None,
 ) -> Results:
-    """Train the task to `epochs` in all; return Orion's results.
+    """Train the task to a total of `epochs`; return Orion's results.
 
-    Training resumes from the task's last checkpoint.
-
-    The statistics are ``rk_uid``, ``rk_resumed`` (the epochs that were done already), ``rk_epochs`` and ``rk_digest``
-    (of the whole state). Waits while another process trains the task. Transient failures are retried, as in a study
-    (see failures.py).
+    Training resumes from the task's last checkpoint. While another process trains the task, the call waits. Transient
+    failures are retried, as in a study (see failures.py). The statistics are ``rk_uid``, ``rk_resumed`` (epochs that
+    were already trained), ``rk_epochs`` and ``rk_digest`` (of the whole state).
 
     Args:
-        make: returns the task, not initialized yet.
+        make: function that returns the task, not initialized yet.
         values: hyperparameters.
-        epochs: in all.
-        store: of the tasks.
-        parent: where the trial ended from which Orion branched this one.
-        warm: the digest of the stored policy that all trials start from.
-        use_previous: whether a damaged checkpoint may be replaced by the sound one before it.
-        at_epoch_end: is called after each epoch.
+        epochs: total epochs.
+        store: store of the tasks.
+        parent: final state of the trial from which Orion branched this one, if any.
+        warm: digest of the stored policy that all trials start from, if any.
+        use_previous: whether to resume from the previous checkpoint if the last one is damaged.
+        at_epoch_end: function that is called after each epoch.
 
     Raises:
-        Diverged: the reason is also kept with the task.
-        Hung: it made no step for too long again and again; likewise.
+        Diverged: training diverged; the reason is also stored with the task.
+        Hung: the environment hung repeatedly; the reason is also stored with the task.
         Stopped: after SIGTERM.
     """
     from ...tasks.errors import Diverged, Hung
@@ -96,7 +94,7 @@ def train(
             resumed = task.epochs
             try:
                 _raise_if_hung(store, task)
-                # The stored task may be trained further than this trial: train again up to here, without the storage.
+                # The stored task may have more epochs than this trial: train again up to here, without the storage.
                 if task.epochs > epochs and start is None:
                     task, resumed = make(None).init(**values), 0
                 elif task.epochs > epochs:
@@ -104,11 +102,11 @@ def train(
 
                     task, resumed = retrain(lineage(store, task.uid), epochs, evaluate, device=str(task.device)), 0
                 metrics = task.fit(epochs, evaluate)
-            except (Diverged, Hung) as error:  # Orion's trial has no field for the reason
+            except (Diverged, Hung) as error:  # Orion's trials have no field for the reason
                 reason = {"error": f"{type(error).__name__}: {error}"}
                 _write_event(store, task, task.epochs, "broken", reason)
                 raise
-            except Exception as error:  # an environment may raise anything; nothing is swallowed
+            except Exception as error:  # an environment may raise anything; errors that do not pass are raised again
                 if (pause := _pause(store, task, error)) is None:
                     raise
                 failure = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -121,7 +119,7 @@ def train(
 
 
 def _raise_if_hung(store: Store, task: Task) -> None:
-    """Raise Hung if it hung as often as is allowed."""
+    """Raise Hung if the task has hung as often as is allowed."""
     from ...tasks.errors import Hung
 
     history = store.histories([task.uid]).get(task.uid)
@@ -132,7 +130,7 @@ def _raise_if_hung(store: Store, task: Task) -> None:
 def _storage(store: Store, start: str | None, use_previous: bool) -> Storage:
     if start is None and not use_previous:
         return store
-    from ..workers.training import TaskStorage  # brings Optuna along, which takes a second
+    from ..workers.training import TaskStorage  # imports optuna, which takes a second
 
     return TaskStorage(store, use_previous)
 
@@ -140,7 +138,7 @@ def _storage(store: Store, start: str | None, use_previous: bool) -> Storage:
 def _pause(store: Store, task: Task, error: Exception) -> float | None:
     """Return the seconds until a failed trial's retry, or None.
 
-    The failure is noted with the task.
+    A failure that may pass is stored with the task.
     """
     from ..failures import FAILED, classify, decide, note
     from ..storage.failure_history import FailureHistory
@@ -155,9 +153,9 @@ def _pause(store: Store, task: Task, error: Exception) -> float | None:
 
 
 def _write_event(store: Store, task: Task, epochs: int, kind: str, data: dict[str, Any]) -> None:
-    """Note an event with a task.
+    """Store an event with a task.
 
-    Nothing happens if the database cannot be written, or another process holds the task.
+    The event is lost if the database cannot be written or another process holds the task.
     """
     from ...tasks.checkpoint.storage import Write
     from ..errors import StoreError
@@ -167,15 +165,12 @@ def _write_event(store: Store, task: Task, epochs: int, kind: str, data: dict[st
 
 
 def whole(epochs: float) -> int:
-    """Return Orion's epochs, a float, as the nearest whole number.
-
-    Orion's PBT gives fractions of epochs.
-    """
+    """Return Orion's epochs rounded; its PBT uses fractions of epochs."""
     return round(epochs)
 
 
 def say(text: str) -> None:
-    """Write a line for people to stderr."""
+    """Write a line to stderr."""
     sys.stderr.write(f"rekindle: {text}\n")
     sys.stderr.flush()
 
@@ -188,7 +183,7 @@ def is_under_orion() -> bool:
 def storage_url() -> str | None:
     """Return the URL of Orion's own database, or None.
 
-    Orion's environment must name a database that can hold checkpoints too.
+    The result is None if Orion does not run this process, or if its database cannot hold checkpoints.
     """
     address = os.environ.get("ORION_DB_ADDRESS")
     if not is_under_orion() or not address or os.environ.get("ORION_DB_TYPE", "").lower() != "rekindlesql":

@@ -1,13 +1,13 @@
-"""Rows of Orion's trials for Rekindle: parents, and killed attempts.
+"""Rows about Orion's trials: parents, and killed attempts.
 
 Orion's PBT ends a trial and branches a new one from its state, with other hyperparameters; the new trial names the old
-one as its parent. Where Orion would copy a directory, the new trial's task is a branch of the parent's: `rekindle show`
-knows its lineage, and `rekindle replay` trains it again. A promoted trial has its parent's hyperparameters, and is the
-same task.
+one as its parent. Orion would copy a directory. Here the new trial's task is a branch of the parent's task, so
+`rekindle show` prints its lineage and `rekindle replay` trains it again. A promoted trial has the same hyperparameters
+as its parent, and is the same task.
 
-To Orion, a killed program has failed like any other: the trial is broken for good, and Hyperband waits for it forever.
-But a machine runs out of memory for its own reasons, and the trial's state is in the database. A training that fails
-notes that in Orion's database; one that ended without a note was killed, and the trial is retried.
+Orion treats a killed program as any failed one: the trial is broken for good, and Hyperband waits for it forever. Yet
+the reason may be the machine, which ran out of memory, and the trial's state is in the database. Therefore a program
+that fails writes a note into Orion's database. One that ends without a note was killed, and its trial is retried.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ..storage.sql.database import Database
 from ..storage.store import Store
 from .tables import Collections, schema_version
 
-SECONDS = 60.0  # for which a busy database is retried
-ATTEMPTS = "attempts"  # the collection
-PROMOTING = {"asha", "hyperband", "bohb", "dehb"}  # whose trials have the hyperparameters of their parents
+SECONDS = 60.0  # time for which a busy database is retried
+ATTEMPTS = "attempts"  # name of the collection
+PROMOTING = {"asha", "hyperband", "bohb", "dehb"}  # in these, trials have their parents' hyperparameters
 
 
 class NoParent(StoreError):
@@ -33,11 +33,10 @@ class NoParent(StoreError):
 
 
 def parent_of(url: str, experiment: Any, trial: str) -> Start | None:
-    """Return where the parent of a trial in Orion's database ended.
+    """Return the final state of a trial's parent, if it needs one.
 
-    Return None if the trial needs no parent.
-
-    NoParent if the trial, its parent, or the parent's result is not in this database.
+    Raises:
+        NoParent: the trial, its parent, or the parent's result is not in this database.
     """
     with closing(Database(url, SECONDS)) as database:
         if database.read(schema_version):
@@ -52,7 +51,7 @@ def parent_of(url: str, experiment: Any, trial: str) -> Start | None:
 
 
 def _look(collections: Collections, experiment: Any, trial: str) -> tuple[bool, Start | None]:
-    """Return whether the start of a trial is known, and the start."""
+    """Return whether a trial's start is known, and the start."""
     for row in collections.find("trials", {"experiment": experiment, "id": trial}):
         if row.get("parent") is None:
             return True, None
@@ -60,16 +59,24 @@ def _look(collections: Collections, experiment: Any, trial: str) -> tuple[bool, 
             told = {result["name"]: result["value"] for result in parent["results"]}
             if {"rk_uid", "rk_epochs", "rk_digest"} <= told.keys():
                 return True, Start(told["rk_uid"], told["rk_epochs"], told["rk_digest"])
-    # The parents may be trials of the experiment that this one is a later version of: a promoted trial needs none.
+    # The parent may belong to an earlier version of this experiment. A promoted trial does not need it.
     known = collections.find("experiments", {"_id": experiment})
     return any(PROMOTING.intersection(map(str.lower, row["algorithm"])) for row in known), None
 
 
 def start_of(store: Store, identity: Mapping[str, Any], parent: Start | None) -> str | None:
-    """Return the digest of a trial's start, and store its branch.
+    """Store a trial's branch, and return the digest of its start.
 
-    The digest is for `Task.init(start=...)`; None for a task that starts from nothing. `identity` is that of the task
-    without a start.
+    Args:
+        store: store of the tasks.
+        identity: identity of the task without a start.
+        parent: final state of the trial's parent, if any.
+
+    Returns:
+        Digest for `Task.init(start=...)`; None for a task that starts from nothing.
+
+    Raises:
+        NoParent: the store does not have the parent's task.
     """
     if parent is None:
         return None
@@ -78,7 +85,7 @@ def start_of(store: Store, identity: Mapping[str, Any], parent: Start | None) ->
         raise NoParent(f"a branched trial starts from task {parent.uid}, but {store.url} has no such task")
     of_parent = dict(rows[0].identity)
     start: str | None = of_parent.pop("start", None)
-    if of_parent == identity:  # promoted: the same task, for longer
+    if of_parent == identity:  # promoted: the same task, with more epochs
         return start
     from ...tasks.identity import uid_of
 
@@ -88,16 +95,16 @@ def start_of(store: Store, identity: Mapping[str, Any], parent: Start | None) ->
 
 
 def note_failure(url: str, experiment: Any, trial: str) -> None:
-    """Note in Orion's database that the trial failed, and was not killed."""
+    """Record in Orion's database that the trial failed by itself."""
     with closing(Database(url, SECONDS)) as database:
         if database.read(schema_version):
             database.write(lambda connection: _set(Collections(connection), experiment, trial, {"failed": True}))
 
 
 def is_to_be_tried_again(rows: Collections, experiment: Any, trial: str) -> bool:
-    """Count the kill of a trial's training; return whether to retry it.
+    """Count a killed training of a trial; return whether to retry it.
 
-    A training that failed, and was not killed, is not retried; nor is one killed more often than allowed.
+    A training that failed by itself is not retried, nor is one that was killed more often than allowed.
     """
     attempts = next(iter(rows.find(ATTEMPTS, {"experiment": experiment, "id": trial})), {})
     if attempts.get("failed"):

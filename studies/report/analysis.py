@@ -9,11 +9,11 @@ from ..engine.json_views import Json
 from ..statistics.rank_correlation import spearman
 from ..study.objectives import RETURN
 
-FEWEST_PAIRS = 4  # that a correlation is computed of
+FEWEST_PAIRS = 4  # pairs of results; a correlation of fewer is not computed
 
 
 def rank_correlations(trials: Sequence[Json], rungs: Sequence[int], objective: str) -> list[Json]:
-    """Return Spearman's rank correlation between the results at each two rungs."""
+    """Return Spearman's rank correlation for each pair of rungs."""
     found = []
     at = [{row["epochs"]: result_of(row, objective) for row in trial["rungs"]} for trial in trials]
     for i, low in enumerate(rungs):
@@ -22,12 +22,12 @@ def rank_correlations(trials: Sequence[Json], rungs: Sequence[int], objective: s
             if len(pairs) < FEWEST_PAIRS:
                 continue
             correlation = spearman(*zip(*pairs, strict=True))
-            if correlation is not None:  # the results differ
+            if correlation is not None:  # None if all results of a rung are equal
                 found.append({"low": low, "high": high, "trials": len(pairs), "correlation": correlation})
     return found
 
 
 def result_of(result: Mapping[str, Any], objective: str) -> float | None:
-    """Return an objective of a trial or rung, or None."""
+    """Return an objective's value in a trial or rung, or None."""
     value: float | None = (result["objectives"] or {}).get(objective, result["return"] if objective == RETURN else None)
     return value

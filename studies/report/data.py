@@ -1,6 +1,6 @@
 """Content of a report on a study, as JSON.
 
-The same rows give the same JSON: nothing here looks at a clock, a machine or a random number.
+The content depends on the rows only, not on the time, the machine or a random number.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from .timeline import timeline
 if TYPE_CHECKING:
     from ..storage.store import Store
 
-EPISODE_RETURN = "episode_return"  # of training, reported at each epoch
+EPISODE_RETURN = "episode_return"  # training metric, reported at each epoch
 VERSIONS = ("rekindle", "torch", "numpy", "gymnasium", "machine", "device")
 Curves = Mapping[str, Sequence[tuple[int, Mapping[str, float]]]]
 
 
 def report_json(store: Store, name: str) -> Json:
-    """Return everything that a report shows of a study.
+    """Return everything that a report shows about a study.
 
     Raises:
-        UnknownStudy: the storage has no such study.
+        UnknownStudy: the study does not exist.
     """
     store = cast("Store", _Once(store))
     config = Config.from_json(store.study(name).config, name)
@@ -47,7 +47,7 @@ def report_json(store: Store, name: str) -> Json:
     objective, direction = next(iter(objectives_of(config).items()))
     ranked = rank(study["trials"], study["objectives"])
     counted = [trial for trial in study["trials"] if not trial["excluded"]]
-    health = diagnose(store, name, forest=False)  # the same report wherever it is built
+    health = diagnose(store, name, forest=False)  # without a forest, the report is the same wherever it is built
     segments, events = store.segments(name), store.events_of_study(name)
     values = [(trial, result_of(trial, objective)) for trial in ranked]
     epochs, reached, rows = _epochs_trained(segments, study["trials"]), _reached(segments), store.trials(name)
@@ -81,7 +81,7 @@ def report_json(store: Store, name: str) -> Json:
 
 
 class _Once:
-    """A store that is asked each thing once."""
+    """Proxy of a store that caches the result of each call."""
 
     def __init__(self, store: Store):
         self._store = store
@@ -98,7 +98,7 @@ def _kind(note: Mapping[str, Any]) -> str:
 
 
 def _epochs_trained(segments: Iterable[Segment], trials: Sequence[Json]) -> int:
-    """Return the epochs of all finished segments, each counted once."""
+    """Return the number of epochs trained, counting a branch from its start."""
     starts = {trial["number"]: trial["branch"]["epochs"] for trial in trials if trial["branch"]}
     return sum(epochs - starts.get(number, 0) for number, epochs in _reached(segments).items())
 
@@ -113,7 +113,7 @@ def _reached(segments: Iterable[Segment]) -> dict[int, int]:
 
 
 def _dimensions(config: Config, trials: Sequence[Json]) -> list[Json]:
-    """Return the searched hyperparameters with their priors and kinds of axes."""
+    """Return the searched hyperparameters with priors and kinds of axes."""
     found = []
     for name, dimension in config.searched.flat().items():
         if isinstance(dimension, Fixed):
@@ -130,7 +130,7 @@ def _dimensions(config: Config, trials: Sequence[Json]) -> list[Json]:
 
 
 def _curves(measured: Curves, trials: Sequence[Json], objective: str) -> Json:
-    """Return each trial's learning curve, the mean over its seeds."""
+    """Return each trial's learning curve, averaged over its seeds."""
     metric = _curve_metric(measured, objective)
     means = {}
     for trial in trials:
@@ -144,15 +144,15 @@ def _curves(measured: Curves, trials: Sequence[Json], objective: str) -> Json:
 
 
 def _measured(store: Store, name: str, metrics: Sequence[str]) -> Curves:
-    """Return metrics of a study's tasks by uid.
+    """Return the metrics of a study's tasks by uid.
 
-    Those of several environments are on one scale.
+    Metrics from several environments are put on one scale.
     """
     config = Config.from_json(store.study(name).config, name)
     if not is_across(config):
         return store.curves(name, metrics)
     ((objective, direction),) = objectives_of(config).items()
-    kept = metrics if objective == RETURN else (objective,)  # the scale is the objective's
+    kept = metrics if objective == RETURN else (objective,)  # the scale applies to the objective only
     rows = store.trials(name)
     found, scale = store.curves(name, kept), scale_of(config, remembered(rows, store.segments(name))[1])
     worst, best = (1, 0) if direction == MINIMIZE else (0, 1)
@@ -168,7 +168,7 @@ def _measured(store: Store, name: str, metrics: Sequence[str]) -> Curves:
 
 
 def _curve_metric(measured: Curves, objective: str) -> str:
-    """Return the objective, or the training return if that is more frequent."""
+    """Return the objective, or the training return if it has more points."""
     counts = Counter(name for rows in measured.values() for _, values in rows for name in values)
     return EPISODE_RETURN if counts[EPISODE_RETURN] > counts[objective] else objective
 
@@ -185,7 +185,7 @@ def _by_epoch(measured: Curves, uids: Iterable[str], metric: str) -> dict[int, l
 def _band(store: Store, shown: Json, measured: Curves) -> Json | None:
     """Return the best configuration's curve with its 95% interval.
 
-    Its seeds are the fresh ones of the confirmation, if there is one.
+    A confirmed study has the curve of the winner on fresh seeds.
     """
     metric, confirmation = shown["curves"]["metric"], shown["confirmation"]
     if confirmation and confirmation["winner"] is not None:
@@ -206,7 +206,7 @@ def _band(store: Store, shown: Json, measured: Curves) -> Json | None:
 
 
 def _verdict(shown: Json) -> list[str]:
-    """Return what the study found, in sentences."""
+    """Return the study's results in sentences."""
     study, confirmation = shown["study"], shown["confirmation"]
     trials = sum(not trial["excluded"] for trial in study["trials"])
     if not shown["ranked"]:
@@ -227,8 +227,8 @@ def _verdict(shown: Json) -> list[str]:
         sentences.append(f"{claim}{seeds}.")
         if study["scheduler"] not in ("pbt", CONFIRM):
             sentences.append(
-                "The best of many noisy results was partly lucky: "
-                f"rekindle confirm {study['study']} says what it is worth on fresh seeds."
+                "The best of many noisy results is partly luck: "
+                f"rekindle confirm {study['study']} estimates it on fresh seeds."
             )
     if (held := study["held"]) is not None:
         why = f": {held['why']}" if held["why"] else ""
@@ -239,7 +239,7 @@ def _verdict(shown: Json) -> list[str]:
 
 
 def _cost(shown: Json) -> str:
-    """Return what the study cost, and what promotion saved."""
+    """Return a sentence about the study's cost and what promotion saved."""
     study, epochs = shown["study"], shown["epochs"]
     cost = f"The search trained {epochs:,} epochs."
     started = sum(1 for trial in study["trials"] for _ in trial.get("seeds", [trial]))
@@ -247,14 +247,14 @@ def _cost(shown: Json) -> str:
     if len(study["rungs"]) == 1 or study["scheduler"] in ("pbt", "none") or epochs >= whole:
         return cost
     saved = 1 - epochs / whole
-    return f"{cost} To train all {started:,} trainings to the end would have taken {whole:,}: {saved:.0%} were saved."
+    return f"{cost} All {started:,} trainings to the end would have taken {whole:,}: {saved:.0%} were saved."
 
 
 def _checklist(config: Config, shown: Json, starts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the checklist of Eimer et al. (2023), arXiv:2306.01324, filled in."""
+    """Return the completed checklist of Eimer et al. (2023), arXiv:2306.01324."""
     study, confirmation = shown["study"], shown["confirmation"]
     seeds = (
-        f"{study['seeds']} a configuration, from {config.seed}"
+        f"{study['seeds']} per configuration, from {config.seed}"
         if study["seeds"] > 1
         else f"{config.seed}, for all trials"
     )

@@ -1,6 +1,6 @@
-"""Drawing of charts as SVG: axes, scales and marks, without a library.
+"""Charts as SVG: axes, scales and marks, without a library.
 
-Colors come from classes of the page's style, so that one drawing serves light and dark.
+Colors come from classes in the page's style sheet, so the same drawing fits light and dark pages.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from html import escape as _escape
 from ..redact import printable
 
 Point = tuple[float, float]
-Ticks = Sequence[tuple[float, str]]  # values and texts
+Ticks = Sequence[tuple[float, str]]  # values and labels
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 40
 COUNTS = ("epoch", "trial")  # axes of whole numbers
 COLORS = 6  # classes of the scale from the worst to the best, q0 to q5
 
 
 def escape(text: object) -> str:
-    """Return a text that is safe in HTML and SVG."""
+    """Return text that is safe in HTML and SVG."""
     return _escape(printable(str(text)))
 
 
@@ -33,11 +33,11 @@ class Scale:
     """A map of values to pixels.
 
     Args:
-        low: the value at the start.
-        high: the value at the end.
+        low: value at `start`.
+        high: value at `end`.
         start: pixels.
         end: pixels.
-        kind: linear, log or near one.
+        kind: "linear", "log" or "near one" (logarithmic in 1 - value).
     """
 
     def __init__(self, low: float, high: float, start: float, end: float, kind: str = "linear"):
@@ -56,7 +56,7 @@ class Scale:
         return -math.log10(1 - value) if self.kind == "near one" else value
 
     def __call__(self, value: float) -> float:
-        """Return the pixels of a value."""
+        """Return the pixel position of a value."""
         low, high = self._bounds
         return self.start + (self._inner(value) - low) / (high - low) * (self.end - self.start)
 
@@ -74,7 +74,7 @@ class Scale:
 
 
 def linear_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return round numbers from low to high, at most `most`."""
+    """Return at most `most` round numbers from low to high."""
     raw = (high - low) / max(1, most - 1)
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * size for factor in (1, 2, 2.5, 5, 10) if factor * size >= raw * 0.999)
@@ -83,7 +83,7 @@ def linear_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def extent(values: Iterable[float], margin: float = 0.04) -> tuple[float, float]:
-    """Return the ends of values, a little apart."""
+    """Return the range of values, widened by a margin."""
     known = list(values)
     low, high = min(known), max(known)
     apart = (high - low) * margin
@@ -92,13 +92,13 @@ def extent(values: Iterable[float], margin: float = 0.04) -> tuple[float, float]
 
 @dataclass(frozen=True)
 class Mark:
-    """A mark of a chart, at values of its axes.
+    """A mark of a chart, in units of its axes.
 
     Attributes:
         kind: line, dots, dot, band, bar, rule, diamond or text.
-        points: of a line, the dots, or the outline of a band; the corners of a bar; else one.
-        style: a class of the page's style.
-        name: to point at; of a text, its words.
+        points: points of a line, the dots, the outline of a band, two corners of a bar, or one point.
+        style: class in the page's style sheet.
+        name: tooltip; for a text, the text itself.
     """
 
     kind: str
@@ -108,18 +108,18 @@ class Mark:
 
 
 class Chart:
-    """A drawing with two axes, for the page or for a library.
+    """A drawing with two axes, for the page or Matplotlib.
 
     Args:
-        title: for readers that see no drawing.
+        title: description for screen readers.
         x: ends of the horizontal axis.
         y: ends of the vertical axis.
-        labels: of the two.
-        width: in pixels.
-        height: in pixels.
+        labels: labels of the two axes.
+        width: pixels.
+        height: pixels.
         left: pixels left of the axes.
-        x_ticks: values and texts; None for round numbers.
-        y_ticks: the same; with texts, the label stands above them.
+        x_ticks: values and labels; None for round numbers.
+        y_ticks: the same. If given, the axis's own label is above them.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class Chart:
         self.marks = list[Mark]()
 
     def add(self, kind: str, points: Iterable[Point], style: str, name: str = "") -> None:
-        """Add a mark above the others, see `Mark`."""
+        """Add a `Mark` on top of the others."""
         self.marks.append(Mark(kind, list(points), style, name))
 
     def line(self, points: Iterable[Point], style: str, name: str = "") -> None:
-        """Draw a line through points, with a name to point at."""
+        """Draw a line through points, with a tooltip."""
         self.add("line", points, style, name)
 
     def dots(self, points: Iterable[Point], style: str) -> None:
@@ -161,7 +161,7 @@ class Chart:
         self.add("bar", zip(x, y, strict=True), style, name)
 
     def ticks(self) -> Ticks:
-        """Return the horizontal axis's values and texts."""
+        """Return the ticks of the horizontal axis."""
         if self.x_ticks is not None:
             return self.x_ticks
         values = self.x.ticks(9 if self.width > 500 else 6)
@@ -207,7 +207,7 @@ class Chart:
             form = "polyline" if mark.kind == "line" else "polygon"
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
             return f'<{form} class="{mark.kind} {style}" points="{path}">{title}</{form}>'
-        if mark.kind == "dots":  # all as one element
+        if mark.kind == "dots":  # all dots are one element
             moves = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)
             return f'<path class="dots {style}" d="{moves}"/>' if moves else ""
         if mark.kind == "dot":
@@ -229,8 +229,8 @@ class Parallel:
     """Parallel coordinates.
 
     Attributes:
-        axes: names, with the places of ticks from 0, the bottom, to 1, and their texts.
-        lines: the worst first: trial, style, what to point at, and the places on the axes, None where it has no value.
+        axes: name and ticks of each axis; positions are from 0 (bottom) to 1.
+        lines: trial, style, tooltip and positions on the axes (None without a value) of each line, worst first.
     """
 
     axes: Sequence[tuple[str, Ticks]]
@@ -239,11 +239,11 @@ class Parallel:
 
     @property
     def width(self) -> int:
-        """Pixels."""
+        """Width in pixels."""
         return max(940, 100 * len(self.axes))
 
     def svg(self) -> str:
-        """Return the whole drawing; the page's script brushes it."""
+        """Return the whole drawing; the page's script adds brushing."""
         top, bottom = 46, self.height - 10
         gap, body = (self.width - 120) / (len(self.axes) - 1), list[str]()
         y = Scale(0, 1, bottom - 22, top)
@@ -269,7 +269,7 @@ class Parallel:
 
 
 def shortened(name: str) -> str:
-    """Return the ends of a name that is long."""
+    """Shorten a long name in the middle."""
     return name if len(name) < 17 else f"{name[:7]}…{name[-8:]}"
 
 

@@ -1,6 +1,6 @@
-"""Figures of studies, each None where it has no data.
+"""Figures of studies, each None if it has no data.
 
-They are drawings of what `data` found, which `page` writes as SVG, and `pictures` as a library's figures.
+They draw what `data` returns. `page` writes the drawings as SVG, and `pictures` as Matplotlib's figures.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ..study.objectives import MINIMIZE
 from .analysis import result_of
 from .drawing import BOTTOM, COLORS, TOP, Chart, Parallel, Scale, Ticks, extent, number
 
-MOST_AXES = 14  # of parallel coordinates and slices: the most important hyperparameters
+MOST_AXES = 14  # in parallel coordinates, and slices; the most important hyperparameters are shown
 
 
 def colors(shown: Json) -> dict[int, str]:
-    """Return the class of each trial's color: q5 are the best."""
+    """Return each trial's color class, from q0 (worst) to q5 (best)."""
     ranked, count = shown["ranked"], len(shown["ranked"])
     return {number: f"q{COLORS - 1 - COLORS * place // count}" for place, number in enumerate(ranked)}
 
 
 def curves(shown: Json) -> Chart | None:
-    """Draw the learning curves of all trials, the best with its band."""
+    """Draw the learning curves of all trials, and the best one's interval."""
     means, band = shown["curves"]["trials"], shown["band"]
     if not means:
         return None
@@ -34,7 +34,7 @@ def curves(shown: Json) -> Chart | None:
     everything = [value for points in means.values() for _, value in points]
     low, high = extent(everything)
     span = high - low
-    edges = [min(max(edge, low - span / 2), high + span / 2) for edge in edges]  # a band of three seeds is very wide
+    edges = [min(max(edge, low - span / 2), high + span / 2) for edge in edges]  # three seeds give a very wide band
     last = max(shown["study"]["rungs"][-1], *(points[-1][0] for points in means.values()))
     title = f"learning curves: {metric} by epoch"
     chart = Chart(title, (0, last), extent([*everything, *edges]), ("epoch", metric), width=940, height=380)
@@ -56,7 +56,7 @@ def curves(shown: Json) -> Chart | None:
 
 
 def promotions(shown: Json) -> Chart | None:
-    """Draw who was promoted to which rung."""
+    """Draw which trials were promoted to which rung."""
     study = shown["study"]
     rungs = study["rungs"]
     if len(rungs) == 1 or study["scheduler"] in ("pbt", "none") or not shown["ranked"]:
@@ -80,7 +80,7 @@ def promotions(shown: Json) -> Chart | None:
 
 
 def genealogy(shown: Json) -> Chart | None:
-    """Draw a population: which member continued from which, generation by generation."""
+    """Draw a population's genealogy: which member continued from which."""
     study = shown["study"]
     trials = {trial["number"]: trial for trial in study["trials"]}
     if study["scheduler"] != "pbt" or not shown["ranked"]:
@@ -121,7 +121,7 @@ def genealogy(shown: Json) -> Chart | None:
 
 
 def profiles(samples: Sequence[tuple[str, Sequence[float]]], label: str) -> Chart | None:
-    """Draw the fraction of trainings above each result."""
+    """Draw the fraction of trainings above each threshold."""
     if not samples:
         return None
     low, high = extent(value for _, values in samples for value in values)
@@ -136,7 +136,7 @@ def profiles(samples: Sequence[tuple[str, Sequence[float]]], label: str) -> Char
 
 
 def chosen_dimensions(shown: Json) -> list[Json]:
-    """Return the searched hyperparameters that vary, the most important ones of many."""
+    """Return the searched hyperparameters that vary, at most MOST_AXES."""
     rank = [share["name"] for share in shown["importances"]]
     trials = shown["study"]["trials"]
     varied = [
@@ -149,7 +149,7 @@ def chosen_dimensions(shown: Json) -> list[Json]:
 
 
 def _hashable(value: Any) -> Any:
-    """Return a number as it is, and all else as text."""
+    """Return numbers unchanged, and all other values as text."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
@@ -157,12 +157,12 @@ Place = Callable[[Any], float]
 
 
 def value_of(trial: Json, dimension: Json) -> Any:
-    """Return a trial's value of a hyperparameter, None where it has none."""
+    """Return a trial's value of a hyperparameter, or None."""
     return trial["hyperparameters"].get(dimension["name"])
 
 
 def axis(dimension: Json, values: Sequence[Any], start: float, end: float) -> tuple[Place, Ticks]:
-    """Return the places on a hyperparameter's axis, and its ticks."""
+    """Return a map from values to positions, and the ticks."""
     if dimension["axis"] == "choice":
         choices = [str(value) for value in sorted(set(map(_hashable, values)), key=lambda v: (isinstance(v, str), v))]
         scale = Scale(-0.3, len(choices) - 0.7, start, end)
@@ -173,7 +173,7 @@ def axis(dimension: Json, values: Sequence[Any], start: float, end: float) -> tu
 
 
 def parallel(shown: Json) -> Parallel | None:
-    """Find the parallel coordinates, a line for each trial."""
+    """Draw parallel coordinates, with one line for each trial."""
     dimensions, results, of = chosen_dimensions(shown), shown["results"], colors(shown)
     trials = {trial["number"]: trial for trial in shown["study"]["trials"] if trial["number"] in results}
     if not dimensions or len(trials) < 2:
@@ -196,7 +196,7 @@ def parallel(shown: Json) -> Parallel | None:
 
 
 def slices(shown: Json) -> list[Chart]:
-    """Draw the results by each searched hyperparameter."""
+    """Draw the results against each searched hyperparameter."""
     results, of, drawn = shown["results"], colors(shown), list[Chart]()
     trials = [trial for trial in shown["study"]["trials"] if trial["number"] in results]
     rank = [share["name"] for share in shown["importances"]]
@@ -243,7 +243,7 @@ def front(shown: Json) -> Chart | None:
 
 
 def workers(shown: Json) -> Chart | None:
-    """Draw which process trained when, with takeovers and failures."""
+    """Draw the work of each process over time, with takeovers and failures."""
     timeline = shown["timeline"]
     if not timeline:
         return None

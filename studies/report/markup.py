@@ -1,4 +1,4 @@
-"""Pieces of pages: documents, parts, figures and tables."""
+"""Building blocks of pages: documents, parts, figures and tables."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .drawing import Chart, Parallel, escape
 
 
 def document(title: str, body: str, script: str = "", head: str = "") -> str:
-    """Return a whole page, which asks for nothing from elsewhere.
+    """Return a whole page, which loads nothing from other hosts.
 
     Args:
-        title: of the page.
+        title: title of the page.
         body: HTML.
         script: JavaScript.
         head: further elements of the head.
@@ -30,7 +30,7 @@ def document(title: str, body: str, script: str = "", head: str = "") -> str:
 
 
 def part(title: str, text: str, *content: str) -> str:
-    """Return a part of the page, nothing if no content is there."""
+    """Return a part of the page; "" if it is empty."""
     shown = "".join(content)
     words = f"<p class='soft'>{escape(text)}</p>" if text else ""
     return f"<div><h3>{escape(title)}</h3>{words}{shown}</div>" if shown else ""
@@ -41,12 +41,12 @@ def figure(drawing: Chart | Parallel | None) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: str = "", style: str = "") -> str:
-    """Return a table of cells that are HTML already.
+    """Return a table.
 
     Args:
-        heads: of the columns.
-        rows: their cells.
-        numbers: "n" for each column of numbers, "-" for others.
+        heads: titles of the columns, as text.
+        rows: cells of each row, as HTML.
+        numbers: one character for each column: "n" for numbers, "-" for other columns.
         style: classes of the table.
     """
     kinds = [' class="n"' if kind == "n" else "" for kind in numbers.ljust(len(heads), "-")]

@@ -1,4 +1,4 @@
-"""Drawing of charts by Matplotlib, in the colors of the report's style."""
+"""Charts drawn by Matplotlib, in the colors of the report's style."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .drawing import Chart, Mark, Parallel, shortened
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INCH = 100.0  # of a drawing's pixels
-COLUMNS = 3  # of several drawings
-# Styles whose color has another name, lines that are not 1.4 points wide, and those that are dashed.
+INCH = 100.0  # pixels of a drawing
+COLUMNS = 3  # in a figure of several drawings
+# Styles whose color has another name, those whose lines are not 1.4 points wide, and those with dashed lines.
 COLORS = {
     **{
         "rung": "soft",
@@ -46,12 +46,12 @@ COLORS = {
 }
 WIDTHS = {"best": 2.6, "member": 2.0, "front": 2.0, "s0": 2.4}
 DASHES = {"rung": (0, (2, 3)), "zero": (0, (2, 3)), "copied": (0, (4, 3))}
-NAMED = ("best", "s0", "s1", "s2", "s3")  # styles of lines that a legend names
+NAMED = ("best", "s0", "s1", "s2", "s3")  # styles of lines that appear in a legend
 HALO = [withStroke(linewidth=2.5, foreground="white")]
 
 
 class Picture(Figure):
-    """A figure that a notebook shows, without Matplotlib's global state."""
+    """A figure that a notebook displays, without Matplotlib's global state."""
 
     def _repr_png_(self) -> bytes:
         content = BytesIO()
@@ -80,7 +80,7 @@ def figure_of(drawings: Sequence[Chart | Parallel]) -> Figure:
 
 @cache
 def _palette() -> dict[str, str]:
-    """Return the colors of the page when it is light."""
+    """Return the colors of the light page."""
     style = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
     return dict(re.findall(r"--(\w+): (#\w{6})", style[: style.index("@media")]))
 
@@ -147,11 +147,11 @@ def _draw_parallel(axes: Axes, drawing: Parallel) -> None:
 
 
 def _write(axes: Axes, text: str, at: tuple[float, float]) -> None:
-    """Write a text beside a point."""
+    """Write text beside a point."""
     place: dict[str, Any] = {"textcoords": "offset points", "xytext": (3, 0), "va": "center", "fontsize": 8}
     axes.annotate(_text(text), at, color=color("text"), path_effects=HALO, **place)
 
 
 def _text(text: str) -> str:
-    """Return a text that is shown as it is, not as mathematics."""
+    """Return text that Matplotlib does not take for mathematics."""
     return printable(text).replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""The page of a report, one HTML file without links to elsewhere."""
+"""The page of a report: one HTML file that loads nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .markup import document, figure, part, table
 
 
 def page(studies: Sequence[Json]) -> str:
-    """Return the HTML of a report on these studies, see `data.report_json`."""
+    """Return the HTML of a report; `data.report_json` gives each study."""
     names = [study["study"]["study"] for study in studies]
     heading = f"Report on {', '.join(names)}"
     body = [f"<h1>{escape(heading)}</h1>"]
@@ -28,7 +28,7 @@ def page(studies: Sequence[Json]) -> str:
 
 
 def _study(index: int, shown: Json, alone: bool) -> str:
-    """Return the section of one study; parts without data are left out."""
+    """Return the section of one study, omitting parts without data."""
     study = shown["study"]
     name = study["study"]
     head = f"<p class='soft'>{escape(shown['title'])}: {escape(study['state'])}</p>"
@@ -49,13 +49,13 @@ def _study(index: int, shown: Json, alone: bool) -> str:
 
 def _curves(shown: Json) -> str:
     text = (
-        f"{shown['curves']['metric']} of each trial by epoch; the darker (in the dark: the brighter), the better its "
-        "result. Dashed lines are rungs."
+        f"{shown['curves']['metric']} of each trial by epoch; darker (on a dark page: brighter) lines have better "
+        "results. Dashed lines are rungs."
     )
     if shown["study"]["seeds"] > 1:
         text += " Each line is the mean over the seeds."
     if "environments" in shown["study"]:
-        text += " Results of all environments are on one scale: 1 is the best one of each."
+        text += " Results of all environments are on one scale: 1 is the best result in each."
     if band := shown["band"]:
         text += f" In color: {band['label']}, its mean over {band['seeds']} seeds with the 95% interval."
     return part("Learning curves", text, figure(figures.curves(shown)))
@@ -69,13 +69,13 @@ def _promotions(shown: Json) -> str:
 
 def _genealogy(shown: Json) -> str:
     text = (
-        "Members of the population; a dashed line is a copy of another one's state. Point at a line to see its values."
+        "Members of the population; a dashed line is a copy of another member's state. Point at a line for its values."
     )
     return part("Genealogy", text, figure(figures.genealogy(shown)), _lineage_table(shown))
 
 
 def _lineage_table(shown: Json) -> str:
-    """Return the hyperparameters along the lineage of the best member."""
+    """Return a table of hyperparameters along the best member's lineage."""
     trials = {trial["number"]: trial for trial in shown["study"]["trials"]}
     if shown["study"]["scheduler"] != "pbt" or not shown["ranked"]:
         return ""
@@ -99,7 +99,7 @@ def _what_mattered(shown: Json) -> str:
     if shown["importances"]:
         text = (
             "Share of the results' variance that each explains by itself, over all rungs, with 95% intervals (least "
-            "squares; rekindle diagnose also asks a forest)."
+            "squares; rekindle diagnose also uses a forest)."
         )
         left = part("Importance of hyperparameters", text, figure(what_mattered.importances(shown)))
     if shown["correlations"]:
@@ -113,10 +113,10 @@ def _what_mattered(shown: Json) -> str:
                 cells.append(f"{row['correlation']:.2f} <span class='soft'>({row['trials']})</span>" if row else "")
             rows.append((str(low), *cells))
         text = (
-            "Spearman's rank correlation between the results after some epochs and after more, over the trials "
-            "(how many) that reached both. Promoted trials are a choice, which lowers it."
+            "Spearman's rank correlation between the results at two rungs, over the trials (number) that reached "
+            "both. Promotion selects trials, which lowers the correlation."
         )
-        right = part("Do early rungs tell?", text, table(("epochs", *map(str, rungs[1:])), rows, "n" * len(rungs)))
+        right = part("Agreement of rungs", text, table(("epochs", *map(str, rungs[1:])), rows, "n" * len(rungs)))
     return f'<div class="two">{left}{right}</div>' if left or right else ""
 
 
@@ -136,7 +136,7 @@ def _pairs(shown: Json) -> str:
         "largest, with 95% intervals."
     )
     if clouds:
-        text += " Below them the trials by the clear ones, the darker (in the dark: the brighter), the better."
+        text += " Below, the trials by the clear pairs; darker (on a dark page: brighter) is better."
     drawn = f'<div class="many">{"".join(map(figure, clouds))}</div>' if clouds else ""
     return part("Pairs of hyperparameters", text, figure(bars), drawn)
 
@@ -146,7 +146,7 @@ def _parallel(shown: Json) -> str:
         '<p class="hint soft">Drag along an axis to choose trials; click it to clear. <b class="brush-count"></b></p>'
     )
     drawing = figures.parallel(shown)
-    text = "A line is a trial; what a trial does not have stands below the axis."
+    text = "Each line is a trial; values that a trial does not have are below the axis."
     return part("Parallel coordinates", text, hint, figure(drawing)) if drawing is not None else ""
 
 
@@ -157,7 +157,7 @@ def _slices(shown: Json) -> str:
 
 
 def _front(shown: Json) -> str:
-    return part("Pareto front", "The trials that no other one dominates.", figure(figures.front(shown)))
+    return part("Pareto front", "The trials that no other trial dominates.", figure(figures.front(shown)))
 
 
 def _timeline(shown: Json) -> str:
@@ -175,7 +175,7 @@ def _timeline(shown: Json) -> str:
 
 
 def _method(shown: Json) -> str:
-    """Return Eimer et al.'s checklist filled in, and the space."""
+    """Return the completed checklist of Eimer et al., and the search space."""
     rows = [
         (f"<b>{escape(name)}</b>", f'<span class="wrap">{escape(text)}</span>') for name, text in shown["checklist"]
     ]
@@ -184,13 +184,13 @@ def _method(shown: Json) -> str:
         (f"<code>{escape(each['name'])}</code>", f'<code class="wrap">{escape(each["prior"])}</code>')
         for each in shown["dimensions"]
     ]
-    text = "What Eimer et al. (2023, arXiv:2306.01324) ask of a paper that tunes hyperparameters."
+    text = "The checklist of Eimer et al. (2023, arXiv:2306.01324) for papers that tune hyperparameters."
     spaces = f"<h3>Search space</h3>{table(('hyperparameter', 'prior'), space)}" if space else ""
     return part("Method", text, f'<div class="scroll"><table>{lines}</table></div>', spaces)
 
 
 def _trials(shown: Json) -> str:
-    """Return a table of all trials, the best first."""
+    """Return a table of all trials, best first."""
     study = shown["study"]
     if not study["trials"]:
         return ""
@@ -228,7 +228,7 @@ def _trials(shown: Json) -> str:
     ]
     failed = f"<h3>Failed trials</h3>{table(('trial', 'why'), errors, 'n-')}" if errors else ""
     words = (
-        f"<p class='soft'>All {len(order)} of them, the best first. The line at the end trains a trial again and "
+        f"<p class='soft'>All {len(order)} trials, best first. The command in the last column trains a trial again and "
         "compares the digests, with <code class='whole'>--storage</code> "
         f"<code class='wrap'>{escape(shlex.quote(shown['storage']))}</code>.</p>"
     )
@@ -240,8 +240,8 @@ def write_report(studies: Sequence[Json], path: Path) -> None:
     """Write a report on studies to a file.
 
     Args:
-        studies: see `data.report_json`.
-        path: of the file.
+        studies: results of `data.report_json`.
+        path: path of the file.
 
     Raises:
         ValueError: the file cannot be written.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 Drawing = Chart | Parallel
-# By kind: the drawing, or several, and what it shows, which another study may lack.
+# By kind: the function that draws it, and the data that it shows, which a study may lack.
 KINDS: Mapping[str, tuple[Callable[[Json], Drawing | Sequence[Drawing] | None], str]] = {
     "curves": (figures.curves, "the epochs of trials"),
     "promotions": (figures.promotions, "which trials reached which of several rungs"),
@@ -40,16 +40,16 @@ ENDINGS = (".png", ".svg", ".pdf")
 
 
 def plot(store: Store, study: str, kind: str) -> Figure:
-    """Return a picture of a study, a figure of Matplotlib.
+    """Return a picture of a study, as a Matplotlib figure.
 
     Args:
-        store: holds the study.
-        study: its name.
-        kind: a key of `KINDS`.
+        store: store that holds the study.
+        study: name of the study.
+        kind: key of `KINDS`.
 
     Raises:
-        ValueError: there is no such kind, the study has nothing to show in it, or Matplotlib is not installed.
-        UnknownStudy: the storage has no such study.
+        ValueError: the kind is unknown, the study lacks the data for it, or Matplotlib is not installed.
+        UnknownStudy: the study does not exist.
     """
     if kind not in KINDS:
         raise ValueError(f"a picture is one of {', '.join(KINDS)}, but got {kind!r}")
@@ -65,7 +65,7 @@ def plot(store: Store, study: str, kind: str) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a picture to a file, always the same bytes.
+    """Write a picture to a file; equal pictures give equal bytes.
 
     Raises:
         ValueError: the file cannot be written.
@@ -83,59 +83,59 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def check_ending(path: Path) -> None:
-    """Raise ValueError unless a file's ending names a form of pictures."""
+    """Raise ValueError unless the file's extension is a format of pictures."""
     if path.suffix not in ENDINGS:
         raise ValueError(f"a picture's file ends in {', '.join(ENDINGS)}, but got {path}; give another -o")
 
 
 class Pictures:
-    """Methods of a study that return its pictures, figures of Matplotlib."""
+    """Methods of a study that return its pictures, as Matplotlib figures."""
 
     name: str
     store: Store
 
     def plot(self, kind: str) -> Figure:
-        """Return a picture of the study, see `plot`."""
+        """Return a picture of the study; for the kinds, see `rekindle plot`."""
         return plot(self.store, self.name, kind)
 
     def plot_curves(self) -> Figure:
-        """Return the learning curves of all trials, the best with its band."""
+        """Return the learning curves of all trials, and the best one's interval."""
         return self.plot("curves")
 
     def plot_promotions(self) -> Figure:
-        """Return who was promoted to which rung."""
+        """Return a picture of which trials were promoted to which rung."""
         return self.plot("promotions")
 
     def plot_genealogy(self) -> Figure:
-        """Return which member of a population continued from which."""
+        """Return the genealogy of a population: which member continued from which."""
         return self.plot("genealogy")
 
     def plot_profiles(self) -> Figure:
-        """Return the fraction of trainings above each result."""
+        """Return the performance profiles: the fraction of trainings above each threshold."""
         return self.plot("profiles")
 
     def plot_importance(self) -> Figure:
-        """Return the importance of each searched hyperparameter."""
+        """Return the importances of the searched hyperparameters."""
         return self.plot("importance")
 
     def plot_marginals(self) -> Figure:
-        """Return how the objective depends on each hyperparameter by itself."""
+        """Return the effect of each hyperparameter on the objective."""
         return self.plot("marginals")
 
     def plot_pairs(self) -> Figure:
-        """Return what pairs of hyperparameters explain together."""
+        """Return the importances of pairs of hyperparameters."""
         return self.plot("pairs")
 
     def plot_ranks(self) -> Figure:
-        """Return the rank correlations between the results at each two rungs."""
+        """Return the rank correlations between rungs."""
         return self.plot("ranks")
 
     def plot_parallel(self) -> Figure:
-        """Return parallel coordinates, a line for each trial."""
+        """Return parallel coordinates, with one line for each trial."""
         return self.plot("parallel")
 
     def plot_slice(self) -> Figure:
-        """Return the results by each searched hyperparameter."""
+        """Return the results against each searched hyperparameter."""
         return self.plot("slice")
 
     def plot_pareto(self) -> Figure:
@@ -143,5 +143,5 @@ class Pictures:
         return self.plot("pareto")
 
     def plot_workers(self) -> Figure:
-        """Return which process trained when, with takeovers and failures."""
+        """Return the work of each process over time, with takeovers and failures."""
         return self.plot("workers")

@@ -1,4 +1,4 @@
-"""Parts of a report that say what results are worth, in tables."""
+"""Parts of a report about the reliability of results, in tables."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def confirmation(shown: Json) -> str:
 
 
 def health(shown: Json) -> str:
-    """Return what ails the study, with cures."""
+    """Return the defects that health checks found, with cures."""
     if not shown["ranked"]:
         return ""
     rows = [(escape(each["check"]), escape(each["text"]), escape(each["cure"])) for each in shown["findings"]]
-    found = table(("check", "finding", "cure"), rows) if rows else "<p>Nothing ails it, as far as its results tell.</p>"
+    found = table(("check", "finding", "cure"), rows) if rows else "<p>No defects were found.</p>"
     return part("Health checks", "", found)
 
 
 def samples_of(shown: Json) -> list[tuple[str, list[float]]]:
-    """Return the best configurations' results over seeds, by name.
+    """Return names and results over seeds of the best configurations.
 
-    They are those of the confirmation, or else of the replicates at the last rung.
+    The results come from the confirmation, or else from the replicates at each configuration's last rung.
     """
     confirmation, study = shown["confirmation"], shown["study"]
     if confirmation is not None:
@@ -73,7 +73,7 @@ def samples_of(shown: Json) -> list[tuple[str, list[float]]]:
 
 
 def statistics(studies: Sequence[Json]) -> str:
-    """Return aggregates over seeds with intervals, and performance profiles."""
+    """Return aggregates over seeds, with intervals and performance profiles."""
     several = len(studies) > 1
     samples = []
     for shown in studies:
@@ -95,9 +95,9 @@ def statistics(studies: Sequence[Json]) -> str:
     drawing = figures.profiles(samples[:MOST_SAMPLES], studies[0]["objective"])
     fresh = all(shown["confirmation"] is not None for shown in studies)
     text = (
-        "Results over seeds that took no part in any choice."
+        "Results over seeds that were not used for any choice."
         if fresh
-        else ("Results over the seeds of the search, which chose these configurations: they flatter them.")
+        else ("Results over the seeds of the search, which chose these configurations and thus flatter them.")
     )
     return part("Statistics", f"{text} Intervals are stratified bootstraps.", statistics, figure(drawing))
 

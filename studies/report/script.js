@@ -1,5 +1,5 @@
 "use strict";
-// Sorting of tables: a click on a column's head.
+// Sort a table by a click on a column's title.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
@@ -18,7 +18,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       };
       const rows = [...table.tBodies[0].rows].map((row) => [key(row), row]);
       rows.sort(([a], [b]) => {
-        if (a === null || b === null) return (a === null) - (b === null); // empty ones stand last
+        if (a === null || b === null) return (a === null) - (b === null); // empty cells come last
         const order = typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1;
         return up ? order : -order;
       });
@@ -26,7 +26,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
-// Brushing of parallel coordinates: drag along an axis; a click clears it.
+// Brush parallel coordinates: drag along an axis to choose trials, click it to clear.
 for (const chart of document.querySelectorAll("svg.parallel")) {
   const lines = [...chart.querySelectorAll("polyline")].map((line) => ({
     line, ys: line.getAttribute("points").split(" ").map((point) => Number(point.split(",")[1])),

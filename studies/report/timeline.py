@@ -1,4 +1,4 @@
-"""Timeline of a study: which process trained when, and what went wrong."""
+"""Timeline of a study: each process's work, takeovers and failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..storage.locks.fencing import TAKEN, TAKEOVER
 from ..storage.locks.owner import Owner
 from ..storage.rows import Event, Trial
 
-TOGETHER = 0.5  # seconds between the claims of one cohort
+TOGETHER = 0.5  # longest time in seconds between the claims of one cohort
 
 
 def timeline(
@@ -25,23 +25,23 @@ def timeline(
 ) -> Json | None:
     """Return the work of each process, in seconds since the first event.
 
-    A lease that was released leaves no row: its work ends with the last checkpoint under it, or else when its process
-    takes up other work or another process this task. Of one that was taken over, what followed its last checkpoint was
-    lost, and is trained again.
+    The release of a lease is not recorded. Work under a lease therefore ends with its last checkpoint; without one, it
+    ends when the process claims something else, another process claims the task, or the trial ends. If a lease was
+    taken over, the work after its last checkpoint was lost and is trained again.
 
     Args:
-        study: its name.
-        trials: its trials.
-        events: of their tasks, the oldest first.
-        saved: when each lease stored its last checkpoint, by uid and fencing token.
-        epochs: that the trials have reached, by uid.
+        study: name of the study.
+        trials: trials of the study.
+        events: events of their tasks, oldest first.
+        saved: time at which each lease stored its last checkpoint, by uid and fencing token.
+        epochs: epochs that each trial has reached, by uid.
 
     Returns:
         {seconds, workers [{name, work [{from, to, trials [numbers]}]}], marks [{worker, at, kind, trial}],
-        lost [{worker, from, to, trial, epochs (about)}]}, or None.
+        lost [{worker, from, to, trial, epochs (about)}]}; None if nothing was trained.
     """
     taken = [
-        event  # of a task that several studies share, only what this one asked for
+        event  # if several studies share a task, only those of this study
         for event in events
         if event.kind in TAKEN and "owner" in event.data and event.data.get("study", study) == study
     ]
@@ -86,7 +86,7 @@ def timeline(
 
 @dataclass(frozen=True)
 class _Lease:
-    """Work of one process on one task; after `saved` it was lost."""
+    """Work of one process on one task; work after `saved` was lost."""
 
     owner: str
     uid: str
@@ -122,7 +122,7 @@ def _leases(
 
 
 def _pace(leases: Sequence[_Lease], epochs: Mapping[str, int], uid: str) -> float:
-    """Return the epochs per second of a task, or of its study."""
+    """Return the epochs per second of a task, or its study."""
     for own in ([lease for lease in leases if lease.uid == uid], leases):
         starts: dict[str, int] = {}
         for lease in own:
@@ -135,11 +135,11 @@ def _pace(leases: Sequence[_Lease], epochs: Mapping[str, int], uid: str) -> floa
 
 
 def _first_after(times: Sequence[float], at: float) -> list[float]:
-    """Return the first of sorted times after a moment, if any."""
+    """Return the first of the sorted times after `at`, if any."""
     place = bisect_right(times, at)
     return [*times[place : place + 1]]
 
 
 def _names(owners: Sequence[str]) -> dict[str, str]:
-    """Return the processes' names, in the order in which they came."""
+    """Return the processes' names by owner, in order of first appearance."""
     return {owner: f"{Owner.parse(owner).pid} on {Owner.parse(owner).host}" for owner in dict.fromkeys(owners)}

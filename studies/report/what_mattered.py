@@ -1,4 +1,4 @@
-"""Figures of what mattered in a study: hyperparameters, their pairs, and rungs."""
+"""Figures of importances, marginals, pairs of hyperparameters, and rung correlations."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..statistics.intervals import Interval
 from .drawing import BOTTOM, COLORS, TOP, Chart, Ticks, extent, number
 from .figures import MOST_AXES, axis, chosen_dimensions, colors, value_of
 
-MOST_CLOUDS = 3  # pairs whose trials are drawn
-FEW = 6  # values, each of which gets an interval of its own
+MOST_CLOUDS = 3  # pairs whose trials are shown
+FEW = 6  # up to this many values get an interval each
 
 
 def importances(shown: Json) -> Chart | None:
@@ -21,13 +21,13 @@ def importances(shown: Json) -> Chart | None:
 
 
 def marginals(shown: Json) -> list[Chart]:
-    """Draw how the objective depends on each hyperparameter by itself."""
+    """Draw the effect of each hyperparameter on the objective."""
     dimensions = {dimension["name"]: dimension for dimension in chosen_dimensions(shown)}
     found = [each for each in shown["marginals"] if each["name"] in dimensions]
     if not found:
         return []
     low, high = extent([0.0, *(point["estimate"] for each in found for point in each["points"])])
-    low, high = low - (high - low) / 4, high + (high - low) / 4  # intervals may be far wider
+    low, high = low - (high - low) / 4, high + (high - low) / 4  # intervals may be far wider, and are clipped
     clipped = lambda value: min(max(value, low), high)  # noqa: E731
     drawn = []
     for each in found:
@@ -52,14 +52,14 @@ def marginals(shown: Json) -> list[Chart]:
 
 
 def pairs(shown: Json) -> list[Chart]:
-    """Draw what pairs of hyperparameters explain, and trials by clear ones."""
+    """Draw the importances of pairs, and the trials by the clearest pairs."""
     bars = _bars("importance of pairs", [(" and ".join(pair["names"]), pair) for pair in shown["pairs"]])
     clear = [pair["names"] for pair in shown["pairs"] if pair["low"] >= CLEAR][:MOST_CLOUDS]
     return [bars, *(_cloud(shown, *names) for names in clear)] if bars else []
 
 
 def _cloud(shown: Json, one: str, other: str) -> Chart:
-    """Draw the trials by two hyperparameters, the darker the better."""
+    """Draw the trials by two hyperparameters; darker is better."""
     dimensions, of = {each["name"]: each for each in shown["dimensions"]}, colors(shown)
     trials = [trial for trial in shown["study"]["trials"] if trial["number"] in shown["results"]]
     sides = [[value_of(trial, dimensions[name]) for trial in trials] for name in (one, other)]
@@ -74,7 +74,7 @@ def _cloud(shown: Json, one: str, other: str) -> Chart:
 
 
 def ranks(shown: Json) -> Chart | None:
-    """Draw the rank correlations between the results at each two rungs."""
+    """Draw the rank correlations between rungs."""
     found = shown["correlations"]
     if not found:
         return None
@@ -91,13 +91,13 @@ def ranks(shown: Json) -> Chart | None:
     )
     for each in found:
         x, y, value = highs.index(each["high"]), lows.index(each["low"]), each["correlation"]
-        chart.bar((x, x + 1), (y, y + 1), f"q{max(0, min(2, int(3 * value)))}")  # not so dark that it hides the text
+        chart.bar((x, x + 1), (y, y + 1), f"q{max(0, min(2, int(3 * value)))}")  # light enough for the text on it
         chart.add("text", [(x + 0.3, y + 0.5)], "halo", f"{value:.2f} ({each['trials']})")
     return chart
 
 
 def _bars(title: str, shares: Sequence[tuple[str, Json]]) -> Chart | None:
-    """Draw shares of the variance with their intervals."""
+    """Draw shares of the variance, with their intervals."""
     if not shares:
         return None
     left, rows = min(220, 20 + 7 * max(len(name) for name, _ in shares)), max(2, len(shares))
@@ -121,6 +121,6 @@ def _small(
     left: int = 46,
     y_ticks: Ticks | None = None,
 ) -> Chart:
-    """Return a small chart, whose horizontal axis is a hyperparameter's."""
+    """Return a small chart with a hyperparameter as its horizontal axis."""
     few = [(at, text[:10]) for at, text in (ticks if len(ticks) <= 4 else ticks[:: -(-len(ticks) // 4)])]
     return Chart(title, (0, 1), y, labels, width=300, height=210, left=left, x_ticks=few, y_ticks=y_ticks)

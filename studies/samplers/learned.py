@@ -13,7 +13,7 @@ sampler; every fourth trial always is, which reveals misleading sources.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,32 +77,39 @@ def choose(
         Nested hyperparameters that no earlier trial has.
     """
     space, sources = config.searched, config.options[LEARNED]
-    done = sorted(
-        (number for number in seen if seen[number] and number < UNTIL and number in trials),
-        key=lambda n: (seen[n][-1], n),
-    )
+    done = [n for n in seen if seen[n] and n < UNTIL and n in trials]
+    done.sort(key=lambda n: (seen[n][-1], n))  # from worst to best
     own = _points(space, [trials[n] for n in done])
-    known = [values for source in sources for values in source["values"]]
-    points = _points(space, known)
-    scores = [np.array(source["scores"]) for source in sources]
-    ends = np.cumsum([len(each) for each in scores])[:-1]
-    experts = [_Expert(*each) for each in zip(np.split(points, ends), scores, strict=True)]
-    trust = _trust(experts, points, own)
-    strongest = max(map(abs, trust))
+    experts = [_Expert(_points(space, source["values"]), np.array(source["scores"])) for source in sources]
+    known = np.concatenate([expert.points for expert in experts])
+    trust = _trust(experts, known, own)
     if len(done) >= OWN[0]:
-        if np.random.default_rng(streams.seed_of(config.seed, "follow", number, 0)).random() >= (strongest / SURE) ** 2:
+        share = (max(map(abs, trust)) / SURE) ** 2  # of trials that follow
+        if np.random.default_rng(streams.seed_of(config.seed, "follow", number, 0)).random() >= share:
             return None
         experts.append(_Expert(own, _places(len(done))))
         trust.append(max(0.0, _trusted(experts[-1].left_out(), PRIOR)))
-    draws = range(round(DRAWS ** max(map(abs, trust))))
+    draws = range(round(DRAWS ** max(map(abs, trust))))  # predictions that are trusted may leave what was tried
     drawn = [flatten(space.sample(streams.seed_of(config.seed, "learned", number, n))) for n in draws]
-    known, points = [*known, *drawn], np.concatenate([points, _points(space, drawn)])
+    candidates = [*(values for source in sources for values in source["values"]), *drawn]
+    points = np.concatenate([known, _points(space, drawn)])
     expected = sum(weight * expert.predict(points) for weight, expert in zip(trust, experts, strict=True))
-    taken = [_searched(space, values) for values in trials.values()]
-    for index in np.argsort(-np.asarray(expected), kind="stable").tolist():
-        values = _searched(space, known[index])
+    best_first = [candidates[index] for index in np.argsort(-np.asarray(expected), kind="stable")]
+    return _first_new(space, best_first, trials.values(), check)
+
+
+def _first_new(
+    space: Space,
+    candidates: Iterable[Mapping[str, Any]],
+    trials: Iterable[Mapping[str, Any]],
+    check: Callable[[Mapping[str, Any]], object],
+) -> dict[str, Any] | None:
+    """Return the first valid candidate that no trial has; None without one."""
+    taken = [_searched(space, values) for values in trials]
+    for candidate in candidates:
+        values = _searched(space, candidate)
         nested = None if values in taken else _valid(space, values, check)
-        if nested is not None and _searched(space, flatten(nested)) not in taken:
+        if nested is not None and _searched(space, flatten(nested)) not in taken:  # defaults may have been filled in
             return nested
     return None
 
@@ -116,14 +123,14 @@ class _Expert:
     """
 
     def __init__(self, points: Array, places: Array):
-        self._points = points
+        self.points = points
         self._values = _standard(-np.log1p(-places))  # exponential quantiles spread the best ones
         self._inverse = np.linalg.inv(_kernel(points, points) + RIDGE * np.eye(len(points)))
         self._weights = self._inverse @ self._values
 
     def predict(self, points: Array) -> Array:
         """Return the predicted values (M,) of points (M, D)."""
-        expected: Array = _kernel(points, self._points) @ self._weights
+        expected: Array = _kernel(points, self.points) @ self._weights
         return expected
 
     def left_out(self) -> Array:

@@ -18,17 +18,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise
 
-from ..samplers.registry import learns
-from ..statistics.rank_correlation import Agreement
+from ..statistics.rank_correlation import Agreement, pool
 from ..storage.rows import Segment
 from ..study.config import Config
 from ..study.objectives import best_first, objectives_of
-from ..study.plan import ScoreHistory
 from .halving import Bracket, Halving
 
 SAVING = 3  # a bracket of n trials costs at most as much as n / SAVING full trainings
@@ -42,7 +39,6 @@ class Adaptive(Halving):
 
     def __init__(self, config: Config):
         super().__init__(config)
-        self._ended: ScoreHistory = {}  # scores of retired brackets, if the sampler learns
         self._agreed = EXPECTED  # pooled with the agreement of retired brackets
 
     def _make_brackets(self) -> Sequence[Bracket]:
@@ -55,8 +51,8 @@ class Adaptive(Halving):
             start = total
         return brackets
 
-    def _awaited(self, h: int, g: int) -> int:
-        return self._height(h)
+    def _awaited(self, earlier: int, later: int) -> int:
+        return self._height(earlier)
 
     def _promoted(self, bracket: Bracket, rung: int, entrants: int) -> int:
         done = [sum((n, each) in self._segments for n in bracket.numbers) for each in range(rung + 1)]
@@ -74,7 +70,7 @@ class Adaptive(Halving):
     def _agreement_before(self, bracket: Bracket) -> Agreement:
         """Return the pooled agreement of rungs in all earlier brackets."""
         held = self.brackets[self._retired : self.bracket_of(bracket.numbers.start)]
-        return _sum([self._agreed, *(self._agreement(each.numbers, len(self.rungs) - 1) for each in held)])
+        return pool([self._agreed, *(self._agreement(each.numbers, len(self.rungs) - 1) for each in held)])
 
     def _agreement(self, numbers: Iterable[int], rung: int) -> Agreement:
         """Return the pooled agreement of a bracket's rungs up to `rung`."""
@@ -82,24 +78,12 @@ class Adaptive(Halving):
             [row for n in numbers if (row := self._segments.get((n, each))) and row.state == "done"]
             for each in range(rung + 1)
         ]
-        return _sum(agreements(self.config, rows))
+        return pool(agreements(self.config, rows))
 
-    def _seen(self, asked: int) -> ScoreHistory:
-        held = (self._scores_of(h) for h in range(self._retired, asked)) if learns(self.config) else ()
-        return dict(ChainMap(*held, self._ended))
-
-    def _retire_bracket(self, g: int) -> None:
-        if learns(self.config):
-            self._ended |= self._scores_of(g)
-        self._agreed = self._agreed.pooled(self._agreement(self.brackets[g].numbers, len(self.rungs) - 1))
-        super()._retire_bracket(g)
-
-
-def _sum(parts: Iterable[Agreement]) -> Agreement:
-    total = Agreement()
-    for part in parts:
-        total = total.pooled(part)
-    return total
+    def _retire_first(self) -> None:
+        numbers = self.brackets[self._retired].numbers
+        self._agreed = self._agreed.pooled(self._agreement(numbers, len(self.rungs) - 1))
+        super()._retire_first()
 
 
 def agreements(config: Config, rungs: Sequence[Sequence[Segment]]) -> list[Agreement]:

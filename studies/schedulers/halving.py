@@ -35,6 +35,21 @@ class Bracket:
     rung: int = 0
 
 
+@dataclass(frozen=True)
+class Step:
+    """The rows that follow from those of one bracket.
+
+    Attributes:
+        finished: number of finished rungs.
+        segments: to add.
+        ends: (number, state) of trials that end.
+    """
+
+    finished: int
+    segments: list[Segment]
+    ends: list[tuple[int, str]]
+
+
 class Halving:
     """Scheduler of successive halving.
 
@@ -60,27 +75,29 @@ class Halving:
 
     def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
         """Take new and changed rows of the study into account."""
-        forgotten = self.brackets[self._retired].numbers.start if self._retired < len(self.brackets) else None
-        if forgotten is not None:
-            self._trials |= {row.number: row for row in trials if row.number >= forgotten}
-            self._segments |= {(row.number, row.rung): row for row in segments if row.number >= forgotten}
+        if self._retired < len(self.brackets):
+            first = self.brackets[self._retired].numbers.start
+            self._trials |= {row.number: row for row in trials if row.number >= first}
+            self._segments |= {(row.number, row.rung): row for row in segments if row.number >= first}
 
     def plan(self) -> Plan:
         """Return the plan that follows from the rows."""
         plan = Plan()
-        open_brackets: dict[int, int] = {}  # number of finished rungs, by bracket
-        for g in range(self._retired, len(self.brackets)):
-            bracket = self.brackets[g]
-            if any(number not in self._trials for number in bracket.numbers):
-                if all(done >= self._awaited(h, g) for h, done in open_brackets.items()):
-                    plan.ask, plan.bracket, plan.rung, plan.seen = bracket.numbers, g, bracket.rung, self._seen(g)
+        finished: dict[int, int] = {}  # number of finished rungs, by bracket that is not retired
+        for index in range(self._retired, len(self.brackets)):
+            bracket = self.brackets[index]
+            if any(number not in self._trials for number in bracket.numbers):  # still to be suggested
+                if all(rungs >= self._awaited(earlier, index) for earlier, rungs in finished.items()):
+                    plan.ask, plan.bracket, plan.rung = bracket.numbers, index, bracket.rung
+                    plan.seen = self._seen(index)
                 break
-            added = len(plan.segments) + len(plan.finished)
-            done = self._follow(bracket, plan)
-            if g == self._retired and done == self._height(g) and added == len(plan.segments) + len(plan.finished):
-                self._retire_bracket(g)
+            step = self._follow(bracket)
+            plan.segments += step.segments
+            plan.finished += step.ends
+            if index == self._retired and step.finished == self._height(index) and not step.ends:
+                self._retire_first()
             else:
-                open_brackets[g] = done
+                finished[index] = step.finished
         plan.complete = self._retired == len(self.brackets)
         return plan
 
@@ -114,41 +131,37 @@ class Halving:
         """Return how many trials a finished rung of a bracket promotes."""
         return self.promotions(rung, entrants)
 
-    def _height(self, g: int) -> int:
+    def _height(self, index: int) -> int:
         """Return the number of rungs of a bracket."""
-        return len(self.rungs) - self.brackets[g].rung
+        return len(self.rungs) - self.brackets[index].rung
 
-    def _awaited(self, h: int, g: int) -> int:
-        """Return how many rungs of bracket h a later bracket awaits."""
-        return min(g - h, self._height(h))
+    def _awaited(self, earlier: int, later: int) -> int:
+        """Return how many rungs of an earlier bracket a later one awaits."""
+        return min(later - earlier, self._height(earlier))
 
-    def _follow(self, bracket: Bracket, plan: Plan) -> int:
-        """Add the next segments and ends of one bracket to the plan.
-
-        Returns:
-            Number of the bracket's finished rungs.
-        """
+    def _follow(self, bracket: Bracket) -> Step:
+        """Return what follows from the rows of a bracket."""
         top = len(self.rungs) - 1
         entrants: Sequence[int] = bracket.numbers
+        ends: list[tuple[int, str]] = []
         for rung in range(bracket.rung, top + 1):
             missing = [n for n in entrants if (n, rung) not in self._segments and self._trials[n].state == "running"]
-            plan.segments += [Segment(n, rung, self.rungs[rung]) for n in missing]
             rows = [self._segments[n, rung] for n in entrants if (n, rung) in self._segments]
             if missing or any(row.state == "ready" for row in rows):
-                return rung - bracket.rung
+                return Step(rung - bracket.rung, [Segment(n, rung, self.rungs[rung]) for n in missing], ends)
             ranked = best_first(self.config, rows)
             promoted = self._promoted(bracket, rung, len(entrants))
             entrants = sorted(row.number for row in ranked[:promoted])
             state = "complete" if rung == top else "pruned"
             stopped = (row.number for row in ranked[promoted:] if self._trials[row.number].state == "running")
-            plan.finished += [(number, state) for number in stopped]
-        return top + 1 - bracket.rung
+            ends += [(number, state) for number in stopped]
+        return Step(top + 1 - bracket.rung, [], ends)
 
-    def _retire_bracket(self, g: int) -> None:
-        """Drop the rows of a finished bracket, but keep its scores."""
+    def _retire_first(self) -> None:
+        """Drop the rows of the first open bracket, but keep its scores."""
         if learns(self.config):
-            self._scores.append(self._scores_of(g))
-        for number in self.brackets[g].numbers:
+            self._scores.append(self._scores_of(self._retired))
+        for number in self.brackets[self._retired].numbers:
             del self._trials[number]
             for rung in range(len(self.rungs)):
                 self._segments.pop((number, rung), None)
@@ -161,18 +174,18 @@ class Halving:
         """
         if not learns(self.config):
             return {}
-        scores = [*self._scores, *(self._scores_of(h) for h in range(self._retired, asked))]
+        scores = [*self._scores, *(self._scores_of(index) for index in range(self._retired, asked))]
         return {
-            number: each[: self._awaited(h, asked)]
-            for h, of_one in enumerate(scores)
-            for number, each in of_one.items()
+            number: each[: self._awaited(earlier, asked)]
+            for earlier, of_bracket in enumerate(scores)
+            for number, each in of_bracket.items()
         }
 
-    def _scores_of(self, g: int) -> ScoreHistory:
+    def _scores_of(self, index: int) -> ScoreHistory:
         """Return the scores of a held bracket's trials, rung by rung."""
-        rungs = range(self.brackets[g].rung, len(self.rungs))
+        rungs = range(self.brackets[index].rung, len(self.rungs))
         scores: ScoreHistory = {}
-        for number in self.brackets[g].numbers:
+        for number in self.brackets[index].numbers:
             rows = (self._segments.get((number, rung)) for rung in rungs)
             scores[number] = [(row.epochs, score_of(row)) for row in rows if row and row.state == "done"]
         return scores

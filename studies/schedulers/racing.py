@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..statistics.friedman import eliminated
 from ..storage.rows import Segment, score_of
@@ -30,7 +30,12 @@ from .seeds import SeedScheduler, collapse, is_racing, seeds_of
 if TYPE_CHECKING:
     from .halving import Halving
 
-RaceKey = tuple[int, int]  # bracket and rung
+
+class BracketRung(NamedTuple):
+    """A rung of a bracket, whose configurations compete."""
+
+    bracket: int
+    rung: int
 
 
 @dataclass(frozen=True)
@@ -92,41 +97,44 @@ class RungScheduler(SeedScheduler):
     def __init__(self, config: Config, scheduler: Halving):
         super().__init__(config, scheduler)
         self.halving = scheduler
-        self._entrants: dict[RaceKey, set[int]] = {}
 
-    def _ends(self, rungs: Iterable[tuple[int, int]]) -> list[Segment]:
+    def _changed(self, rungs: Iterable[tuple[int, int]]) -> list[Segment]:
         """Return the changed segments of configurations.
 
         Args:
             rungs: (configuration, rung) of each changed row.
         """
-        keys: set[RaceKey] = set()
-        for number, rung in rungs:
-            key = self.halving.bracket_of(number), rung
-            self._entrants.setdefault(key, set()).add(number)
-            keys.add(key)
+        keys = {BracketRung(self.halving.bracket_of(number), rung) for number, rung in rungs}
         if is_across(self.config):  # the scale of higher rungs depends on this one
-            above = ((g, upper) for g, rung in keys for upper in range(rung + 1, len(self.config.rungs)))
-            keys = keys.union(key for key in above if key in self._entrants)
-        return [row for key in sorted(keys) for row in self._run(key)]
+            all_rungs = range(len(self.config.rungs))
+            above = {BracketRung(bracket, rung) for bracket, low in keys for rung in all_rungs[low + 1 :]}
+            keys |= {key for key in above if self._entrants(key)}
+        return [row for key in sorted(keys) for row in self._shown(key)]
 
-    def _run(self, key: RaceKey) -> Iterable[Segment]:
-        """Return a rung's configurations, as in training until all have results."""
+    def _entrants(self, key: BracketRung) -> list[int]:
+        """Return the configurations on a rung of a bracket, ascending."""
+        return [n for n in self.halving.brackets[key.bracket].numbers if (n, key.rung) in self._rows]
+
+    def _shown(self, key: BracketRung) -> list[Segment]:
+        """Return what the wrapped scheduler sees of a rung of a bracket.
+
+        Configurations are in training until all of them have results.
+        """
         rows = self._collapsed(key)
-        over = all(row.state != "ready" for row in rows) and len(rows) == len(self._entrants[key])
+        over = len(rows) == len(self._entrants(key)) and all(row.state != "ready" for row in rows)
         return rows if over else [_in_training(row) for row in rows]
 
-    def _collapsed(self, key: RaceKey) -> list[Segment]:
-        """Return the configurations of a bracket on a rung.
+    def _collapsed(self, key: BracketRung) -> list[Segment]:
+        """Return the segments of configurations on a rung of a bracket.
 
         Scores are on the scale of the bracket's results up to this rung.
         """
-        of_rung = {
-            rung: [row for n in sorted(self._entrants.get((key[0], rung), ())) for row in self._rows[n, rung].values()]
-            for rung in range(key[1] + 1)
-        }
-        scale = scale_of(self.config, chain(*of_rung.values())) if is_across(self.config) else None
-        return collapse(self.config, [], of_rung[key[1]], scale)[1]
+        replicates = [
+            [row for n in self._entrants(BracketRung(key.bracket, rung)) for row in self._rows[n, rung].values()]
+            for rung in range(key.rung + 1)
+        ]
+        scale = scale_of(self.config, chain(*replicates)) if is_across(self.config) else None
+        return collapse(self.config, [], replicates[-1], scale)[1]
 
     def plan(self) -> Plan:
         """Return the plan that follows from the rows.
@@ -142,14 +150,14 @@ class RungScheduler(SeedScheduler):
 
         A configuration that lost a race has the score over the seeds that it trained with.
         """
-        rungs = {epochs: rung for rung, epochs in enumerate(self.config.rungs)}
-        shown = ((number, rungs[epochs]) for number, scores in seen.items() for epochs, _ in scores)
+        rung_of = {epochs: rung for rung, epochs in enumerate(self.config.rungs)}
+        shown = ((number, rung_of[epochs]) for number, scores in seen.items() for epochs, _ in scores)
         rows = collapse(self.config, [], (row for key in shown for row in self._rows[key].values()))[1]
-        scores = {(row.number, row.epochs): score_of(row) for row in rows if row.state == "done"}
-        return {
-            number: [(epochs, scores[number, epochs]) for epochs, _ in each if (number, epochs) in scores]
-            for number, each in seen.items()
-        }
+        compared: ScoreHistory = {number: [] for number in seen}
+        for row in rows:  # of one configuration, lower rungs first
+            if row.state == "done":
+                compared[row.number].append((row.epochs, score_of(row)))
+        return compared
 
 
 def _in_training(row: Segment) -> Segment:
@@ -161,25 +169,28 @@ class RacingScheduler(RungScheduler):
 
     def __init__(self, config: Config, scheduler: Halving):
         super().__init__(config, scheduler)
-        self._wanted: dict[RaceKey, Race] = {}  # races that wait for more trainings
-        self._eliminated: set[int] = set()  # configurations that lost their last race
+        self._races: dict[BracketRung, Race] = {}  # as the rows of each are now
 
-    def _run(self, key: RaceKey) -> Iterable[Segment]:
-        entrants, rung = sorted(self._entrants[key]), key[1]
-        rows = {n: {row.replicate: row for row in self._rows[n, rung].values()} for n in entrants}
-        race = run_race(rows, self.seeds, self.halving.promotions(rung, len(entrants)) or 1)
-        self._wanted.pop(key, None)
-        if race.wanted:
-            self._wanted[key] = race
-        if race.over:
-            self._eliminated = self._eliminated.difference(entrants) | race.eliminated
-        for row in self._collapsed(key):
-            if not race.over:
-                yield _in_training(row)
-            elif row.state == "done" and row.number in race.eliminated:
-                yield replace(row, score=-math.inf)
-            else:
-                yield row
+    def _shown(self, key: BracketRung) -> list[Segment]:
+        """Return what the wrapped scheduler sees of a race, after running it.
+
+        Configurations are in training until it is over; those that it eliminated then rank below all others.
+        """
+        entrants, configurations = self._entrants(key), self._collapsed(key)
+        rows = {n: {row.replicate: row for row in self._rows[n, key.rung].values()} for n in entrants}
+        race = run_race(rows, self.seeds, self.halving.promotions(key.rung, len(entrants)) or 1)
+        self._races[key] = race
+        if not race.over:
+            return [_in_training(row) for row in configurations]
+        return [
+            replace(row, score=-math.inf) if row.state == "done" and row.number in race.eliminated else row
+            for row in configurations
+        ]
+
+    def _lost_at_top(self, number: int) -> bool:
+        """Return whether a configuration lost its race on the top rung."""
+        key = BracketRung(self.halving.bracket_of(number), len(self.config.rungs) - 1)
+        return number in self._races[key].eliminated
 
     def plan(self) -> Plan:
         """Return the plan that follows from the rows.
@@ -188,14 +199,14 @@ class RacingScheduler(RungScheduler):
         """
         plan = super().plan()
         plan.segments = [row for row in plan.segments if row.replicate < FIRST_SEEDS]
-        for (_, rung), race in self._wanted.items():
-            numbers = (self._of(n)[replicate] for n, replicate in race.wanted)
-            epochs = self.config.rungs[rung]
-            plan.segments += [Segment(n, rung, epochs, seeds=self.seeds) for n in numbers if self._runs(n)]
+        for key in sorted(key for key, race in self._races.items() if race.wanted):
+            numbers = (self._of(n)[replicate] for n, replicate in self._races[key].wanted)
+            epochs = self.config.rungs[key.rung]
+            plan.segments += [Segment(n, key.rung, epochs, seeds=self.seeds) for n in numbers if self._runs(n)]
         # The wrapped scheduler completes all trials on the top rung; those that lost their race are pruned instead.
-        lost = self._eliminated
         plan.finished = [
-            (n, "pruned" if self._trials[n].configuration in lost else state) for n, state in plan.finished
+            (n, "pruned" if state == "complete" and self._lost_at_top(self._trials[n].configuration) else state)
+            for n, state in plan.finished
         ]
         plan.complete = plan.complete and not plan
         return plan

@@ -134,7 +134,7 @@ class SeedScheduler:
         self.config, self.scheduler, self.seeds = config, scheduler, seeds_of(config)
         self._trials: dict[int, Trial] = {}
         self._rows: dict[tuple[int, int], dict[int, Segment]] = {}  # by configuration and rung
-        self._lost: set[int] = set()  # configurations that stop because one of their replicates failed
+        self._failed: set[int] = set()  # configurations that stop because one of their replicates failed
 
     def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
         """Pass new and changed configurations to the wrapped scheduler."""
@@ -147,11 +147,11 @@ class SeedScheduler:
             self._rows.setdefault(rung, {})[row.number] = row
             rungs.add(rung)
         replicates = (self._trials[n] for number in numbers for n in self._of(number) if n in self._trials)
-        configurations, ends = collapse(self.config, replicates, [])[0], self._ends(rungs)
-        self._lost |= {row.number for row in ends if row.state == "failed"}
-        self.scheduler.observe(configurations, ends)
+        configurations, changed = collapse(self.config, replicates, [])[0], self._changed(rungs)
+        self._failed |= {row.number for row in changed if row.state == "failed"}
+        self.scheduler.observe(configurations, changed)
 
-    def _ends(self, rungs: Iterable[tuple[int, int]]) -> list[Segment]:
+    def _changed(self, rungs: Iterable[tuple[int, int]]) -> list[Segment]:
         """Return the changed segments of configurations.
 
         Args:
@@ -174,8 +174,8 @@ class SeedScheduler:
         The numbers in `ask`, `bracket` and `seen` are those of configurations.
         """
         plan = self.scheduler.plan()
-        self._lost = {number for number in self._lost if any(map(self._runs, self._of(number)))}
-        ended = {**dict(plan.finished), **dict.fromkeys(sorted(self._lost), "pruned")}  # a seed missing: no score
+        self._failed = {number for number in self._failed if any(map(self._runs, self._of(number)))}
+        ended = {**dict(plan.finished), **dict.fromkeys(sorted(self._failed), "pruned")}  # a seed missing: no score
         plan.finished = [(n, state) for number, state in ended.items() for n in self._of(number) if self._runs(n)]
         plan.segments = [
             replace(row, number=n, seeds=self.seeds) for row in plan.segments for n in self._of(row.number)

@@ -8,7 +8,8 @@ inverse variance.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from itertools import groupby
 from statistics import NormalDist
 from typing import NamedTuple
@@ -80,6 +81,11 @@ class Agreement(NamedTuple):
             return -1.0, 1.0
         z, half = self.weighted / self.weight, NORMAL / math.sqrt(self.weight)
         return math.tanh(z - half), math.tanh(z + half)
+
+
+def pool(agreements: Iterable[Agreement]) -> Agreement:
+    """Return the agreement of several samples together."""
+    return reduce(Agreement.pooled, agreements, Agreement())
 
 
 def unrestricted(correlation: float, share: float) -> float:

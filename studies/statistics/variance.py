@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,6 +175,22 @@ def _resampled(groups: Indices) -> tuple[Indices, Floats]:
     return clusters, np.array(drawn, float)
 
 
+class _Fit(NamedTuple):
+    """Least squares of scores on a model's terms, in each draw.
+
+    Attributes:
+        weights: of the terms (draws, terms).
+        inverse: of the terms' moments (draws, terms, terms).
+        left: residual sum of squares (draws,).
+        noise: residual variance (draws,).
+    """
+
+    weights: Floats
+    inverse: Floats
+    left: Floats
+    noise: Floats
+
+
 class _Moments:
     """Second moments of terms and scores, from which least squares follow.
 
@@ -195,61 +211,56 @@ class _Moments:
         scores: Floats,
         resampled: tuple[Indices, Floats] | None = None,
     ):
-        design = np.concatenate([np.ones((len(scores), 1)), *terms, *products, scores[:, None]], 1)
+        parts = [np.ones((len(scores), 1)), *terms, *products, scores[:, None]]
+        design = np.concatenate(parts, 1)
         sums = (design.T @ design)[None]
         if resampled is not None:
             clusters, drawn = resampled
             order = np.argsort(clusters, kind="stable")
-            parts = np.split(order, np.flatnonzero(np.diff(clusters[order])) + 1)
-            own = np.stack([design[rows].T @ design[rows] for rows in parts])
-            sums = np.concatenate([sums, np.tensordot(drawn, own, 1)])
-        ends = np.cumsum([1, *(each.shape[1] for each in (*terms, *products))])
-        spans = [np.arange(start, end) for start, end in pairwise(ends)]
-        self.terms, self.of_terms, self.of_products = terms, spans[: len(terms)], spans[len(terms) :]
+            members = np.split(order, np.flatnonzero(np.diff(clusters[order])) + 1)
+            of_cluster = np.stack([design[rows].T @ design[rows] for rows in members])
+            sums = np.concatenate([sums, np.tensordot(drawn, of_cluster, 1)])
         rows, total, squares = sums[:, 0, 0], sums[:, 0, -1], sums[:, -1, -1]
         variance = (squares - total**2 / rows) / (rows - 1)
-        differ = variance > RIDGE * variance[0]
+        differ = variance > RIDGE * variance[0]  # in the other draws, all scores are equal
         self.sums, self.rows, self.variance = sums[differ], rows[differ], variance[differ]
+        # Where the terms of each column and pair are in the design, after the ones and before the scores.
+        ends = np.cumsum([part.shape[1] for part in parts])
+        spans = [np.arange(start, end) for start, end in pairwise(ends)]
+        self.terms, self.of_terms, self.of_products = terms, spans[: len(terms)], spans[len(terms) : -1]
         self.additive = np.arange(ends[len(terms)])
-        self.weights, self.inverse, self.left = self._fit(self.additive)
+        self.fit = self._fit(self.additive)
 
-    def _fit(self, model: Indices) -> tuple[Floats, Floats, Floats]:
-        """Fit a model to each draw.
-
-        Returns:
-            The weights, the inverse of the terms' moment matrix, and the residual sum of squares.
-        """
+    def _fit(self, model: Indices) -> _Fit:
+        """Fit a model, given as columns of the design, to each draw."""
         x, y = self.sums[:, model[:, None], model], self.sums[:, model, -1]
         inverse = np.linalg.inv(x + RIDGE * np.eye(len(model)))
         weights = np.einsum("rij,rj->ri", inverse, y)
         fitted = 2 * np.einsum("ri,ri->r", weights, y) - np.einsum("ri,rij,rj->r", weights, x, weights)
-        return weights, inverse, self.sums[:, -1, -1] - fitted
+        left = self.sums[:, -1, -1] - fitted
+        return _Fit(weights, inverse, left, left / np.maximum(1, self.rows - len(model)))
 
     def shares(self) -> Floats:
         """Return the share of each column (draws, columns), corrected for noise."""
-        noise, found = self._noise(self.left, len(self.additive)), []
+        found = []
         for part in self.of_terms:
-            spread, weights = self.sums[:, part[:, None], part] / self.rows[:, None, None], self.weights[:, part]
+            spread, weights = self.sums[:, part[:, None], part] / self.rows[:, None, None], self.fit.weights[:, part]
             own = np.einsum("ri,rij,rj->r", weights, spread, weights)
-            by_chance = noise * np.einsum("rij,rji->r", spread, self.inverse[:, part[:, None], part])
+            by_chance = self.fit.noise * np.einsum("rij,rji->r", spread, self.fit.inverse[:, part[:, None], part])
             found.append((own - by_chance) / self.variance)
         return np.stack(found, 1)
 
     def effect(self, column: int, row: int) -> Floats:
         """Return the effect of a column's value in a row (draws,)."""
-        result: Floats = self.weights[:, self.of_terms[column]] @ self.terms[column][row]
+        result: Floats = self.fit.weights[:, self.of_terms[column]] @ self.terms[column][row]
         return result
 
     def beyond(self, product: int) -> Floats:
         """Return the share of a pair's products beyond the additive model (draws,)."""
         part = self.of_products[product]
-        model = np.concatenate([self.additive, part])
-        _, _, left = self._fit(model)
-        result: Floats = (self.left - left - len(part) * self._noise(left, len(model))) / self.rows / self.variance
-        return result
-
-    def _noise(self, left: Floats, terms: int) -> Floats:
-        result: Floats = left / np.maximum(1, self.rows - terms)
+        paired = self._fit(np.concatenate([self.additive, part]))
+        by_chance = len(part) * paired.noise
+        result: Floats = (self.fit.left - paired.left - by_chance) / self.rows / self.variance
         return result
 
 

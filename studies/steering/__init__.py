@@ -1,4 +1,4 @@
 """Commands to running studies, checked against the study's configuration.
 
-The rows of commands belong in `storage.commands`; the code that carries the commands out, in `engine` and `workers`.
+The rows of commands belong in `storage.commands`; the code that carries out commands, in `engine` and `workers`.
 """

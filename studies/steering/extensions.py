@@ -18,24 +18,24 @@ from ..study.searched import open_space
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-LENGTHENED = ("adaptive", "halving", "asha", "none")  # schedulers that decide rung by rung
+LENGTHENED = ("adaptive", "halving", "asha", "none")  # schedulers that can get more rungs
 
 
 def lengthen(connection: Connection, study: str, epochs: int) -> None:
     """Add rungs up to more epochs; complete trials compete for them.
 
-    The rungs that the study has stay as they are.
+    The existing rungs do not change.
 
     Raises:
-        CommandRefused: the study has as many epochs, or cannot have more.
+        CommandRefused: the study already has that many epochs, or cannot have more.
     """
 
     def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
         config = Config.from_json(stored or {}, study)
         if config.scheduler not in LENGTHENED or is_racing(config):
             raise CommandRefused(
-                f"rungs are added where trials are compared rung by rung ({', '.join(LENGTHENED)}, without --racing), "
-                f"but {study!r} is by {'a race' if is_racing(config) else config.scheduler}; begin another study"
+                f"only schedulers that compare rung by rung ({', '.join(LENGTHENED)}, without --racing) can add rungs, "
+                f"but {study!r} has {'a race' if is_racing(config) else config.scheduler}; start another study"
             )
         last = config.rungs[-1]
         algorithm = load_task(config)
@@ -51,10 +51,10 @@ def lengthen(connection: Connection, study: str, epochs: int) -> None:
 
 
 def search_otherwise(connection: Connection, study: str, priors: Mapping[str, str]) -> None:
-    """Change ranges of what a study searches, from the next trials on.
+    """Change ranges of searched hyperparameters, from the next trials on.
 
     Raises:
-        BadConfig: the study does not search it, or its sampler cannot compare such ranges.
+        BadConfig: the study does not search a hyperparameter, or its sampler cannot combine the old and new ranges.
     """
 
     def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -71,7 +71,7 @@ def search_otherwise(connection: Connection, study: str, priors: Mapping[str, st
 
 
 def _prior(config: Config, study: str, name: str, text: str) -> str:
-    """Return the text of a new prior as a study stores it."""
+    """Return the text of a new prior, as a study stores it."""
     if name not in config.open or config.sampler == "grid":
         law = "a grid keeps its points" if config.sampler == "grid" else "a study goes on to search the same"
         raise BadConfig(f"{law}, but --prior names {name!r}; {study!r} searches {', '.join(config.open)}")
@@ -82,7 +82,7 @@ def _prior(config: Config, study: str, name: str, text: str) -> str:
 
 
 def _check_kinds(before: Config, after: Config) -> None:
-    """Raise BadConfig if Optuna cannot compare the ranges of both."""
+    """Raise BadConfig if Optuna cannot combine the old and new ranges."""
     from optuna.distributions import check_distribution_compatibility
 
     from ...spaces.drivers.to_optuna import distributions
@@ -93,5 +93,5 @@ def _check_kinds(before: Config, after: Config) -> None:
             check_distribution_compatibility(old[name], new[name])
     except (ValueError, SpaceError) as error:
         raise BadConfig(
-            f"a changed --prior keeps its kind, such as loguniform, but {error}; begin another study"
+            f"a changed --prior keeps its kind, such as loguniform, but {error}; start another study"
         ) from None

@@ -1,10 +1,10 @@
-"""Commands about a study, checked against its configuration.
+"""Commands to a study, checked against its configuration.
 
     steering = Steering(store, "cartpole", who="ana@laptop")
-    steering.cancel([3], why="diverges")
+    steering.cancel(3, why="diverges")
 
-A study that was steered follows from its rows: suggested trials name how many commands were known then, an excluded
-trial has no score for what is decided later, and an enqueued configuration names the command that asked for it.
+A steered study still follows from its rows. Each suggested trial records how many commands were known at the time, an
+excluded trial has no score in later decisions, and an enqueued configuration names the command that asked for it.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 
-Change = tuple[str, dict[str, Any], Callable[["Connection"], object]]  # the command's kind and data, and what it does
+Change = tuple[str, dict[str, Any], Callable[["Connection"], object]]  # kind, data and effect of a command
 
 
 def whoever() -> str:
-    """Return the user and the machine of this process."""
+    """Return this process's user and machine, as user@host."""
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # a container's user may have no name
+    except (OSError, KeyError):  # in a container, the user may have no name
         user = "somebody"
     return f"{user}@{socket.gethostname()}"
 
 
 class Steering:
-    """Commands about one study.
+    """Commands to one study.
 
     Args:
-        store: holds it.
-        study: its name.
-        who: gives the commands; by default the user and the machine.
+        store: store that holds the study.
+        study: name of the study.
+        who: person or program that gives the commands; by default user@host.
     """
 
     def __init__(self, store: Store, study: str, who: str | None = None):
@@ -62,15 +62,15 @@ class Steering:
         self.config = Config.from_json(store.study(study).config, study)
 
     def stop(self, why: str = "") -> Command:
-        """Let all workers save and end."""
+        """Make all workers save and exit."""
         return self._hold(STOP, why)
 
     def pause(self, why: str = "") -> Command:
-        """Let all workers save and wait."""
+        """Make all workers save and wait."""
         return self._hold(PAUSE, why)
 
     def resume(self, why: str = "") -> Command:
-        """Resume what was stopped or paused."""
+        """Resume a stopped or paused study."""
         return self._hold(RESUME, why)
 
     def _hold(self, kind: str, why: str) -> Command:
@@ -84,44 +84,44 @@ class Steering:
         return self.store.command(lambda c: commands.hold(c, self.study, kind, self.who, why))
 
     def cancel(self, trial: int | str, why: str = "") -> Command:
-        """End a trial that runs; its worker is free within one epoch.
+        """End a running trial; its worker is free within one epoch.
 
         Args:
-            trial: its number, or the uid of its task or a prefix.
-            why: in the user's words.
+            trial: number of the trial, or the uid of its task or a prefix of it.
+            why: reason, for the record.
 
         Raises:
-            CommandRefused: there is no such trial, or it is over.
+            CommandRefused: the trial does not exist or has ended.
         """
         numbers = self._numbers(trial)
         return self.store.command(lambda c: commands.cancel(c, self.study, numbers, self.who, why))
 
     def exclude(self, trial: int | str, why: str = "") -> Command:
-        """Let samplers and schedulers forget a trial; end it if it runs.
+        """Hide a trial from samplers and schedulers; end it if it runs.
 
         Args:
-            trial: its number, or the uid of its task or a prefix.
-            why: in the user's words.
+            trial: number of the trial, or the uid of its task or a prefix of it.
+            why: reason, for the record.
 
         Raises:
-            CommandRefused: there is no such trial, or it is excluded already.
+            CommandRefused: no such trial, or it is excluded already; or the study is a population or a confirmation.
         """
         self._only_of_searches("exclude", "pbt")
         numbers = self._numbers(trial)
         return self.store.command(lambda c: commands.cancel(c, self.study, numbers, self.who, why, forget=True))
 
     def enqueue(self, hyperparameters: Mapping[str, Any], why: str = "") -> Command:
-        """Try known hyperparameters next.
+        """Try the given hyperparameters next.
 
-        If as many trials as are left wait already, the study gets one more.
+        If enqueued configurations already fill all remaining trials, the study gets one more trial.
 
         Args:
-            hyperparameters: by dotted name; the others have their defaults.
-            why: in the user's words.
+            hyperparameters: values by dotted name; the others have their defaults.
+            why: reason, for the record.
 
         Raises:
-            CommandRefused: the study chooses its hyperparameters otherwise.
-            BadConfig: they are not in the searched space.
+            CommandRefused: the study is a grid, a population or a confirmation.
+            BadConfig: a value is not in the searched space.
         """
         self._only_of_searches("enqueue", "pbt")
         if not KNOWN[self.config.sampler].defaults:
@@ -153,21 +153,21 @@ class Steering:
     ) -> Command:
         """Give the study more configurations or epochs, other ranges or bounds.
 
-        A study that a bound has stopped resumes if that is another one now.
+        A study that a bound stopped resumes if that bound has changed.
 
         Args:
-            trials: their number in all.
-            why: in the user's words.
-            epochs: to which the best trials train, in all.
-            priors: ranges of searched hyperparameters, by dotted name, from the next trials on.
-            budget: the work after which it stops, such as 2h; "off" for none. The others likewise.
-            goal: the return at which it stops, such as return:475.
-            plateau: number of trials without a better one after which it stops.
-            weight: its share of workers that train several studies, see `workers.sharing`.
+            trials: total number of configurations.
+            why: reason, for the record.
+            epochs: total epochs for the best trials.
+            priors: new ranges by dotted name, from the next trials on.
+            budget: work after which the study stops, such as "2h"; "off" removes it, and likewise a goal or plateau.
+            goal: return at which the study stops, such as "return:475".
+            plateau: number of trials without improvement after which the study stops.
+            weight: share of the workers that train several studies, see `workers.sharing`.
 
         Raises:
-            CommandRefused: the study has as many.
-            BadConfig: it cannot have this number, or such ranges or bounds.
+            CommandRefused: nothing would change, or the study already has that many trials or epochs.
+            BadConfig: a number, range or bound is invalid.
         """
         changes: list[Change] = []
         if trials is not None:
@@ -210,7 +210,7 @@ class Steering:
             )
 
     def _numbers(self, trial: int | str) -> Collection[int]:
-        """Return the numbers of a configuration's replicates."""
+        """Return the numbers of a configuration's trials, one for each replicate."""
         seeds = seeds_of(self.config)
         if isinstance(trial, int) or (trial.isdecimal() and len(trial) < 8):
             return range(int(trial) * seeds, (int(trial) + 1) * seeds)
@@ -224,14 +224,14 @@ class Steering:
 
 
 def bounds_of(**texts: str | int | None) -> dict[str, Any]:
-    """Return the values of given bounds, None of those that are off."""
+    """Return the values of the given bounds; None where one is off."""
     parsers: dict[str, Callable[[str], Any]] = {"budget": parse_budget, "goal": parse_goal, "plateau": parse_plateau}
     given = {name: str(text) for name, text in texts.items() if text is not None}
     return {name: None if text == "off" else parsers[name](text) for name, text in given.items()}
 
 
 def _bound(connection: Connection, study: str, bounds: Mapping[str, Any]) -> None:
-    """Set bounds of a study, or its weight."""
+    """Set bounds of a study, or its weight among studies."""
 
     def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
         config = Config.from_json(stored or {}, study)

@@ -20,10 +20,11 @@ from .locks.owner import Owner
 from .sql.schema import CHUNK, Now, event, task
 from .sql.writes import chunks
 
+Row = sa.Row[Any]  # an event, with its age in seconds and its task's epochs and owner
 EXCUSED = 16  # maximum number of deaths that are blamed on machines, not on the trial
 
 
-@dataclass
+@dataclass(frozen=True)
 class FailureHistory:
     """Failures of one task since its last new epoch.
 
@@ -32,24 +33,26 @@ class FailureHistory:
         failed: number of retries by kind of failure.
         killed: number of processes that died while they trained the task, or let their lease expire and were not found
             alive (a paused or slow process is not the trial's fault).
-        alone: whether the task must be trained alone.
+        retried_alone: whether the last retry was to be alone.
         retry_in: seconds until the task may be retried.
         last: the last process that was killed while it held the task.
         other_deaths: number of processes that died meanwhile but did not train this task; counted only when the task
             is about to fail.
-        first_death_event: id of the event of the first death.
-        dead_owners: processes that died.
     """
 
     epochs: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     killed: int = 0
-    alone: bool = False
+    retried_alone: bool = False
     retry_in: float = 0.0
     last: str = ""
     other_deaths: int = 0
-    first_death_event: int | None = None
-    dead_owners: set[str] = field(default_factory=set)
+
+    @property
+    def alone(self) -> bool:
+        """True if the task must be trained alone."""
+        after = self.after_kills()
+        return self.retried_alone or (after is not None and after[1].alone)
 
     def final(self) -> tuple[Exception, Decision] | None:
         """Return the failure that ends the trial, None if it may train."""
@@ -71,17 +74,16 @@ class FailureHistory:
         """
         if not self.killed:
             return None
-        last_time = (RETRY_RULES[KILLED].times or 0) - 1
-        blamed = self.killed - 1
-        if blamed > last_time:
-            blamed = max(last_time, blamed - min(self.other_deaths, EXCUSED))
+        tried, last_retry = self.killed - 1, (RETRY_RULES[KILLED].times or 0) - 1
+        if tried > last_retry:
+            tried = max(last_retry, tried - min(self.other_deaths, EXCUSED))
         last = Owner.parse(self.last)
         error = Killed(
             f"{self.killed} processes in a row that trained it were killed, or fell silent, before they finished epoch "
             f"{self.epochs + 1}, the last one process {last.pid} on {last.host}; does it need more memory than exists? "
             "Fix what ends them, or leave its hyperparameters out of the space"
         )
-        return error, decide(error, blamed)
+        return error, decide(error, tried)
 
 
 def claimable(
@@ -110,59 +112,62 @@ def histories(connection: Connection, uids: Collection[str]) -> dict[str, Failur
 
     Tasks without failures are left out.
     """
-    by_uid: dict[str, FailureHistory] = {}
-    for some in chunks(sorted(uids)):
-        _read(connection, some, by_uid)
-    for uid, history in by_uid.items():
-        if (RETRY_RULES[KILLED].times or 0) < history.killed:
-            history.other_deaths = _count_other_deaths(connection, uid, history)
-        if (after := history.after_kills()) is not None:
-            history.alone |= after[1].alone
-    return by_uid
-
-
-def _read(connection: Connection, uids: Collection[str], by_uid: dict[str, FailureHistory]) -> None:
     columns = (event.c.id, event.c.uid, event.c.kind, event.c.data, (Now() - event.c.created).label("age"))
     query = sa.select(*columns, task.c.epochs, task.c.lease_owner).join(task, task.c.uid == event.c.uid)
-    query = query.where(event.c.uid.in_(uids), event.c.kind.in_([TAKEOVER, FAILED])).order_by(event.c.id)
-    for row in connection.execute(query):
-        history = by_uid.get(row.uid)
-        if history is None:
-            history = by_uid[row.uid] = FailureHistory(row.epochs, killed=int(_not_known_alive(row.lease_owner)))
-            history.last = row.lease_owner or ""
-        if row.data.get("epochs") == row.epochs:
-            _count(history, row)
+    query = query.where(event.c.kind.in_([TAKEOVER, FAILED])).order_by(event.c.id)
+    events: dict[str, list[Row]] = {}
+    for some in chunks(sorted(uids)):
+        for row in connection.execute(query.where(event.c.uid.in_(some))):
+            events.setdefault(row.uid, []).append(row)
+    return {uid: _history(connection, own) for uid, own in events.items()}
 
 
-def _count_other_deaths(connection: Connection, uid: str, history: FailureHistory) -> int:
-    """Count the processes that died since this task's first death, elsewhere."""
-    if history.first_death_event is None:
-        return 0
-    query = sa.select(event.c.data).where(
-        event.c.id > history.first_death_event, event.c.kind == TAKEOVER, event.c.uid != uid
+def _history(connection: Connection, events: Sequence[Row]) -> FailureHistory:
+    """Return a task's history from all its takeovers and failures, oldest first."""
+    epochs, holder = events[0].epochs, events[0].lease_owner
+    recent = [row for row in events if row.data.get("epochs") == epochs]
+    takeovers = [row for row in recent if row.kind == TAKEOVER]
+    deaths = [row for row in takeovers if not row.data.get("alive")]
+    failures = [row for row in recent if row.kind == FAILED]
+    # If a trial that failed for good is requested again, counting restarts.
+    restart = max((row.id for row in failures if not row.data.get("retry")), default=-1)
+    retries = [row for row in failures if row.id > restart and _kind(row) in RETRY_RULES and _kind(row) != KILLED]
+    killed = sum(row.id > restart for row in deaths) + _not_known_alive(holder)
+    last = holder or (_previous(takeovers[-1]) if takeovers else "")
+    about_to_fail = killed > (RETRY_RULES[KILLED].times or 0)
+    return FailureHistory(
+        epochs,
+        Counter(map(_kind, retries)),
+        killed,
+        retried_alone=bool(retries) and bool(retries[-1].data.get("alone")),
+        retry_in=_pause_left(retries[-1]) if retries else 0.0,
+        last=last,
+        other_deaths=_count_other_deaths(connection, deaths, last) if about_to_fail and deaths else 0,
     )
+
+
+def _count_other_deaths(connection: Connection, deaths: Sequence[Row], last: str) -> int:
+    """Count the processes that died since a task's first death, elsewhere."""
+    first = deaths[0]
+    query = sa.select(event.c.data).where(event.c.id > first.id, event.c.kind == TAKEOVER, event.c.uid != first.uid)
     died = {str(data.get("previous")) for data in connection.scalars(query.limit(CHUNK)) if not data.get("alive")}
-    return len(died - history.dead_owners - {history.last})
+    return len(died - set(map(_previous, deaths)) - {last})
 
 
-def _count(history: FailureHistory, row: sa.Row[Any]) -> None:
-    kind = str(row.data.get("kind"))
-    if row.kind == TAKEOVER:
-        if not row.data.get("alive"):
-            history.killed += 1
-            history.first_death_event = row.id if history.first_death_event is None else history.first_death_event
-            history.dead_owners.add(str(row.data.get("previous")))
-        history.last = row.lease_owner or str(row.data.get("previous"))
-    elif not row.data.get("retry"):  # failed for good; if the trial is requested again, counting restarts
-        history.failed.clear()
-        history.killed = int(_not_known_alive(row.lease_owner))
-        history.alone, history.retry_in = False, 0.0
-    elif kind in RETRY_RULES and kind != KILLED:
-        history.failed[kind] += 1
-        history.alone = bool(row.data.get("alone"))
-        pause = row.data.get("pause")
-        longest = min(pause, RETRY_RULES[kind].longest) if isinstance(pause, int | float) else 0.0
-        history.retry_in = max(0.0, longest - row.age)  # max() in this order ignores NaN
+def _kind(failure: Row) -> str:
+    return str(failure.data.get("kind"))
+
+
+def _previous(takeover: Row) -> str:
+    """Return the owner from whom a task was taken."""
+    return str(takeover.data.get("previous"))
+
+
+def _pause_left(retry: Row) -> float:
+    """Return the seconds until a task may be retried."""
+    pause = retry.data.get("pause")
+    longest = min(pause, RETRY_RULES[_kind(retry)].longest) if isinstance(pause, int | float) else 0.0
+    return max(0.0, longest - retry.age)  # max() in this order ignores NaN
 
 
 def _not_known_alive(owner: str | None) -> bool:

@@ -91,21 +91,23 @@ def claims(connection: Connection) -> list[Claim]:
 def last_work(connection: Connection, studies: Collection[str], most: int) -> list[Work]:
     """Return the latest pieces of work on studies, oldest first.
 
-    Each piece is a lease of a task, from one take of the lease to the next. At most `most` are returned, from the last
-    10 * `most` events of the storage.
+    Each piece is a lease of a task. The event that begins it notes for how long the task had been trained before, so
+    its own seconds are the difference to the task's next lease, or to the task's row. At most `most` pieces are
+    returned, from the last 10 * `most` events of the storage.
     """
     e, t = event.c, task.c
     newest = connection.scalar(sa.select(sa.func.max(e.id))) or 0
-    runs = sa.and_(t.lease_owner.is_not(None), t.lease_expires > Now())
-    query = sa.select(e.uid, e.data, t.trained, runs.label("held"), t.lease_epoch).join_from(event, task)
-    query = query.where(e.id > newest - 10 * most, e.kind.in_(TAKEN)).order_by(e.id.desc())
-    ends: dict[str, float] = {}  # by uid: the seconds of training at which the piece of work ended
+    held = sa.and_(t.lease_owner.is_not(None), t.lease_expires > Now())
+    query = sa.select(e.uid, e.data, t.trained, held.label("held"), t.lease_epoch.label("token"))
+    query = query.join_from(event, task).where(e.id > newest - 10 * most, e.kind.in_(TAKEN)).order_by(e.id.desc())
+    next_began: dict[str, float] = {}  # by uid: seconds of training when its next lease began
     found: list[Work] = []
-    for uid, data, trained, held, token in connection.execute(query):
-        begins = data.get("trained", ends.get(uid, trained))  # absent in events of earlier versions
-        seconds, ends[uid] = ends.get(uid, trained) - begins, begins
-        if data.get("study") in studies and len(found) < most:
-            found.append(Work(data["study"], max(0.0, seconds), bool(held) and data.get("token") == token))
+    for row in connection.execute(query):  # newest first
+        ended = next_began.get(row.uid, row.trained)
+        began = next_began[row.uid] = row.data.get("trained", ended)  # absent in events of earlier versions
+        if row.data.get("study") in studies and len(found) < most:
+            runs = bool(row.held) and row.data.get("token") == row.token
+            found.append(Work(row.data["study"], max(0.0, ended - began), runs))
     return found[::-1]
 
 

@@ -1,4 +1,4 @@
-"""Definition of a study: its configuration, objectives and the plan protocol.
+"""Definition of a study: configuration, objectives and plan protocol.
 
 Schedulers and samplers build on these. Nothing here reads a database or trains.
 """

@@ -1,4 +1,4 @@
-"""Configuration of a study: everything that its trials depend on."""
+"""Configuration of a study: everything on which its trials depend."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from ...tasks.task import Task
 
 VERSION = 1
-EPOCHS = 27  # of a training, unless told
+EPOCHS = 27  # of a training, by default
 SCHEDULERS = ("adaptive", "halving", "asha", "hyperband", "none", "pbt")
 BUDGETS = ("epochs", "steps", "seconds")  # units of work
 BASE = 3  # one of three trials is promoted, to three times the epochs
-OWN_BASE = {"adaptive": 2}  # of a scheduler that decides more often
+OWN_BASE = {"adaptive": 2}  # default of a scheduler that decides more often
 GENERATION = 8
 OWN_GENERATION = {"adaptive": 12}
 
 
 class BadConfig(ValueError):
-    """An invalid configuration of a study."""
+    """Invalid configuration of a study."""
 
 
 @dataclass(frozen=True)
@@ -42,27 +42,34 @@ class Config:
 
     Attributes:
         task: name of the algorithm.
-        task_version: of the algorithm.
-        env: the environment's JSON, {} without one.
-        seed: of all trainings and suggestions.
-        space: the searched space, as prior texts by dotted name, in order.
+        task_version: version of the algorithm.
+        env: environment as JSON; {} without one.
+        seed: seed of all trainings and suggestions.
+        space: searched space: text of each prior by dotted name, in order.
         fixed: hyperparameters that are not searched, by dotted name.
-        epochs: [low, high, base]: rungs at low, low * base, ... and high; with base 1 at low, 2 low, ... and high.
-        trials: the number of configurations when the study was created, and after each extension.
+        epochs: [low, high, base]: rungs at low, low * base, ... and high; with base 1, at low, 2 low, ... and high.
+        trials: number of configurations when the study was created, and after each extension.
         generation: number of configurations that are suggested together and form a bracket.
-        cohort: number of consecutive configurations that share their structure, so that they can train as one cohort.
-        sampler: its name.
-        scheduler: its name.
-        options: the scheduler's own; `seeds`, `aggregate` and `racing`, see `schedulers.seeds`; `objectives`;
-            `grid_points`; `known`, configurations that are tried first, by dotted name; `learned`, results of
-            earlier studies, [{study, values [by dotted name], scores [from 0 to 1]}]; `snapshots`, see `Task`;
-            `warm_start`, the digest of the stored policy that all trials start from; `trial_time`, the seconds that a
-            trial may train; `weight`, its share of workers that train several studies; `longer`, the epochs to which
-            the study was extended; `spaces`, [the first trial, changed priors] of each change of the space;
-            `environments`, all of a study in several, and `scale`, see `study.environments`; `good`, of how many trials
-            TPE takes one as good; and the bounds of the study, see `engine.bounds`.
-        direction: always "maximize", for the stored format only.
-        version: of this form.
+        cohort: number of consecutive configurations with the same structure, so that they can train as one cohort.
+        sampler: name of the sampler.
+        scheduler: name of the scheduler.
+        options: further options, all optional:
+
+            - options of the scheduler, and bounds of the study (see `engine.bounds`)
+            - `seeds`, `aggregate`, `racing`: see `schedulers.seeds`
+            - `environments`: all environments, if several; `scale`: see `study.environments`
+            - `objectives`: direction by name
+            - `grid_points`: points of a grid; `good`: one in how many trials TPE takes as good
+            - `known`: configurations that are tried first, by dotted name
+            - `learned`: results of earlier studies, [{study, values [by dotted name], scores [from 0 to 1]}]
+            - `snapshots`: see `Task`
+            - `warm_start`: digest of the stored policy that all trials start from
+            - `trial_time`: seconds that a trial may train
+            - `weight`: share of the workers that train several studies
+            - `longer`: epochs to which the study was extended
+            - `spaces`: [first trial, changed priors] of each change of the space
+        direction: always "maximize"; part of the stored format.
+        version: version of the stored format.
     """
 
     task: str
@@ -87,7 +94,7 @@ class Config:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any], name: str) -> Config:
-        """Return the configuration in a study's row; StoreError if it is invalid."""
+        """Return the configuration in a study's row, or raise StoreError."""
         version = form.get("version") if isinstance(form, Mapping) else None
         if version != VERSION:
             raise StoreError(
@@ -95,31 +102,33 @@ class Config:
                 f"{str(version)[:40]}; use the Rekindle that made it, or another name"
             )
         if wrong := invalid_field(form):
-            raise StoreError(f"the configuration of study {name!r} is not one: {wrong}; restore it from a copy")
+            raise StoreError(f"the configuration of study {name!r} is invalid: {wrong}; restore it from a copy")
         try:
             return cls(**form)
         except TypeError as error:
-            raise StoreError(f"the configuration of study {name!r} is not one: {error}") from None
+            raise StoreError(
+                f"the configuration of study {name!r} is invalid: {error}; restore it from a copy"
+            ) from None
 
     @property
     def title(self) -> str:
-        """The task with its environment, if it has one."""
+        """Task and environments."""
         return title(self.task, *self.environments)
 
     @property
     def environments(self) -> Sequence[Mapping[str, Any]]:
-        """The JSON of all environments that a configuration is trained in."""
+        """JSON of all environments in which a configuration is trained."""
         environments: Sequence[Mapping[str, Any]] = self.options.get("environments", [self.env])
         return environments
 
     @property
     def default_name(self) -> str:
-        """The name of a study that the user gives none."""
+        """Name of a study to which the user gives none."""
         return "-".join([self.task, *(env["id"] for env in self.environments if env)])
 
     @cached_property
     def rungs(self) -> tuple[int, ...]:
-        """Epochs in all at each rung, rising."""
+        """Total epochs at each rung, rising."""
         low, high, base = self.epochs
         rungs = [low]
         for end in (high, *self.options.get("longer", ())):
@@ -146,28 +155,32 @@ class Config:
 
     @cached_property
     def searched(self) -> Space:
-        """The searched space, as it is for further trials."""
+        """Searched space, as it applies to the next trials."""
         return Space.from_priors(self.priors)
 
     @property
     def priors(self) -> dict[str, Any]:
-        """The prior texts of the space, as they are for further trials."""
+        """Texts of the priors, as they apply to the next trials."""
         changes = (priors for _, priors in self.options.get("spaces", ()))
         return dict(ChainMap(*reversed([self.space, *changes])))
 
     def space_in(self, algorithm: type[Task], env: Mapping[str, Any] | None = None) -> Space:
         """Return all hyperparameters that the algorithm has in an environment.
 
-        env: by default the study's first.
+        Args:
+            algorithm: class of the task.
+            env: JSON of the environment; by default the study's first.
         """
         from ...tasks.envs import EnvSpec  # imports torch
 
         return algorithm.learner.space_in(EnvSpec.of(self.env if env is None else env))
 
     def most_epochs(self, algorithm: type[Task], env: Mapping[str, Any] | None = None) -> int | None:
-        """Return the number of epochs that an environment has, None without end.
+        """Return an environment's number of epochs; None for no end.
 
-        env: by default the one with the fewest.
+        Args:
+            algorithm: class of the task.
+            env: JSON of the environment; by default the one with the fewest epochs.
         """
         from ...tasks.envs import EnvSpec  # imports torch
 
@@ -187,13 +200,13 @@ class Config:
         """Return the initialized task of a trial.
 
         Args:
-            algorithm: its class.
+            algorithm: class of the task.
             values: hyperparameters.
-            storage: for its checkpoints.
+            storage: storage for its checkpoints.
             start: digest of the state that a branch starts from.
-            seed: of a replicate; None for the study's.
+            seed: seed of a replicate; None for the study's seed.
             device: see `Task`.
-            env: of a replicate; None for the study's first.
+            env: environment of a replicate; None for the study's first.
         """
         seed, snapshots = self.seed if seed is None else seed, self.options.get("snapshots")
         env = self.env if env is None else env
@@ -208,26 +221,26 @@ class Config:
         seed: int | None = None,
         env: Mapping[str, Any] | None = None,
     ) -> TaskIdentity:
-        """Return the identity of a trial's task without making it."""
+        """Return the identity of a trial's task without creating the task."""
         from ...tasks.identity import TaskIdentity  # imports torch
 
         seed, env = self.seed if seed is None else seed, self.env if env is None else env
         return TaskIdentity.of(algorithm, env, seed, values, start or self.options.get("warm_start"))
 
     def probe(self, algorithm: type[Task], device: str = "cpu") -> None:
-        """Build environments and networks once, to raise errors of this machine."""
+        """Build environments and networks once, to raise this machine's errors."""
         for env in self.environments:
             replace(self, options={}).make_task(algorithm, self.fixed, None, device=device, env=env).probe()
 
 
 def title(task: str, *environments: Mapping[str, Any] | None) -> str:
-    """Return a task's name with its environments', if any."""
+    """Return the name of a task with the names of its environments."""
     names = ", ".join(env["id"] for env in environments if env)
     return f"{task} on {names}" if names else task
 
 
 def choose(kind: str, name: str, known: Sequence[str]) -> str:
-    """Return a known name; BadConfig suggests the nearest one otherwise."""
+    """Return a known name, or raise a BadConfig that suggests the nearest."""
     if name in known:
         return name
     near = get_close_matches(name, known, n=1)
@@ -242,9 +255,9 @@ def default_scheduler(racing: bool) -> str:
 
 
 def default_epochs(algorithm: type[Task], environments: Iterable[Any]) -> int:
-    """Return the epochs of a training unless told, EPOCHS.
+    """Return the default number of epochs.
 
-    They are fewer where one of the environments, as `Task` takes them, ends before.
+    It is EPOCHS, or less if one of the environments (as `Task` takes them) ends earlier.
     """
     from ...tasks.envs import EnvSpec  # imports gymnasium
 
@@ -253,7 +266,7 @@ def default_epochs(algorithm: type[Task], environments: Iterable[Any]) -> int:
 
 
 def check_epochs(epochs: Sequence[int], scheduler: str = "halving") -> list[int]:
-    """Return [low, high, base] of one to three numbers; BadConfig without rungs."""
+    """Return [low, high, base] for one to three numbers, or raise BadConfig."""
     filled = [*epochs, *epochs] if len(epochs) == 1 else [*epochs]
     low, high, base = filled = [*filled, OWN_BASE.get(scheduler, BASE)] if len(filled) == 2 else filled
     for name, value, least in (("low", low, 1), ("high", high, low), ("base", base, 2)):
@@ -272,7 +285,7 @@ def parse_epochs(text: str, scheduler: str = "halving") -> list[int]:
 
 
 def parse_budget(text: str) -> dict[str, int]:
-    """Parse ``200epochs``, ``5e6steps`` or ``2h`` as a number of units."""
+    """Parse ``200epochs``, ``5e6steps`` or ``2h`` as {unit: number}."""
     if text[-1:] in UNITS:
         with suppress(ValueError):
             return {"seconds": round(parse_duration(text)) or 1}
@@ -289,7 +302,7 @@ def parse_budget(text: str) -> dict[str, int]:
 
 
 def parse_goal(text: str) -> dict[str, float]:
-    """Parse ``return:475`` as an objective and the value to reach."""
+    """Parse ``return:475`` as {objective: value to reach}."""
     name, _, number = text.partition(":")
     try:
         value = float(number)
@@ -309,7 +322,7 @@ def parse_plateau(text: str) -> int:
 
 
 def parse_weight(text: str) -> float:
-    """Parse a weight of a study among others."""
+    """Parse the weight of a study among others."""
     try:
         weight = float(text)
     except ValueError:
@@ -328,9 +341,9 @@ def _is_weight(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and WEIGHTS[0] <= value <= WEIGHTS[1]
 
 
-WEIGHTS = (0.001, 1000.0)  # of a study, at least and at most
+WEIGHTS = (0.001, 1000.0)  # smallest and largest weight of a study
 MOST_GRID_POINTS = 10_000  # of one range
-MOST = 10_000_000  # trials or epochs; bounds the work that a configuration from a file can cause
+MOST = 10_000_000  # trials or epochs; limits the work that a configuration from a file can cause
 MOST_RUNGS = 10_000
 MOST_SEEDS = 10_000  # of a configuration
 MOST_AT_ONCE = 100_000  # trials that one plan makes
@@ -346,12 +359,12 @@ def check_count(name: str, value: object, most: int = MOST) -> None:
 
 
 def check_at_once(config: Config) -> None:
-    """Raise BadConfig if more trials are made at once than memory holds."""
+    """Raise BadConfig if one plan would create more trials than memory holds."""
     seeds = int(config.options.get("seeds", 1))
     trials = min(config.generation, config.trials[-1]) * seeds
     if trials > MOST_AT_ONCE:
         raise BadConfig(
-            f"a study makes {MOST_AT_ONCE} trials at once at most, but generation {config.generation} with seeds "
+            f"a study makes at most {MOST_AT_ONCE} trials at once, but generation {config.generation} with seeds "
             f"{seeds} makes {trials}; lower --generation or --seeds"
         )
 
@@ -474,7 +487,7 @@ _FORM: dict[str, Callable[[Any], bool]] = {
 
 
 def invalid_field(form: Mapping[str, Any]) -> str:
-    """Return the name and value of an invalid field, or ""."""
+    """Return an invalid field's name and value in words, or ""."""
     options = form.get("options", {})
     checked = [("", form, _FORM)]
     if isinstance(options, Mapping):

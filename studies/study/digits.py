@@ -1,19 +1,19 @@
-"""Numbers as texts: results in as many digits as tell them apart."""
+"""Numbers as text: results with enough digits to tell them apart."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 
-LEAST, MOST = 3, 6  # significant digits: of every result, and of the largest at most to tell two apart
+LEAST, MOST = 3, 6  # significant digits: at least, of every result; at most, of the largest to tell two apart
 FINEST = 9  # decimals
 
 
 def in_digits(results: Iterable[float | None]) -> list[str]:
-    """Return results that are shown together, all with the same decimals.
+    """Format results that are shown together, with the same number of decimals.
 
-    Every result has at least three significant digits, and different results differ as far as six digits of the largest
-    one allow. None is an empty text.
+    Every result has at least three significant digits. Results that differ also differ as text, if six digits of the
+    largest one suffice. None becomes "".
     """
     values = list(results)
     finite = [value for value in values if value is not None and math.isfinite(value)]
@@ -22,7 +22,7 @@ def in_digits(results: Iterable[float | None]) -> list[str]:
 
 
 def in_digits_alone(result: float) -> str:
-    """Return one result in three significant digits or more."""
+    """Format one result with at least three significant digits."""
     return in_digits([result])[0]
 
 
@@ -38,5 +38,5 @@ def _decimals(values: Sequence[float]) -> int:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number of things, such as "1 trial" or "2,000 trials"."""
+    """Format a number of things, such as "1 trial" or "2,000 trials"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,15 +1,18 @@
-"""Durations as people write them."""
+"""Durations as text, such as 90s or 2h."""
 
 from __future__ import annotations
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-LONGEST = 1e6  # of these units
+LONGEST = 1e6  # largest number of any unit
 
 
 def parse_duration(text: str) -> float:
     """Parse a duration such as 90s, 10m or 2h as seconds.
 
-    A number without a unit is seconds. ValueError refuses other texts.
+    A number without a unit is in seconds.
+
+    Raises:
+        ValueError: the text is not a duration.
     """
     number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
     value = float(number) if number.isascii() and number.replace(".", "", 1).isdecimal() else 0.0
@@ -19,11 +22,11 @@ def parse_duration(text: str) -> float:
 
 
 def seconds_of(name: str, duration: float | str | None) -> float | None:
-    """Return the seconds of a duration, None of None and "off".
+    """Return the seconds of a duration; None for None and "off".
 
     Args:
-        name: what has it, for errors.
-        duration: a number of seconds, or text as `parse_duration` takes it.
+        name: name of the option or argument, for errors.
+        duration: seconds, or text that `parse_duration` accepts.
     """
     if duration is None or duration == "off":
         return None

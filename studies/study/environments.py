@@ -1,9 +1,9 @@
 """Several environments in one study: one scale for their results.
 
-A configuration is trained in each environment with each of its seeds; such a pair is an instance. Returns of different
-environments are put on one scale before they are aggregated: 0 is the lower decile of an environment's results, and of
-what is below, 1 is its best result. The scale follows from rows that are compared, so it is a function of rows alone.
-An environment in which a race left a configuration untrained counts as 0.
+A configuration is trained in each environment with each of its seeds; a pair of environment and seed is an instance.
+Results are put on one scale before they are aggregated: 1 is an environment's best result, and 0 is the lower decile of
+its results and everything below. The scale depends only on the rows that are compared. An environment in which a race
+left a configuration untrained counts as 0.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..storage.rows import Segment, score_of
 from .config import MOST_SEEDS, BadConfig, Config, check_count, choose
 from .objectives import AGGREGATES, MINIMIZE, objectives_of
 
-SCALE = "scale"  # the option of a confirmation: the scale of the study that it confirms
+SCALE = "scale"  # option of a confirmation: the scale of the confirmed study
 DECILE = 0.1
 FIRST_SEEDS = 2  # trainings of a configuration before the first test of a race
-TOGETHER = 16  # configurations that race across environments, by default
-RACING = ("none", "halving", "hyperband")  # schedulers under which seeds race
-ACROSS = ("adaptive", *RACING)  # schedulers of studies in several environments
-Scale = Sequence[tuple[float, float]]  # of each environment: the scores that count as 0 and as 1
+TOGETHER = 16  # configurations in a race across environments, by default
+RACING = ("none", "halving", "hyperband")  # schedulers that allow races
+ACROSS = ("adaptive", *RACING)  # schedulers that allow several environments
+Scale = Sequence[tuple[float, float]]  # for each environment, the scores that count as 0 and 1
 
 
 def is_across(config: Config) -> bool:
@@ -36,13 +36,13 @@ def is_across(config: Config) -> bool:
 def environment_of(config: Config, replicate: int) -> Mapping[str, Any]:
     """Return the environment of a replicate.
 
-    All environments have the first seed before one has the second.
+    The first seed comes in all environments, then the second, and so on.
     """
     return config.environments[replicate % len(config.environments)]
 
 
 def labels(environments: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a name for each environment: its id, where that is enough."""
+    """Return a name for each environment: its id, if that is unique."""
     ids = [str(env.get("id", "")) for env in environments]
     texts = [json.dumps({key: value for key, value in env.items() if key != "id" and value}) for env in environments]
     return [each if ids.count(each) == 1 else f"{each} {text}" for each, text in zip(ids, texts, strict=True)]
@@ -52,7 +52,7 @@ def scale_of(config: Config, rows: Iterable[Segment]) -> Scale:
     """Return the scale of several environments' results.
 
     Args:
-        config: the study's; a confirmation has the scale of the study that it confirms.
+        config: configuration of the study; a confirmation has the scale of the confirmed study.
         rows: segments of replicates.
     """
     if SCALE in config.options:
@@ -69,7 +69,7 @@ def _lower_decile(scores: Sequence[float]) -> float:
 
 
 def scaled(scale: Scale, row: Segment) -> float:
-    """Return a replicate's score on the scale, 0 where all are alike."""
+    """Return a replicate's score on the scale; 0 if all are equal."""
     low, high = scale[row.replicate % len(scale)]
     return max(0.0, (score_of(row) - low) / (high - low)) if high > low else 0.0
 
@@ -84,16 +84,16 @@ def across(config: Config, rows: Sequence[Segment], scale: Scale) -> float:
 def as_objective(config: Config, score: float) -> dict[str, float]:
     """Return an aggregate on the scale as the study's objective.
 
-    If that is minimized, 0 is the best.
+    If the objective is minimized, 0 becomes the best value.
     """
     ((name, direction),) = objectives_of(config).items()
     return {name: 1 - score if direction == MINIMIZE else score}
 
 
 def races(environments: int, seeds: int, scheduler: str | None) -> bool:
-    """Return whether instances race without being told to.
+    """Return whether instances race by default.
 
-    They do if there are enough, and the scheduler can.
+    They do if there are enough instances and the scheduler allows races.
     """
     return environments > 1 and environments * seeds > FIRST_SEEDS and scheduler in (None, *RACING)
 
@@ -104,14 +104,15 @@ def across_options(
     """Return the options of a study in several environments.
 
     Args:
-        environments: their JSON.
-        how: the name of the aggregate over instances.
-        aggregate: that over seeds alone, which several environments do not have.
-        seeds: of each configuration in each environment.
+        environments: environments as JSON.
+        how: name of the aggregate over instances.
+        aggregate: aggregate over seeds, which must be left at its default or equal `how`.
+        seeds: number of seeds in each environment.
         racing: whether instances race.
 
     Raises:
-        BadConfig: there are not several different environments, no aggregate of theirs, or too little to race with.
+        BadConfig: the environments are not several and different, their aggregate is missing, an aggregate over seeds
+            is given, or there are too few instances for a race.
     """
     names = labels(environments)
     if how is None:
@@ -141,9 +142,11 @@ def across_options(
 
 
 def check_alike(config: Config, spaces: Sequence[Space]) -> None:
-    """Raise BadConfig unless the study searches the same in each environment.
+    """Raise BadConfig unless the searched space is equal in all environments.
 
-    spaces: the searched space in each environment.
+    Args:
+        config: configuration of the study.
+        spaces: searched space in each environment.
     """
     first, *others = [
         {path: str(text) for path, text in space.priors().items() if not isinstance(space.flat()[path], Fixed)}
@@ -161,7 +164,7 @@ def check_alike(config: Config, spaces: Sequence[Space]) -> None:
 
 
 def check_across(config: Config) -> None:
-    """Raise BadConfig if the study's schedule or bounds cannot have several environments."""
+    """Raise BadConfig if the scheduler or bounds do not allow several environments."""
     if not is_across(config):
         return
     if config.scheduler not in ACROSS:

@@ -1,18 +1,18 @@
 """Objectives of a study: what tasks measure, one or several.
 
     return                  mean undiscounted return of greedy evaluation episodes; maximized
-    return_median, return_iqm, return_top_quartile    of the returns of the same episodes; maximized
+    return_median, return_iqm, return_top_quartile    other statistics of the same returns; maximized
     return_stochastic       mean return of episodes whose actions are sampled as in training; maximized
-    model_size              how many parameters the networks have; minimized
-    env_steps_per_second    of training, measured on one additional epoch that is thrown away; maximized. A property of
-                            the machine: no seed makes it reproducible
-    accuracy, ...           what a task without an environment measures, under its own name and in its own direction
-    NAME:maximize, NAME:minimize    a metric that the task reports, such as episode_length or info.NAME, as of its last
-                            report; evaluated.info.NAME is that of evaluation episodes
+    model_size              number of parameters of the networks; minimized
+    env_steps_per_second    speed of training, measured in an additional epoch that is thrown away; maximized. It is a
+                            property of the machine, and not reproducible
+    accuracy, ...           measurement of a task without an environment, under its own name and in its own direction
+    NAME:maximize, NAME:minimize    last value of a metric that the task reports, such as episode_length or info.NAME;
+                            evaluated.info.NAME is measured in evaluation episodes
 
-Several objectives have no order of importance. Results are ranked by nondominated sorting, then by crowding
-distance: Deb et al. (2002), A fast and elitist multiobjective genetic algorithm: NSGA-II. Within a front,
-results with few neighbors come first. With one objective the higher score comes first; a minimized one is negated.
+Several objectives are equally important. Results are ranked by nondominated sorting, then by crowding distance: Deb et
+al. (2002), A fast and elitist multiobjective genetic algorithm: NSGA-II. Within a front, results with distant neighbors
+come first. A single objective ranks by score; a minimized objective is negated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def iqm(scores: Sequence[float]) -> float:
 
 
 def top_quartile(scores: Sequence[float]) -> float:
-    """Return the mean of the highest quarter, of at least one score."""
+    """Return the mean of the highest quarter (at least one score)."""
     return statistics.fmean(sorted(scores)[-max(1, len(scores) // 4) :])
 
 
@@ -56,36 +56,36 @@ MAXIMIZE, MINIMIZE = "maximize", "minimize"
 DEFAULT = {RETURN: MAXIMIZE}
 OF_EPISODES = {f"return_{name}": aggregate for name, aggregate in AGGREGATES.items() if name != "mean"}
 DIRECTIONS = dict.fromkeys([RETURN, *OF_EPISODES, STOCHASTIC], MAXIMIZE) | {MODEL_SIZE: MINIMIZE, SPEED: MAXIMIZE}
-EVALUATED = "evaluated."  # before a metric of evaluation episodes
-ALWAYS = ("episode_return", "episode_length")  # reported by every task once an episode has ended
+EVALUATED = "evaluated."  # prefix of a metric of evaluation episodes
+ALWAYS = ("episode_return", "episode_length")  # reported by every task as soon as an episode has ended
 
 
 class Unmeasured(ValueError):
-    """A trial has no value of an objective."""
+    """A trial has no finite value of an objective."""
 
 
-Point = Sequence[float]  # the objectives of one result, each the higher the better
+Point = Sequence[float]  # objectives of one result; higher is better for each
 
 
 def own_objective(algorithm: type[Task]) -> dict[str, str]:
-    """Return the direction of what a task's `evaluate` measures, by its name."""
+    """Return name and direction of the objective that `evaluate` measures."""
     return {algorithm.learner.objective: algorithm.learner.direction}
 
 
 def known_objectives(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the objectives that have directions of their own."""
-    return DIRECTIONS if own == DEFAULT else {**own, MODEL_SIZE: MINIMIZE}  # the others are of episodes
+    """Return the objectives that have a direction of their own."""
+    return DIRECTIONS if own == DEFAULT else {**own, MODEL_SIZE: MINIMIZE}  # the others need episodes
 
 
 def objective_options(texts: Sequence[str], own: Mapping[str, str] = DEFAULT) -> dict[str, Any]:
     """Return a study's options for these objectives.
 
     Args:
-        texts: names, or NAME:DIRECTION; none for the task's own objective.
-        own: that, see `own_objective`.
+        texts: names, or NAME:DIRECTION; empty for the task's own objective.
+        own: the task's own objective, from `own_objective`.
 
     Raises:
-        BadConfig: the objectives make no sense.
+        BadConfig: an objective is named twice, is unknown, or lacks a direction.
     """
     known = known_objectives(own)
     directions: dict[str, str] = {}
@@ -95,8 +95,8 @@ def objective_options(texts: Sequence[str], own: Mapping[str, str] = DEFAULT) ->
             raise BadConfig(f"each objective is named once, but {name} is named again; leave one out")
         if not colon and name not in known:
             raise BadConfig(
-                f"objective {name!r} is not one of {', '.join(known)}, which have a direction of their own; of a "
-                f"metric that the task reports, say which is better: {name or 'NAME'}:{MAXIMIZE} or :{MINIMIZE}"
+                f"objective {name!r} is not one of {', '.join(known)}, which have a direction of their own; for a "
+                f"metric that the task reports, add the direction: {name or 'NAME'}:{MAXIMIZE} or :{MINIMIZE}"
             )
         direction = choose("direction of an objective", direction, (MAXIMIZE, MINIMIZE)) if colon else known[name]
         directions[name] = direction
@@ -104,24 +104,24 @@ def objective_options(texts: Sequence[str], own: Mapping[str, str] = DEFAULT) ->
 
 
 def objectives_of(config: Config) -> dict[str, str]:
-    """Return the directions by name, in the order of the study's configuration."""
+    """Return the directions by name, in the study's order."""
     return dict(config.options.get("objectives") or DEFAULT)
 
 
 def measure(
     objectives: Iterable[str], task: Task, evaluated: float, twin: Callable[[], Task], seed: int | None = None
 ) -> dict[str, float]:
-    """Measure the objectives of a task, and its own.
+    """Measure the given objectives of a task, and its own.
 
     Args:
         objectives: names.
-        task: of the trial.
-        evaluated: its own objective, such as the evaluation return.
-        twin: makes another task of the same hyperparameters, without a storage.
-        seed: of the evaluation episodes; None for those of all searches.
+        task: task of the trial.
+        evaluated: value of its own objective, such as the evaluation return.
+        twin: function that creates another task with the same hyperparameters and without a storage.
+        seed: seed of the evaluation episodes; None for the one that all searches use.
 
     Raises:
-        Unmeasured: an objective has no value, or one that is not finite.
+        Unmeasured: an objective has no finite value.
     """
     own = task.learner.objective
     values = {own: evaluated}
@@ -144,7 +144,7 @@ def measure(
 
 
 def mean_of_known(values: Sequence[float]) -> float | None:
-    """Return the mean of numbers without NaN, None if none is left."""
+    """Return the mean of all values but NaN, or None without values."""
     known = [value for value in values if not math.isnan(value)]
     return statistics.fmean(known) if known else None
 
@@ -178,13 +178,13 @@ def _speed(task: Task, twin: Task) -> float:
 
 
 def point(objectives: Mapping[str, str], values: Mapping[str, float]) -> list[float]:
-    """Return the objectives in their order, each the higher the better."""
+    """Return the objectives in order, with signs such that higher is better."""
     signs = {MAXIMIZE: 1, MINIMIZE: -1}
     return [signs[direction] * value_of(values, name) for name, direction in objectives.items()]
 
 
 def value_of(values: Mapping[str, float] | None, name: str) -> float:
-    """Return one objective of a result; DamagedRow if it is missing."""
+    """Return one objective of a result, or raise DamagedRow."""
     if values is None or name not in values:
         raise DamagedRow(
             f"a result has all objectives that its study seeks, but one has no {name}; "
@@ -194,13 +194,13 @@ def value_of(values: Mapping[str, float] | None, name: str) -> float:
 
 
 def measured(config: Config, row: Segment) -> float:
-    """Return the first objective of a result as it was measured."""
+    """Return the first objective of a result, as measured."""
     name = next(iter(objectives_of(config)))
     return score_of(row) if objectives_of(config) == DEFAULT else value_of(row.objectives, name)
 
 
 def best_first(config: Config, rows: Iterable[Segment]) -> list[Segment]:
-    """Sort finished results from best to worst; ties to lower numbers."""
+    """Sort finished results, best first; ties go to lower trial numbers."""
     done = sorted((row for row in rows if row.state == "done"), key=lambda row: row.number)
     objectives = objectives_of(config)
     several = len(objectives) > 1
@@ -209,7 +209,7 @@ def best_first(config: Config, rows: Iterable[Segment]) -> list[Segment]:
 
 
 def ranking(points: Sequence[Point]) -> list[int]:
-    """Return the indices of the points, best first; ties to the first."""
+    """Return the indices of the points, best first; ties keep their order."""
     if points and len(points[0]) == 1:
         return sorted(range(len(points)), key=lambda index: -points[index][0])
     order: list[int] = []
@@ -250,12 +250,12 @@ def _is_dominated(points: Sequence[Point], index: int, others: Iterable[int]) ->
 
 
 def dominates(one: Point, other: Point) -> bool:
-    """Return whether one point is nowhere worse, and somewhere better."""
+    """Return whether a point is nowhere worse and somewhere better."""
     return all(a >= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
 
 
 def crowding(points: Sequence[Point]) -> list[float]:
-    """Return the crowding distances of a front; infinite at its ends."""
+    """Return the crowding distances of a front, infinite at its ends."""
     apart = [0.0] * len(points)
     for values in zip(*points, strict=True):
         order = sorted(range(len(points)), key=lambda i: (values[i], i))

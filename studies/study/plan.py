@@ -1,8 +1,8 @@
 """Schedulers and their plans: pure functions of a study's rows.
 
-Any worker computes the same plan from the same rows, and rows are added if absent, so a study needs no leader and no
-lock. A plan may depend only on results that no longer change and that every worker will read eventually, whatever else
-finishes in between; then a study is the same bits for any number of workers.
+Any worker computes the same plan from the same rows, and adds the rows that are missing. A study therefore needs no
+leader and no lock. A plan may depend only on results that no longer change and that every worker will eventually read,
+whatever else finishes in between. Under this condition, a study has the same bits with any number of workers.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Protocol
 
 from ..storage.rows import Segment, Trial
 
-ScoreHistory = dict[int, list[tuple[int, float]]]  # by trial: (epochs, score) of its rungs, rising
+ScoreHistory = dict[int, list[tuple[int, float]]]  # (epochs, score) of each trial's rungs, rising
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A trial that starts from another one's state, with other hyperparameters.
+    """A trial that starts from another's state, with other hyperparameters.
 
     Attributes:
-        number: of the new trial.
-        configuration: whose replicate the new trial is.
-        start: the finished segment whose state it takes.
-        member: whose place in the population it takes.
-        generation: the first that it trains in.
+        number: number of the new trial.
+        configuration: configuration of which the new trial is a replicate.
+        start: finished segment whose state it starts from.
+        member: member of the population that it replaces.
+        generation: first generation in which it trains.
     """
 
     number: int
@@ -40,15 +40,15 @@ class Plan:
     """The rows that follow from those of a study.
 
     Attributes:
-        segments: to add, after the new trials.
+        segments: segments to add, after the new trials.
         finished: (number, state) of trials that end.
         ask: numbers of the trials to suggest next, or None.
-        bracket: of these trials.
-        rung: that these trials train to first.
-        seen: scores that the suggestions may depend on; a failed trial has none.
+        bracket: bracket of these trials.
+        rung: first rung to which these trials train.
+        seen: scores on which the suggestions may depend; a failed trial has none.
         branches: trials to branch from others.
         complete: whether nothing is left to do.
-        exact: whether the plan holds only as long as no row changes.
+        exact: whether the plan is valid only as long as no row changes.
     """
 
     segments: list[Segment] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Plan:
 
     @property
     def makes_trials(self) -> bool:
-        """True if the plan has new trials, which are slow to make."""
+        """True if the plan has new trials, which take long to create."""
         return bool(self.ask or self.branches)
 
     def __bool__(self) -> bool:
@@ -74,19 +74,19 @@ class Plan:
 class Scheduler(Protocol):
     """Rule that decides a study's trials and the epochs of each.
 
-    It observes every row once, and again when it has changed, so that the cost of a plan depends on the changes and not
-    on the size of the study. Its state follows from the rows alone: rows in any order and in any portions (a trial no
-    later than its segments) lead to the same plan.
+    A scheduler observes every row once, and again when the row has changed. The cost of a plan therefore depends on the
+    changes, not on the size of the study. The scheduler's state depends on the rows alone: rows in any order and any
+    portions (a trial no later than its segments) lead to the same plan.
     """
 
     def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
-        """Observe rows that are new or have changed."""
+        """Observe new or changed rows."""
 
     def plan(self) -> Plan:
         """Return the plan that follows from the observed rows."""
 
     def priority(self, segment: Segment) -> tuple[int, int]:
-        """Return a sort key that puts segments blocking others first."""
+        """Return a sort key that puts segments first on which others wait."""
 
     def entrants(self) -> list[int]:
         """Return the expected number of trials on each rung."""

@@ -1,4 +1,4 @@
-"""Presets: known-good hyperparameters by task and family of environments."""
+"""Presets: known-good hyperparameters for tasks and families of environments."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .config import BadConfig, choose
 
 
 class Preset(NamedTuple):
-    """Hyperparameters that others found good.
+    """Published hyperparameters.
 
     Attributes:
-        values: by dotted name.
-        source: where they are from.
-        envs: the environments that they were found for.
+        values: hyperparameters by dotted name.
+        source: publication or repository.
+        envs: environments for which they were found.
     """
 
     values: dict[str, Any]
@@ -39,9 +39,9 @@ def preset_values(task: str, name: str) -> dict[str, Any]:
     """Return the hyperparameters of a preset by dotted name.
 
     Raises:
-        BadConfig: the task has none of this name.
+        BadConfig: the task has no preset of this name.
     """
     known = presets(task)
     if not known:
-        raise BadConfig(f"a preset is of a task that has some, but {task} has none; leave --preset {name} out")
+        raise BadConfig(f"--preset needs a task with presets, but {task} has none; leave --preset {name} out")
     return dict(known[choose(f"a preset of {task}", name, list(known))].values)

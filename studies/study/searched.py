@@ -1,4 +1,4 @@
-"""Searched spaces of studies, and hyperparameters known beforehand."""
+"""Searched spaces of studies, and hyperparameters known in advance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def open_space(algorithm: type[Task], env: EnvSpec, fixed: Mapping[str, Any], priors: Mapping[str, str]) -> Space:
-    """Return the space of all open dimensions and those with a prior."""
+    """Return the space of all open hyperparameters and those with a prior."""
     for name in algorithm.learner.without_effect(env, flatten(fixed)):
         if name in priors:
             raise BadConfig(f"{algorithm.name}: {name} changes nothing in {env.id}, but has a prior; leave it out")
@@ -27,23 +27,23 @@ def open_space(algorithm: type[Task], env: EnvSpec, fixed: Mapping[str, Any], pr
     for row in open.rows:
         if row.path in priors and row.path not in searched.flat():
             raise BadConfig(
-                f"the prior of {row.path} needs {' and '.join(map(str, row.conditions))}, which is not so; "
+                f"the prior of {row.path} needs {' and '.join(map(str, row.conditions))}, which does not hold; "
                 "set that, or search it too"
             )
     return searched
 
 
 def defaults_except(space: Space, search: Sequence[str]) -> Nested:
-    """Return the defaults of all hyperparameters but `search`, where they apply.
+    """Return the defaults of all hyperparameters except those to search.
 
     Raises:
-        SpaceError: a name of `search` is not in the space, has one value, or applies only to other values than the
-            defaults.
+        SpaceError: a hyperparameter to search is not in the space, has only one value, or does not apply with the
+            defaults of the others.
     """
     flat = space.flat()
     for name in search:
         if name not in flat:
-            raise SpaceError(f"search: {name!r} is not a hyperparameter that is open{near(name, flat)}")
+            raise SpaceError(f"search: {name!r} is not an open hyperparameter{near(name, flat)}")
         if isinstance(flat[name], Fixed):
             raise SpaceError(
                 f"search: {name} has one value here, {flat[name].expects}; leave it out, or give it a prior"
@@ -62,7 +62,16 @@ def defaults_except(space: Space, search: Sequence[str]) -> Nested:
 
 
 def known_values(config: Config, algorithm: type[Task], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the searched values of a known configuration, by dotted name."""
+    """Return the searched values of a known configuration, by dotted name.
+
+    Args:
+        config: configuration of the study.
+        algorithm: class of its tasks.
+        given: hyperparameters by dotted name; the others have their defaults.
+
+    Raises:
+        BadConfig: a value is not in the searched space, or contradicts a fixed one.
+    """
     from ...spaces.drivers.to_optuna import params  # imports optuna
 
     space, own = config.searched, {name: given[name] for name in config.open if name in given}
@@ -70,16 +79,16 @@ def known_values(config: Config, algorithm: type[Task], given: Mapping[str, Any]
         values = flatten(space.decide(lambda path, dimension: own.get(path, dimension.default)))
         params(space, values)
     except SpaceError as error:
-        raise BadConfig(f"a known configuration is in the searched space, but {error}") from None
+        raise BadConfig(f"a known configuration must be in the searched space, but {error}") from None
     complete = flatten(config.identity(algorithm, {**config.fixed, **values}).hyperparameters)
     for name, value in given.items():
         if name not in complete and name not in (known := config.space_in(algorithm).flat()):
             raise BadConfig(
-                f"a known configuration names hyperparameters of {config.task}, but {name} is none{near(name, known)}"
+                f"a known configuration names hyperparameters of {config.task}, but got {name}{near(name, known)}"
             )
         if name not in complete or complete[name] != value:
             raise BadConfig(
-                f"a known configuration has what the study fixes, but its {name} is {value!r} and the study's is "
+                f"a known configuration has the study's fixed values, but its {name} is {value!r} and the study's is "
                 f"{complete.get(name)!r}; --set {name}={value!r}, or search it"
             )
     return values
@@ -94,9 +103,17 @@ def with_preset(
     search: Sequence[str],
     scheduler: str,
 ) -> tuple[Nested, dict[str, Any]]:
-    """Return what a preset fixes, and its trial of the search.
+    """Return a preset's fixed hyperparameters, and its trial of the search.
 
-    What the study does not search, or not over the preset's value, is fixed to that.
+    Args:
+        algorithm: class of the task.
+        env: environment, as `Task` takes it.
+        preset: name of the preset. A value that the study does not search, or that lies outside its range, becomes
+            fixed; the other values are the first trial.
+        fixed: hyperparameters that the user fixes, which the preset does not change.
+        priors: the user's priors by dotted name.
+        search: hyperparameters to search, by dotted name; empty for all.
+        scheduler: name of the scheduler.
     """
     from ...spaces.drivers.to_optuna import params  # imports optuna
     from ...tasks.envs import EnvSpec  # imports gymnasium

@@ -1,4 +1,4 @@
-"""Common starts of a study's trials: a policy, demonstrations or both."""
+"""Common start of a study's trials: a policy, demonstrations or both."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .config import BadConfig, Config
 
 
 def check_one_environment(config: Config) -> None:
-    """Raise BadConfig if trials in several environments are to begin alike."""
+    """Raise BadConfig if a study with a common start has several environments."""
     if len(config.environments) > 1:
         raise BadConfig(
-            f"a warm start or demonstrations are of one environment, but the study has {len(config.environments)}; "
+            f"a warm start or demonstrations need one environment, but the study has {len(config.environments)}; "
             "leave them out, or name one environment"
         )
 
 
 def check_shapes(config: Config, algorithm: type[Task]) -> None:
-    """Raise BadConfig if what decides the shape of the networks is searched."""
+    """Raise BadConfig if the shape of the networks is searched."""
     shapes = config.space_in(algorithm).flat()
     if searched := [each for each in config.open if each.startswith("model.") and shapes[each].structural]:
         raise BadConfig(
@@ -34,23 +34,23 @@ def check_shapes(config: Config, algorithm: type[Task]) -> None:
 
 
 def store_start(store: Store, task: Task, values: Mapping[str, Any], name: str) -> str:
-    """Store the policy of a warm start, and return its digest."""
+    """Store the policy of a warm start; return its digest."""
     task.init(**values)
     return put_policy(store, task, name)
 
 
 def started(store: Store, config: Config, algorithm: type[Task], warm_start: Any, demonstrations: Any) -> Config:
-    """Return the configuration of a study whose trials begin so.
+    """Return the configuration of a study whose trials have a common start.
 
     Args:
-        store: keeps the start, so that the source is needed once.
-        config: without a start.
-        algorithm: the class of its tasks.
+        store: store that keeps the start, so that its source is not needed again.
+        config: configuration without a start.
+        algorithm: class of its tasks.
         warm_start: see `Task`.
         demonstrations: see `Task`.
 
     Raises:
-        BadConfig: a hyperparameter that decides the shape of the networks is searched.
+        BadConfig: the shape of the networks is searched, or the study has several environments.
     """
     check_one_environment(config)
     if warm_start is not None:

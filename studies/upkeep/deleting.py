@@ -1,11 +1,11 @@
 """Deletion of a study with its tasks, or of one task.
 
-    deletion = delete(store, "cartpole")                  # a dry run: what would go, and what stays and why
+    deletion = delete(store, "cartpole")                  # a dry run: lists what would be deleted or kept
     deletion = delete(store, "cartpole", dry_run=False)
 
-The confirmation of a study goes with it: it would be taken for that of a later study of the same name. A task that
-another study trains too stays, and so does one that another task branches from: its lineage needs it. Bytes
-that other checkpoints name stay. Policies that were stored for warm starts are left to `gc`.
+The confirmation of a study is deleted, too. Otherwise, it would count as the confirmation of a later study of the same
+name. Tasks that another study also trains are kept, and so are tasks that a remaining task branches from, since its
+lineage needs them. Blobs that other checkpoints use are kept. `gc` deletes policies that were stored for warm starts.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from .locking import lock_if_free
 
 
 class StillNeeded(StoreError, ValueError):
-    """Something that cannot be deleted, because others need it."""
+    """A study or task cannot be deleted, since something needs it."""
 
 
 @dataclass(frozen=True)
 class Deletion:
-    """A list of what goes, and of what stays.
+    """The extent of a deletion.
 
     Attributes:
-        study: the study that goes, or None.
-        confirmation: the name of its confirmation, which goes too, or None.
-        trials: how many of their trials go.
-        tasks: uids of the tasks that go.
-        checkpoints: how many of theirs go.
-        kept: tasks of the study that stay, each with the reason.
+        study: name of the deleted study, or None.
+        confirmation: name of its confirmation, which is also deleted, or None.
+        trials: number of deleted trials.
+        tasks: uids of the deleted tasks.
+        checkpoints: number of deleted checkpoints.
+        kept: reason by uid, for each task of the study that is kept.
     """
 
     study: str | None
@@ -66,8 +66,8 @@ def delete(store: Store, name: str, *, dry_run: bool = True) -> Deletion:
     """Delete a study, or the task with this uid or unique prefix.
 
     Raises:
-        StillNeeded: a process trains it, a study needs the task, or another task branches from it.
-        ValueError: there is neither.
+        StillNeeded: a process trains one of the tasks; or a study needs the task, or another task branches from it.
+        ValueError: no study or task matches.
     """
     studies = store.studies()
     names = [name] if name in {row.name for row in studies} else []
@@ -94,7 +94,7 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
     if uid is not None:
         uids, kept = {uid}, _needed(connection, {uid}, ())
         if kept:
-            raise StillNeeded(f"a task is deleted once nothing needs it, but {uid} {kept[uid]}")
+            raise StillNeeded(f"a task can be deleted only if nothing needs it, but {uid} {kept[uid]}")
     else:
         uids = set(connection.scalars(sa.select(trial.c.uid).where(trial.c.study.in_(names))))
         kept = _needed(connection, uids, names)
@@ -104,7 +104,7 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
     for each in [*going, *rows]:
         if each in known and not lock_if_free(connection, each, dry_run=dry_run):
             raise StillNeeded(
-                f"what a process trains is not deleted, but task {each} is held by one; end its workers "
+                f"a task that a process trains cannot be deleted, but task {each} is held by one; end its workers "
                 "(`rekindle status` names them), then try again"
             )
     c = checkpoint.c
@@ -123,7 +123,7 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
 
 
 def _needed(connection: Connection, uids: Collection[str], names: Sequence[str]) -> dict[str, str]:
-    """Return the tasks that others than these studies need, with reasons."""
+    """Return the tasks that anything outside these studies needs, with reasons."""
     kept: dict[str, str] = {}
     for uid in sorted(uids):
         t = trial.c
@@ -132,7 +132,7 @@ def _needed(connection: Connection, uids: Collection[str], names: Sequence[str])
             kept[uid] = f"is trial {row.number} of study {row.study!r}"
     children = {uid: _children(connection, uid) for uid in uids}
     grown = True
-    while grown:  # what a kept task branches from is kept too
+    while grown:  # the parent of a kept task is kept, too
         grown = False
         for uid in sorted(uids - kept.keys()):
             if staying := sorted(child for child in children[uid] if child in kept or child not in uids):
@@ -148,7 +148,7 @@ def _children(connection: Connection, uid: str) -> set[str]:
 
 
 def _forget(connection: Connection, uid: str) -> None:
-    """Delete a task's rows, and its parent's notes of it."""
+    """Delete a task's rows, and its parent's events about it."""
     e = event.c
     for data in connection.scalars(sa.select(e.data).where(e.uid == uid, e.kind == BRANCH)).all():
         notes = connection.execute(sa.select(e.id, e.data).where(e.uid == data.get("parent"), e.kind == BRANCHED)).all()

@@ -1,11 +1,11 @@
 """Export of a study to a SQLite file.
 
-The database holds the study alone, and is followed by the SHA-256 of its bytes:
+The database contains only this study; the SHA-256 of its bytes follows at the end of the file:
 
     export_study(store, "cartpole", Path("cartpole.rekindle"))
 
-The rows are written in one order, so equal content gives equal bytes, from any kind of database. The file holds no
-lease, no password and nothing that runs.
+The rows are always written in the same order, so equal content gives equal bytes, whatever database it comes from. The
+file contains no leases, no passwords and no code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..storage.commands import commands
 from ..storage.sql.schema import blob, checkpoint, checkpoint_blob, command, event, metric, segment, study, task, trial
 from ..storage.store import Store
 
-# Columns that a file has of each row of a task; a checkpoint's number and the blobs that it names follow from them.
+# Columns of a task's rows that a file contains. A checkpoint's number and blobs follow from them.
 COLUMNS = {
     task: ("uid", "identity", "epochs", "created"),
     checkpoint: ("uid", "epochs", "digest", "manifest", "created"),
@@ -43,7 +43,7 @@ Row = dict[str, Any]
 class Transferred:
     """Numbers of rows in a file.
 
-    ``new`` counts the checkpoints that the database did not have.
+    Of these, ``new`` checkpoints were not in the database before the import.
     """
 
     study: str
@@ -59,12 +59,12 @@ class Transferred:
 
 
 def export_study(store: Store, name: str, path: Path) -> Transferred:
-    """Write one moment of a study and its tasks to a file.
+    """Write a consistent snapshot of a study and its tasks.
 
     Raises:
-        UnknownStudy: the database has no study of this name.
-        DamagedCheckpoint: a state of the study is not whole.
-        StoreError: the study holds a password, or the file cannot be written.
+        UnknownStudy: the study does not exist.
+        DamagedCheckpoint: a checkpoint of the study is damaged.
+        StoreError: the study contains a password, or the file cannot be written.
     """
     try:
         directory = TemporaryDirectory(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
@@ -95,7 +95,7 @@ def _copy(source: Connection, target: Connection, name: str) -> Transferred:
     _insert(target, trial, [{"study": name, **row} for row in trials])
     _insert(target, segment, [{"study": name, **row} for row in segments])
     _insert(target, command, [{"study": name, **row.to_json()} for row in commands(source, name)])
-    uids = sorted({row["uid"] for row in trials})  # sorted here: databases collate texts differently
+    uids = sorted({row["uid"] for row in trials})  # sorted in Python, since databases collate text differently
     free = {"lease_epoch": 0, "lease_expires": 0.0}
     tasks = _insert(target, task, ({**row, **free} for row in rows_of(source, task, uids)))
     checkpoints, blobs = _copy_states(source, target, uids)
@@ -107,9 +107,9 @@ def _copy(source: Connection, target: Connection, name: str) -> Transferred:
 
 
 def rows_of(source: Connection, table: sa.Table, uids: Iterable[str]) -> Iterator[Row]:
-    """Yield tasks' rows of a table with the columns of a file.
+    """Yield a table's rows of these tasks, with a file's columns.
 
-    They are in the order of the table's keys.
+    The rows are in order of the table's keys.
     """
     for uid in uids:
         query = sa.select(*(table.c[name] for name in COLUMNS[table])).where(table.c.uid == uid)
@@ -118,14 +118,15 @@ def rows_of(source: Connection, table: sa.Table, uids: Iterable[str]) -> Iterato
 
 
 def _insert(target: Connection, table: sa.Table, rows: Iterable[Row]) -> int:
-    """Insert rows in their order, and return their number.
+    """Insert rows in order; return their number.
 
-    Raise StoreError if a row holds a password.
+    Raises:
+        StoreError: a row contains a password.
     """
     values = list(rows)
     for row in values:
         for text in _texts(row):
-            if masked(text) != text:  # a part of the study's content, which cannot be left out
+            if masked(text) != text:  # part of the study's content, which cannot be left out
                 raise StoreError(
                     f"an exported file holds no password, but a row of {table.name} seems to hold one, in "
                     f"{masked(text)[:80]!r}; give it to the environment in another way"
@@ -151,7 +152,7 @@ def _without_passwords(value: Any) -> Any:
 
 
 def _copy_states(source: Connection, target: Connection, uids: Iterable[str]) -> tuple[int, int]:
-    """Copy checkpoints and their blobs, each checked; return the numbers of both."""
+    """Check and copy checkpoints and their blobs; return both numbers."""
     copied: set[str] = set()
     count = 0
     for row in rows_of(source, checkpoint, uids):
@@ -171,9 +172,9 @@ def _copy_states(source: Connection, target: Connection, uids: Iterable[str]) ->
 
 
 def check_digest(name: str, digest: str, data: bytes | None) -> None:
-    """Raise DamagedCheckpoint unless the data have this SHA-256."""
+    """Raise DamagedCheckpoint unless the data has this SHA-256."""
     if data is None or hashlib.sha256(data).hexdigest() != digest:
         raise DamagedCheckpoint(
-            f"an exported study is whole, but {name} is {'missing' if data is None else 'damaged'}; "
+            f"an exported study must be whole, but {name} is {'missing' if data is None else 'damaged'}; "
             "`rekindle fsck --repair` takes the task back to a sound state"
         )

@@ -1,11 +1,12 @@
-"""Examination of a database for orphaned, damaged, unreachable or contradictory rows.
+"""Check of a database for orphaned, damaged, unreachable or contradictory rows.
 
-    for finding in check(store):
+    findings = check(store)
+    for finding in findings:
         print(finding)
-    repair(store, findings)  # only when told
+    repair(store, findings)  # changes the database
 
-It reads in many short transactions, and blobs a few megabytes at a time, so that a database of many gigabytes is
-examined in bounded memory while others work on it. Tasks held by a living process are left alone.
+The check reads in many short transactions, and at most 16 MiB of a blob at a time. A database of many gigabytes is thus
+checked in bounded memory while workers use it. A repair leaves tasks alone that a living process holds.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from . import fsck_rows
 from .findings import Finding as Finding
 from .fsck_repair import repair as repair
 
-LONGEST = 16 << 20  # bytes of a blob that are in memory at once
-PAGE = 50  # rows that one transaction reads
-BYTES = "blob"  # SQLite's name of what is stored as bytes
+LONGEST = 16 << 20  # bytes of a blob in memory at once
+PAGE = 50  # rows per transaction
+BYTES = "blob"  # SQLite's storage class of bytes
 T = TypeVar("T", bound=tuple[Any, ...])
 
 
 def check(store: Store) -> list[Finding]:
-    """Return the findings of a database, in an order suited to repair."""
+    """Return all findings in a database."""
     findings: list[Finding] = []
     for part in (_file, *fsck_rows.CHECKS):
         try:
@@ -56,9 +57,9 @@ def _listed(connection: Connection, part: Callable[[Connection], Iterable[Findin
 
 
 def _file(connection: Connection) -> Iterator[Finding]:
-    """Yield SQLite's own findings in its file.
+    """Yield the findings of SQLite's own check of its file.
 
-    PostgreSQL verifies checksums of its pages.
+    PostgreSQL itself verifies the checksums of its pages.
     """
     if connection.dialect.name == "sqlite":
         for line in connection.exec_driver_sql("PRAGMA quick_check(20)").scalars():
@@ -67,9 +68,9 @@ def _file(connection: Connection) -> Iterator[Finding]:
 
 
 def _in_pages(store: Store, read: Callable[..., list[T]], last: Any) -> Iterator[T]:
-    """Yield rows, of which each transaction reads a page.
+    """Yield rows, reading one page per transaction.
 
-    ``last`` is a value of the first column; rows after it are read.
+    ``last`` is a value of the first column; reading starts after it.
     """
     while page := store.database.read(partial(read, after=last)):
         yield from page
@@ -77,9 +78,9 @@ def _in_pages(store: Store, read: Callable[..., list[T]], last: Any) -> Iterator
 
 
 def _stored_as(connection: Connection, column: sa.Column[Any]) -> sa.ColumnElement[str]:
-    """Return the storage class of a column of bytes.
+    """Return SQL for the storage class of a column of bytes.
 
-    Reading text or a number there would end a query.
+    Reading text or a number from such a column would abort the query.
     """
     return sa.func.typeof(column) if connection.dialect.name == "sqlite" else sa.literal(BYTES)
 
@@ -88,12 +89,12 @@ class _Blob(NamedTuple):
     digest: str
     size: int
     length: int
-    kind: str  # what its data are stored as
-    actual: str  # the sha256 of its data
+    kind: str  # storage class of its data
+    actual: str  # sha256 of its data
 
 
 def _blobs(store: Store) -> Iterator[Finding]:
-    """Yield the blobs with wrong bytes."""
+    """Yield the blobs with wrong bytes or sizes."""
     for row in _in_pages(store, _blob_rows, ""):
         kind, wrong = "blob", ""
         if row.kind != BYTES:
@@ -116,7 +117,7 @@ def _blob_rows(connection: Connection, after: str) -> list[_Blob]:
 
 
 def _sha256(connection: Connection, digest: str) -> str:
-    """Return the sha256 of a blob's data, which are read in pieces."""
+    """Return the sha256 of a blob's data, reading it in pieces."""
     hashed, start, data = hashlib.sha256(), 1, None
     while data is None or len(data) == LONGEST:
         part = sa.func.substr(blob.c.data, start, LONGEST, type_=blob.c.data.type)
@@ -138,10 +139,10 @@ class _Head(NamedTuple):
     uid: str
     epochs: int
     digest: str
-    kind: str  # what the manifest is stored as
+    kind: str  # storage class of the manifest
     manifest: bytes | None
-    named: set[str]  # digests of its blobs, as its rows name them
-    stored: set[str]  # those of them that are there
+    named: set[str]  # digests of its blobs, according to its rows
+    stored: set[str]  # digests of those blobs that exist
 
 
 def _heads(connection: Connection, after: int) -> list[_Head]:

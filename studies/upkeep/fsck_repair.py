@@ -1,6 +1,6 @@
-"""Cures of fsck's findings.
+"""Cures for fsck's findings.
 
-Each cure examines the rows again, in the transaction that changes them.
+Each cure checks the rows again in the transaction that changes them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..storage.store import Store
 from .findings import Finding, Repair
 from .locking import last_epochs, lock_if_free
 
-HELD = "a living process holds the task; it is repaired when that has ended"
-GONE = "it is no longer so"
+HELD = "a living process holds the task; repair it when that process has ended"
+GONE = "it no longer holds"
 
 
 def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:
-    """Apply the cures one by one, each in its own transaction."""
+    """Apply the cures in a safe order, each in its own transaction."""
     order = list(_CURES)
     repairable = sorted((each for each in findings if each.repairable), key=lambda each: order.index(each.kind))
     repairs = []
@@ -40,7 +40,7 @@ def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:
 
 
 def _cure(connection: Connection, finding: Finding) -> str:
-    """Cure a finding; return why it was not done, or ""."""
+    """Cure a finding; return the reason for not doing so, or ""."""
     if finding.kind in _OF_TASKS and not lock_if_free(connection, finding.key[0]):
         return HELD
     return "" if _CURES[finding.kind](connection, *finding.key) else GONE
@@ -76,7 +76,7 @@ def _checkpoint(connection: Connection, uid: str, id: int, wrong: str) -> bool:
     if id not in epochs:
         return False
     drop(connection, [id])
-    if id == max(epochs):  # else training has gone on from there; a later one, if damaged, has its own finding
+    if id == max(epochs):  # otherwise training continued from it; a later damaged checkpoint has its own finding
         sound = epochs.get(max(epochs.keys() - {id}, default=0), 0)
         go_back(connection, uid, sound, [])
         add_events(connection, [(uid, "repaired", {"epochs": sound, "damage": [wrong]})])
@@ -130,9 +130,9 @@ def _orphan(connection: Connection, digest: str) -> int:
     return connection.execute(blob.delete().where(blob.c.digest == digest, ~named)).rowcount
 
 
-# Functions of a connection and the finding's key; they return a true value if there was something to cure. In the order
-# of repair: leases first, so that the tasks of dead processes are free; what hangs on others after those; orphans at
-# the end.
+# Functions of a connection and the finding's key, which return a true value if there was something to cure. They run in
+# this order: leases first, which frees the tasks of dead processes; then each kind after the kinds that affect it;
+# orphans last.
 _CURES: dict[str, Callable[..., int]] = {
     "lease": _lease,
     "unreachable": _unreachable,
@@ -147,4 +147,4 @@ _CURES: dict[str, Callable[..., int]] = {
     "trial-failed": _fail,
     "orphan": _orphan,
 }
-_OF_TASKS = {"checkpoint", "task-epochs", "task-identity", "metrics"}  # cured only while no process trains the task
+_OF_TASKS = {"checkpoint", "task-epochs", "task-identity", "metrics"}  # cured only if no process holds the task

@@ -1,6 +1,7 @@
-"""Checks of tasks, lost rows, and contradictory trials and segments.
+"""Checks of tasks, unreachable rows, and contradictory trials and segments.
 
-Rows are checked here and not by constraints of the tables, which older databases lack and SQLite cannot add to them.
+These checks are not constraints of the tables, since older databases lack them and SQLite cannot add constraints to an
+existing table.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from ..study.objectives import DEFAULT, objectives_of
 from .findings import Finding
 
 ENDED = ("complete", "pruned", "failed", "cancelled")
-COLLECTED = "collected"  # the event of a task whose checkpoints were dropped because nothing needs them
+COLLECTED = "collected"  # event of a task whose checkpoints gc dropped
 
 
 def _json(connection: Connection) -> Iterator[Finding]:
-    """Find columns without valid JSON.
+    """Find columns with invalid JSON.
 
-    They are read as text, since a checked column ends a whole query.
+    They are read as text, since one invalid value in a JSON column would abort the query.
     """
     for table in metadata.sorted_tables:
         keys = list(table.primary_key.columns)
@@ -69,7 +70,7 @@ def _tasks(connection: Connection) -> Iterator[Finding]:
 
 
 def _last() -> Any:
-    """Return the epochs of a task's last checkpoint, as SQL."""
+    """Return SQL for the epochs of a task's last checkpoint."""
     newest = sa.select(checkpoint.c.epochs).where(checkpoint.c.uid == task.c.uid)
     return newest.order_by(checkpoint.c.id.desc()).limit(1).scalar_subquery()
 
@@ -84,9 +85,8 @@ def _epochs(connection: Connection) -> Iterator[Finding]:
 def _metrics(connection: Connection) -> Iterator[Finding]:
     """Find metrics after the last checkpoint of free tasks.
 
-    They are no finding if their states were dropped on purpose.
-
-    A process that is killed between two checkpoints leaves such rows; the next one writes the same again.
+    A process that is killed between two checkpoints leaves such rows; the next process writes the same rows again.
+    Metrics whose states were dropped on purpose are not a finding.
     """
     c = task.c
     over = (metric.c.uid == c.uid) & (metric.c.epoch > sa.func.coalesce(_last(), 0))
@@ -99,19 +99,19 @@ def _metrics(connection: Connection) -> Iterator[Finding]:
 
 
 def _collected(connection: Connection, uid: str) -> int:
-    """Return the epochs of a task's furthest state that gc dropped."""
+    """Return a task's largest epochs when gc dropped its states, or 0."""
     epochs = [data.get("until") for data in _notes(connection, uid, COLLECTED)]
     return max((each for each in epochs if isinstance(each, int)), default=0)
 
 
 def _keeps_none(connection: Connection, uid: str) -> bool:
-    """Return whether a task was last trained without checkpoints, on purpose."""
+    """Return whether a task was last trained with `snapshots` "no"."""
     notes = _notes(connection, uid, INIT)
     return bool(notes) and notes[-1].get("snapshots") == "no"
 
 
 def _notes(connection: Connection, uid: str, kind: str) -> list[dict[str, Any]]:
-    """Return the data of a task's events; {} if unreadable."""
+    """Return the data of a task's events, {} for unreadable data."""
     query = sa.select(sa.type_coerce(event.c.data, sa.Text)).where(event.c.uid == uid, event.c.kind == kind)
     notes = []
     for text in connection.scalars(query.order_by(event.c.id)):
@@ -125,7 +125,7 @@ def _notes(connection: Connection, uid: str, kind: str) -> list[dict[str, Any]]:
 def _unreachable(connection: Connection) -> Iterator[Finding]:
     """Find rows whose parents do not exist.
 
-    Foreign keys forbid such rows where a database enforces the keys. A missing blob is a finding of its checkpoint.
+    A database that enforces foreign keys has no such rows. A missing blob is reported with its checkpoint.
     """
     for table in metadata.sorted_tables:
         for parent in table.foreign_key_constraints:
@@ -148,18 +148,15 @@ def _configurations(connection: Connection) -> Iterator[Finding]:
 
 
 def _trials(connection: Connection) -> Iterator[Finding]:
-    """Check study by study.
-
-    The rows of one study at a time are in memory.
-    """
+    """Check trials and segments, with one study at a time in memory."""
     for name in connection.scalars(sa.select(trial.c.study).distinct().order_by(trial.c.study)).all():
         yield from _study(connection, name)
 
 
 def _objectives_of_study(connection: Connection, name: str) -> frozenset[str]:
-    """Return the objectives of each result of a study.
+    """Return the objectives that each result of a study must have.
 
-    They are empty if its results have a score only, or if its configuration cannot be read.
+    The set is empty if results have only a score, or if the configuration cannot be read.
     """
     text = connection.scalar(sa.select(sa.type_coerce(study.c.config, sa.Text)).where(study.c.name == name))
     try:
@@ -213,7 +210,7 @@ def _trial(key: tuple[str, int], label: str, state: str, rows: list[Segment]) ->
 def _digests(connection: Connection) -> Iterator[Finding]:
     """Find segments whose task has another state at the same epochs.
 
-    A process that was asked to stop within the next epoch has stored a later state, with as many epochs.
+    A state within the next epoch has as many epochs and is not compared; it was stored when the process had to stop.
     """
     c, s, t = checkpoint.c, segment.c, trial.c
     same = (s.study == t.study) & (s.number == t.number) & (s.state == "done") & s.digest.is_not(None)

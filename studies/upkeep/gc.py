@@ -1,13 +1,13 @@
-"""Garbage collection of checkpoints that no trial can need any more.
+"""Garbage collection of checkpoints that no trial needs any more.
 
-    garbage = gc(store)                  # a dry run: the checkpoints that would go, and their bytes
+    garbage = gc(store)                  # a dry run: the checkpoints that would be dropped, and their bytes
     garbage = gc(store, dry_run=False)
 
-A finished trial keeps its last checkpoint and its best, a failed one none, a running one its latest two; those that did
-not fail also keep the `snapshots` that they were trained with. A state that several trials share, or that a branch
-starts from, stays; tasks of no study, and tasks that a living process holds, are left alone. Metrics and events stay,
-and a dropped state can be trained again. A policy that was stored for a warm start is dropped after an hour, unless a
-study names it or a task starts from it.
+By default, a finished trial keeps its last and its best checkpoint, a running trial its latest two, and a failed trial
+none. Trials that did not fail also keep the `snapshots` that they were trained with. If several trials share a task,
+each keeps what it needs, and the start of a branch is always kept. Tasks of no study and tasks that a living process
+holds are left alone. Metrics and events are kept, and a dropped state can be trained again. A policy that was stored
+for a warm start is dropped after an hour, unless a study names it or a task starts from it.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from .locking import last_epochs, lock_if_free
 
 @dataclass(frozen=True)
 class GcRules:
-    """Retention of trials by their states; None keeps nothing."""
+    """Retention rules for trials, by state; None keeps nothing."""
 
     finished: Keep | None = field(default_factory=lambda: Keep(latest=1, best=1))
     failed: Keep | None = None
     running: Keep | None = field(default_factory=Keep)
 
     def of(self, state: str) -> Keep | None:
-        """Return the retention of a trial in this state."""
+        """Return the retention rule for a trial in this state."""
         return {"failed": self.failed, "running": self.running}.get(state, self.finished)
 
 
 RULES = GcRules()
-YOUNG = 3600.0  # seconds
+YOUNG = 3600.0  # age in seconds below which a stored policy is kept
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Garbage:
     """Checkpoints of one task that no trial needs.
 
     Attributes:
-        uid: the task.
-        trials: (study, number, state) of those that train the task.
-        epochs: of the checkpoints that go.
-        kept: epochs of those that stay.
-        size: bytes of the blobs that only they name, as seen task by task.
-        ids: of the checkpoints that go.
+        uid: uid of the task.
+        trials: (study, number, state) of each trial that trains the task.
+        epochs: epochs of the dropped checkpoints.
+        kept: epochs of the kept checkpoints.
+        size: bytes of the blobs that only the dropped checkpoints use, counted task by task.
+        ids: ids of the dropped checkpoints.
     """
 
     uid: str
@@ -81,10 +81,13 @@ def gc(
     """Drop checkpoints that no trial needs, and return them.
 
     Args:
-        store: the database.
-        rules: retention of trials.
-        studies: names; None for all. UnknownStudy names those that exist.
-        dry_run: True to change nothing.
+        store: database.
+        rules: retention rules.
+        studies: names of the studies to collect; None for all, and for stored policies.
+        dry_run: whether to change nothing.
+
+    Raises:
+        UnknownStudy: a study does not exist.
     """
     uids = store.database.read(lambda connection: _uids(connection, studies))
     run = store.database.read if dry_run else store.database.write
@@ -92,7 +95,7 @@ def gc(
     collectors = [partial(_collect_task, uid=uid, rules=rules) for uid in uids]
     if studies is None:
         collectors += [partial(_collect_stored_policy, uid=uid) for uid in store.database.read(_old_policies)]
-    # In a dry run a blob counts as freed by the last task that would drop it: ``gone`` are the checkpoints before.
+    # In a dry run, a blob counts as freed by the last task that would drop it; ``gone`` has the earlier checkpoints.
     gone: list[int] = []
     for collect in collectors:
         found = run(partial(collect, gone=gone, dry_run=dry_run))
@@ -113,10 +116,7 @@ def _uids(connection: Connection, studies: Collection[str] | None) -> list[str]:
 def _collect_task(
     connection: Connection, uid: str, rules: GcRules, gone: Sequence[int], dry_run: bool
 ) -> list[Garbage]:
-    """Drop the checkpoints that one task need not keep.
-
-    Return them, if any. In a dry run nothing is dropped.
-    """
+    """Drop the checkpoints that one task need not keep, and return them."""
     if not lock_if_free(connection, uid, dry_run=dry_run):
         return []
     c = checkpoint.c
@@ -145,9 +145,9 @@ def _collect_task(
 
 
 def _old_policies(connection: Connection) -> list[str]:
-    """Return the stored policies that are old enough.
+    """Return the stored policies that are old enough to drop.
 
-    A younger one may be about to be used.
+    A study may be about to use a younger one.
     """
     c = checkpoint.c
     old = sa.select(c.uid).where(c.uid.startswith(POLICY_PREFIX, autoescape=True), c.created < Now() - YOUNG)
@@ -157,7 +157,7 @@ def _old_policies(connection: Connection) -> list[str]:
 def _collect_stored_policy(connection: Connection, uid: str, gone: Sequence[int], dry_run: bool) -> list[Garbage]:
     """Drop a policy that no task starts from.
 
-    Its events are dropped too, so that the policy is stored again if needed.
+    Its events are also dropped; otherwise the policy would not be stored again when needed.
     """
     if not lock_if_free(connection, uid, dry_run=dry_run):
         return []
@@ -182,7 +182,7 @@ def _warm_start(config: Mapping[str, Any]) -> Any:
 
 
 def _freed_bytes(connection: Connection, ids: Sequence[int], gone: Sequence[int]) -> int:
-    """Return the bytes of blobs that only these and gone checkpoints name."""
+    """Return the bytes of blobs that only these and `gone` checkpoints use."""
     c, size = checkpoint_blob.c, 0
     digests = set(connection.scalars(sa.select(c.digest).where(c.checkpoint.in_(ids))))
     leaving = {*ids, *gone}

@@ -1,11 +1,11 @@
 """Import of an exported study.
 
-The file is checked whole, then its tasks are stored one by one, and the study last:
+The whole file is checked first. Then its tasks are stored one by one, and the study last:
 
     import_study(store, Path("cartpole.rekindle"))
 
-A copy of the file is opened as a store, so it is a plain database of a known schema, and fsck examines it before a row
-of it is used. Importing the same file again changes nothing.
+A copy of the file is opened as a store and must pass fsck before any row is used. Importing the same file again changes
+nothing.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from .locking import last_epochs, lock_if_free
 
 DIGEST = hashlib.sha256().digest_size  # bytes at the end of the file
 LONGEST_NAME = 1000  # characters
-# A broken law that makes a file another than export writes; the others may hold of what was exported, too.
+# Violations that an exported file cannot have; others may have been in the exported database.
 REFUSED = ("file", "table", "json", "blob", "blob-size", "checkpoint", "orphan", "unreachable", "segment-result")
 
 
 class BadArchive(StoreError, ValueError):
-    """A file is not an exported study, or not whole."""
+    """The file is not an exported study, or damaged."""
 
 
 def import_study(store: Store, path: Path) -> Transferred:
-    """Store the study of a file.
+    """Store the study from an exported file.
 
-    Tasks are stored one by one and the study last, so an interrupted import is run again.
+    Tasks are stored one by one and the study last, so an interrupted import can be repeated.
 
     Raises:
-        BadArchive: the file is not whole, or not an exported study.
-        StudyMismatch: the database has a study of this name, or a state of a task, with other content.
-        IdentityMismatch: the database has a task of the same uid and another identity.
+        BadArchive: the file is damaged, or not an exported study.
+        StudyMismatch: the database has a study of this name, or a state of a task, with different content.
+        IdentityMismatch: the database has a task with the same uid and a different identity.
         TaskBusy: a living process holds one of the tasks.
     """
     with TemporaryDirectory(prefix="rekindle-import-") as directory:
@@ -92,9 +92,10 @@ def _bad(path: Path, reason: str) -> BadArchive:
 
 
 def _copy(path: Path, target: Path) -> None:
-    """Copy the database in a file.
+    """Copy the database in an exported file.
 
-    BadArchive unless the file is one, with the digest of its bytes at its end.
+    Raises:
+        BadArchive: the file cannot be read, is not a database, or does not end with the digest of its bytes.
     """
     try:
         shutil.copyfile(path, target)
@@ -107,22 +108,23 @@ def _copy(path: Path, target: Path) -> None:
             file.seek(0)
             whole = hashlib.file_digest(file, "sha256").digest() == digest
     except OSError as error:
-        raise BadArchive(f"cannot read {path}: {error.strerror or error}; check the path and the rights") from None
+        raise BadArchive(f"cannot read {path}: {error.strerror or error}; check the path and its permissions") from None
     if start.startswith(b"PK\x03\x04"):
         raise BadArchive(
             f"{path} is a zip, which Rekindle exported before studies became SQLite files (at 9f8a843, its last "
             "version with zips); import it with that version, and export the study again with this one"
         )
     if start != b"SQLite format 3\0":
-        raise _bad(path, "it is no SQLite database")
+        raise _bad(path, "it is not a SQLite database")
     if not whole:
         raise _bad(path, "it does not have the SHA-256 at its end")
 
 
 def _check(source: Store) -> Study:
-    """Return the study of a copied file.
+    """Return the study in a copied file.
 
-    Raise StoreError if anything in the file is not as export writes it.
+    Raises:
+        StoreError: anything in the file is not as export writes it.
     """
     studies = source.studies()
     if len(studies) != 1:
@@ -135,9 +137,9 @@ def _check(source: Store) -> Study:
 
 
 def _check_values(connection: Connection) -> None:
-    """Raise StoreError if a value is out of a database's range.
+    """Raise StoreError if a value is outside the range of some database.
 
-    The range is the one that every kind of database takes.
+    Also raise it if a task belongs to no trial.
     """
     for table in (study, trial, segment, command, task, checkpoint, metric, event):
         columns = [column for column in table.columns if isinstance(column.type, Integer | Double | Text)]
@@ -146,7 +148,7 @@ def _check_values(connection: Connection) -> None:
                 if not (column.nullable if value is None else _is_valid(column, value)):
                     raise StoreError(f"a row of {table.name} has the {column.name} {str(value)[:80]!r}")
     if set(connection.scalars(sa.select(task.c.uid))) - set(connection.scalars(sa.select(trial.c.uid))):
-        raise StoreError("it has a task of no trial")
+        raise StoreError("it has a task without a trial")
 
 
 def _is_valid(column: sa.Column[Any], value: Any) -> bool:
@@ -155,11 +157,11 @@ def _is_valid(column: sa.Column[Any], value: Any) -> bool:
     if isinstance(column.type, Double):
         return math.isfinite(value) or (column is segment.c.score and not math.isnan(value))
     is_name = column.name in ("name", "uid", "kind", "study")
-    return "\0" not in value and (not is_name or 0 < len(value) <= LONGEST_NAME)  # PostgreSQL keeps no NUL
+    return "\0" not in value and (not is_name or 0 < len(value) <= LONGEST_NAME)  # PostgreSQL cannot store NUL
 
 
 def _contents(connection: Connection) -> tuple[list[str], int]:
-    """Return the uids of tasks, and the number of blobs."""
+    """Return the uids of the tasks, and the number of blobs."""
     count = sa.select(sa.func.count()).select_from(blob)
     return sorted(connection.scalars(sa.select(task.c.uid))), connection.scalar(count) or 0
 
@@ -170,7 +172,7 @@ def _read_task(connection: Connection, uid: str) -> dict[sa.Table, list[Row]]:
 
 
 def _blob(source: Store, digest: str) -> bytes:
-    """Return a blob of a file, checked when it is read."""
+    """Return a blob from the file, after checking its digest."""
     query = sa.select(blob.c.data).where(blob.c.digest == digest)
     data = source.database.read(lambda connection: connection.scalar(query))
     check_digest(f"blob {digest[:12]}", digest, data)
@@ -181,9 +183,10 @@ def _blob(source: Store, digest: str) -> bytes:
 def _compare(
     connection: Connection, own: Study, trials: list[Trial], segments: list[Segment], given: list[Command]
 ) -> bool:
-    """Return whether the study is stored already.
+    """Return whether the study is already stored.
 
-    Raise StudyMismatch if the stored content is another.
+    Raises:
+        StudyMismatch: the stored content is different.
     """
     try:
         stored = study_rows.get_study(connection, own.name)
@@ -224,9 +227,15 @@ def _difference(key: str, before: Row | None, after: Row | None) -> str:
 def _task(
     connection: Connection, data_of: Callable[[str], bytes], rows: Mapping[sa.Table, list[Row]], where: Path
 ) -> int:
-    """Store one task, or the rows of it that the database lacks.
+    """Store those rows of a task that the database lacks.
 
-    Return the number of new checkpoints.
+    Returns:
+        Number of new checkpoints.
+
+    Raises:
+        IdentityMismatch: the stored task has a different identity.
+        TaskBusy: a living process holds the task.
+        StudyMismatch: the stored task has a different state.
     """
     [row] = rows[task]
     uid = row["uid"]
@@ -259,9 +268,10 @@ def _task(
 
 
 def _missing(connection: Connection, uid: str, rows: list[Row], where: Path) -> list[Row]:
-    """Return the checkpoints after those of the database.
+    """Return the checkpoints after the last one in the database.
 
-    Raise StudyMismatch if the database has others.
+    Raises:
+        StudyMismatch: the database has a different state at the same epochs.
     """
     c = checkpoint.c
     query = sa.select(c.epochs, c.within_epoch, c.digest).where(c.uid == uid).order_by(c.id)

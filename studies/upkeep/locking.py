@@ -1,4 +1,4 @@
-"""Locks of tasks that no process trains, for the transactions of upkeep."""
+"""Locks on tasks that no process holds, for maintenance transactions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from ..storage.sql.schema import Now, checkpoint, task
 def lock_if_free(connection: Connection, uid: str, dry_run: bool = False) -> bool:
     """Lock a free task until this transaction ends, ending a stale lease.
 
-    Return False, and lock nothing, if a living process holds the task or it does not exist. A stale lease is left over
-    from a process that died or fell silent; should that process wake up, it is refused. With ``dry_run`` nothing is
-    locked or ended.
+    A stale lease belongs to a process that died or fell silent. If that process wakes up, its writes are refused. With
+    ``dry_run``, nothing is locked or ended.
+
+    Returns:
+        False, without a lock, if a living process holds the task or the task does not exist.
     """
     query = sa.select(*HOLDER).where(task.c.uid == uid)
     row = connection.execute(query if dry_run else query.with_for_update()).one_or_none()

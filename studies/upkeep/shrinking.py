@@ -1,8 +1,8 @@
 """Return of free space to the file system.
 
-SQLite keeps free pages for later rows. Databases made by this version give them back a few megabytes at a time, in
-transactions between those of workers; one made by an earlier version is rewritten once, which takes as much room as it
-has and keeps writers waiting. PostgreSQL reuses its space automatically (autovacuum).
+SQLite keeps free pages for later rows. A database created by this version gives them back a few megabytes at a time,
+in transactions between those of workers. A database created by an earlier version is rewritten once; this temporarily
+takes up to twice its size and blocks writers. PostgreSQL reuses its space automatically (autovacuum).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 from ..errors import StoreError
 from ..storage.store import Store
 
-PAGES = 1000  # at a time
-INCREMENTAL = 2  # what PRAGMA auto_vacuum says of a file that can give pages back one by one
+PAGES = 1000  # given back in one transaction
+INCREMENTAL = 2  # value of PRAGMA auto_vacuum for a file that can give back pages incrementally
 
 
 @dataclass(frozen=True)
 class Shrunk:
     """Sizes of the database's files before and after, and the method.
 
-    The sizes are in bytes, the method in words.
+    Sizes are in bytes; the method is in words.
     """
 
     before: int
@@ -37,9 +37,12 @@ class Shrunk:
 
 
 def shrink(store: Store) -> Shrunk | None:
-    """Give back free pages of a SQLite file.
+    """Give back a SQLite file's free pages; return None for PostgreSQL.
 
-    Return None for a server. A busy database is left unchanged.
+    If the database is busy or the disk is full, the work ends early and can be repeated.
+
+    Raises:
+        StoreError: the file is damaged.
     """
     database = store.database
     if database.url.get_backend_name() != "sqlite":

@@ -41,15 +41,19 @@ def in_turn(work: Sequence[Work], weights: Mapping[str, float]) -> list[str]:
         work: the latest work of all workers, oldest first.
         weights: weight of each study, by name.
     """
-    begun = {name: next((n for n, each in enumerate(work) if each.study == name), None) for name in weights}
-    since = max((first for first in begun.values() if first is not None), default=0)
-    ended = [each for each in work if not each.runs]
-    usual = {name: _mean([each for each in ended if each.study == name] or ended) for name in weights}
-    had = dict.fromkeys(weights, 0.0)
-    for each in work[since:]:
-        if each.study in had:
-            had[each.study] += max(each.seconds, usual[each.study]) if each.runs else each.seconds
-    return sorted(weights, key=lambda name: (begun[name] is not None, had[name] / weights[name], -weights[name], name))
+    first: dict[str, int] = {}  # by study: index of its first piece
+    for index, piece in enumerate(work):
+        first.setdefault(piece.study, index)
+    all_began = max((first[name] for name in weights if name in first), default=0)
+    finished = [piece for piece in work if not piece.runs]
+
+    def place(name: str) -> tuple[bool, float, float, str]:
+        usual = _mean([piece for piece in finished if piece.study == name] or finished)
+        own = [piece for piece in work[all_began:] if piece.study == name]
+        trained = sum(max(piece.seconds, usual) if piece.runs else piece.seconds for piece in own)
+        return name in first, trained / weights[name], -weights[name], name
+
+    return sorted(weights, key=place)
 
 
 def _mean(work: Sequence[Work]) -> float:

@@ -165,10 +165,10 @@ class Supervisor:
             self._rest(self._running())
 
     def _have_ended(self) -> bool:
-        """Return whether workers of a study that reached a bound have ended, or had `grace` to do so.
+        """Return whether workers have ended, or had `grace` to do so.
 
-        They end by themselves. A signal would interrupt the evaluation of what reached the bound, so that it would have
-        no result.
+        The study has reached a bound, and they end by themselves. A signal would interrupt the evaluation of what
+        reached the bound, so that it would have no result.
         """
         if self.deadline is None:
             self.deadline = time.monotonic() + self.grace

@@ -1,5 +1,5 @@
-"""Kernels compiled by numba, and what calls them.
+"""Kernels compiled by numba, and the code that calls them.
 
-They never decide what is computed. That stands elsewhere, readable in torch: losses in the algorithms, networks and
-optimizers in `networks`, environments' equations in `envs.classic`. This plain path is taken where no kernel covers it.
+A kernel never defines what is computed. The definitions are readable code elsewhere: losses in the algorithms, networks
+and optimizers in `networks`, equations of environments in `envs.classic`. Where no kernel applies, that code runs.
 """

@@ -1,4 +1,4 @@
-"""An actor-critic and its gradient, by kernels."""
+"""An actor-critic and its gradient, computed by kernels."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction", "value_loss")
 
 
 class Differentiated(torch.autograd.Function):
-    """Losses (P,) whose gradient (P, D) is there already.
+    """Losses (P,) whose gradient (P, D) is already known.
 
-    Autograd raises if they are differentiated after the gradient was overwritten.
+    Autograd raises an error if they are differentiated after the gradient was overwritten.
     """
 
     @staticmethod
@@ -34,12 +34,12 @@ class Differentiated(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        _ = ctx.saved_tensors  # raises if they were overwritten
+        _ = ctx.saved_tensors  # raises if the gradient was overwritten
         return None, None, None, *[g.view(-1, *[1] * (x.ndim - 1)) * x for x in ctx.pieces]
 
 
 def known_gradient(losses: Tensor) -> Tensor | None:
-    """Return the gradient (P, D) of `Differentiated` losses, None of others."""
+    """Return the gradient (P, D) of `Differentiated` losses; else None."""
     node: Any = losses.grad_fn
     return node.saved_tensors[0] if getattr(node, "of", None) is Differentiated else None
 
@@ -54,14 +54,14 @@ def array(x: Tensor) -> NDArray[np.float32]:
 class Terms:
     """The terms of an actor-critic's loss.
 
-    What they mean stands in the algorithms' `loss`.
+    The algorithms' `loss` functions explain them.
 
     Attributes:
-        vf_coef, ent_coef: of the value loss and the entropy, (P,).
-        clip_coef: of ratios, (P,); None: the policy loss has log-probabilities instead of ratios.
-        clip_value: of values, (P,); None without.
-        clipping: how values are clipped, as in "ppo" or "ppo2".
-        standardized: whether each minibatch's advantages are.
+        vf_coef, ent_coef: coefficients (P,) of the value loss and the entropy.
+        clip_coef: clip range (P,) of ratios; None if the policy loss uses log-probabilities instead of ratios.
+        clip_value: clip range (P,) of values; None for no clipping.
+        clipping: form of the value clipping, "ppo" or "ppo2".
+        standardized: whether to standardize each minibatch's advantages.
         critic_loss: "mse" or "huber".
     """
 
@@ -78,8 +78,8 @@ class Perceptron(NamedTuple):
     """The place of a network's layers in parameter vectors (P, D).
 
     Attributes:
-        sizes: of its layers.
-        start: where its parameters begin.
+        sizes: sizes of the layers, from inputs to outputs.
+        start: start of the first layer's weights.
     """
 
     sizes: Sequence[int]
@@ -87,13 +87,13 @@ class Perceptron(NamedTuple):
 
 
 class ActorCriticKernels:
-    """The computation of an `ActorCritic` of vectors.
+    """The computation of an `ActorCritic` whose observations are vectors.
 
-    It acts by one choice or by normal numbers.
+    Its actions are one choice or normal numbers.
 
     Attributes:
-        gradient: the last one, (P, D).
-        pieces: its views by parameter.
+        gradient: last gradient, (P, D).
+        pieces: views of the gradient for each parameter.
     """
 
     pieces: Sequence[Tensor] = ()
@@ -113,13 +113,13 @@ class ActorCriticKernels:
         """Prepare the computation.
 
         Args:
-            run: the kernels.
-            vector: parameters (P, D), changed in place only.
-            actor: the network of action parameters.
-            critic: that of values.
-            activation: one of KINDS.
-            numbers: whether actions are normal numbers rather than a choice.
-            log_std: where their log standard deviations start.
+            run: module of kernels.
+            vector: parameters (P, D); they may only change in place.
+            actor: network of action parameters.
+            critic: network of values.
+            activation: key of KINDS.
+            numbers: whether actions are normal numbers instead of a choice.
+            log_std: start of the log standard deviations of normal numbers.
         """
         self.run, self.numbers = run, numbers
         self.gradient, self.metrics = torch.zeros_like(vector), torch.zeros(len(vector), len(METRICS))
@@ -130,7 +130,10 @@ class ActorCriticKernels:
     def act(self, obs: Tensor, noise: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Return actions (P, N, *shape).
 
-        Observations are (P, N, inputs), their noise (P, N, n).
+        Args:
+            obs: observations (P, N, inputs).
+            noise: noise (P, N, n), with one number for each output of the actor.
+            shape: shape of one action.
         """
         members, rows, outputs = noise.shape
         kind = torch.float32 if self.numbers else torch.int64
@@ -140,11 +143,11 @@ class ActorCriticKernels:
         return actions.view(members, rows, *shape)
 
     def play(self, noise: NDArray[np.float32], *arrays: Any) -> None:
-        """Play steps of a rollout; see `rollouts.play`."""
+        """Play steps of a rollout, see `control.play`."""
         self.run.play(self._vector, self.layout, self.actor_sizes, noise, *arrays)
 
     def values(self, obs: Tensor) -> Tensor:
-        """Return v(s), (P, B), of observations (P, B, inputs)."""
+        """Return v(s), (P, B), for observations (P, B, inputs)."""
         result = torch.empty(obs.shape[:2])
         self.run.values(array(obs), self._vector, self.layout, self.critic_sizes, result.numpy())
         return result
@@ -152,7 +155,9 @@ class ActorCriticKernels:
     def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Return log π(a|s), (P, B).
 
-        Observations are (P, B, inputs), actions (P, B, ...).
+        Args:
+            obs: observations (P, B, inputs).
+            actions: actions (P, B, ...).
         """
         result = torch.empty(obs.shape[:2])
         given = (array(obs), self._vector, self.layout, self.actor_sizes, *self._split(actions))
@@ -164,7 +169,7 @@ class ActorCriticKernels:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return a minibatch's losses and metrics, (P,) each.
 
-        The gradient is that in the parameters, the `leaves`, and is overwritten by the next call.
+        Differentiating the losses gives the gradient in the parameters `leaves`. The next call overwrites it.
         """
         absent = torch.ones_like(terms.vf_coef)
         clip, clip_value = (absent if x is None else x for x in (terms.clip_coef, terms.clip_value))
@@ -184,7 +189,7 @@ class ActorCriticKernels:
         return Differentiated.apply(losses, self.gradient, self.pieces, *leaves), metrics
 
     def _split(self, actions: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return choices and numbers, one of which is empty."""
+        """Return actions as choices and as numbers, one of which is empty."""
         if self.numbers:
             return np.empty((0, 0, 0), np.int64), actions.flatten(2).numpy()
         return actions.view(*actions.shape[:2], 1).numpy(), np.empty((0, 0, 0), np.float32)

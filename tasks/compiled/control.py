@@ -1,7 +1,8 @@
-"""Kernels of classic control, with the bits of `envs.classic.dynamics`.
+"""Kernels of classic control: steps, and whole rollouts.
 
-There the equations are explained. Nothing is contracted or reordered; sines and cosines are NumPy's. A state `s` is
-(components, M), and i the environment; `trig` are the addresses of NumPy's loops.
+They have the bits of `envs.classic.dynamics`, which explains the equations. Nothing is contracted or reordered here,
+and sines and cosines are NumPy's. States `s` are (components, M), `i` is the index of an environment, and `trig` holds
+the addresses of NumPy's loops.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from math import pi
 
 import numpy as np
 
-from .compiling import inner, kernel
-from .layers import F
+from .layers import ONE, ZERO, F, weights_of
+from .loading import inner, kernel
 from .numpy_loops import call
+from .perceptrons import head_of, perceptron
+from .policies import choose, deviations, outputs
 
 CARTPOLE, PENDULUM, ACROBOT, MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS = range(5)
 GRAVITY, POLE_MASS, TOTAL_MASS, HALF_LENGTH, FORCE, DT = 9.8, 0.1, 0.1 + 1.0, 0.5, 10.0, 0.02
@@ -24,7 +27,7 @@ TURN = 2 * pi
 
 @inner()
 def cartpole(s, i, action, trig):
-    """Step a pole on a cart; return whether it fell."""
+    """Step a pole on a cart; return whether the episode terminated."""
     x, x_dot, theta, theta_dot = s[0, i], s[1, i], s[2, i], s[3, i]
     force, cos, sin = action * (2 * FORCE) - FORCE, call(trig[0], theta), call(trig[1], theta)
     temp = (force + POLE_MASS_LENGTH * (theta_dot * theta_dot) * sin) / TOTAL_MASS
@@ -49,7 +52,7 @@ def pendulum(s, i, torque, trig):
 
 @inner()
 def derivative(theta_1, theta_2, speed_1, speed_2, torque, trig):
-    """Return the derivative of Acrobot's state."""
+    """Return the time derivative of Acrobot's state."""
     cos, sin = call(trig[0], theta_2), call(trig[1], theta_2)
     d1 = 0.25 + (1.25 + cos) + 1.0 + 1.0
     d2 = 0.25 + 0.5 * cos + 1.0
@@ -63,7 +66,7 @@ def derivative(theta_1, theta_2, speed_1, speed_2, torque, trig):
 
 @inner()
 def wrap(angle):
-    """Return the angle in [-pi, pi], turn by turn."""
+    """Return the angle in [-pi, pi], wrapped one turn at a time."""
     while abs(angle) > pi:
         angle -= math.copysign(TURN, angle)
     return angle
@@ -71,7 +74,7 @@ def wrap(angle):
 
 @inner()
 def acrobot(s, i, action, trig):
-    """Step two links; return whether they swung up."""
+    """Step a double pendulum; return whether it swung up."""
     torque, h, half = action - 1.0, 0.2, 0.1
     w, x, y, z = s[0, i], s[1, i], s[2, i], s[3, i]
     a = derivative(w, x, y, z, torque, trig)
@@ -88,7 +91,7 @@ def acrobot(s, i, action, trig):
 
 @inner()
 def mountain_car(s, i, action, trig):
-    """Step a car between hills; return whether it is on top."""
+    """Step a car in a valley; return whether it reached the goal."""
     position, velocity = s[0, i], s[1, i]
     velocity = velocity + ((action - 1) * 0.001 + call(trig[0], 3 * position) * -0.0025)
     velocity = min(max(velocity, -0.07), 0.07)
@@ -100,7 +103,7 @@ def mountain_car(s, i, action, trig):
 
 @inner()
 def mountain_car_continuous(s, i, force, trig):
-    """Step the car with a force, in float32, as `mountain_car` does."""
+    """Step the car of `mountain_car` with a continuous force, in float32."""
     position, velocity = F(s[0, i]), F(s[1, i])
     slope = 0.0025 * call(trig[0], np.float64(F(3.0) * position))
     velocity = velocity + (force * F(0.0015) - F(slope))
@@ -113,7 +116,7 @@ def mountain_car_continuous(s, i, force, trig):
 
 @inner()
 def advance(model, s, i, choice, number, trig):
-    """Step an environment; return its reward, and whether it terminated."""
+    """Step an environment; return the reward and whether it terminated."""
     if model == CARTPOLE:
         return 1.0, cartpole(s, i, choice, trig)
     if model == PENDULUM:
@@ -130,7 +133,7 @@ def advance(model, s, i, choice, number, trig):
 
 @inner()
 def observe(model, s, i, obs, r, trig):
-    """Fill in row r of observations, that of environment i."""
+    """Fill in row r of the observations with environment i's."""
     if model == PENDULUM:
         obs[r, 0], obs[r, 1], obs[r, 2] = F(call(trig[0], s[0, i])), F(call(trig[1], s[0, i])), F(s[1, i])
     elif model == ACROBOT:
@@ -144,12 +147,122 @@ def observe(model, s, i, obs, r, trig):
 
 @kernel("void(i8, u8[::1], f8[:,::1], i8[::1], f4[::1], f4[:,::1], f8[::1], b1[::1])")
 def step(model, trig, s, choices, numbers, obs, rewards, terminated):
-    """Step all environments, and fill in what followed.
+    """Step all environments; fill in observations, rewards and terminations.
 
-    Actions are in `choices` or `numbers` (M,), clipped; the other one is empty.
+    Actions (M,) are in `choices`, or clipped in `numbers`; the other array is empty.
     """
     for i in range(len(rewards)):
         choice = choices[i] if len(choices) else 0
         number = numbers[i] if len(numbers) else F(0.0)
         rewards[i], terminated[i] = advance(model, s, i, choice, number, trig)
         observe(model, s, i, obs, i, trig)
+
+
+@inner()
+def mixed(z):
+    """Apply the finalizer of SplitMix64 to 64 bits, see `rng.streams`."""
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@inner()
+def uniform(key, position):
+    """Return the number in [0, 1) at a position of a stream."""
+    z = mixed((np.uint64(position) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + key)
+    return np.float64(mixed(z + key) >> np.uint64(11)) * 2.0**-53
+
+
+@kernel(
+    "void(f4[:,::1], i8[::1], i8[::1], f4[:,:,:,::1], i8, i8, i8, i8, u8[::1], u8[::1], f8[:,::1], f4[::1],"
+    "f8[:,::1], i8[::1], f8[::1], i8[::1], f4[:,:,:,::1], i8[:,:,:,::1], f4[:,:,:,::1], f4[:,:,:,::1], f4[:,:,::1],"
+    "f4[:,:,::1], f4[:,:,::1], f8[:,:,::1], i8[:,:,::1])"
+)
+def play(
+    vector,
+    layout,
+    sizes,
+    noise,
+    first,
+    last,
+    model,
+    limit,
+    trig,
+    keys,
+    ranges,
+    bounds,
+    s,
+    episode,
+    returns,
+    elapsed,
+    obs,
+    choices,
+    numbers,
+    next_obs,
+    rewards,
+    terminated,
+    ended,
+    final_returns,
+    lengths,
+):
+    """Play the steps from `first` to `last` (exclusive) of a rollout.
+
+    One member is played after the other.
+
+    - `vector`, `layout`, `sizes` and `starts` are those of `act`; the noise is (T, P, N, n).
+    - `model` is a constant of `control`, and `limit` the largest length of an episode.
+    - `keys` (M,) are the streams of initial states, which are uniform: `ranges` (components, 2) are their lowest
+      numbers and widths.
+    - `bounds` (2,) clip numbers before they act.
+    - `s` (components, M) are the states; `episode`, `returns` and `elapsed` (M,) are the number, return and length of
+      the running episodes. These arrays change in place.
+    - `final_returns` and `lengths` (T, P, N) are filled in where an episode ends. The other arrays are filled in at
+      each step; `Rollout` explains them.
+    """
+    members, _, rows, width = obs.shape
+    parts = len(s)
+    actor, _, _, kind, gaussian = layout
+    n = sizes[-1]
+    out = np.empty(n, F)
+    for p in range(members):
+        w, b = weights_of(vector[p], head_of(sizes, actor), sizes[-2], n)
+        _, std = deviations(vector[p], layout, n)
+        before = obs[p, first]
+        for r in range(rows):
+            observe(model, s, p * rows + r, before, r, trig)
+        for t in range(first, last):
+            h = perceptron(before, vector[p], actor, sizes, kind)
+            given, chosen, drawn, after, following = (
+                noise[t, p],
+                choices[p, t],
+                numbers[p, t],
+                next_obs[p, t],
+                obs[p, t + 1],
+            )
+            for r in range(rows):
+                i, choice, number = p * rows + r, 0, ZERO
+                outputs(r, h, w, b, out)
+                choose(r, out, given, std, chosen, drawn, gaussian)
+                if gaussian:
+                    number = min(max(drawn[r, 0], bounds[0]), bounds[1])
+                else:
+                    choice = chosen[r, 0]
+                reward, over = advance(model, s, i, choice, number, trig)
+                returns[i] += reward
+                elapsed[i] += 1
+                rewards[t, p, r], terminated[t, p, r] = reward, ONE if over else ZERO
+                observe(model, s, i, after, r, trig)
+                if over or elapsed[i] >= limit:
+                    ended[t, p, r], final_returns[t, p, r], lengths[t, p, r] = ONE, returns[i], elapsed[i]
+                    episode[i] += 1
+                    returns[i], elapsed[i] = 0.0, 0
+                    for k in range(parts):
+                        s[k, i] = ranges[k, 0] + ranges[k, 1] * uniform(keys[i], episode[i] * parts + k)
+                    observe(model, s, i, following, r, trig)
+                else:
+                    ended[t, p, r] = ZERO
+                    for k in range(width):
+                        following[r, k] = after[r, k]
+            before = following

@@ -1,14 +1,14 @@
 """Kernels of gradients and optimizers, on vectors (P, D).
 
-Hyperparameters of optimizers are (P, 1), and so is the count of their steps.
+The hyperparameters and step counts of optimizers are (P, 1). Only members with `active` (P, 1) take a step.
 """
 
 from __future__ import annotations
 
 import math
 
-from .compiling import kernel
 from .layers import ONE, F, dot
+from .loading import kernel
 
 STATE = (
     "void(b1[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1]"
@@ -17,9 +17,9 @@ STATE = (
 
 @kernel("void(f4[:,::1], f4[:,::1], f4[:,::1])")
 def clip(gradient, limits, factors):
-    """Scale each member's gradient to a norm of at most its limit.
+    """Clip the norm of each member's gradient to its limit.
 
-    Limits are (P, 1), and so are the factors, which are filled in.
+    The limits are (P, 1). The factors (P, 1) are filled in.
     """
     members, size = gradient.shape
     for p in range(members):
@@ -33,9 +33,9 @@ def clip(gradient, limits, factors):
 
 @kernel(f"{STATE}, f4[:,::1])", fastmath={"contract"})
 def adam(active, vector, gradient, lr, steps, mean, square, beta1, beta2, eps, decay):
-    """Take a step of Adam, after a decay of weights.
+    """Take a step of Adam, with decoupled weight decay.
 
-    The vector is multiplied by 1 - decay.
+    The step starts from the vector multiplied by 1 - decay.
     """
     members, size = vector.shape
     for p in range(members):

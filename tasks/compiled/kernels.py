@@ -1,14 +1,13 @@
-"""All kernels; importing this module compiles them, or loads their machine code."""
+"""All kernels, which importing this module compiles or loads."""
 
 from __future__ import annotations
 
-from .control import step
+from .control import play, step
 from .descent import adam, clip, rmsprop
 from .numpy_loops import cosine_and_sine
 from .off_policy import follow, huber, n_step_batch, soft_value, soft_value_slope, squash, squash_slope, store, twins
 from .perceptrons import backward, forward, infer, join, to_inputs
 from .policies import act, differentiate, log_probs, values
-from .rollouts import play
 
 __all__ = [
     "act",

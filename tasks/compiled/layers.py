@@ -1,37 +1,38 @@
 """Loops over the units of a layer.
 
-Every kernel computes one member after the other by the same loop, so what it gives does not depend on P. A number's
-place in a row is all that its rounding depends on, not where the row lies in memory.
+Every kernel computes one member after the other by the same loop, so a member's result does not depend on P. How a
+number is rounded depends only on its place in a row, not on the row's place in memory.
 
-Notation, here and in the other kernels: P members, B rows, D numbers in a member's parameter vector. `start` is where a
-layer's parameters begin in the vector: weights (inputs, outputs), then biases.
+Notation, here and in the other kernels: P members, B rows, D numbers in a member's parameter vector. `start` is the
+place in the vector where a layer's parameters begin: weights (inputs, outputs), then biases. A slope is a derivative of
+the loss.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from .compiling import inner
+from .loading import inner
 
 F = np.float32
 ZERO, ONE, HALF = F(0.0), F(1.0), F(0.5)
 TANH, ELU, SILU = 0, 2, 3  # activations; any other number is ReLU
-# tanh x = x P(x²) / Q(x²) on [-9, 9], with a relative error of 2e-8 before rounding; beyond, it is that of 9.
+# tanh x = x P(x²) / Q(x²) on [-9, 9], to which x is clipped, with a relative error of 2e-8 before rounding.
 P1, P2, P3, P4 = F(0.13381026685237885), F(0.003495588432997465), F(2.060908627754543e-05), F(1.3354665817644218e-08)
 Q1, Q2, Q3, Q4 = F(0.4671434164047241), F(0.025876984000205994), F(0.00032856353209353983), F(7.776559982630715e-07)
 NINE = F(9.0)
 # exp x = 2^n exp r with n = round(x / ln 2), |r| <= ln 2 / 2 and exp r = 1 + r + r² E(r), with a relative error of 4e-9
-# before rounding. A sum with ROUND has n as its last bits; ln 2 has two parts, the first of which times n is exact.
+# before rounding. Adding ROUND puts n into the last bits. ln 2 is split in two parts; n times the first part is exact.
 E0, E1, E2 = F(0.4999999403953552), F(0.1666652113199234), F(0.04166838899254799)
 E3, E4 = F(0.00836874544620514), F(0.0013814540579915047)
-LEAST, MOST = F(-87.0), F(88.0)  # 2^n is a normal number between
+LEAST, MOST = F(-87.0), F(88.0)  # in between, 2^n is a normal number
 PER_LN_2, LN_2, REST_OF_LN_2 = F(1.4426950408889634), F(0.693145751953125), F(1.4286068203094172e-06)
 ROUND, BITS, ONE_AS_BITS = F(1.5 * 2**23), np.int32(23), np.int32(0x3F800000)
 
 
 @inner(inline="always")
 def tanh(x):
-    """Return tanh x as a quotient, which vectorizes; NaN stays NaN."""
+    """Return tanh x as a vectorizable quotient; NaN stays NaN."""
     x = NINE if x > NINE else x
     x = -NINE if x < -NINE else x
     y = x * x
@@ -43,9 +44,9 @@ def tanh(x):
 
 @inner(inline="always")
 def exp(x):
-    """Return exp x within [-87, 88], which vectorizes; NaN stays NaN.
+    """Return exp x, vectorizable, for x clipped to [-87, 88].
 
-    The relative error is at most 9e-8. Beyond the limits it is the exponential of the nearer one.
+    The relative error is at most 9e-8. NaN stays NaN.
     """
     x = MOST if x > MOST else x
     x = LEAST if x < LEAST else x
@@ -70,7 +71,7 @@ def dot(a, b):
 def add_biases(h, biases, kind):
     """Add biases to rows and apply the activation, in place.
 
-    It is chosen once: a choice in every row takes several times as long as ReLU itself.
+    The activation is chosen outside the loops: a choice in every row would take several times as long as ReLU itself.
     """
     rows, units = h.shape
     if kind == TANH:
@@ -97,9 +98,9 @@ def add_biases(h, biases, kind):
 
 @inner(fastmath={"contract"}, forceinline=True)
 def add_biases_for_slopes(h, at, biases, kind):
-    """Do what `add_biases` does, and fill in what slopes follow from.
+    """Do the same as `add_biases`, and keep SiLU's slopes in `at`.
 
-    These are the values in the rows, which `at` may be, and of SiLU, whose slopes do not follow from them, the slopes.
+    The slopes of the other activations follow from their values in h, so `at` may then be h.
     """
     rows, units = h.shape
     if kind == SILU:
@@ -117,9 +118,9 @@ def add_biases_for_slopes(h, at, biases, kind):
 
 @inner(fastmath={"contract"}, forceinline=True)
 def through(g, h, total, kind):
-    """Multiply rows g by the slopes at values h.
+    """Multiply rows g by the activation's slopes.
 
-    Their sum is added to the total. In place of SiLU's values h has its slopes.
+    Their sum is added to the total. h has the activation's values or, for SiLU, its slopes.
     """
     rows, units = g.shape
     if kind == TANH:
@@ -160,7 +161,7 @@ def weights_of(vector, start, inputs, outputs):
 
 @inner()
 def put_weights(gradient, start, weights, biases):
-    """Put a layer's gradient, its weights (outputs, inputs), into a member's."""
+    """Copy a layer's gradient, weights (outputs, inputs), into a member's."""
     outputs, inputs = weights.shape
     for k in range(inputs):
         for j in range(outputs):
@@ -171,10 +172,10 @@ def put_weights(gradient, start, weights, biases):
 
 @inner(fastmath={"contract"}, forceinline=True)
 def back(slopes, weights, h, at, g, d_weights, d_biases, d_hidden, kind):
-    """Propagate the slopes of rows' outputs to the units before, g.
+    """Propagate slopes of a layer's outputs through its inputs h.
 
-    The slopes of the units h follow from `at`. The rows' shares are added to the gradients in the layer's weights and
-    biases, and in the biases of the units before.
+    h are the results of an activation, whose slopes follow from `at`. The slopes in its inputs are filled into g. The
+    gradients in the layer's weights and biases, and in the biases before the activation, are summed over the rows.
     """
     rows, units = g.shape
     for r in range(rows):

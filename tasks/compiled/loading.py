@@ -1,7 +1,7 @@
-"""When kernels are used, and where their machine code is kept.
+"""Use of the kernels, and the cache of their machine code.
 
-The first process ever compiles them all, in half a minute; later ones load their machine code from the user's cache in
-a second. A fork has what its parent loaded.
+The first process on a machine compiles all kernels, in half a minute. Later processes load their machine code from the
+user's cache in a second, and a fork inherits what its parent loaded.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from typing import Any
 
 from torch import Tensor, float32
 
-VARIABLE = "REKINDLE_KERNELS"  # 0 in the environment: none are used
+VARIABLE = "REKINDLE_KERNELS"  # 0 in the environment switches the kernels off
 _off = os.environ.get(VARIABLE) == "0"
 
 
 def kernels() -> ModuleType | None:
-    """Return the kernels; None without numba, or switched off."""
+    """Return the kernels; None if switched off or without numba."""
     return None if _off else _load()
 
 
 def kernels_of(*tensors: Tensor) -> ModuleType | None:
-    """Return the kernels if they can work on these tensors, in place."""
+    """Return the kernels if these tensors suit them, else None."""
     if all(x.device.type == "cpu" and x.dtype is float32 and x.is_contiguous() for x in tensors):
         return kernels()
     return None
 
 
 def version() -> str:
-    """Return the compiler and processor that last bits depend on.
+    """Return the compiler and processor, on which last bits depend.
 
-    It is "none" without kernels.
+    The result is "none" without kernels.
     """
     if kernels() is None:
         return "none"
@@ -51,7 +51,7 @@ def version() -> str:
 
 @contextmanager
 def without_kernels() -> Iterator[None]:
-    """Use no kernels in what is built meanwhile."""
+    """Use no kernels in objects that are built within the context."""
     global _off
     before, _off = _off, True
     try:
@@ -79,12 +79,36 @@ def _load() -> ModuleType | None:
 
 
 def _folder(given: str) -> Path:
-    """Return the folder of machine code.
+    """Return the folder for machine code.
 
-    Each version of the kernels has its own: numba notices changes in a kernel's own file alone. `given` is the user's
-    setting NUMBA_CACHE_DIR.
+    Each version of the source files has a folder of its own, since numba notices changes only in a kernel's own file.
+    `given` is the user's setting NUMBA_CACHE_DIR.
     """
     sources = sorted(Path(__file__).parent.glob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(given or Path(caches) / "rekindle") / f"kernels-{digest}"
+
+
+def kernel(signature: str, **options: Any) -> Any:
+    """Compile a function for arguments of these types."""
+    return _numba().njit(signature, cache=is_cached(), nogil=True, error_model="numpy", **options)
+
+
+def inner(**options: Any) -> Any:
+    """Compile a function that kernels call."""
+    return _numba().njit(error_model="numpy", **options)
+
+
+def is_cached() -> bool:
+    """Return whether machine code is kept; otherwise every process compiles it."""
+    folder = _numba().config.CACHE_DIR
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def _numba() -> Any:
+    return importlib.import_module("numba")  # imported late, since it may be absent

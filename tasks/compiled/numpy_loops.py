@@ -1,6 +1,6 @@
-"""NumPy's own sine and cosine, within kernels.
+"""NumPy's own sine and cosine, for use in kernels.
 
-On processors with wide vectors NumPy rounds them otherwise than the C library does, so kernels call NumPy's loops.
+On processors with wide vectors, NumPy rounds them differently from the C library, so kernels call NumPy's loops.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-Addresses = tuple[int, int]  # of the loops of cosine and sine
+Addresses = tuple[int, int]  # of NumPy's loops for cosine and sine
 # void loop(char **args, npy_intp const *dimensions, npy_intp const *steps, void *data)
 _LOOP = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
 
 
 @cache
 def cosine_and_sine() -> Addresses | None:
-    """Return the addresses of NumPy's loops; None unless they give its bits."""
+    """Return the addresses of NumPy's loops; None if they are unusable."""
     found = [_address(ufunc) for ufunc in (np.cos, np.sin)]
     return (found[0], found[1]) if all(found) else None
 
@@ -30,7 +30,8 @@ def cosine_and_sine() -> Addresses | None:
 def _address(ufunc: np.ufunc) -> int:
     """Return the address of a ufunc's loop over float64, or 0.
 
-    The first fields of PyUFuncObject, see NumPy's C API: four ints, then the arrays of loops and of their data.
+    PyUFuncObject begins with four ints and then the arrays of loops and of their data (see NumPy's C API). The address
+    is used only if the loop gives the ufunc's bits.
     """
     at = id(ufunc) + object.__basicsize__ + 4 * ctypes.sizeof(ctypes.c_int)
     size, number = ctypes.sizeof(ctypes.c_void_p), ufunc.types.index("d->d")
@@ -49,12 +50,12 @@ def _address(ufunc: np.ufunc) -> int:
 
 @intrinsic
 def call(typing: Any, loop: Any, x: Any) -> Any:
-    """Return what the loop at an address makes of one number."""
+    """Apply the loop at an address to one number."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word, number, pointer = ir.IntType(64), ir.DoubleType(), ir.IntType(8).as_pointer()
         numbers, places = (cgutils.alloca_once(builder, kind, 2) for kind in (number, pointer))
-        sizes = cgutils.alloca_once(builder, word, 3)  # one number; strides
+        sizes = cgutils.alloca_once(builder, word, 3)  # count of 1, and two strides
         builder.store(arguments[1], numbers)
         for k, size in enumerate((1, 8, 8)):
             builder.store(word(size), builder.gep(sizes, [word(k)]))

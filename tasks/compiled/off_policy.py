@@ -1,17 +1,17 @@
-"""Kernels of replay learning: transitions, losses of critics and of soft policies.
+"""Kernels of replay learning: transitions, and losses of critics and soft policies.
 
-What they compute stands in `networks.fused.losses`, whose operations call them, and in `experience.replay_buffer`.
+`networks.fused.losses`, whose operations call them, and `experience.replay_buffer` define what they compute.
 
-`columns` are the first and the last but one of each field's numbers in a transition: those of observation, next
-observation and action, then of reward, termination and truncation. A memory is (P, slots, N, numbers in a transition).
+`columns` (6, 2) are the first column and the end (exclusive) of each field in a transition: observation, next
+observation, action, reward, termination and truncation. A replay buffer is (P, slots, N, numbers in a transition).
 """
 
 from __future__ import annotations
 
 import math
 
-from .compiling import inner, kernel
 from .layers import HALF, ONE, ZERO, F
+from .loading import inner, kernel
 
 LOG_STD_LOW, LOG_STD_HIGH = F(-20.0), F(2.0)
 LOG_DENSITY = F(0.5 * math.log(2 * math.pi) + 2 * math.log(2))
@@ -37,7 +37,7 @@ def store(numbers, slot, columns, obs, next_obs, action, reward, terminated, tru
 
 @inner()
 def copied(row, columns, out):
-    """Copy a field's numbers."""
+    """Copy one field of a transition."""
     for j in range(columns[1] - columns[0]):
         out[j] = row[columns[0] + j]
 
@@ -46,7 +46,7 @@ def copied(row, columns, out):
     "void(f4[:,:,::1], i8[:,:], f4[:,:], i8, i8, i8[:,::1],f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,::1], f4[:,::1])"
 )
 def n_step_batch(numbers, rows, gamma, n_step, envs, columns, obs, next_obs, action, reward, discount):
-    """Fill in what `ReplayBuffer.returns` has of rows (P, B)."""
+    """Fill in the n-step transitions that begin at rows (P, B)."""
     members, count, _ = numbers.shape
     for p in range(members):
         factor = F(gamma[p, 0])
@@ -69,14 +69,14 @@ def n_step_batch(numbers, rows, gamma, n_step, envs, columns, obs, next_obs, act
 
 @inner()
 def clipped(x, limit):
-    """Return x within -limit and limit; NaN stays NaN."""
+    """Return x clipped to [-limit, limit]; NaN stays NaN."""
     x = limit if x > limit else x
     return -limit if x < -limit else x
 
 
 @kernel("void(f4[:,:,:], i8[:,:], f4[:,:], f4[:,:], b1, f4, f4[::1], f4[:,::1], f4[:,:,::1])")
 def huber(q, choices, targets, weights, weighted, limit, losses, errors, slopes):
-    """Fill in mean losses (P,), errors, and slopes in values q."""
+    """Fill in mean losses (P,), errors (P, B), and slopes in q."""
     members, rows, n = q.shape
     for p in range(members):
         total = 0.0
@@ -96,9 +96,9 @@ def huber(q, choices, targets, weights, weighted, limit, losses, errors, slopes)
 
 @kernel("void(f4[:,:,:,:], f4[:,:], f4[:,:], b1, f4, i8, f4[:,::1], f4[:,:,::1], f4[:,:,::1])")
 def twins(q, targets, weights, weighted, limit, by, losses, errors, slopes):
-    """Fill in the losses (P, B), errors and slopes of twins.
+    """Fill in the losses, errors and slopes of twin critics.
 
-    The latter two are (P, 2, B), values q (P, 2, B, 1). Errors beyond the limit count linearly.
+    They are (P, B), (P, 2, B) and (P, 2, B); values q are (P, 2, B, 1). The loss is linear in errors beyond the limit.
     """
     members, count, rows, _ = q.shape
     for p in range(members):
@@ -115,9 +115,9 @@ def twins(q, targets, weights, weighted, limit, by, losses, errors, slopes):
 
 @kernel("void(f4[:,:,:,:], f4[:,:,:], f4[:,:], f4, f4[:,::1])")
 def soft_value(q, entropies, alpha, sign, value):
-    """Fill in the soft values (P, B) of twins.
+    """Fill in the soft values (P, B) of twin critics.
 
-    Their values q are (P, 2, B, 1).
+    They are sign (min q + α · entropies). The critics' values q are (P, 2, B, 1).
     """
     members, rows, terms = entropies.shape
     for p in range(members):
@@ -131,7 +131,7 @@ def soft_value(q, entropies, alpha, sign, value):
 
 @kernel("void(f4[:,:], f4[:,:,:,:], f4[:,:], f4, f4[:,:,:,::1], f4[:,:,::1])")
 def soft_value_slope(g, q, alpha, sign, to_q, to_entropies):
-    """Fill in the slopes of soft values in q and in entropies."""
+    """Fill in slopes in q and entropies from those in soft values."""
     members, rows, terms = to_entropies.shape
     for p in range(members):
         for r in range(rows):
@@ -147,8 +147,8 @@ def soft_value_slope(g, q, alpha, sign, to_q, to_entropies):
 def squash(outputs, noise, first, c, spread, entropies):
     """Fill in squashed normal numbers, their scaled noise, and -log π.
 
-        They are (P, B, k), (P, B, k) and (P, B, 1). Outputs are k means and k log standard deviations; the noise is
-    that from the row `first` on, (P or 1, ..., k).
+    They are (P, B, k), (P, B, k) and (P, B, 1). The outputs are k means and k log standard deviations. The noise is
+    (P or 1, ..., k) and is used from row `first` on.
     """
     members, rows, k = c.shape
     for p in range(members):
@@ -161,7 +161,7 @@ def squash(outputs, noise, first, c, spread, entropies):
                 log_std = LOG_STD_LOW if log_std < LOG_STD_LOW else log_std
                 spread[p, r, j] = F(math.exp(log_std)) * z
                 u = outputs[p, r, j] + spread[p, r, j]
-                c[p, r, j], size = F(math.tanh(u)), abs(u)  # exactly 1 where it rounds to 1
+                c[p, r, j], size = F(math.tanh(u)), abs(u)  # exactly 1 if tanh u rounds to 1
                 shrunk = F(math.log(F(math.exp(-TWO * size)) + ONE)) + size
                 total += z * z * HALF + log_std - TWO * shrunk
             entropies[p, r, 0] = total + F(k) * LOG_DENSITY
@@ -169,7 +169,7 @@ def squash(outputs, noise, first, c, spread, entropies):
 
 @kernel("void(f4[:,:,:], f4[:,:,:], f4[:,:,::1], f4[:,:,:], f4[:,:,::1], f4[:,:], b1, i8, f4[:,:,::1])")
 def squash_slope(g_c, g_entropies, c, outputs, spread, weights, weighted, by, out):
-    """Fill in slopes in outputs by those in c and -log π."""
+    """Fill in slopes in outputs from slopes in c and -log π."""
     members, rows, k = c.shape
     for p in range(members):
         for r in range(rows):
@@ -186,7 +186,7 @@ def squash_slope(g_c, g_entropies, c, outputs, spread, weights, weighted, by, ou
 
 @kernel("void(f4[:,:], f4[:,:], f4[:,:], b1[:,:])")
 def follow(target, vector, tau, due):
-    """Move targets (P, D) by fractions tau where they are due."""
+    """Move the targets (P, D) that are due by fractions tau."""
     members, size = target.shape
     for p in range(members):
         if due[p, 0]:

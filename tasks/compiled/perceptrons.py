@@ -1,15 +1,15 @@
 """Kernels of whole multilayer perceptrons.
 
-`sizes` are those of a network's layers, whose parameters lie one layer after the other in a member's vector. So do the
-hidden units of a batch in one array per member: layer after layer, in each (B, units).
+`sizes` are the sizes of a network's layers. The parameters lie in a member's vector layer by layer, first weights
+(inputs, outputs), then biases. A batch's hidden units lie in one array per member, layer by layer, each (B, units).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from .compiling import inner, kernel
 from .layers import ZERO, F, add_biases, add_biases_for_slopes, back, dot, through
+from .loading import inner, kernel
 from .products import multiply, transpose
 
 AT_ONCE = 48  # rows that stay in the fastest cache between their product and their activation
@@ -18,7 +18,7 @@ FEW_OUTPUTS = 8  # up to this many, inner products take less time than a product
 
 @inner()
 def head_of(sizes, start):
-    """Return where the last layer of a network starts that starts there itself."""
+    """Return where the last layer of a network starts."""
     for i in range(len(sizes) - 2):
         start += (sizes[i] + 1) * sizes[i + 1]
     return start
@@ -26,7 +26,7 @@ def head_of(sizes, start):
 
 @inner()
 def number_of_units(sizes):
-    """Return how many hidden units a row has."""
+    """Return the number of hidden units in all layers."""
     total = 0
     for i in range(1, len(sizes) - 1):
         total += sizes[i]
@@ -35,22 +35,23 @@ def number_of_units(sizes):
 
 @inner()
 def layer_at(vector, start, inputs, outputs):
-    """Return the weights (inputs, outputs) and biases of the layer that starts there."""
+    """Return the weights (inputs, outputs) and biases of a layer."""
     biases = start + inputs * outputs
     return vector[start:biases].reshape(inputs, outputs), vector[biases : biases + outputs]
 
 
 @inner()
 def rows_of(units, first, rows, size):
-    """Return the rows of a layer whose units begin at `first`."""
+    """Return a layer's units (rows, size), which begin at `first`."""
     return units[first : first + rows * size].reshape(rows, size)
 
 
 @inner(fastmath={"contract"})
 def hidden(x, vector, start, sizes, kind, units, at):
-    """Fill in a member's hidden units for rows x; return the last ones.
+    """Fill in a member's hidden units; return the last layer's.
 
-    What the activation's slopes follow from is filled in beside, in `at`: see `add_biases_for_slopes`.
+    x are the network's inputs (B, inputs). `at` gets the values from which the activation's slopes are computed, see
+    `add_biases_for_slopes`.
     """
     rows, first, before = len(x), 0, x
     for i in range(len(sizes) - 2):
@@ -69,7 +70,7 @@ def hidden(x, vector, start, sizes, kind, units, at):
 
 @inner(fastmath={"contract"})
 def perceptron(x, vector, start, sizes, kind):
-    """Return one member's last hidden units for rows x."""
+    """Return a member's last hidden units for rows x."""
     for i in range(len(sizes) - 2):
         weights, biases = layer_at(vector, start, sizes[i], sizes[i + 1])
         h = np.empty((len(x), sizes[i + 1]), F)
@@ -82,10 +83,10 @@ def perceptron(x, vector, start, sizes, kind):
 
 @inner(fastmath={"contract"})
 def to_hidden(x, vector, gradient, start, sizes, kind, units, at, rows, slopes, learn):
-    """Propagate a member's slopes of the last hidden units' products to those of all layers before.
+    """Propagate slopes of a member's last hidden layer to earlier ones.
 
-    The units are of so many rows, the slopes of the first of them, x. With `learn` the gradient of all parameters is
-    filled in but for the last hidden layer's biases, and what follows.
+    Slopes are taken before the activation. `units` and `at` belong to `rows` rows, and x and the slopes to the first of
+    them. With `learn`, fill in the gradient of the hidden layers, except for the biases of the last one.
     """
     own, total = len(x), number_of_units(sizes)
     start, first, place = head_of(sizes, start), rows * total, own * total
@@ -117,9 +118,9 @@ def to_hidden(x, vector, gradient, start, sizes, kind, units, at, rows, slopes, 
 
 @inner()
 def put(x, out, first):
-    """Copy numbers to a place that starts there.
+    """Copy numbers to an array from index `first` on.
 
-    An assignment to a slice does the same; for its error messages numba compiles seconds of code into each kernel.
+    An assignment to a slice would do, but numba takes seconds to compile its error messages into each kernel.
     """
     for i in range(len(x)):
         out[first + i] = x[i]
@@ -127,7 +128,7 @@ def put(x, out, first):
 
 @inner()
 def columns_of(weights):
-    """Return weights (units, outputs) by output."""
+    """Return weights (units, outputs) transposed."""
     columns = np.empty((weights.shape[1], weights.shape[0]), F)
     for j in range(len(columns)):
         for k in range(len(weights)):
@@ -137,7 +138,7 @@ def columns_of(weights):
 
 @inner()
 def outputs_of(h, weights, biases, out):
-    """Fill in the outputs of a last layer for its hidden units."""
+    """Fill in a last layer's outputs for hidden units h."""
     rows, outputs = out.shape
     if outputs > FEW_OUTPUTS:
         multiply(h, weights, out)
@@ -153,9 +154,9 @@ def outputs_of(h, weights, biases, out):
 
 @kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,::1], f4[:,:,::1])")
 def forward(x, vector, sizes, kind, units, out):
-    """Fill in the hidden units and the outputs (P, B, outputs) for rows (P, B, inputs).
+    """Fill in hidden units, and outputs (P, B, outputs).
 
-    The activation is none whose slopes need more than the units.
+    Inputs x are (P, B, inputs). The activation must be one whose slopes follow from the units, which SiLU's do not.
     """
     head = head_of(sizes, 0)
     for p in range(len(x)):
@@ -166,10 +167,10 @@ def forward(x, vector, sizes, kind, units, out):
 
 @kernel("void(f4[:,:,::1], f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,::1], f4[:,::1], f4[:,::1], b1)")
 def backward(g, x, vector, sizes, kind, units, slopes, gradient, learn):
-    """Propagate slopes g (P', B', outputs) to the products of all hidden layers, and their parameters.
+    """Propagate slopes g (P', B', outputs) of the outputs to all layers.
 
-    They are of the first members and rows of a `forward` for x, with these units. The gradient is only filled in with
-    `learn`.
+    They belong to the first members and rows of a `forward` for x, which filled in `units`. With `learn`, fill in the
+    gradient.
     """
     rows = x.shape[1]
     learning, own, outputs = g.shape
@@ -202,9 +203,9 @@ def backward(g, x, vector, sizes, kind, units, slopes, gradient, learn):
 
 @kernel("void(f4[:,::1], f4[:,::1], i8[::1], i8, i8, f4[:,:,::1])")
 def to_inputs(slopes, vector, sizes, first, copies, out):
-    """Propagate the slopes of the first layer's products to the inputs from `first` on, (P, B, ...).
+    """Propagate the first layer's slopes to the inputs from `first` on.
 
-    Copies of a network, side by side, have the same inputs; their shares are summed.
+    The result is (P, B, ...). Copies of a network lie side by side and have the same inputs; their slopes are summed.
     """
     members, rows, inputs = out.shape
     size = sizes[1]
@@ -220,7 +221,7 @@ def to_inputs(slopes, vector, sizes, first, copies, out):
 
 @kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,:,::1], f4[:,:,::1])")
 def infer(x, vector, sizes, kind, last, out):
-    """Fill in the last hidden units and the outputs for rows (P, N, inputs)."""
+    """Fill in last hidden units and outputs for x (P, N, inputs)."""
     head = head_of(sizes, 0)
     for p in range(len(x)):
         h = perceptron(x[p], vector[p], 0, sizes, kind)
@@ -232,9 +233,9 @@ def infer(x, vector, sizes, kind, last, out):
 
 @kernel("void(f4[:,:,:], f4[:,:,:], i8, f4[:,:,:])")
 def join(x, extra, copies, out):
-    """Put inputs and further numbers side by side, for each copy.
+    """Concatenate inputs and further numbers, and repeat them for each copy.
 
-    Both are (P, B, ...), the result (P * copies, B, ...).
+    Both are (P, B, ...); the result is (P * copies, B, ...).
     """
     members, rows, n = x.shape
     more = extra.shape[2]

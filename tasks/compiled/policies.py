@@ -1,10 +1,9 @@
 """Kernels of policies and their losses.
 
-Policies make one choice, or draw independent normal numbers.
+Actions are one choice, in `choices` (P, B, 1), or independent normal numbers, in `numbers` (P, B, n).
 
-`layout` says where the parameters of actor, critic and log standard deviations start, what the activation is, and
-whether actions are numbers; `sizes` are those of a network's layers. Actions are in `choices` (P, B, 1) or `numbers`
-(P, B, n).
+`layout` describes a policy's parameter vector: the starts of actor, critic and log standard deviations; then the
+activation, and whether actions are numbers. `sizes` are the sizes of a network's layers.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import math
 
 import numpy as np
 
-from .compiling import inner, kernel
 from .layers import HALF, ONE, SILU, ZERO, F, back, dot, put_weights, weights_of
+from .loading import inner, kernel
 from .perceptrons import head_of, hidden, number_of_units, perceptron, put, rows_of, to_hidden
 
 HALF_LOG_2_PI = F(0.5 * math.log(2 * math.pi))
@@ -23,7 +22,7 @@ LARGEST = F(np.finfo(np.float32).max)
 
 @inner()
 def log_softmax(x, probs):
-    """Normalize logits x in place, fill in probabilities, return their entropy."""
+    """Normalize logits x in place; fill in probabilities, return their entropy."""
     most = x[0]
     for j in range(1, len(x)):
         most = x[j] if x[j] > most else most
@@ -40,7 +39,7 @@ def log_softmax(x, probs):
 
 @inner()
 def log_normal(means, log_std, std, numbers, z):
-    """Return log π, and fill in standardized distances z."""
+    """Return log π; fill in standardized deviations z."""
     log_prob = ZERO
     for j in range(len(z)):
         z[j] = (numbers[j] - means[j]) / std[j]
@@ -50,14 +49,14 @@ def log_normal(means, log_std, std, numbers, z):
 
 @inner()
 def deviations(vector, layout, n):
-    """Return the log standard deviations of a member's n numbers, and their exponentials."""
+    """Return a member's log standard deviations and standard deviations, (n,)."""
     log_std = vector[layout[2] : layout[2] + n] if layout[4] else np.zeros(n, F)
     return log_std, np.exp(log_std)
 
 
 @inner()
 def standardizer(x, wanted):
-    """Return the mean and the factor that standardize a row."""
+    """Return the mean and factor that standardize a row."""
     if not wanted:
         return ZERO, ONE
     total = squares = 0.0
@@ -86,7 +85,7 @@ def surrogate(log_prob, old, advantage, clip, ratios):
 
 @inner()
 def half_loss(error, huber):
-    """Return half of a critic's loss of an error, and its slope."""
+    """Return half the squared error, or Huber's loss, and its slope."""
     if huber and abs(error) > ONE:
         return abs(error) - HALF, ONE if error > ZERO else -ONE
     return HALF * error * error, error
@@ -96,7 +95,7 @@ def half_loss(error, huber):
 def value_loss(value, old, target, clip, clipping, huber):
     """Return a row's value loss and its slope.
 
-    Clipping is 0 for none, 1 for PPO's, 2 for PPO2's.
+    `clipping` is 0 for none, 1 for PPO's and 2 for PPO2's.
     """
     loss, to = half_loss(value - target, huber)
     if clipping == 0 or abs(value - old) <= clip:
@@ -109,7 +108,7 @@ def value_loss(value, old, target, clip, clipping, huber):
 
 @inner()
 def scratch(sizes, rows, kind):
-    """Return arrays for one member's hidden units, what their slopes follow from, and their products' slopes."""
+    """Return arrays for a member's hidden units, `at` and slopes."""
     n = rows * number_of_units(sizes)
     units, slopes = np.empty(n, F), np.empty(n, F)
     return units, np.empty(n, F) if kind == SILU else units, slopes
@@ -117,9 +116,9 @@ def scratch(sizes, rows, kind):
 
 @inner(fastmath={"contract"})
 def to_parameters(x, head_slopes, w, vector, gradient, start, sizes, kind, units, at, slopes):
-    """Fill in a member's gradient by the slopes (B, outputs) of one network's outputs.
+    """Fill in one network's gradient by its outputs' slopes (B, outputs).
 
-    Its rows are x, its last layer has weights w (outputs, units), and the arrays are those of `scratch`.
+    The network's inputs are x, its last layer's weights w (outputs, units), and its arrays those of `scratch`.
     """
     rows, size, outputs = len(x), sizes[-2], sizes[-1]
     last, head = len(units) - rows * size, head_of(sizes, start)
@@ -154,9 +153,9 @@ def differentiate(
 ):
     """Fill in the gradient (P, D) of the loss of a minibatch.
 
-    Observations are (P, B, inputs). `coefficients` (P, 4) are the clip range, those of the value loss and of the
-    entropy, and the values' clip range; `options` whether advantages are standardized, whether there are ratios, how
-    values are clipped, and whether the critic's loss is Huber's. `metrics` (P, 5) are filled: policy loss, entropy,
+    Observations are (P, B, inputs). `coefficients` (P, 4) are the clip range, the coefficients of the value loss and of
+    the entropy, and the clip range of values. `options` say whether advantages are standardized, whether there are
+    ratios, how values are clipped, and whether the critic's loss is Huber's. `metrics` (P, 5) get policy loss, entropy,
     approx_kl, clip_fraction and value loss.
     """
     members, rows, _ = obs.shape
@@ -226,7 +225,7 @@ def differentiate(
 
 @kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8[::1], i8[:,:,::1], f4[:,:,::1], f4[:,::1])")
 def log_probs(obs, vector, layout, sizes, choices, numbers, result):
-    """Fill in log π (P, B) of actions at observations (P, B, inputs)."""
+    """Fill in log π (P, B) for observations (P, B, inputs)."""
     members, rows, _ = obs.shape
     actor, _, _, kind, gaussian = layout
     n = sizes[-1]
@@ -281,7 +280,7 @@ def outputs(r, h, w, b, out):
 
 @kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8[::1], f4[:,:,::1], i8[:,:,::1], f4[:,:,::1])")
 def act(obs, vector, layout, sizes, noise, choices, numbers):
-    """Fill in actions for observations (P, N, inputs), by the actor's sizes."""
+    """Fill in actions for observations (P, N, inputs)."""
     members, rows = obs.shape[:2]
     actor, _, _, kind, gaussian = layout
     n = sizes[-1]

@@ -1,10 +1,10 @@
-"""Matrix products, computed in blocks that fit the processor's vector registers.
+"""Matrix products in blocks that fit into a processor's vector registers.
 
-Libraries for matrix products are made for large matrices: of the time for one with 64 columns they spend a quarter on
-copying its factors into another order. These products read them where they lie.
+Matrix libraries are made for large matrices. For 64 columns they spend a quarter of the time on copying the factors
+into another order; these products read the factors where they lie.
 
-A number of a product is the sum of its terms in their order, with one rounding for each term (a fused multiply-add). So
-it depends neither on the other rows and columns, nor on the number of members, nor on the width of vectors.
+Each number of a product is the sum of its terms in order, rounded once per term (by a fused multiply-add). It therefore
+depends neither on the other rows and columns, nor on the number of members, nor on the width of vectors.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from numba import types
 from numba.core import cgutils, codegen
 from numba.extending import intrinsic
 
-from .compiling import CACHE, inner
+from .loading import inner, is_cached
 
 BYTES = 4  # of a float32
 WORD, NUMBER, LANE = ir.IntType(64), ir.FloatType(), ir.IntType(32)
 
 
 class Block(NamedTuple):
-    """The part of a product that is kept in registers.
+    """A part of a product that is kept in registers.
 
     Attributes:
-        rows: its rows.
-        vectors: vectors in a row.
-        lanes: numbers in a vector.
+        rows: number of rows.
+        vectors: number of vectors in a row.
+        lanes: number of numbers in a vector.
     """
 
     rows: int
@@ -41,13 +41,13 @@ class Block(NamedTuple):
 
 
 def _features() -> str:
-    """Return the features of the processor that numba compiles for."""
+    """Return the processor features that numba compiles for."""
     given = vars(numba.config)["CPU_FEATURES"]
     return codegen.get_host_cpu_features() if given is None else given
 
 
 def _largest() -> Block:
-    """Return the largest block whose sums, with a row of weights, fit into the registers."""
+    """Return the largest block that fits into the registers."""
     features = _features()
     if "+avx512f" in features:  # 32 registers
         return Block(6, 4, 16)
@@ -58,40 +58,40 @@ def _largest() -> Block:
 
 TALL, WIDE, LANES = _largest()
 FEW = 4  # lanes for matrices of few columns
-FUSED = "+fma" in _features() or "+neon" in _features()  # else the C library would compute each multiply-add
+FUSED = "+fma" in _features() or "+neon" in _features()  # otherwise the C library would compute fused multiply-adds
 
 
 class _Code:
-    """Instructions on numbers at addresses, both given as 64-bit integers."""
+    """Instructions on numbers in memory, whose addresses are 64-bit integers."""
 
     def __init__(self, builder: ir.IRBuilder):
         self._builder = builder
 
     def load(self, address: Any, kind: ir.Type) -> Any:
-        """Return a number, or the vector that begins there."""
+        """Return the number or vector that begins at an address."""
         found = self._builder.load(self._builder.inttoptr(address, kind.as_pointer()))
         found.align = BYTES
         return found
 
     def store(self, address: Any, value: Any) -> None:
-        """Write a number or a vector."""
+        """Write a number or a vector to an address."""
         self._builder.store(value, self._builder.inttoptr(address, value.type.as_pointer())).align = BYTES
 
     def series(self, address: Any, step: Any, count: int) -> list[Any]:
-        """Return so many addresses that are a step apart."""
+        """Return `count` addresses, a step apart."""
         return [self._builder.add(address, self._builder.mul(step, WORD(i))) for i in range(count)]
 
     def picked(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
-        """Return a vector of lanes of two vectors, those of b numbered after those of a."""
+        """Return a vector of lanes of a and then b."""
         return self._builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(LANE, len(lanes)), list(lanes)))
 
     def repeated(self, number: Any, kind: ir.VectorType) -> Any:
-        """Return a vector that has a number in every lane."""
+        """Return a vector with the same number in every lane."""
         nothing = ir.Constant(kind, ir.Undefined)
         return self.picked(self._builder.insert_element(nothing, number, LANE(0)), nothing, [0] * kind.count)
 
     def multiply_add(self, x: Any, y: Any, total: Any) -> Any:
-        """Return x y + total, rounded once where the processor can."""
+        """Return x y + total, rounded once if possible."""
         if not FUSED:
             return self._builder.fadd(self._builder.fmul(x, y), total)
         signature = ir.FunctionType(total.type, [total.type] * 3)
@@ -102,8 +102,8 @@ class _Code:
 def _filling(block: Block) -> Any:
     """Return a function that fills in one block of a product.
 
-    It takes the addresses of the block's first row of factors, of its first column of weights, and of its first number,
-    their strides in bytes, and the number of terms: (x, x0, x1, w, w0, out, out0, terms).
+    Its arguments are (x, x0, x1, w, w0, out, out0, terms): the addresses of the block's first row in x, of its first
+    column in w and of its first number in the result, each followed by strides in bytes, and the number of terms.
     """
     kind = ir.VectorType(NUMBER, block.lanes)
     places = list(product(range(block.rows), range(block.vectors)))
@@ -142,7 +142,7 @@ def _filling(block: Block) -> Any:
 
 
 def _panel(vectors: int, lanes: int) -> Any:
-    """Return a function that fills in the first `vectors` of every row of a product; see `_filling`."""
+    """Return a function that fills in vectors of every row."""
     fill, fill_4, fill_2, fill_1 = (_filling(Block(rows, vectors, lanes)) for rows in (TALL, 4, 2, 1))
 
     @inner()
@@ -167,19 +167,22 @@ _wide, _narrow, _few, _single = (_panel(*size) for size in ((WIDE, LANES), (1, L
 
 
 def _external(name: str, function: Any) -> Any:
-    """Return a C function as kernels call it: by its name, so that it is not compiled again for each of them."""
+    """Return a C function in the form in which kernels call it.
+
+    They call it by its name. Numba would compile an inner function again for each kernel.
+    """
     llvmlite.binding.add_symbol(name, function.address)
     return types.ExternalFunction(name, function._sig)
 
 
-@numba.cfunc(types.void(*[types.int64] * 10), cache=CACHE)
+@numba.cfunc(types.void(*[types.int64] * 10), cache=is_cached())
 def _multiply(x, x0, x1, w, w0, out, out0, rows, columns, terms):
-    """Fill in a product at these addresses, with strides in bytes."""
+    """Fill in a product, given by addresses and strides in bytes."""
     c = 0
     while c + WIDE * LANES <= columns:
         _wide(x, x0, x1, w + BYTES * c, w0, out + BYTES * c, out0, rows, terms)
         c += WIDE * LANES
-    while c < columns:  # the last vector begins where it still fits, so that some columns are computed twice
+    while c < columns:  # the last vector begins where it still fits, so some columns are computed twice
         if columns >= LANES:
             first = BYTES * min(c, columns - LANES)
             _narrow(x, x0, x1, w + first, w0, out + first, out0, rows, terms)
@@ -234,7 +237,7 @@ def _copy(typing: Any, x: Any, out: Any) -> Any:
 
 @intrinsic
 def _transpose_block(typing: Any, w: Any, w0: Any, out: Any, out0: Any) -> Any:
-    """Write LANES rows and columns, transposed; by addresses and strides."""
+    """Transpose LANES rows and columns, given by addresses and strides."""
     kind = ir.VectorType(NUMBER, LANES)
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
@@ -247,9 +250,9 @@ def _transpose_block(typing: Any, w: Any, w0: Any, out: Any, out0: Any) -> Any:
     return types.void(*[types.int64] * 4), generate
 
 
-@numba.cfunc(types.void(*[types.int64] * 6), cache=CACHE)
+@numba.cfunc(types.void(*[types.int64] * 6), cache=is_cached())
 def _transpose(w, w0, out, out0, rows, columns):
-    """Fill in the transpose of a matrix at these addresses, with strides in bytes."""
+    """Fill in a transpose, given by addresses and strides in bytes."""
     whole_rows, whole_columns = rows // LANES * LANES, columns // LANES * LANES
     for r in range(0, whole_rows, LANES):
         for c in range(0, whole_columns, LANES):
@@ -264,5 +267,5 @@ _call_transpose = _external("rekindle_transpose", _transpose)
 
 @inner()
 def transpose(w, out):
-    """Fill in the transpose of a matrix; the rows of both are contiguous."""
+    """Fill in the transpose of a matrix; all rows are contiguous."""
     _call_transpose(w.ctypes.data, w.strides[0], out.ctypes.data, out.strides[0], w.shape[0], w.shape[1])

@@ -1,6 +1,6 @@
-"""CUDA graphs: work that is captured once and replayed without Python.
+"""CUDA graphs, which capture work once and replay it without Python.
 
-Small networks leave a GPU idle while Python launches one short kernel after another. Results are equal bit for bit.
+Small networks leave a GPU idle while Python launches one short kernel after another. A replay gives the same bits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def captured(method: Callable[..., Result]) -> Callable[..., Result]:
     """Replay a method as a CUDA graph if its object is `capturable`.
 
     Arguments are tensors, mappings of tensors, True, False or None. The first call with arguments of a given form runs
-    as it is; the second is captured. The next call overwrites the tensors of a result.
+    normally, and the second call captures the graph. Each replay overwrites the tensors of the previous result.
     """
 
     @functools.wraps(method)
@@ -57,7 +57,7 @@ def captured(method: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def beside(work: Callable[[], Result]) -> Result:
-    """Do work on another stream.
+    """Run work on another stream.
 
     Work must have run this way once before it can be captured.
     """
@@ -72,7 +72,7 @@ def beside(work: Callable[[], Result]) -> Result:
 def capture(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
     """Capture work as a graph; return the graph and the result.
 
-    The work is not done yet: each replay fills in the result.
+    Capturing does not run the work; each replay fills in the result.
     """
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
@@ -84,9 +84,9 @@ def capture(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
 
 
 def collect_graphs() -> None:
-    """Free the graphs of objects that are no longer used.
+    """Free the graphs of unused objects.
 
-    They hold device memory, which Python's garbage collection does not see.
+    Graphs hold device memory, which does not trigger Python's garbage collection.
     """
     if _graphs:
         gc.collect()
@@ -123,7 +123,7 @@ def _form(x: Argument) -> Hashable:
     return tuple((name, _form(tensor)) for name, tensor in x.items()) if isinstance(x, Mapping) else x
 
 
-@torch.inference_mode(False)  # tensors made in that mode could not be overwritten outside of it
+@torch.inference_mode(False)  # tensors made in inference mode cannot be overwritten outside it
 def _copied(x: Argument) -> Argument:
     if isinstance(x, Tensor):
         return x.detach().clone()
@@ -131,7 +131,7 @@ def _copied(x: Argument) -> Argument:
 
 
 def _tensors(args: Iterable[Argument]) -> list[Tensor]:
-    """Return all tensors in arguments, in order."""
+    """Return all tensors in the arguments, in order."""
     found: list[Tensor] = []
     for x in args:
         found += [x] if isinstance(x, Tensor) else x.values() if isinstance(x, Mapping) else ()
@@ -139,9 +139,9 @@ def _tensors(args: Iterable[Argument]) -> list[Tensor]:
 
 
 def _detached(result: Any) -> Any:
-    """Return a result outside of autograd, with its own dictionaries.
+    """Return a result detached from autograd, with dictionaries of its own.
 
-    Anything that autograd keeps of one stream must be gone before the next call is captured on another one.
+    Nothing that autograd keeps from one stream may remain when the next call is captured on another stream.
     """
     if isinstance(result, Tensor):
         return result.detach()

@@ -1,6 +1,6 @@
-"""Kernels of products and sums, in Triton.
+"""Triton kernels for products and sums.
 
-Each program computes a tile of one member's result in an order that follows from the member's own shape.
+Each program computes a tile of one member's result, in an order that depends only on the member's own shape.
 """
 
 from __future__ import annotations
@@ -38,16 +38,15 @@ def product(
     tile_inner: tl.constexpr,
     kind: tl.constexpr,
 ):
-    """Compute a tile of beta bias + alpha a b.
+    """Compute a tile of one member's beta bias + alpha a b.
 
-    It is of one member. Matrices are (P, rows, inner), (P, inner, columns) and (P, rows, columns); names with numbers
-    are their strides.
+    The matrices are (P, rows, inner), (P, inner, columns) and (P, rows, columns). Names with numbers are their strides.
     """
     tiles_across = tl.cdiv(columns, tile_columns)
     tiles = tl.cdiv(rows, tile_rows) * tiles_across
     place = tl.program_id(0)
     member, tile = (place // tiles).to(tl.int64), place % tiles
-    i = ((tile // tiles_across) * tile_rows + tl.arange(0, tile_rows)).to(tl.int64)  # times strides, beyond 2^31
+    i = ((tile // tiles_across) * tile_rows + tl.arange(0, tile_rows)).to(tl.int64)  # offsets can exceed 2^31
     j = ((tile % tiles_across) * tile_columns + tl.arange(0, tile_columns)).to(tl.int64)
     in_rows, in_columns = (i < rows)[:, None], (j < columns)[None, :]
     result = tl.zeros((tile_rows, tile_columns), kind)
@@ -86,8 +85,9 @@ def total(
 ):
     """Sum one chunk of the middle dimension, times scale.
 
-    x is (outer, reduced, inner), the result (outer, chunks, inner). Numbers are added in 2^halvings lanes, and then the
-    upper half of the lanes to the lower one until one is left: no layout of lanes decides the order.
+    x is (outer, reduced, inner), and the result (outer, chunks, inner). Numbers are added in 2^halvings lanes. Then the
+    upper half of the lanes is added to the lower half until one is left, so the order does not depend on the layout of
+    lanes.
     """
     across = tl.cdiv(inner, tile_inner)
     place = tl.program_id(0)

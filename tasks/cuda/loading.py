@@ -10,15 +10,15 @@ import torch
 
 from ..errors import TaskError
 
-_libraries: list[torch.library.Library] = []  # kept alive, since their end would restore torch's own operators
+_libraries: list[torch.library.Library] = []  # kept alive; deleting one would restore torch's own operators
 
 
 @functools.cache
 def use_batch_invariant_operators() -> None:
     """Replace the CUDA operators whose rounding depends on the batch.
 
-    They are replaced for the whole process and beneath autograd, so the algorithms do not know about it. A second call
-    does nothing.
+    The replacement applies to the whole process, beneath autograd, so algorithms need no changes. A second call does
+    nothing.
 
     Raises:
         TaskError: Triton is not installed.
@@ -40,7 +40,7 @@ def use_batch_invariant_operators() -> None:
 
 
 def version() -> str:
-    """Return the compiler version that last bits on CUDA depend on."""
+    """Return the compiler's version, on which last bits on CUDA depend."""
     use_batch_invariant_operators()
     import triton
 

@@ -1,8 +1,8 @@
 """Batch-invariant replacements for torch's operators on CUDA.
 
-Of all operators that training uses, only these round by the number of members, or add in an order that changes from
-call to call: batched products, sums, means, and the gradient of overlapping max-pooling. Arguments are those of torch's
-own operators.
+Of all operators that training uses, only these depend on the number of members, or add in an order that changes from
+call to call: batched products, sums, means, and the gradient of overlapping max-pooling. The arguments are those of
+torch's own operators.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Dims = Sequence[int] | None
 
 
 def bmm(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return a b, (P, rows, columns).
+    """Return the products a b, (P, rows, columns).
 
     The factors are (P, rows, inner) and (P, inner, columns).
     """
@@ -38,7 +38,7 @@ def baddbmm(
 ) -> Tensor:
     """Return beta bias + alpha a b, see `bmm`.
 
-    The bias is (P, rows, columns), or broadcast to that.
+    The bias is (P, rows, columns), or broadcasts to it.
     """
     return _product(bias, a, b, beta, alpha, out)
 
@@ -135,7 +135,7 @@ def _reduce(x: Tensor, dims: Dims, keepdim: bool, scale: float = 1.0) -> Tensor:
     reduced = _dims(x, dims)
     kept = [dim for dim in range(x.ndim) if dim not in reduced]
     shape = [1 if dim in reduced else n for dim, n in enumerate(x.shape)] if keepdim else [x.shape[i] for i in kept]
-    if reduced and reduced[-1] - reduced[0] == len(reduced) - 1:  # side by side
+    if reduced and reduced[-1] - reduced[0] == len(reduced) - 1:  # adjacent dimensions
         outer, inner = math.prod(x.shape[: reduced[0]]), math.prod(x.shape[reduced[-1] + 1 :])
     else:
         x, outer, inner = x.permute(kept + reduced), math.prod(x.shape[i] for i in kept), 1
@@ -166,7 +166,7 @@ def _total(x: Tensor, scale: float) -> Tensor:
 
 
 def _kind(x: Tensor) -> object:
-    """Return the type in which a kernel adds."""
+    """Return the type in which a kernel accumulates."""
     if not x.is_floating_point():
         return tl.int64
     return tl.float64 if x.dtype is torch.float64 else tl.float32

@@ -1,4 +1,4 @@
-"""The gradient of overlapping max-pooling, added in one order on any device."""
+"""The gradient of overlapping max-pooling, added in a fixed order."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def max_pool2d_backward(
 ) -> Tensor:
     """Return the gradient (..., H, W) of max-pooling with respect to x.
 
-    Torch's own adds the gradients of overlapping windows in any order. Here they are added by their position within the
-    window: windows of equal position never fall on the same pixel.
+    Torch's own operator adds the gradients of overlapping windows in any order. Here they are added one position within
+    the window after the other. At the same position, no two windows have the same pixel.
     """
     (height, width), (rows, columns) = x.shape[-2:], g.shape[-2:]
     kernel, pad, gap = (list(pair) * (2 // len(pair)) for pair in (kernel_size, padding, dilation))

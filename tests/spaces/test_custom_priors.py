@@ -1,4 +1,4 @@
-"""Priors of a user's own: what they change of a space, what stays, and what they must not be."""
+"""User-defined priors: what they change in a space, what they keep, and which are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each dimension: what it holds, what it refuses and how it says so, how it samples."""
+"""Dimensions: accepted and refused values, error messages, and sampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same space for Optuna and for Orion, held against the real ones: accepted, searched as meant, and back again."""
+"""Spaces in Optuna and Orion, checked against the real libraries: accepted, searched as meant, and converted back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dimensions as texts: equal after the way there and back, and nothing is ever evaluated."""
+"""Dimensions as text: round trips, and no evaluation of code."""
 
 from __future__ import annotations
 

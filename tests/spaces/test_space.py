@@ -1,4 +1,4 @@
-"""Spaces: names, conditions, what values become, what is refused, and the spaces made from others."""
+"""Spaces: names, conditions, parsed values, errors, and derived spaces."""
 
 from __future__ import annotations
 

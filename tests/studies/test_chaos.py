@@ -1,4 +1,4 @@
-"""Studies whose workers and databases fail all the time end as the undisturbed study does. `make chaos` shows figures.
+"""Studies whose workers and databases keep failing end like the undisturbed study. `make chaos` prints figures.
 
 REKINDLE_CHAOS_SEED=7 make chaos draws the same faults as the run that printed the seed 7.
 """

@@ -1,4 +1,4 @@
-"""What went wrong, and what is done about it."""
+"""Classification of failures, and the decisions about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Garbage collection of commands: off while they import, and nothing to do at their end."""
+"""Garbage collection in commands: off during imports, and nothing to collect at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objective inside a user's own Optuna study: reports, pruning, crashes, retries, trials held elsewhere."""
+"""The objective in a user's own Optuna study: reports, pruning, crashes, retries, and trials held elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies in Python: the same study as the command line's, its results, and tasks that are picked up from it."""
+"""Studies in Python: equal to the command line's, their results, and tasks taken from them."""
 
 from __future__ import annotations
 
@@ -119,14 +119,10 @@ def test_a_task_is_picked_up_to_act_evaluate_and_train_on(study: rekindle.Study)
         ({"trails": 4}, TypeError, "tune has no option 'trails'; did you mean trials?"),
         ({"n_trials": 4}, TypeError, "tune has no option 'n_trials'; did you mean trials?"),
         ({"width": 4}, TypeError, r"'width'; a hyperparameter that is not searched goes into fixed=\{\.\.\.\}"),
-        (
-            {"search": "gama"},
-            ValueError,
-            "'gama' is not a hyperparameter that is open; did you mean gamma?",
-        ),  # one name
+        ({"search": "gama"}, ValueError, "'gama' is not an open hyperparameter; did you mean gamma?"),  # one name
         ({"objective": "retrun"}, ValueError, "objective 'retrun' is not one of return,"),
         ({"scheduler": "pbt", "perturb": "gama"}, ValueError, "but got 'gama'; did you mean gamma?"),
-        ({"known": {"gama": 0.9}}, ValueError, "names hyperparameters of ppo, but gama is none; did you mean gamma?"),
+        ({"known": {"gama": 0.9}}, ValueError, "names hyperparameters of ppo, but got gama; did you mean gamma?"),
     ],
 )
 def test_bad_options_are_refused_before_a_database_exists(

@@ -1,4 +1,4 @@
-"""Studies of a task without an environment: its own objective by the command line, Optuna and Orion."""
+"""Studies of a task without an environment, with its own objective: command line, Optuna and Orion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that are killed, paused, preempted, misled about the time or hang, on a database that fails now and then."""
+"""Workers that hang, are killed, paused or preempted, or have wrong clocks, on a database that sometimes fails."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from rekindle.studies.storage.locks.fencing import TAKEOVER
 from rekindle.studies.storage.store import Store
 from skewed import skewed
 
-# Forks workers, each of which is `rekindle worker`, from a process that has imported everything: a new one in 50 ms.
-# They write down each epoch that they train, before they can be killed for it, and a mark whenever they get on: when
-# one starts, writes rows, has trained an epoch, saves, and writes results.
+# Forks workers (`rekindle worker`) from a process that has imported everything, in 50 ms each. Workers record each
+# epoch as soon as it is trained, before they can be killed, and write a mark whenever they make progress: when a worker
+# starts, writes rows, has trained an epoch, saves, or writes results.
 NURSERY = """
 import json, os, signal, sys
 import optuna
@@ -95,18 +95,18 @@ os.killpg(0, signal.SIGKILL)
 """
 
 
-HANGS = "hangs"  # the folder of what says that a worker is to hang
-STUCK = 5.0  # leases without a step after which a worker hangs
-MARKS = 3  # at most, from one fault to the next one
+HANGS = "hangs"  # folder of the files that make workers hang
+STUCK = 5.0  # time without a step after which a worker hangs, in leases
+MARKS = 3  # at most, between two faults
 DATABASE = ("database locked", "server killed", "disk full")
-FAULTS = ({"SIGKILL"}, {"SIGSTOP"}, {"SIGTERM"}, {"hang"}, {*DATABASE})  # kinds; of the last one any
+FAULTS = ({"SIGKILL"}, {"SIGSTOP"}, {"SIGTERM"}, {"hang"}, {*DATABASE})  # five kinds; the last one is any of several
 
 
 class Nursery:
-    """Starts workers.
+    """A process that forks workers.
 
     Args:
-        directory: for their logs.
+        directory: directory for their logs.
         skew: seconds by which their clocks are wrong.
     """
 
@@ -125,7 +125,7 @@ class Nursery:
         assert self._hear() == "ready"
 
     def start(self, argv: list[str]) -> int:
-        """The pid of a new worker."""
+        """Start a worker, and return its pid."""
         assert self.process.stdin is not None
         log = self.directory / f"worker{self.skew}-{next(self.logs)}.log"
         self.process.stdin.write(json.dumps([argv, str(log)]) + "\n")
@@ -133,16 +133,16 @@ class Nursery:
         return int(self._hear())
 
     def statuses(self) -> dict[int, int]:
-        """How those that have ended did, by pid."""
+        """Return the exit statuses of workers that have ended, by pid."""
         lines = self.deaths.read_text().split("\n") if self.deaths.exists() else []
         return {int(line.split()[0]): int(line.split()[1]) for line in lines if line}
 
     def progress(self) -> int:
-        """How often its workers got on."""
+        """Return the number of marks of its workers."""
         return self.marks.stat().st_size if self.marks.exists() else 0
 
     def close(self) -> None:
-        """Ends all of its workers, and itself."""
+        """Kill all workers, and end the process."""
         self.process.communicate("")
 
     def _hear(self) -> str:
@@ -151,7 +151,7 @@ class Nursery:
 
 
 class Disk:
-    """A small file system of its own, which can be filled to the brim."""
+    """A small file system that can be filled completely."""
 
     def __init__(self, directory: Path, megabytes: int):
         self.directory, self.filler = directory, directory / "filler"
@@ -160,7 +160,7 @@ class Disk:
         self.own = subprocess.run(mount, capture_output=True, check=False).returncode == 0  # only root may
 
     def fill(self) -> None:
-        """Leaves no room."""
+        """Fill the file system."""
         with suppress(OSError), self.filler.open("wb", buffering=0) as file:
             for size in (1 << 20, 1 << 12):
                 with suppress(OSError):
@@ -168,11 +168,11 @@ class Disk:
                         file.write(bytes(size))
 
     def empty(self) -> None:
-        """Gives the room back."""
+        """Free the space again."""
         self.filler.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Takes the file system away."""
+        """Unmount the file system."""
         if self.own:
             subprocess.run(["umount", "-l", str(self.directory)], check=True)
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -180,14 +180,14 @@ class Disk:
 
 @dataclass
 class Figures:
-    """What happened to a study."""
+    """Statistics of a disturbed study."""
 
     seed: int
     faults: Counter[str] = field(default_factory=Counter)
     takeovers: Counter[str] = field(default_factory=Counter)
     needed: int = 0  # epochs
     trained: int = 0
-    refused: int = 0  # writes that came too late
+    refused: int = 0  # late writes
     waits: int = 0
     longest: int = 0  # seconds
     retries: int = 0
@@ -195,7 +195,7 @@ class Figures:
 
     @property
     def kinds(self) -> int:
-        """How many of the five kinds of faults there were."""
+        """Return how many of the five kinds of faults occurred."""
         return sum(any(self.faults[name] for name in kind) for kind in FAULTS)
 
     def __str__(self) -> str:
@@ -216,10 +216,10 @@ class Member:
     nursery: Nursery
     pid: int
     paused: bool = False
-    leaving: bool = False  # was told to end
+    leaving: bool = False  # whether it was told to end
 
     def send(self, number: signal.Signals) -> None:
-        if not self.ended:  # its number may be another process's by now
+        if not self.ended:  # otherwise the pid may belong to another process
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
@@ -229,19 +229,19 @@ class Member:
 
 
 class Chaos:
-    """Works on a study with a crew that is disturbed while it gets on.
+    """A crew that works on a study, and is disturbed meanwhile.
 
-    Not the clock but the crew's marks say when the next fault comes: so it gets equally far between two faults, and is
-    met equally often when it starts, plans, trains and saves, on a machine of any speed and load.
+    The crew's marks, not the clock, determine when the next fault comes. On a machine of any speed and load, the crew
+    thus makes the same progress between two faults, and is hit equally often while it starts, plans, trains and saves.
 
     Args:
-        url, study: which.
-        crew: how many workers.
-        seed: of the faults, of their moments and of their lengths.
-        lease: seconds.
-        disk: on which the database is.
-        server: the PostgreSQL server, or None.
-        beside: commands that end with the study, which run beside the crew and are disturbed as it is.
+        url, study: study to work on.
+        crew: number of workers.
+        seed: seed of the faults, and of their times and lengths.
+        lease: seconds of a lease.
+        disk: file system of the database.
+        server: PostgreSQL server, or None.
+        beside: commands that run beside the crew until the study ends, and are disturbed, too.
     """
 
     def __init__(
@@ -267,16 +267,16 @@ class Chaos:
         self.all: list[Member] = []
         self.agenda: list[tuple[float, int, Callable[[], None]]] = []
         self.turn = itertools.count()
-        self.busy: set[str] = set()  # faults of the database that last
-        self.kinds: list[str] = []  # that come next
-        self.last = 0, time.monotonic()  # marks, and when the last one was seen
+        self.busy: set[str] = set()  # present faults of the database
+        self.kinds: list[str] = []  # next faults
+        self.last = 0, time.monotonic()  # number of marks, and time at which the last one was seen
 
     def run(self, faults: int, patience: float) -> Figures:
-        """Disturbs so often at least, in each of the five ways, then lets the crew come to the end.
+        """Disturb the crew in each of the five ways, then let it finish.
 
         Args:
-            faults: how many.
-            patience: seconds without any mark after which the crew is taken to get on no more.
+            faults: smallest number of faults.
+            patience: seconds without a mark after which the test fails.
         """
         began = time.monotonic()
         self.patience = patience
@@ -308,7 +308,7 @@ class Chaos:
     # Faults
 
     def _disturb(self, faults: int) -> None:
-        """Has a fault after every few marks, at a random moment before the mark that follows in the mean."""
+        """Cause a fault after every few marks, at a random time before the next mark is due."""
         began, due, strikes = time.monotonic(), 1, list[float]()
         while (self.figures.faults.total() < faults or self.figures.kinds < len(FAULTS)) and not self._complete():
             marks = self._look()
@@ -324,7 +324,7 @@ class Chaos:
             time.sleep(0.01)
 
     def _look(self) -> int:
-        """How often the crew has got on; fails if it does not."""
+        """Return the crew's number of marks; fail if it makes no progress."""
         marks, now = sum(nursery.progress() for nursery in self.nurseries), time.monotonic()
         if marks != self.last[0]:
             self.last = marks, now
@@ -333,7 +333,7 @@ class Chaos:
         return marks
 
     def _strike(self) -> None:
-        """Has the next fault that is possible; each kind comes up, again and again."""
+        """Cause the next possible fault; all kinds take turns."""
         for _ in range(2):
             for kind in self.kinds:
                 if getattr(self, kind)():
@@ -357,7 +357,7 @@ class Chaos:
         return self.random.choice(living) if living else None
 
     def _start(self, place: int) -> None:
-        nursery = self.nurseries[place == 0]  # the clock of the first one is wrong
+        nursery = self.nurseries[place == 0]  # the first worker has a wrong clock
         argv = [*self.commands[place], "--storage", self.url, "--patience", "60"]
         member = Member(nursery, nursery.start(argv))
         self.all.append(member)
@@ -383,13 +383,13 @@ class Chaos:
         return self._end("SIGTERM", signal.SIGTERM)
 
     def hang(self) -> bool:
-        """Lets the next worker that steps its environment hang, until its watcher kills it."""
+        """Make the next worker that steps its environment hang, until its watcher kills it."""
         folder = self.directory / HANGS
-        if [*folder.glob("[0-9]*")]:  # nobody came so far
+        if [*folder.glob("[0-9]*")]:  # no worker has taken the last file yet
             return False
         with suppress(StoreError):
             histories = self.store.histories([trial.uid for trial in self.store.trials(self.study)])
-            if not any(history.failed[HUNG] for history in histories.values()):  # three in a row fail a trial
+            if not any(history.failed[HUNG] for history in histories.values()):  # three hangs in a row fail a trial
                 hanging.hang(folder, self.random.choice([*hanging.WAYS]))
                 return True
         return False
@@ -439,7 +439,7 @@ class Chaos:
 
     def _make_room(self) -> None:
         self.disk.empty()
-        if self.server is not None:  # it ends where it finds no room for its log
+        if self.server is not None:  # it stops if it has no space for its log
             self.server.start()
 
     def _lasts(self, name: str, end: Callable[[], None]) -> bool:
@@ -463,14 +463,14 @@ class Chaos:
         return False
 
     def _ended(self) -> list[Member]:
-        """Those who have seen the end of the study."""
+        """Return the workers that have seen the end of the study."""
         return [member for member in self.all if member.nursery.statuses().get(member.pid) == 0]
 
     def _calm(self) -> None:
-        """Lets everybody be until the study is complete and all have seen it."""
+        """Disturb nobody until the study is complete and all workers have seen it."""
         while self.agenda:
             heapq.heappop(self.agenda)[2]()
-        for path in (self.directory / HANGS).glob("[0-9]*"):  # nobody came so far
+        for path in (self.directory / HANGS).glob("[0-9]*"):  # files that no worker has taken
             path.unlink(missing_ok=True)
         while not all(member.ended for member in self.crew):
             self._look()
@@ -480,7 +480,7 @@ class Chaos:
             time.sleep(0.1)
 
     def _check_ends(self) -> None:
-        killed = {-signal.SIGKILL, 128 + signal.SIGTERM, -signal.SIGTERM, 0}  # the third before it could listen
+        killed = {-signal.SIGKILL, 128 + signal.SIGTERM, -signal.SIGTERM, 0}  # the third before it had a handler
         found = {member.pid: member.nursery.statuses().get(member.pid, -signal.SIGKILL) for member in self.all}
         wrong = {pid: status for pid, status in found.items() if status not in killed}
         assert not wrong, f"workers ended with {wrong} (seed {self.figures.seed}): {self._last_words()}"

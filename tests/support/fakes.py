@@ -1,4 +1,4 @@
-"""What several tests stand on: an environment whose values are known, and a policy that does as it is told."""
+"""Fakes for several tests: an environment with known values, and a policy with fixed actions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torch import Tensor
 class Corridor(gym.Env[Any, Any]):
     """A walk from place 0, or from a random place before `spread`, to place `length`, where the episode ends.
 
-    Action 1 goes one place on, action 0 stays; a step is paid with the place that it leads to. Who always goes on gets
-    1 + 2 + ... + length from place 0.
+    Action 1 moves one place forward, and action 0 stays. The reward of a step is the place that it reaches. Moving
+    forward all the time from place 0 gives a return of 1 + 2 + ... + length.
     """
 
     def __init__(self, length: int = 3, spread: int = 1) -> None:
@@ -40,7 +40,7 @@ class Corridor(gym.Env[Any, Any]):
 
 
 class Remembering(Corridor):
-    """A corridor that shows how many episodes it has had, so that it can be restored at the ends of epochs only."""
+    """A corridor that shows its number of episodes, so it can be restored only at the ends of epochs."""
 
     episodes = 0
 
@@ -57,7 +57,7 @@ gym.register("Corridor-v0", entry_point=Corridor, max_episode_steps=100)
 
 
 class Told:
-    """A policy for two actions that takes the one it was told, whatever it sees and whatever the noise."""
+    """A policy for two actions that always takes the same one, for any observation and noise."""
 
     kernels = None
 
@@ -82,12 +82,12 @@ class Told:
 
 
 def place_value(obs: Tensor) -> Tensor:
-    """A critic that says 10 times the place, (P, B) for observations (P, B, 2)."""
+    """Return values of 10 times the place, (P, B), for observations (P, B, 2)."""
     return 10 * obs[..., 0]
 
 
 def rollout_of(learner: Any) -> Rollout:
-    """A new rollout of an on-policy learner."""
+    """Return a new rollout of an on-policy learner."""
     guidance = learner.guidance
     rollout: Rollout = guidance.scale_extrinsic(
         learner.agent.collect(learner.envs, learner.iterations, guidance.needs_next_obs)
@@ -97,7 +97,7 @@ def rollout_of(learner: Any) -> Rollout:
 
 
 def batch_of(learner: Any) -> dict[str, Tensor]:
-    """A new rollout of an on-policy learner, as its loss takes it."""
+    """Return a new rollout of an on-policy learner, in the form for its loss."""
     hp, guidance, rollout = learner.hp, learner.guidance, rollout_of(learner)
     batch: dict[str, Tensor] = learner.agent.advantages(rollout, hp.gamma, hp.gae_lambda)
     batch = guidance.augment_batch(batch, rollout)

@@ -1,6 +1,6 @@
-"""A CartPole that stands still where a test wants it to, so that a process can be killed there at leisure.
+"""A CartPole that stops where a test wants, so that a process can be killed at that point.
 
-``gated:Gated-v0`` imports and so registers it.
+``gated:Gated-v0`` imports this module, which registers the environment.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ VARIABLE = "REKINDLE_TESTS_GATE"
 
 
 class Gate:
-    """Closed, it lets each process make so many steps, and no more.
+    """A gate that, when closed, lets each process make a limited number of steps.
 
-    A process makes 170 steps of two environments before it trains, to see that their states can be restored.
+    Before training, a process makes 170 steps in two environments to check that their states can be restored.
     """
 
     def __init__(self, directory: Path):
@@ -39,11 +39,11 @@ class Gate:
         self.limit.unlink()
 
     def waiting(self) -> set[int]:
-        """The processes that have ever stood still."""
+        """Return the processes that have ever waited at the gate."""
         return {int(path.name) for path in self.directory.glob("[0-9]*")}
 
     def keeps(self, steps: int) -> bool:
-        """Whether a process that has made so many steps makes no other one."""
+        """Return whether a process that has made so many steps must wait."""
         try:
             return steps >= int(self.limit.read_text())
         except FileNotFoundError:
@@ -53,7 +53,7 @@ class Gate:
 class Gated(CartPoleEnv):
     """A CartPole that asks at the gate before each step."""
 
-    made = 0  # by this process
+    made = 0  # steps of this process
 
     def step(self, action: Any) -> Any:
         if VARIABLE in os.environ:

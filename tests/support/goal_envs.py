@@ -1,4 +1,4 @@
-"""An environment with goals, of the form that Gymnasium-Robotics gives its own."""
+"""Environments with goals, in the form of Gymnasium-Robotics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLANE = spaces.Box(-1, 1, (2,), np.float32)
 
 
 class Sides(gym.Env[dict[str, NDArray[np.float32]], np.int64]):
-    """On which side of a point is the goal of this episode? 1 is paid for the right answer, once a step."""
+    """A question: on which side of a point is the goal? Each right answer gives a reward of 1."""
 
     observation_space = spaces.Dict({"achieved_goal": PLANE, "desired_goal": PLANE, "observation": PLANE})
     action_space = spaces.Discrete(2)
@@ -37,7 +37,7 @@ class Sides(gym.Env[dict[str, NDArray[np.float32]], np.int64]):
 
 
 class Reach(Sides):
-    """The same, answered by a number."""
+    """The same question, answered with a number."""
 
     action_space = spaces.Box(-1, 1, (1,), np.float32)
 
@@ -46,7 +46,7 @@ class Reach(Sides):
 
 
 class Rooms(Sides):
-    """The same, where all sorts of things are seen besides, and the goal is one of four rooms."""
+    """The same, with further observations of many kinds, and one of four rooms as the goal."""
 
     observation_space = spaces.Dict(
         {

@@ -1,6 +1,6 @@
-"""CartPoles that stand still for ever at a step: asleep, or in C code that holds Python's lock.
+"""CartPoles that hang forever at a step: asleep, or in C code that holds Python's global lock.
 
-A file in the folder of `VARIABLE` names how many more processes hang, and in which way.
+Each file in the folder of `VARIABLE` makes one process hang; its name says when and how.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ VARIABLE = "REKINDLE_TESTS_HANGS"
 
 
 def hang(folder: Path, *ways: str, after: int = 230) -> None:
-    """Have one process hang in each of these ways, after so many steps of its own.
+    """Make one process hang in each of these ways, after a number of its own steps.
 
-    A worker makes 170 before it trains, to see that states can be restored. Where ways are joined by +, the processes
-    that take the place of the first one hang in the others, at their first step.
+    A worker makes 170 steps before it trains, to check that states can be restored. If ways are joined by +, the
+    processes that replace the first one hang in the other ways, at their first step.
     """
     folder.mkdir(exist_ok=True)
     for number, way in enumerate(ways):
@@ -31,13 +31,13 @@ def hang(folder: Path, *ways: str, after: int = 230) -> None:
 
 
 def sleep_in_c(seconds: int) -> None:
-    """Sleep with Python's lock, and deaf to signals."""
+    """Sleep while holding Python's global lock, without handling signals."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     ctypes.PyDLL(None).sleep(seconds)
 
 
 def waiting() -> list[Path]:
-    """What says that a process is to hang; asked at each step, so in a microsecond or two."""
+    """Return the files that make processes hang; fast, since every step calls it."""
     folder = os.environ.get(VARIABLE)
     try:
         return [Path(folder, name) for name in os.listdir(folder) if name[0].isdecimal()] if folder else []
@@ -49,16 +49,16 @@ WAYS = {"asleep": time.sleep, "in C": sleep_in_c}
 
 
 class Hanging(CartPoleEnv):
-    """A CartPole that hangs if a file says so, which it takes."""
+    """A CartPole that takes a file, if there is one, and hangs as it says."""
 
-    made = 0  # by this process
+    made = 0  # steps of this process
 
     def step(self, action: Any) -> Any:
         Hanging.made += 1
         for path in waiting():
             _, after, way = path.name.split(",")
             if Hanging.made > int(after):
-                with suppress(FileNotFoundError):  # another process was quicker
+                with suppress(FileNotFoundError):  # another process was faster
                     path.rename(path.with_name(f"taken-{os.getpid()}"))
                     way, _, then = way.partition("+")
                     if then:

@@ -1,4 +1,4 @@
-"""Hunts of Orion's by several processes, some of which are killed on the way, and by its command line."""
+"""Orion's hunts by several processes, some of which are killed, and by its command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _begin(work: Callable[[], object], gate: int, opener: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     os.close(opener)
     work()
-    os.read(gate, 1)  # whoever is through can still be killed, until the gate opens
+    os.read(gate, 1)  # a process that is ready can still be killed before the gate opens
 
 
 def run_killed(
@@ -40,7 +40,7 @@ def run_killed(
     wait_until: Callable[..., None],
     seconds: float,
 ) -> None:
-    """Works with so many processes, kills some at random moments, starts as many anew, and waits for the end."""
+    """Work with several processes, kill some at random times, replace them, and wait for the end."""
     gate, opener = os.pipe()
 
     def start() -> multiprocessing.process.BaseProcess:
@@ -78,22 +78,22 @@ def orion_says(
     environment: dict[str, str] | None = None,
     real: bool = False,
 ) -> str:
-    """What Orion's command says, run in a forked process.
+    """Run Orion's command in a forked process, and return its output.
 
     Args:
-        arguments: of the command.
-        url: of the database.
-        directory: where it works.
-        forked: how many of the first trials are forked from it too; all others are programs of their own.
-        environment: of the programs, beside what Orion needs.
-        real: run it in an interpreter of its own.
+        arguments: arguments of the command.
+        url: URL of the database.
+        directory: working directory.
+        forked: number of first trials that are forked, too; the others are separate programs.
+        environment: environment variables of the programs, in addition to those that Orion needs.
+        real: whether to run the command in its own interpreter.
     """
     folder = Path(sys.executable).parent
     settings = {
         "ORION_STORAGE_TYPE": "rekindlestorage",
         "ORION_DB_TYPE": "rekindlesql",
         "ORION_DB_ADDRESS": url,
-        "PATH": f"{folder}:{os.environ['PATH']}",  # Orion looks for rekindle, also when it only looks
+        "PATH": f"{folder}:{os.environ['PATH']}",  # Orion looks for rekindle, even in commands that only print
         "PYTHONWARNINGS": "ignore",
         "OMP_NUM_THREADS": "1",
         "ORION_EXECUTOR": "singleexecutor",
@@ -119,7 +119,7 @@ def _orion(arguments: list[str], settings: dict[str, str], directory: Path, said
     for descriptor in (1, 2):
         os.dup2(sys.stdout.fileno(), descriptor)
     warnings.simplefilter("ignore")
-    logging.root.handlers.clear()  # pytest's: with them Orion would log nothing
+    logging.root.handlers.clear()  # with pytest's handlers, Orion would log nothing
     os.environ.update(settings)
     os.chdir(directory)
     Forked.left = forked
@@ -128,7 +128,7 @@ def _orion(arguments: list[str], settings: dict[str, str], directory: Path, said
 
 
 class Forked:
-    """Stands in for the module that starts Orion's programs: forks the first ones, which imported all they need."""
+    """A substitute for the module that starts Orion's programs, which forks the first ones."""
 
     left = 0
 

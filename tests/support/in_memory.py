@@ -1,4 +1,4 @@
-"""Where files of tests are quick to write."""
+"""A fast place for the files of tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import shutil
 
 
 def place() -> str | None:
-    """The directory of a file system in memory with room for a hundred databases of PostgreSQL, if there is one."""
+    """Return the directory of an in-memory file system with space for a hundred PostgreSQL databases, if any."""
     place = "/dev/shm"
     return place if os.path.isdir(place) and shutil.disk_usage(place).free > 4 << 30 else None

@@ -1,4 +1,4 @@
-"""A CartPole that hides its velocities: what to do cannot be told from what is seen, only from what was."""
+"""A CartPole that hides its velocities, so the right action depends on earlier observations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 
 class Positions(gym.ObservationWrapper[Any, Any, Any]):
-    """The cart's place and the pole's angle, of order 1."""
+    """Observations of the cart's position and the pole's angle, scaled to order 1."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -21,7 +21,7 @@ class Positions(gym.ObservationWrapper[Any, Any, Any]):
 
 
 def make() -> gym.Env[Any, Any]:
-    """The environment without its time limit."""
+    """Return the environment without its time limit."""
     return Positions(CartPoleEnv())
 
 

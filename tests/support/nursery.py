@@ -1,9 +1,8 @@
-"""Python processes that are forked from one which has imported everything: new ones in milliseconds, not seconds.
+"""Python processes that are forked from one that has imported everything, in milliseconds instead of seconds.
 
-`Popen` starts what `subprocess.Popen` starts, and is one: the process is a child of the caller with a pid, pipes,
-signals and an exit status. It shares the imports of torch, Optuna and Gymnasium; of what an interpreter reads from its
-environment when it starts, PYTHONPATH alone has an effect on it. What is no ``python -c`` or ``python -m`` is started
-as ever.
+`Popen` is a `subprocess.Popen`: the process is a child of the caller, with a pid, pipes, signals and an exit status. It
+shares the imports of torch, Optuna and Gymnasium. Of the environment variables that an interpreter reads at its start,
+only PYTHONPATH has an effect. Commands other than ``python -c`` and ``python -m`` are started normally.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-SUBREAPER = 36  # of prctl: orphans below a process become its children
+SUBREAPER = 36  # prctl option: orphaned descendants become children of this process
 START = "import sys; sys.path.insert(0, sys.argv[2]); import nursery; nursery.main(int(sys.argv[1]))"
-PARENTS = ["rekindle.studies.cli", "tune"]  # a command that starts processes as well
-MAINS = ("__main__", "ray_workers", "processes.child", "examples.digits")  # what is run, or brings much along
+PARENTS = ["rekindle.studies.cli", "tune"]  # a command that itself starts processes
+MAINS = ("__main__", "ray_workers", "processes.child", "examples.digits")  # modules that are run, or import much
 PACKAGES = [
     *("optuna", "alembic.command", "sqlalchemy.orm", "sqlalchemy.dialects.sqlite", "psycopg", "psutil"),
     *("sqlalchemy.dialects.postgresql.psycopg", "gymnasium.envs.classic_control", "rich.live", "rich.table"),
@@ -42,13 +41,13 @@ SIGNATURE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[a
 
 
 class Nursery:
-    """The process that forks, for the one that asks it."""
+    """The forking process, as its caller sees it."""
 
     def __init__(self, requests: socket.socket, process: subprocess.Popen[bytes] | None = None):
         self.requests, self.process, self.lock = requests, process, threading.Lock()
 
     def start(self, request: dict[str, Any], streams: Sequence[int]) -> int:
-        """The pid of a new child of this process."""
+        """Start a process, and return its pid; it is a child of this process."""
         with self.lock:
             _adopt_orphans(True)
             try:
@@ -58,14 +57,14 @@ class Nursery:
                 _adopt_orphans(False)
 
     def close(self) -> None:
-        """Ends it, not its children."""
+        """End the nursery, but not the processes that it started."""
         self.requests.close()
         if self.process is not None:
             self.process.wait()
 
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]
-    """A process that is forked if it is one of Python."""
+    """A process that is forked if it runs Python."""
 
     nursery: Nursery | None = None
 
@@ -91,21 +90,21 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
 
 
 def run(command: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
-    """What `subprocess.run` gives, with the text of both streams."""
+    """Run a command like `subprocess.run`, and capture both streams as text."""
     with Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how) as process:
         stdout, stderr = process.communicate()
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def start() -> Nursery:
-    """The one of this process."""
+    """Return the nursery of this process."""
     if Popen.nursery is None:
         Popen.nursery = _start_nursery()
     return Popen.nursery
 
 
 def close() -> None:
-    """Ends the nursery, if there is one."""
+    """End the nursery, if there is one."""
     if Popen.nursery is not None:
         Popen.nursery.close()
         Popen.nursery = None
@@ -132,14 +131,14 @@ def _adopt_orphans(here: bool) -> None:
 
 
 def main(descriptor: int) -> None:
-    """Imports everything, and forks until nobody asks any more."""
-    gc.disable()  # imports make no garbage to speak of
+    """Import everything, and fork until there are no more requests."""
+    gc.disable()  # imports make hardly any garbage
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import rekindle
         from rekindle.tasks.compiled import loading
 
-        loading.kernels()  # knows where their machine code is kept; modules of kernels by themselves compile
+        loading.kernels()  # uses the cache of machine code; importing the modules of kernels would compile
         for name in PACKAGES:
             importlib.import_module(name)
         for package in ("spaces", "tasks", "studies"):
@@ -159,7 +158,7 @@ def _serve(requests: socket.socket) -> None:
             return
         told, tell = os.pipe()
         between = os.fork()
-        if not between:  # it ends at once, so that its child becomes one of who asked
+        if not between:  # ends at once, so that its child becomes a child of the caller
             if os.fork():
                 os._exit(0)
             requests.close()
@@ -174,7 +173,7 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _become(request: dict[str, Any], streams: list[int], tell: int) -> None:
-    """Runs a command as an interpreter would, and ends."""
+    """Run a command like an interpreter, and exit."""
     if request["session"]:
         os.setsid()
     if request["group"] >= 0:
@@ -182,7 +181,7 @@ def _become(request: dict[str, Any], streams: list[int], tell: int) -> None:
     os.write(tell, str(os.getpid()).encode())
     os.close(tell)
     numbers = [0, 1, 2, *request["passed"]]
-    above = max(*numbers, *streams) + 1  # where no copy is overwritten by another one
+    above = max(*numbers, *streams) + 1  # no copy overwrites another from here on
     copies = [fcntl.fcntl(stream, fcntl.F_DUPFD, above) for stream in streams]
     for stream in streams:
         os.close(stream)
@@ -217,7 +216,7 @@ def _fork_nursery() -> Nursery:
 
 
 def _status(how: str, what: str) -> int:
-    """The exit status of a command that has run to its end."""
+    """Run a command to its end, and return its exit status."""
     status: Any = 0
     try:
         if how == "-m":

@@ -1,4 +1,4 @@
-"""Environments that only the tests have; ``own_envs:Name-v0`` imports and so registers them."""
+"""Environments for tests; ``own_envs:Name-v0`` imports this module, which registers them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 
 class Walk(gym.Env[Any, Any]):
-    """A random walk that draws noise at every step; its observation and action spaces are those it is given."""
+    """A random walk that draws noise at every step, with given observation and action spaces."""
 
     def __init__(self, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
         self.observation_space, self.action_space = observation, action
@@ -38,7 +38,7 @@ BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
 class DictWalk(Walk):
-    """Observations in a Dict of a Dict, actions that begin at 1."""
+    """Observations in a Dict within a Dict, and actions that start at 1."""
 
     def __init__(self) -> None:
         inner = spaces.Dict({"side": spaces.Discrete(2, start=-1), "flags": spaces.MultiBinary(2)})
@@ -53,7 +53,7 @@ class DictWalk(Walk):
 
 
 class BoxWalk(Walk):
-    """Actions without bounds on one side."""
+    """Actions that are unbounded on one side."""
 
     def __init__(self) -> None:
         super().__init__(BOX, spaces.Box(np.array([-1, -np.inf], np.float32), np.array([2, np.inf], np.float32)))
@@ -74,7 +74,7 @@ class BitsWalk(Walk):
 
 
 class ImageWalk(Walk):
-    """Pictures."""
+    """Images."""
 
     def __init__(self) -> None:
         super().__init__(spaces.Box(0, 255, (5, 6, 3), np.uint8), spaces.Discrete(2))
@@ -84,7 +84,7 @@ class ImageWalk(Walk):
 
 
 class PictureWalk(Walk):
-    """Pictures that are large enough for a convolution: a bright square at the walk's position."""
+    """Images large enough for a convolution: a bright square at the walk's position."""
 
     def __init__(self) -> None:
         super().__init__(spaces.Box(0, 255, (36, 36, 1), np.uint8), spaces.Discrete(2))
@@ -97,7 +97,7 @@ class PictureWalk(Walk):
 
 
 class CameraWalk(Walk):
-    """Two cameras of different sizes beside a position and a side."""
+    """Two cameras of different sizes, with a position and a side."""
 
     def __init__(self, box: bool = False, place: str = "at") -> None:
         self.place = place
@@ -114,7 +114,7 @@ class CameraWalk(Walk):
 
 
 class Square(gym.Env[Any, Any]):
-    """A bright square whose column says which action is right: 16 times, each time another one."""
+    """A bright square whose column gives the right action, in 16 steps of an episode."""
 
     def __init__(self, side: int = 12, box: bool = False) -> None:
         self.observation_space = spaces.Box(0, 255, (side, side, 1), np.uint8)
@@ -142,7 +142,7 @@ class Square(gym.Env[Any, Any]):
 
 
 class TextWalk(Walk):
-    """An observation that is no number."""
+    """An observation that is not a number."""
 
     def __init__(self) -> None:
         super().__init__(spaces.Dict({"at": BOX, "said": spaces.Tuple([spaces.Text(5)])}), spaces.Discrete(2))
@@ -152,14 +152,14 @@ class TextWalk(Walk):
 
 
 class GraphActionWalk(Walk):
-    """An action that is no number."""
+    """An action that is not a number."""
 
     def __init__(self) -> None:
         super().__init__(BOX, spaces.Dict({"push": spaces.Text(2)}))
 
 
 class HybridWalk(Walk):
-    """Actions with numbers and choices: only with the right choice does a push go the way it says."""
+    """Actions with numbers and choices: a push has the intended effect only with the right choice."""
 
     def __init__(self) -> None:
         push = spaces.Box(np.array([-1, 0], np.float32), np.array([1, 4], np.float32))
@@ -176,7 +176,7 @@ class HybridWalk(Walk):
 
 
 class BranchWalk(Walk):
-    """Several choices in a Tuple, and no numbers beside them."""
+    """Several choices in a Tuple, without numbers."""
 
     def __init__(self) -> None:
         branches = [spaces.Discrete(3, start=1), spaces.MultiDiscrete([2, 3], start=[1, 0]), spaces.MultiBinary(2)]
@@ -190,7 +190,7 @@ class BranchWalk(Walk):
 
 
 class SlowWalk(Walk):
-    """A simulator that takes a millisecond a step, while the processor waits."""
+    """A simulator whose steps take a millisecond while the processor is idle."""
 
     def __init__(self) -> None:
         super().__init__(BOX, spaces.Discrete(3))
@@ -201,7 +201,7 @@ class SlowWalk(Walk):
 
 
 class LessonWalk(Walk):
-    """Walks as far as its reset is told to, shows how far that is, and rewards the way that the action says."""
+    """A walk of a length set at reset, which it shows, with rewards for the direction of the action."""
 
     def __init__(self) -> None:
         super().__init__(spaces.Box(-np.inf, np.inf, (4,), np.float32), spaces.Discrete(2))
@@ -220,7 +220,7 @@ class LessonWalk(Walk):
 
 
 class Search(LessonWalk):
-    """Tells what its episode cost so far, its steps, and at the end whether it went to the right."""
+    """A walk with info: the cost so far, the steps, and at the end whether it went to the right."""
 
     steps = 0
 
@@ -237,7 +237,7 @@ class Search(LessonWalk):
 
 
 class Lottery(Walk):
-    """Ignores its seed."""
+    """An environment that ignores its seed."""
 
     def __init__(self) -> None:
         super().__init__(BOX, spaces.Discrete(2))
@@ -248,7 +248,7 @@ class Lottery(Walk):
 
 
 class Curriculum(Walk):
-    """Counts its episodes, and shows the count."""
+    """An environment that counts its episodes and shows the count."""
 
     episodes = 0
 
@@ -264,7 +264,7 @@ class Curriculum(Walk):
 
 
 class Fragile(Walk):
-    """Breaks in a process of its own at some step of an episode: it raises, or it is killed."""
+    """An environment that fails at some step in a separate process: it raises, or is killed."""
 
     def __init__(self, home: int, how: str, at: int = 3) -> None:
         if how == "die at birth" and os.getpid() != home:
@@ -286,7 +286,7 @@ class Fragile(Walk):
 
 
 def end_or_sleep(what: str) -> None:
-    """Ends or holds up the process."""
+    """End or block the process."""
     if what == "exit":
         os._exit(3)
     while what == "sleep":
@@ -294,7 +294,7 @@ def end_or_sleep(what: str) -> None:
 
 
 class Faulty(Walk):
-    """Shows or rewards NaN at some step, or cannot be made, or ends or holds up its process."""
+    """An environment with NaNs at some step, that cannot be created, or that ends or blocks its process."""
 
     def __init__(self, what: str = "", at: int = 3) -> None:
         end_or_sleep(what)
@@ -326,7 +326,7 @@ class Faulty(Walk):
 
 
 class Brittle(Walk):
-    """Raises at the first step of all, at those of the seeds below a number, or at each."""
+    """An environment that raises at the very first step, at those of seeds below a number, or at each."""
 
     began = False
 
@@ -346,7 +346,7 @@ class Brittle(Walk):
 
 
 class Seedless(Walk):
-    """Its reset is not Gymnasium's."""
+    """An environment whose reset does not follow Gymnasium."""
 
     def __init__(self) -> None:
         super().__init__(BOX, spaces.Discrete(2))
@@ -356,7 +356,7 @@ class Seedless(Walk):
 
 
 class Doubled(gym.RewardWrapper[Any, Any]):
-    """Rewards times a factor."""
+    """Rewards multiplied by a factor."""
 
     def __init__(self, env: gym.Env[Any, Any], factor: float = 2.0) -> None:
         super().__init__(env)

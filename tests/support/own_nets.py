@@ -1,4 +1,4 @@
-"""Feature extractors of a user's own: attention over a population, a convolutional network, and faulty ones."""
+"""User-defined feature extractors: attention over a population, a convolutional network, and faulty ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 
 class Population(nn.Module):
-    """Attention of individuals to one another, as MetaBox's optimizers of populations use it.
+    """Attention between individuals, as in MetaBox's optimizers of populations.
 
-    An observation is a row of `size` individuals of equal length; its features are means over them.
+    An observation is a row of `size` individuals of equal length. Its features are means over the individuals.
     """
 
     def __init__(self, obs_shape: tuple[int, ...], size: int, width: int = 8, heads: int = 2):
@@ -26,7 +26,7 @@ class Population(nn.Module):
 
 
 class Eye(nn.Module):
-    """A convolution and a layer of 17 features, with silu."""
+    """A convolution and a layer of 17 features, with SiLU."""
 
     def __init__(self, obs_shape: tuple[int, ...], channels: int = 4):
         super().__init__()
@@ -41,14 +41,14 @@ class Eye(nn.Module):
 
 
 class Flat(nn.Module):
-    """Features of a wrong shape."""
+    """A module with features of a wrong shape."""
 
     def forward(self, obs: Tensor) -> Tensor:
         return obs.sum()
 
 
 class Counting(nn.Module):
-    """A buffer that changes with each call."""
+    """A module with a buffer that changes with each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Counting(nn.Module):
 
 
 class Double(Flat):
-    """A parameter in double precision."""
+    """A module with a parameter in double precision."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Vector environments that only the tests have, of Gymnasium's own class; ``vector/own_pools:Name-v0`` imports them."""
+"""Vector environments for tests, of Gymnasium's own class; ``vector/own_pools:Name-v0`` imports them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import gymnasium as gym
 from gymnasium.vector import SyncVectorEnv
 from own_envs import BoxWalk, Brittle, CameraWalk, DictWalk
 
-STEPS, MADE = 12, itertools.count()  # of an episode; pools so far
+STEPS, MADE = 12, itertools.count()  # steps of an episode; counter of pools
 
 
 class Told(BoxWalk):
-    """A walk that begins beside 0 if told so, and whose `info` has a number at even steps only, and a word."""
+    """A walk that can start beside 0, and whose `info` has a word, and a number at even steps only."""
 
     steps, start = 0, 0.0
 
@@ -31,7 +31,7 @@ class Told(BoxWalk):
 
 
 def make(num_envs: int, walk: type[gym.Env[Any, Any]], varied: str = "") -> SyncVectorEnv:
-    """Return environments; each pool or each number of neighbours is another one if ``varied`` says so."""
+    """Return environments, which differ by pool or by their number if ``varied`` says so."""
     pool = SyncVectorEnv([lambda: gym.wrappers.TimeLimit(walk(), STEPS)] * num_envs)
     if varied:
         pool.set_attr("start", float(next(MADE) if varied == "pools" else num_envs))

@@ -1,4 +1,4 @@
-"""What stands in copies of the study s, by the tools' own readers where they have some."""
+"""Readers of copies of the study "s", using the tools' own readers if they have any."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 from rekindle.studies.curves.tensorboard import EPOCH
 from rekindle.studies.storage.store import Store
 
-BLOCK = 32768  # of LevelDB's logs, which W&B writes
+BLOCK = 32768  # bytes of a block in LevelDB's logs, which W&B writes
 
 
 def expected(store: Store) -> dict[str, list[int]]:
-    """The epochs of each trial that its study trained."""
+    """Return the epochs of each trial that the study trained."""
     ends = {row.number: row.epochs for row in store.segments("s") if row.state == "done"}
     return {f"trial-{number:04}": list(range(1, last + 1)) for number, last in ends.items()}
 
 
 def of_tensorboard(folder: Path) -> dict[str, list[int]]:
-    """The epochs of each run, as TensorBoard's reader sees them."""
+    """Return the epochs of each run, from TensorBoard's reader."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     runs = {}
@@ -35,7 +35,7 @@ def of_tensorboard(folder: Path) -> dict[str, list[int]]:
 
 
 def of_table(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table."""
+    """Return the rows of a table."""
     if path.suffix == ".csv":
         with path.open(encoding="utf-8") as file:
             return [*csv.DictReader(file)]
@@ -46,7 +46,7 @@ def of_table(path: Path) -> list[dict[str, Any]]:
 
 
 def in_order(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
-    """The epochs of each trial in a table, in the order of its rows."""
+    """Return the epochs of each trial in a table, in order of its rows."""
     found: dict[str, list[int]] = {}
     for row in rows:
         found.setdefault(f"trial-{int(row['trial']):04}", []).append(int(row["epoch"]))
@@ -66,13 +66,13 @@ def records(path: Path) -> Iterator[Any]:
         _, length, kind = struct.unpack_from("<IHB", content, at)
         parts += content[at + 7 : at + 7 + length]
         at += 7 + length
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # a whole record, or its last part
             yield Record.FromString(parts)
             parts = b""
 
 
 def ended(path: Path) -> list[Any]:
-    """The records of an offline run, whose end W&B's own process may write a little later than it says."""
+    """Return the records of an offline run, waiting for W&B's process to write the last one."""
     deadline = time.monotonic() + 60
     while True:
         found = [*records(path)]
@@ -83,7 +83,7 @@ def ended(path: Path) -> list[Any]:
 
 
 def of_wandb(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each run, by name."""
+    """Return the rows of each run, by name."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
         name = ""
@@ -100,7 +100,7 @@ def of_wandb(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def of_mlflow(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """The steps and epochs of each run, by name."""
+    """Return the steps and epochs of each run, by name."""
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{path}")

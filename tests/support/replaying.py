@@ -1,4 +1,4 @@
-"""Replay of a study's decisions from its rows."""
+"""Replays of a study's decisions from its rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rekindle.studies.study.config import Config
 
 
 def assert_follows_from_rows(store: Store) -> None:
-    """Suggests all trials again, each bracket from the rows and commands that were known when it was."""
+    """Suggest all trials again, each bracket from the rows and commands known at its time, and compare."""
     runner = StudyRunner(store, "s")
     config, rows = runner.config, runner.rows
     by_bracket: dict[int, list[Any]] = {}
@@ -41,7 +41,7 @@ def forget_later(trial: Any, known: int) -> Any:
 
 
 def config_then(config: Config, first: int, given: Sequence[Command]) -> Config:
-    """The configuration when a bracket was suggested, after some commands."""
+    """Return the configuration at the time when a bracket was suggested, after some commands."""
     longer = [each.data["epochs"] for each in given if "epochs" in each.data]
     spaces = [each for each in config.options.get("spaces", ()) if each[0] <= first]
     later = {name: value for name, value in (("longer", longer), ("spaces", spaces)) if value}
@@ -52,7 +52,7 @@ def config_then(config: Config, first: int, given: Sequence[Command]) -> Config:
 def retold(
     store: Store, config: Config, trials: Mapping[int, Any], segments: Any, known: int, wanted: Any
 ) -> list[Any]:
-    """The trials that a runner suggests who knows only these rows and the first commands."""
+    """Return the trials that a runner suggests if it knows only these rows and the first commands."""
     runner = StudyRunner(store, "s")
     runner.rows.config = config
     runner.rows.trials, runner.rows.commands = dict(trials), runner.rows.commands[:known]

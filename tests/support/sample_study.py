@@ -1,4 +1,4 @@
-"""A small study whose states are real, for the tests of what keeps databases in order."""
+"""A small study with real states, for tests of database maintenance."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CONFIG = Config(
     trials=[4],
     space={"lr": "loguniform(1e-5, 1e-2)", "clip": "uniform(0.1, 0.3)"},
 ).to_json()
-# What a trial scores at the end of epochs 1, 2, 3, 4: the second is the best.
+# Scores of a trial at the ends of epochs 1, 2, 3 and 4; the second is the best.
 RETURNS = (1.0, 4.0, 3.0, 2.0)
 
 
@@ -51,7 +51,7 @@ def state(number: int, epoch: int) -> dict[str, Any]:
 
 
 def save(store: Store, lease: StoreLease, number: int, epoch: int) -> str:
-    """A checkpoint of trial ``number``, and its digest."""
+    """Store a checkpoint of trial ``number``, and return its digest."""
     packed = pack(state(number, epoch))
     metrics = [(epoch, {"return": RETURNS[epoch - 1], "loss": float("nan")})]
     store.save([Write(lease, epoch, packed.manifest, packed.blobs, packed.digest, metrics, [("mark", {"at": epoch})])])
@@ -63,7 +63,7 @@ def uid(number: int) -> str:
 
 
 def fill(store: Store, epochs: int = 3, name: str = NAME) -> None:
-    """A study with a trial of each state, each with a checkpoint after each of its epochs."""
+    """Create a study with one trial in each state, and a checkpoint after each of their epochs."""
     store.change_study(name, lambda _: CONFIG)
     store.add_rows(name, trials=[Trial(n, uid(n), {"lr": 0.001 * (n + 1)}, {"bracket": 0}) for n in range(len(STATES))])
     for number, end in enumerate(STATES):
@@ -93,7 +93,7 @@ def rows(store: Store, query: Any) -> list[Any]:
 
 
 def without_foreign_keys(store: Store, *statements: Any) -> None:
-    """Executes what the database itself would refuse."""
+    """Execute statements that foreign keys would refuse."""
 
     def work(connection: sa.Connection) -> None:
         sqlite = connection.dialect.name == "sqlite"
@@ -122,13 +122,13 @@ def without_foreign_keys(store: Store, *statements: Any) -> None:
 
 
 def dead_owner() -> str:
-    """A process of this machine that has ended."""
+    """Return the owner string of a process on this machine that has ended."""
     here = Owner.current()
     return str(Owner(here.host, here.boot, os.getpid(), "1"))
 
 
 def hold(store: Store, of: str, owner: str, seconds: float) -> None:
-    """Writes down that a process holds a task."""
+    """Record that a process holds a task."""
     values = {"lease_owner": owner, "lease_epoch": task.c.lease_epoch + 1, "lease_expires": Now() + seconds}
     execute(store, task.update().where(task.c.uid == of).values(**values))
 
@@ -138,8 +138,8 @@ TEMPLATES: dict[str, str] = {}
 
 @pytest.fixture(scope="module")
 def templates(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> dict[str, str]:
-    """The URLs of databases that hold the study, in PostgreSQL with a copy of each table in a schema of its own."""
-    if TEMPLATES:  # of the module before
+    """Return URLs of databases with the study; in PostgreSQL, another schema has a copy of each table."""
+    if TEMPLATES:  # made for the previous module
         return TEMPLATES
     urls = {
         "sqlite": f"sqlite:///{tmp_path_factory.mktemp('template') / 'store.db'}",
@@ -158,7 +158,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> d
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def filled_url(request: pytest.FixtureRequest, templates: dict[str, str], tmp_path: Path) -> str:
-    """A database of each kind that holds the study."""
+    """Return the URL of a database with the study, of each kind."""
     template = templates[request.param]
     if request.param == "sqlite":
         path = tmp_path / "filled.db"
@@ -172,7 +172,7 @@ def filled_url(request: pytest.FixtureRequest, templates: dict[str, str], tmp_pa
     return template
 
 
-# For what a test does not ask of the database itself.
+# For tests that do not depend on the kind of database.
 on_sqlite = pytest.mark.parametrize("filled_url", ["sqlite"], indirect=True)
 
 
@@ -182,7 +182,7 @@ def filled(filled_url: str) -> Iterator[Store]:
         yield store
 
 
-# For the tests of what somebody else may have written.
+# For tests of malicious content.
 MIB = 1 << 20
 DEEP = "[" * 100_000
 NESTED = "[" * 500 + "]" * 500
@@ -190,7 +190,7 @@ NESTED = "[" * 500 + "]" * 500
 
 @contextmanager
 def bounded(seconds: int = 300, memory: int = 0) -> Iterator[None]:
-    """Fails if it takes longer, or more memory of Python's if that is to be watched, which takes time."""
+    """Fail if the body takes longer or, if `memory` is given (which is slow), allocates more in Python."""
 
     def hang(*_: object) -> None:
         raise AssertionError(f"not done within {seconds} s")

@@ -31,7 +31,7 @@ CLONING = {"cloning.use": True, "cloning.batch_size": 32, "cloning.samples_per_u
 
 @cache
 def shown(env: str = "CartPole-v1", steps: int = 60, seed: int = 0) -> Demonstrations:
-    """What somebody did at random."""
+    """Return demonstrations of random actions."""
     world, rng, episodes = gym.make(env), np.random.default_rng(seed), []
     world.action_space.seed(seed)
     for episode in range(3):
@@ -49,10 +49,10 @@ def shown(env: str = "CartPole-v1", steps: int = 60, seed: int = 0) -> Demonstra
 
 
 class DemonstratedSuite(VariantSuite):
-    """The suite on tasks that are shown something."""
+    """The exactness suite for tasks with demonstrations."""
 
     task = PPO
-    inert = frozenset({"model.std_init"})  # acts on the first state only
+    inert = frozenset({"model.std_init"})  # affects only the initial state
 
     def make(self, seed: int = 3, **changes: Any) -> Task:
         values = {**flatten(self.hyperparameters), **flatten(changes)}
@@ -62,7 +62,7 @@ class DemonstratedSuite(VariantSuite):
 
 
 def built(task: type[Any] = PPO, env: str = "CartPole-v1", members: int = 2, **hyperparameters: Any) -> Any:
-    """A learner of two members."""
+    """Return a learner, of two members by default."""
     values = unflatten({"num_steps": 16, "num_envs": 3, "num_minibatches": 1, **flatten(hyperparameters)})
     learns = "cloning" in values or "gail" in values
     tasks = [

@@ -1,4 +1,4 @@
-"""A population's study without any training: rows that are carried forward, and its smallest configuration."""
+"""Simulated studies of populations, without training, and their smallest configuration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def population(members: int = 5, epochs: int = 6, **options: Any) -> Config:
 
 
 def params(config: Config) -> dict[str, Any]:
-    """The hyperparameters of a task that takes the defaults for all that is searched."""
+    """Return hyperparameters with the defaults of all that is searched."""
     return flatten(load("ppo")("CartPole-v1").init(**unflatten(dict(config.fixed))).hyperparameters or {})
 
 
@@ -39,7 +39,7 @@ def score_of(number: int, rung: int) -> float | None:
 
 
 def simulate(config: Config, rng: random.Random, score: Score = score_of) -> tuple[Rows, list[Branch]]:
-    """Carries rows forward to the end, finishing some ready segments at a time in random order."""
+    """Simulate a study to its end, finishing some ready segments at a time in random order."""
     trials: dict[int, Trial] = {}
     segments: dict[tuple[int, int], Segment] = {}
     branches: list[Branch] = []
@@ -69,7 +69,7 @@ def simulate(config: Config, rng: random.Random, score: Score = score_of) -> tup
 
 
 class Told:
-    """A scheduler that is told only of what changes, as a worker's is, and must plan as one that sees all at once."""
+    """A scheduler that sees only changes, like a worker's, and must plan like one that sees all rows."""
 
     def __init__(self, config: Config):
         self.config, self.scheduler = config, scheduler(config)

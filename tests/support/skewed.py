@@ -1,4 +1,4 @@
-"""Processes whose clocks are wrong."""
+"""Processes with wrong clocks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ time_t time(time_t *now) {
 }
 """
 
-# Where there is no compiler, Python's own clocks are wrong, which are all that Rekindle could ask.
+# Without a compiler, only Python's clocks are wrong, but Rekindle reads no others.
 WITHOUT_COMPILER = """
 import os as _os, time as _time
 _shift = int(_os.environ["SKEW_SECONDS"])
@@ -54,7 +54,7 @@ _time.time_ns = lambda: _real_ns() + _shift * 10**9
 
 
 def skewed(directory: Path, seconds: int) -> tuple[dict[str, str], str]:
-    """An environment and a beginning of Python code for a process whose clock is wrong by so many seconds."""
+    """Return environment variables and a prefix of Python code for a process with a wrong clock."""
     environment = {**os.environ, "SKEW_SECONDS": str(seconds)}
     compiler = shutil.which("cc")
     if compiler is None:

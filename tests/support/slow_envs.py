@@ -1,4 +1,4 @@
-"""CartPoles that are slow simulators, and count their steps."""
+"""CartPoles that simulate slowly, and count their steps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.classic_control import CartPoleEnv
 
-VARIABLE = "REKINDLE_TESTS_STEPS"  # the folder in which each process has a file as long as it made steps
+VARIABLE = "REKINDLE_TESTS_STEPS"  # folder in which each process has a file with one byte per step
 STEP = 0.005  # seconds
 
 
 class Slow(CartPoleEnv):
-    """A CartPole whose steps take some milliseconds where they are counted."""
+    """A CartPole whose steps take some milliseconds if they are counted."""
 
     def step(self, action: Any) -> Any:
         if folder := os.environ.get(VARIABLE):

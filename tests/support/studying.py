@@ -1,4 +1,4 @@
-"""What the tests of studies share: a tiny configuration, and everything of a finished study that must be equal."""
+"""Helpers of the tests of studies: tiny configurations, and the parts of a study that must be equal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TINY = {  # hyperparameters of trainings that take milliseconds
 }
 
 
-# For what is the same on both databases, by tests that take long: PostgreSQL in `make slow`.
+# For long tests whose code is the same on both databases: PostgreSQL only in `make slow`.
 sqlite_first = pytest.mark.parametrize(
     "url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True
 )
@@ -45,13 +45,13 @@ def tiny(trials: int = 6, epochs: tuple[int, ...] = (1, 4, 2), **options: Any) -
 
 
 def surrogate(trials: int = 8, **options: Any) -> Config:
-    """Trainings that take no time, of a known function."""
+    """Return the configuration of a study of a known function, whose trainings take no time."""
     options = {"generation": 4, "cohort": 1, "epochs": (1, 9, 3), "sampler": "tpe", **options}
     return make_config(load("surrogate"), "CartPole-v1", trials=trials, **options)
 
 
 def run(url: str, config: Config, name: str = "s", **options: Any) -> dict[str, Any]:
-    """A study from beginning to end, with one worker in this process."""
+    """Run a study from beginning to end, with one worker in this process."""
     with Store(url) as store:
         start_study(store, name, config)
         assert Worker(store, name, **options).run()
@@ -62,7 +62,7 @@ UNDISTURBED: dict[str, dict[str, Any]] = {}
 
 
 def undisturbed(config: Config) -> dict[str, Any]:
-    """What one worker makes of a study in a database of its own; it is trained once for all tests of a process."""
+    """Return the result of one worker in its own database; trained once for all tests of a process."""
     key = json.dumps(config.to_json())
     if key not in UNDISTURBED:
         with tempfile.TemporaryDirectory() as directory:
@@ -71,7 +71,7 @@ def undisturbed(config: Config) -> dict[str, Any]:
 
 
 def run_by_three(url: str, config: Config, name: str = "s") -> dict[str, Any]:
-    """The same with three workers at once."""
+    """Run a study with three workers at once."""
     with Store(url) as store:
         start_study(store, name, config)
         work(url, 3, name)
@@ -79,7 +79,7 @@ def run_by_three(url: str, config: Config, name: str = "s") -> dict[str, Any]:
 
 
 def work(url: str, workers: int, name: str = "s") -> None:
-    """Several workers carry the study to its end, each with a store of its own."""
+    """Run a study to its end with several workers, each with its own store."""
     through: list[bool] = []
 
     def one() -> None:
@@ -95,7 +95,7 @@ def work(url: str, workers: int, name: str = "s") -> None:
 
 
 def run_and_be_killed(url: str, config: Config, gate: Gate, wait_until: Callable[..., None]) -> dict[str, Any]:
-    """The same with two processes of gated environments: both are killed, and then one of the next two."""
+    """Run a study with two gated processes: both are killed, and then one of the next two."""
     with Store(url) as store:
         start_study(store, "s", config)
         for steps, victims in ((250, 2), (500, 1)):
@@ -114,7 +114,7 @@ def run_and_be_killed(url: str, config: Config, gate: Gate, wait_until: Callable
 
 
 def bits(store: Store, name: str = "s") -> dict[str, Any]:
-    """All of a study that does not depend on who did it, and when."""
+    """Return all parts of a study that do not depend on who trained it, and when."""
     trials = store.trials(name)
     return {
         "trials": [(t.number, t.uid, t.params, t.attrs, t.state, t.error) for t in trials],

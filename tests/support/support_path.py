@@ -1,4 +1,4 @@
-"""Where the environments and helpers of the tests lie, for child processes that import them too."""
+"""Path of the tests' environments and helpers, for child processes that import them."""
 
 from __future__ import annotations
 

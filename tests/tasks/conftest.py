@@ -1,4 +1,4 @@
-"""What the tests of tasks share: processes of environments and workers of studies that are forked."""
+"""Shared setup of the tests of tasks: forked processes for environments and workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rekindle.tasks.envs.processes import wire
 
 @pytest.fixture(scope="session", autouse=True)
 def _forked_processes() -> Iterator[None]:
-    """What a test's own process starts is forked; what such a process starts is a new interpreter."""
+    """Fork the processes that a test starts; those that they start are new interpreters."""
     forking = SimpleNamespace(**{**vars(subprocess), "Popen": nursery.Popen})
     with ExitStack() as patched:
         for module in (wire, forked, testing):

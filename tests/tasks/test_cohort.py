@@ -1,4 +1,4 @@
-"""Tasks that train together: their results are those that they have alone, whatever happens to the others."""
+"""Tasks that train together get the results that they have alone, whatever happens to the others."""
 
 from __future__ import annotations
 

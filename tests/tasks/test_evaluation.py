@@ -1,4 +1,4 @@
-"""Evaluation: the returns of its episodes, greedy ones and such as training plays, which change no state."""
+"""Evaluation: returns of greedy and stochastic episodes, which change no state."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every algorithm on every family of environments: alone, in a cohort, stopped, and killed, always the same bits.
+"""Every algorithm in every family of environments: alone, in a cohort, stopped, and killed, always with the same bits.
 
-The suites beside each algorithm ask more, on fewer environments. Here the pairs that are not marked slow are chosen so
-that each algorithm is met, and each kind of space; `make slow` runs them all.
+The suite of each algorithm tests more, in fewer environments. The pairs here that are not marked slow cover each
+algorithm and each kind of space; `make slow` runs all pairs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The worked example of CONTRIBUTING.md, as the package of another project that it stands for."""
+"""The worked example of CONTRIBUTING.md, as a package of another project."""
 
 from __future__ import annotations
 

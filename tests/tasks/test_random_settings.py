@@ -1,6 +1,6 @@
-"""Random settings of every option: resumed, alone and in company they are one training, or are refused beforehand.
+"""Random settings of every option: resumed, alone and in a cohort they give the same training, or are refused.
 
-Tests of one option each leave pairs untried; what goes wrong only together is found here.
+Tests of single options do not try combinations; these tests find what fails only together.
 """
 
 from __future__ import annotations

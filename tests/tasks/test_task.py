@@ -1,4 +1,4 @@
-"""The contract of a task: what it asks for, what it refuses, and what it leaves behind when something goes wrong."""
+"""The contract of a task: requirements, refusals, and its state after errors."""
 
 from __future__ import annotations
 

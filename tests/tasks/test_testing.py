@@ -1,4 +1,4 @@
-"""The exactness suite on learners with planted faults: it names the law that is broken, and where."""
+"""The exactness suite on learners with planted faults: it names the violated law and the place."""
 
 from __future__ import annotations
 

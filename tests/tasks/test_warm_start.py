@@ -1,4 +1,4 @@
-"""Warm starts: what is taken over and what begins anew, exactly; what does not fit is refused before any training."""
+"""Warm starts: what is copied, what is initialized, and refusals before any training."""
 
 from __future__ import annotations
 

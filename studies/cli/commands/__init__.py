@@ -1,5 +1,5 @@
 """Commands of the command line, one module per command or small family.
 
-The options are in `cli.parsers`, which names the function of each command. How results look belongs to `cli.output`;
-what a study does belongs to the packages below `cli`.
+Options belong in `cli.parsers`, which names the function of each command, and the layout of results in `cli.output`.
+What a study does belongs in the packages below `cli`.
 """

@@ -1,4 +1,4 @@
-"""``rekindle replay``, ``fork`` and ``schedule``: what can be done with lineages."""
+"""``rekindle replay``, ``fork`` and ``schedule``: commands on lineages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .train import fit_task
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Train a lineage again; 0 if the last digest is reproduced."""
+    """Train a lineage again; return 0 if the last digest is equal."""
     errors = new_console(stderr=True)
     with existing_store(arguments) as store:
         uid = whole_uid(store, arguments.uid)
@@ -44,7 +44,7 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def fork(arguments: argparse.Namespace) -> int:
-    """Train a branch of a task with other hyperparameters, equally long."""
+    """Train a branch with other hyperparameters to the task's epochs."""
     with existing_store(arguments) as store:
         uid = whole_uid(store, arguments.uid)
         [row] = store.tasks([uid])

@@ -1,4 +1,4 @@
-"""``rekindle status``, ``trials`` and ``show``: contents of a storage."""
+"""``rekindle status``, ``trials``, ``show``, ...: contents of a storage."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def trials(arguments: argparse.Namespace) -> int:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print everything that is stored of one task."""
+    """Print everything that is stored about one task."""
     with existing_store(arguments) as store:
         task = task_json(store, whole_uid(store, arguments.uid))
         content = _run_file(store, task) if arguments.config else {}
@@ -121,7 +121,7 @@ def show(arguments: argparse.Namespace) -> int:
         print(to_toml(content), end="")
         return 0
     out = new_console()
-    measured = ("return",) if task["env"] else ()  # others stand among the metrics
+    measured = ("return",) if task["env"] else ()  # other objectives are among the metrics
     head = {name: task[name] for name in ("uid", "seed", "epochs", *measured, "digest")}
     head["trained by"] = _process(task["owner"]) if task["owner"] else "nobody at the moment"
     head |= {f"in {trial['study']}": f"trial {trial['number']}, {trial['state']}" for trial in task["trials"]}
@@ -143,7 +143,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def import_config(arguments: argparse.Namespace) -> int:
-    """Print or write the run file of an ML-Agents configuration."""
+    """Print or write the run file for an ML-Agents configuration."""
     content, without = convert(arguments.file, parse_env(arguments.env), arguments.behavior)
     if arguments.json:
         return print_json({"config": content, "without": without})
@@ -162,7 +162,7 @@ def _run_file(store: Store, task: Mapping[str, Any]) -> dict[str, Any]:
     """Return the run file of a stored task.
 
     Raises:
-        ValueError: it starts from another task's state, which no run file holds.
+        ValueError: the task starts from another task's state, which a run file cannot hold.
     """
     [row] = store.tasks([task["uid"]])
     names = ("task", "seed", "epochs", *(("env",) if task["env"] else ()), "hyperparameters")
@@ -172,7 +172,7 @@ def _run_file(store: Store, task: Mapping[str, Any]) -> dict[str, Any]:
         return content
     if len(task["lineage"]) > 1 and not task["lineage"][-2]["uid"].startswith(POLICY_PREFIX):
         raise ValueError(
-            f"a run file holds a training from its beginning, but {task['uid']} is a branch of "
+            f"a run file describes a training from its start, but {task['uid']} is a branch of "
             f"{task['lineage'][-2]['uid']}; rekindle replay {task['uid']} trains its whole lineage"
         )
     return {"warm_start": policy_uid(start)} | content

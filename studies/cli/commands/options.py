@@ -1,4 +1,4 @@
-"""Exit statuses, and values of options that several commands take."""
+"""Exit statuses, and values of options shared by several commands."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from ....spaces import Space
     from ....tasks.task import Task
 
-FAILED = 1  # a sound request did not succeed
-USAGE = 2  # the request makes no sense
-EXAMPLE = '{"id": "CartPole-v1", "kwargs": {}}'  # of an environment
+FAILED = 1  # a valid request failed
+USAGE = 2  # the request is invalid
+EXAMPLE = '{"id": "CartPole-v1", "kwargs": {}}'  # an environment
 
 
 def parse_env(text: str | None, info: Sequence[str] = ()) -> Any:
-    """Return a Gymnasium id, an EnvSpec's JSON as a mapping, or None.
+    """Return a Gymnasium id, an EnvSpec as a mapping, or None.
 
     Args:
-        text: of the argument; ``@FILE`` stands for what a file holds, or for its "env", as ``rekindle show --json``
-            prints it.
-        info: entries to report, as NAME or NAME:REDUCTION, beside those of the JSON.
+        text: text of the argument; ``@FILE`` stands for the content of a file, or for its "env", as printed by
+            ``rekindle show --json``.
+        info: entries to report, as NAME or NAME:REDUCTION, in addition to those of the JSON.
 
     Raises:
-        ValueError: it is no JSON, or a file holds no environment.
+        ValueError: the text is not valid JSON, or the file holds no environment.
     """
     env: Any = text
     if text is not None and text.startswith("@"):
@@ -62,14 +62,14 @@ def space(arguments: argparse.Namespace, algorithm: type[Task]) -> Space:
 def epochs_of(arguments: argparse.Namespace, algorithm: type[Task], values: Mapping[str, Any]) -> str | None:
     """Return --epochs, or the epochs that take at least --env-steps.
 
-    None without either.
+    The result is None if neither is given.
 
     Raises:
-        ValueError: a number is wrong.
+        ValueError: both are given, or a number is invalid.
     """
     if None not in (arguments.env_steps, arguments.epochs):
         raise ValueError(
-            f"a training is as long as --epochs or --env-steps says, but got --epochs {arguments.epochs} and "
+            f"--epochs or --env-steps sets the length of a training, but got --epochs {arguments.epochs} and "
             f"--env-steps {arguments.env_steps}; leave one out"
         )
     if arguments.env_steps is None:
@@ -85,13 +85,13 @@ def epochs_of(arguments: argparse.Namespace, algorithm: type[Task], values: Mapp
 
 
 def expand_files(assignments: Sequence[str]) -> list[str]:
-    """Replace each ``@FILE`` by assignments of its hyperparameters; direct assignments win.
+    """Replace each ``@FILE`` by assignments; direct assignments win.
 
-    A file holds hyperparameters, nested or by dotted name, or an object with them under "hyperparameters", as
-    ``rekindle show --json`` and ``train --json`` print it. A later file overrides an earlier one.
+    A file holds hyperparameters, nested or by dotted name, or an object with them under "hyperparameters", as printed
+    by ``rekindle show --json`` and ``train --json``. A later file overrides an earlier one.
 
     Raises:
-        ValueError: a file holds no hyperparameters.
+        ValueError: a file cannot be read or holds no hyperparameters.
     """
     direct = [text for text in assignments if not text.startswith("@")]
     names = {text.partition("=")[0].strip() for text in direct}
@@ -103,7 +103,7 @@ def expand_files(assignments: Sequence[str]) -> list[str]:
 
 
 def assignments(arguments: argparse.Namespace) -> list[str]:
-    """Return what --set and --preset set; --set wins."""
+    """Return the assignments of --set and --preset; --set wins."""
     typed = expand_files(arguments.set)
     if arguments.preset is None:
         return typed
@@ -115,7 +115,7 @@ def assignments(arguments: argparse.Namespace) -> list[str]:
 
 
 def read_hyperparameters(text: str, option: str = "--set") -> dict[str, Any]:
-    """Return the hyperparameters in a file by dotted name; see `expand_files`."""
+    """Return the hyperparameters in a file by dotted name, see `expand_files`."""
     if not text.startswith("@"):
         raise ValueError(f"{option} takes @FILE, but got {text!r}")
     from ....spaces import SpaceError, flatten
@@ -139,7 +139,7 @@ def _read_file(text: str, option: str) -> Any:
 
 
 def priors_of(assignments: Sequence[str]) -> dict[str, str]:
-    """Return the texts of --prior by dotted name."""
+    """Return the priors of --prior by dotted name."""
     priors: dict[str, str] = {}
     for assignment in assignments:
         name, equals, text = (part.strip() for part in assignment.partition("="))

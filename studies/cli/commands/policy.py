@@ -1,14 +1,14 @@
-"""``rekindle evaluate``, ``export-policy`` and ``import-policy``: use networks.
+"""``rekindle evaluate``, ``export-policy`` and ``import-policy``.
 
 With ``--json`` stdout is one JSON object:
 
     evaluate        format, uid, epochs, episodes, deterministic, return, median, iqm, top_quartile, min, max, std (of
                     the episodes' returns), digest; info.NAME, the mean over episodes of each entry of info that the
-                    environment's spec names, null if no episode had it; with --record also record (the file),
-                    steps (how many), with --video also video (the file), video_return (of its episode), with --env
-                    also env, with --seed also seed
-    export-policy   format, uid, epochs, file, form (as of --format), bytes, parameters (how many numbers), digest
-    import-policy   format, file, task, parameters (how many numbers), hyperparameters {dotted name: value}
+                    environment's spec names, null if no episode had it; with --record also record (the file) and
+                    steps (number recorded); with --video also video (the file) and video_return (of its episode);
+                    with --env also env; with --seed also seed
+    export-policy   format, uid, epochs, file, form (as for --format), bytes, parameters (number), digest
+    import-policy   format, file, task, parameters (number), hyperparameters {dotted name: value}
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .storage import existing_store, whole_uid
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Print statistics of evaluation returns on seeds reserved for evaluation."""
+    """Print statistics of evaluation returns, on seeds reserved for evaluation."""
     if arguments.video is not None:
         check_video(arguments.video)
     task, greedy = _task(arguments), not arguments.stochastic
@@ -100,7 +100,7 @@ def import_policy(arguments: argparse.Namespace) -> int:
 
 
 def _task(arguments: argparse.Namespace) -> Task:
-    """Return the task as it was at the checkpoint, without a storage."""
+    """Return the task in the state of a checkpoint, without a storage."""
     with existing_store(arguments) as store:
         short, _, at = arguments.checkpoint.partition("@")
         if at == "0":  # untrained, whether stored or not
@@ -108,10 +108,10 @@ def _task(arguments: argparse.Namespace) -> Task:
         uid, saved = checkpoint_of(store, arguments.checkpoint, whole_uid)
         if uid.startswith(POLICY_PREFIX):
             raise NoPolicy(
-                f"a checkpoint is of a task, with an environment to act in, but {uid} is only a policy; "
+                f"a checkpoint belongs to a task, with an environment to act in, but {uid} is only a policy; "
                 "rekindle train --warm-start takes it"
             )
-        if is_policy(unpack(saved.manifest, saved.fetch)):  # a warm start that has not trained yet
+        if is_policy(unpack(saved.manifest, saved.fetch)):  # a warm start that has not been trained yet
             return retrain(lineage(store, uid), 0, device=arguments.device)
         return restore(saved, arguments.device)
 

@@ -1,4 +1,4 @@
-"""``rekindle train``: train or resume one task, or an Orion trial."""
+"""``rekindle train``: train or resume one task, or one trial of Orion's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ..output.terminal import epoch_line, new_console, note, print_json
 from . import options, warm_start
 from .storage import open_store, repeated
 
-OF_EPISODES = ("info.", "recent_")  # metrics that a task reports once episodes have ended
+OF_EPISODES = ("info.", "recent_")  # prefixes of metrics that a task reports after an episode has ended
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -45,8 +45,8 @@ def train(arguments: argparse.Namespace) -> int:
     until = _stopping_rule(arguments.no_better)
     if until is not None and arguments.env and until.metric == RETURN and not _measures_returns(arguments.snapshots):
         raise ValueError(
-            f"--no-better {arguments.no_better} follows the return of each epoch, but --snapshots "
-            f"{arguments.snapshots or 'latest'} measures it at the end alone; add --snapshots best, or take "
+            f"--no-better {arguments.no_better} needs the return of each epoch, but --snapshots "
+            f"{arguments.snapshots or 'latest'} measures it only at the end; add --snapshots best, or use "
             "episode_return"
         )
     if arguments.record is not None:
@@ -59,8 +59,8 @@ def train(arguments: argparse.Namespace) -> int:
     asked = options.epochs_of(arguments, algorithm, values)
     low, epochs, _ = check_epochs([default_epochs(algorithm, [cold.env])]) if asked is None else parse_epochs(asked)
     if low != epochs:
-        raise ValueError(f"train takes the epochs in all, such as --epochs {epochs}, but got {low}:{epochs}")
-    if until is not None and arguments.demonstrations is None:  # whose steps only the store can provide
+        raise ValueError(f"train takes the total epochs, such as --epochs {epochs}, but got {low}:{epochs}")
+    if until is not None and arguments.demonstrations is None:  # only the store can provide demonstrations
         _check_metric(until.metric, lambda: make().init(**values))
     options.save_config(arguments, cold.env.to_json(), flatten(cold.hyperparameters))
     errors = new_console(stderr=True)
@@ -94,10 +94,10 @@ def train(arguments: argparse.Namespace) -> int:
 def _prepare(
     arguments: argparse.Namespace, algorithm: type[Task], values: dict[str, Any]
 ) -> tuple[Callable[..., Task], dict[str, Any], TaskIdentity]:
-    """Return the task's maker, its hyperparameters, and its identity before a start.
+    """Return the task's constructor, hyperparameters, and identity before a start.
 
     Raises:
-        ValueError: they are wrong; that is reported before a database exists.
+        ValueError: an option is invalid; this is reported before a database is created.
     """
     warm_start.check_options(arguments)
     values = warm_start.with_demonstrated_steps(values, arguments)
@@ -108,12 +108,12 @@ def _prepare(
 
 
 def train_for_orion(arguments: argparse.Namespace, parent: Start | None, interrupted: int) -> Results:
-    """Train one trial of Orion's, from where its parent ended if any.
+    """Train one trial of Orion's, starting from its parent's state if any.
 
     Args:
-        arguments: of the command.
-        parent: the state with which the trial begins.
-        interrupted: the exit status by which Orion tries a trial again.
+        arguments: arguments of the command.
+        parent: final state of the parent.
+        interrupted: exit status that makes Orion retry a trial.
     """
     algorithm, epochs = load(arguments.task), _orion_epochs(arguments.epochs or str(EPOCHS))
     space = options.space(arguments, algorithm)
@@ -147,14 +147,14 @@ def _orion_epochs(text: str) -> int:
     low, high, _ = parse_epochs(text)
     if low != high:
         raise ValueError(
-            f"under Orion a trial has one number of epochs, such as --epochs~'fidelity({low}, {high})' "
+            f"under Orion, a trial has one number of epochs, such as --epochs~'fidelity({low}, {high})' "
             f"gives it, but got --epochs {text}"
         )
     return high
 
 
 def _applying(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop values that do not apply, as Orion knows no conditions."""
+    """Drop values that do not apply, since Orion has no conditions."""
     flat = flatten(values)
     applying = flatten(space.decide(lambda path, dimension: flat.get(path, dimension.default)))
     return unflatten({path: value for path, value in flat.items() if path in applying})
@@ -177,7 +177,7 @@ def _measures_returns(snapshots: str | None) -> bool:
 
 
 def _hint_at_info(task: Task) -> str:
-    """Return a sentence about the environment's info that is no metric."""
+    """Return a sentence about entries of info that are not metrics."""
     envs = vars(task.ref.learner).get("envs") if task.ref else None
     if envs is None:
         return ""
@@ -193,7 +193,7 @@ def _hint_at_info(task: Task) -> str:
 def _check_metric(name: str, make: Callable[[], Task]) -> None:
     """Raise ValueError if no epoch can report the metric of --no-better.
 
-    A task names its metrics only in its first epoch, so one epoch is trained if it is none that every task has.
+    A task reveals its metrics only in its first epoch, so one epoch is trained unless all tasks have the metric.
     """
     task = make()
     always = (*(ALWAYS if task.env else ()), task.objective)
@@ -205,7 +205,7 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
     """Train a task, report progress, and return the result for JSON."""
     if task.epochs > epochs:
         raise ValueError(
-            f"training only goes forward, but {task} has done {task.epochs} epochs and {epochs} were asked for; "
+            f"training only goes forward, but {task} has {task.epochs} epochs and {epochs} were requested; "
             "ask for more, or use another --storage"
         )
     begins = f"resumes after epoch {task.epochs}" if task.resumed else "starts"
@@ -222,7 +222,7 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
 
     metrics = task.fit(epochs, at_epoch_end, until)
     if until is not None and task.epochs < epochs:
-        note(errors, f"{until.metric} has not risen for {until.epochs} epochs: ends after epoch {task.epochs}")
+        note(errors, f"{until.metric} has not risen for {until.epochs} epochs: stopped after epoch {task.epochs}")
     if hint := _hint_at_info(task):
         note(errors, hint)
     if metrics.get("updates") == 0:

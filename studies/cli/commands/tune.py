@@ -43,7 +43,7 @@ from ..output.terminal import new_console, note, print_json
 from . import options, warm_start
 from .storage import existing_store, hides_password, open_store, repeated
 
-OPTIONS = [  # of `study_config`, as the options of the command are named
+OPTIONS = [  # arguments of `study_config` with the names of options
     *("search", "trials", "seed", "scheduler", "sampler", "generation", "cohort", "objective", "seeds", "aggregate"),
     *("across", "racing", "preset", "grid_points", "snapshots", "budget", "goal", "plateau", "trial_time", "weight"),
     *("population", "interval", "exploit", "explore", "perturb"),
@@ -51,7 +51,7 @@ OPTIONS = [  # of `study_config`, as the options of the command are named
 
 
 def create(arguments: argparse.Namespace) -> int:
-    """Make the study, and print how workers join it."""
+    """Create the study, and print how workers join it."""
     make = _maker(arguments, _config(arguments), new_console(stderr=True))
     with open_store(arguments) as store:
         name, _ = make(store)
@@ -67,16 +67,16 @@ def create(arguments: argparse.Namespace) -> int:
 
 
 def _device_here(arguments: argparse.Namespace) -> str:
-    """Return the device that this machine must have."""
+    """Return the device that this machine needs to have."""
     return "cpu" if arguments.engine == "ray" or arguments.command == "create" else arguments.device
 
 
 def _maker(
     arguments: argparse.Namespace, config: Config, errors: Console, check: Callable[[Config, str], None] | None = None
 ) -> Callable[[Store], tuple[str, Config]]:
-    """Return the function that makes the study in a store.
+    """Return a function that creates the study in a store.
 
-    What is wrong, also by `check`, is reported before a database exists.
+    Errors, including those of `check`, are reported before a database is created.
     """
     algorithm, name = load(arguments.task), arguments.study or config.default_name
     config.probe(algorithm, _device_here(arguments))
@@ -102,10 +102,10 @@ def tune(arguments: argparse.Namespace) -> int:
     _check_backend(arguments)
     for text in arguments.log:
         parse(text)
-    errors, config = new_console(stderr=True), _config(arguments)  # what is wrong is said before all else is imported
+    errors, config = new_console(stderr=True), _config(arguments)  # reports errors before slow imports
     check = partial(check_confirmable, seeds=arguments.confirm) if arguments.confirm else None
     with ExitStack() as stack:
-        crew = stack.enter_context(_crew(arguments))  # before threads are started; it ends with whatever is refused
+        crew = stack.enter_context(_crew(arguments))  # forks before threads start; ends if an error follows
         make = _maker(arguments, config, errors, check)
         store = stack.enter_context(open_store(arguments))
         name, config = make(store)
@@ -131,7 +131,7 @@ def tune(arguments: argparse.Namespace) -> int:
 
 
 def confirm(arguments: argparse.Namespace) -> int:
-    """Train a study's best configurations on fresh seeds, and print their worth."""
+    """Train a study's best configurations on fresh seeds, and print estimates."""
     _check_backend(arguments)
     errors = new_console(stderr=True)
     with _crew(arguments) as crew, existing_store(arguments) as store:
@@ -156,9 +156,9 @@ def _confirm(
 
 
 def _crew(arguments: argparse.Namespace) -> Crew:
-    """Import what workers and copiers need, and fork them.
+    """Import the modules of workers and copiers, and fork processes for them.
 
-    CUDA is of no use to a process that was forked from one which has asked for it.
+    No process is forked for CUDA, which does not work in a fork of a process that has used it.
     """
     with importing(arguments.own_process):
         for module in (".worker", ".live.curves", "...samplers.suggest"):
@@ -176,7 +176,7 @@ def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Consol
 
 
 def _config(arguments: argparse.Namespace) -> Config:
-    """Return the configuration of the study that the options ask for."""
+    """Return the configuration of the study that the options describe."""
     warm_start.check_options(arguments)
     algorithm = load(arguments.task)
     fixed = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
@@ -189,7 +189,7 @@ def _config(arguments: argparse.Namespace) -> Config:
 
 
 def _check_backend(arguments: argparse.Namespace) -> None:
-    """Raise ValueError if workers cannot run as --engine asks."""
+    """Raise ValueError if workers cannot run with this --engine."""
     if arguments.engine == "ray":
         _check_gpus(arguments)
         try:
@@ -201,7 +201,7 @@ def _check_backend(arguments: argparse.Namespace) -> None:
     only_with_ray = ("address", "cpus_per_worker", "gpus_per_worker")
     names = [f"--{name.replace('_', '-')}" for name in only_with_ray if getattr(arguments, name) is not None]
     if names:
-        raise ValueError(f"{' and '.join(names)} say what Ray gives a worker; add --engine ray")
+        raise ValueError(f"only --engine ray takes options of Ray, but got {' and '.join(names)}; add --engine ray")
 
 
 def _check_gpus(arguments: argparse.Namespace) -> None:
@@ -214,10 +214,10 @@ def _check_gpus(arguments: argparse.Namespace) -> None:
         )
     if not gpus and device.startswith("cuda"):
         raise ValueError(
-            f"a worker on Ray has the GPUs that it reserves, but --device is {device}; add --gpus-per-worker 1"
+            f"a worker on Ray has only the GPUs that it reserves, but --device is {device}; add --gpus-per-worker 1"
         )
     if device.startswith("cuda:"):
-        raise ValueError(f"a worker on Ray counts its own GPUs only, but --device is {device}; write --device cuda")
+        raise ValueError(f"a worker on Ray sees only its own GPUs, but --device is {device}; write --device cuda")
 
 
 @contextmanager
@@ -252,7 +252,7 @@ def _mirror(store: Store, url: str, name: str, errors: Console) -> None:
 
 
 def _how_to_extend(config: Config) -> str:
-    """Return how a complete study gets more trials, if it can."""
+    """Return how to extend a complete study, or ""."""
     trials = config.trials[-1]
     if config.scheduler == "pbt" or (config.sampler == "grid" and trials == grid_size(config)):
         return ""
@@ -282,9 +282,9 @@ def _print_study(study: Mapping[str, Any], config: Config, store: Store) -> int:
     storage = repeated(store)
     best = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
     name = shlex.quote(study["study"])
-    proposed = {f"show {study['best']['uid'][:8]}": f"{best}: all of its hyperparameters, and its history"}
+    proposed = {f"show {study['best']['uid'][:8]}": f"{best}: all hyperparameters, and the history"}
     if _can_be_confirmed(study, config):
-        proposed[f"confirm {name}"] = "the best trials and the defaults on fresh seeds: what they are worth"
+        proposed[f"confirm {name}"] = "the best trials and the defaults, estimated on fresh seeds"
     proposed |= {f"trials {name}": "all trials, rung by rung", f"report {name}": "a page with curves and what mattered"}
     for command, text in proposed.items():
         line = escape(printable(f"rekindle {command} --storage {storage}"))

@@ -1,4 +1,4 @@
-"""``rekindle train`` under ``orion hunt``: one trial, reported to Orion.
+"""``rekindle train`` under ``orion hunt``: one trial, with its result for Orion.
 
 Importing this module imports neither orion nor torch.
 """
@@ -24,17 +24,18 @@ TRIAL_VARIABLE, EXPERIMENT_VARIABLE = "ORION_TRIAL_ID", "ORION_EXPERIMENT_ID"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train one trial of Orion's, and return the exit status.
+    """Train one trial of Orion's; return the exit status.
 
-    0: the result is written. ORION_INTERRUPT_CODE: a signal stopped the trial or another process took its lease, and
-    Orion will try it again. The caller reports any exception with another status: the trial is broken.
+    The status is 0 if the result was written. It is ORION_INTERRUPT_CODE if a signal stopped the trial or another
+    process took its lease; Orion then retries the trial. On an exception, the caller exits with another status, and the
+    trial is broken.
     """
     if arguments.no_better is not None:
-        raise ValueError("under Orion its algorithm says how far trials are trained; leave --no-better out")
+        raise ValueError("under Orion, its algorithm decides how long trials train; leave --no-better out")
     if arguments.record is not None:
-        raise ValueError("under Orion all trials would write the same file; leave --record out")
+        raise ValueError("under Orion, all trials would write the same file; leave --record out")
     interrupted = int(os.environ.get(INTERRUPT_VARIABLE, INTERRUPTED))
-    # Only while nothing is trained: training has handlers of its own, which save first.
+    # Only until training starts: its own handlers save first.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(interrupted))
 
     from ....tasks.errors import Stopped
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (KeyboardInterrupt, Stopped, LeaseLost) as error:
         say(f"the trial is interrupted: {' '.join(str(error).split()) or 'stopped by SIGINT'}")
         return interrupted
-    except Exception:  # the next process to try the trial has to know that it failed and was not killed
+    except Exception:  # the next process that tries the trial must know that this one was not killed
         _note_failure()
         raise
     with open(os.environ[RESULTS_VARIABLE], "w", encoding="utf-8") as file:
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _trial_row() -> tuple[str, int, str] | None:
-    """Return database, experiment and trial, if the database holds checkpoints."""
+    """Return database, experiment and trial if the database has checkpoints."""
     url, trial, experiment = storage_url(), os.environ.get(TRIAL_VARIABLE), os.environ.get(EXPERIMENT_VARIABLE, "")
     if url is None or trial is None or not experiment.isdecimal():
         return None
@@ -74,11 +75,11 @@ def _parent() -> Start | None:
 
 
 def _note_failure() -> None:
-    """Note in Orion's database that the trial failed and was not killed."""
+    """Record in Orion's database that the trial failed by itself."""
     from ...errors import StoreError
 
     if (row := _trial_row()) is not None:
         from ...orion.trial_rows import note_failure
 
-        with suppress(StoreError):  # then the trial is tried again, and fails again
+        with suppress(StoreError):  # without the record, the trial is retried and fails again
             note_failure(*row)

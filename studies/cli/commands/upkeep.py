@@ -1,16 +1,17 @@
-"""``rekindle fsck``, ``gc``, ``export`` and ``import``: maintenance of a storage.
+"""``rekindle fsck``, ``gc``, ``delete``, ``export`` and ``import``: maintenance.
 
 With ``--json`` stdout is one JSON object:
 
-    fsck    format, storage, findings [{kind, place, law, what, cure, repairable}],
-            repairs [{kind, place, done, note}] (with --repair)
-    gc      format, storage, dry_run, bytes, checkpoints (how many), tasks [{uid, trials [{study, number, state}],
-            epochs, kept, bytes}], file (with --yes; null of PostgreSQL) {before, after (bytes), how}
-    delete  format, storage, dry_run, study (or null), trials, checkpoints (how many), tasks [uid], kept [{uid, why}]
-    export, import  format, storage, file, bytes, study, trials, tasks, checkpoints, blobs, new (checkpoints that the
-            database did not have)
+    fsck    format, storage, findings [{kind, place, law, what, cure, repairable}]; with --repair also
+            repairs [{kind, place, done, note}] and left [as findings]
+    gc      format, storage, dry_run, bytes, checkpoints (number), tasks [{uid, trials [{study, number, state}],
+            epochs, kept, bytes}], file (with --yes; null for PostgreSQL) {before, after (bytes), how}
+    delete  format, storage, dry_run, study, confirmation (or null), trials, checkpoints (numbers), tasks [uid],
+            kept [{uid, why}]
+    export, import  format, storage, file, bytes, study, trials, tasks, checkpoints, blobs, new (number of checkpoints
+            that the database did not have)
 
-fsck exits with 1 if anything wrong is left.
+fsck exits with 1 if any finding is left.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from .storage import existing_store, open_store
 
 
 def fsck(arguments: argparse.Namespace) -> int:
-    """Examine and repair the storage; 1 if anything wrong is left."""
+    """Check and repair the storage; return 1 if any finding is left."""
     with existing_store(arguments) as store:
         findings = check(store)
         repairs = repair(store, findings) if arguments.repair else []
@@ -63,7 +64,7 @@ def fsck(arguments: argparse.Namespace) -> int:
         else f"{store.url} is sound"
     )
     if findings and not arguments.repair and any(finding.repairable for finding in findings):
-        _print("nothing was changed; the same command with --repair cures what can be cured")
+        _print("nothing was changed; the same command with --repair repairs what can be repaired")
     return FAILED if left else 0
 
 
@@ -83,7 +84,7 @@ def gc(arguments: argparse.Namespace) -> int:
         trials = ", ".join(f"trial {number} of {study} ({state})" for study, number, state in each.trials)
         trials = trials or "a policy that nothing starts from"
         kept = f"keeps {', '.join(map(str, each.kept))}" if each.kept else "keeps none"
-        _print(f"{each.uid}  {trials}: epochs {', '.join(map(str, each.epochs))} go, it {kept}; {each.size:,} bytes")
+        _print(f"{each.uid}  {trials}: drops epochs {', '.join(map(str, each.epochs))}, {kept}; {each.size:,} bytes")
     verb = "dropped" if arguments.yes else "could be dropped"
     _print(f"{count} checkpoints of {len(garbage)} tasks {verb}, {size:,} bytes in all")
     if shrunk is not None:
@@ -94,7 +95,7 @@ def gc(arguments: argparse.Namespace) -> int:
 
 
 def delete(arguments: argparse.Namespace) -> int:
-    """List what would be deleted; delete it once the user agrees."""
+    """List what would be deleted, and delete it if the user agrees."""
     with existing_store(arguments) as store:
         found = remove(store, arguments.name)
         if not arguments.json:
@@ -126,13 +127,13 @@ def export(arguments: argparse.Namespace) -> int:
         done = export_study(store, arguments.study, arguments.file)
         if confirmation_json(store, arguments.study) is not None:
             name = confirmation_name(arguments.study)
-            note(new_console(stderr=True), f"its confirmation is the study {name}, which a file of its own can take")
+            note(new_console(stderr=True), f"its confirmation, the study {name}, is not in the file; export it, too")
     return _transferred(arguments, store, done.to_json(), "written to")
 
 
 def load(arguments: argparse.Namespace) -> int:
     """Read a study from a file."""
-    if not arguments.file.is_file():  # before a database is made
+    if not arguments.file.is_file():  # before a database is created
         raise ValueError(f"there is no file {arguments.file}; `rekindle export STUDY FILE` writes one")
     with open_store(arguments) as store:
         done = import_study(store, arguments.file)

@@ -1,7 +1,7 @@
 """Warm starts: the options ``--warm-start`` and ``--demonstrations``.
 
-What a task starts from is stored as a policy of its own when the command first runs. A rerun whose source is gone
-starts from the stored policy.
+The initial policy of a task is stored when the command first runs. If the source is gone in a rerun, the task starts
+from the stored policy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 class Sources(NamedTuple):
-    """A policy, demonstrations or both, and a name for people."""
+    """A policy, demonstrations or both, with a name for messages."""
 
     policy: WarmStart | None
     demonstrations: Demonstrations | None
@@ -44,7 +44,7 @@ class Sources(NamedTuple):
 def check_options(arguments: argparse.Namespace) -> None:
     """Raise ValueError for --partial without --warm-start."""
     if arguments.partial and arguments.warm_start is None:
-        raise ValueError("--partial goes with --warm-start, which is not given")
+        raise ValueError("--partial needs --warm-start, which is not given")
 
 
 def is_given(arguments: argparse.Namespace) -> bool:
@@ -55,7 +55,7 @@ def is_given(arguments: argparse.Namespace) -> bool:
 def with_demonstrated_steps(values: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
     """Add the number of demonstrated steps to hyperparameters without it.
 
-    The number is that of the file or, if the file is gone, of the stored demonstrations that came from it.
+    The number comes from the file or, if the file is gone, from the demonstrations that were stored from it.
 
     Raises:
         ValueError: neither exists.
@@ -76,11 +76,19 @@ def _stored_steps(arguments: argparse.Namespace) -> int | None:
 
 
 def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argparse.Namespace, say: Say) -> str | None:
-    """Store what a task starts from, and return its digest.
+    """Store a task's initial policy; return its digest.
 
-    Return None for a task without a warm start. If the source is gone, return what the same task started from before.
+    If the source is gone, the digest is that of the policy from which the same task started before.
 
-    The task is not initialized yet, and the identity is the task's without a start.
+    Args:
+        store: store of the task.
+        task: the task, not initialized yet.
+        identity: identity of the task without a start.
+        arguments: arguments of the command.
+        say: function that takes a line for the user.
+
+    Returns:
+        Digest; None for a task without a warm start.
     """
     if not is_given(arguments):
         return None
@@ -99,19 +107,19 @@ def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argpa
     digest = _store_start(store, task, identity.hyperparameters, sources, say)
     for uid in (uid for other, uid in known.items() if other != digest):
         text = " with ".join(filter(None, texts))
-        say(f"{text} is another {sources.kind} now than the one that task {uid} started from, so this is another task")
+        say(f"{text} is not the {sources.kind} that task {uid} started from, so this is another task")
     return digest
 
 
 def start_all(
     store: Store, name: str, config: Config, algorithm: type[Task], arguments: argparse.Namespace, say: Say
 ) -> Config:
-    """Store the common start of a study's trials, and configure it.
+    """Store and configure the common start of a study's trials.
 
-    If the source is gone, the study keeps what it started from before.
+    If the source is gone, the study keeps the start that it had before.
 
     Raises:
-        BadConfig: a hyperparameter that decides the shape of the networks is searched.
+        BadConfig: the shape of the networks is searched, or the study has several environments.
     """
     check_one_environment(config)
     if arguments.warm_start is not None:
@@ -144,7 +152,7 @@ def _sources(store: Store, arguments: argparse.Namespace) -> Sources:
 
 
 def _store_start(store: Store, task: Task, values: Mapping[str, Any], sources: Sources, say: Say) -> str:
-    """Initialize the task, store its first policy, and return the digest."""
+    """Initialize the task and store its initial policy; return the digest."""
     task.warm_start, task.demonstrations = sources.policy, sources.demonstrations
     digest = store_start(store, task, values, sources.name)
     say(f"starts from the {sources.kind} {digest[:12]} of {sources.name}: {task.load_report}")

@@ -22,7 +22,7 @@ from ...workers.sharing import run_worker
 from ..output.terminal import log_json, new_console, note, print_json
 from .storage import existing_store
 
-ALL = ""  # stands for all studies in what is said
+ALL = ""  # stands for all studies in messages
 
 
 def worker(arguments: argparse.Namespace) -> int:
@@ -35,7 +35,7 @@ def worker(arguments: argparse.Namespace) -> int:
             store.study(name)
         until = "until it is complete" if len(names) == 1 else "by their weights until all are complete"
         say(ALL, f"works on {_described(names)} in {store.url} {until}; Ctrl-C saves and stops")
-        mirrored = [] if arguments.with_parent else [MIRRORED]  # the parent has its own
+        mirrored = [] if arguments.with_parent else [MIRRORED]  # the parent makes a copy itself
         with ExitStack() as stack:
             for name in names:
                 stack.enter_context(copied(arguments.storage, name, mirrored, partial(say, name), MIRROR_AFTER))
@@ -67,7 +67,7 @@ def worker(arguments: argparse.Namespace) -> int:
 
 
 def _sayer(arguments: argparse.Namespace, several: bool) -> Callable[[str, str], None]:
-    """Return what prints a line about a study."""
+    """Return a function that prints a line about a study."""
     if arguments.quiet:
         return lambda name, text: None
     if arguments.log_format == "json":

@@ -1,4 +1,4 @@
-"""Live progress of a study on a terminal, regular lines elsewhere."""
+"""Progress of a study: a live panel, or lines without a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...engine.progress import OPEN, Snapshot, Speed, clock
 from ...redact import printable
 from ...study.digits import in_digits_alone
 
-LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
+LINE_EVERY = 5.0  # seconds between two lines if there is no terminal
 LOOKS = {
     "complete": ("●", "green"),
     "pruned": ("●", "bright_black"),
@@ -33,9 +33,9 @@ class Progress:
     """Display of snapshots; a context manager that restores the terminal.
 
     Args:
-        console: on stderr, so that stdout holds results only.
-        name: of the study.
-        storage: its URL.
+        console: console on stderr, so that stdout has only results.
+        name: name of the study.
+        storage: URL of the storage.
     """
 
     def __init__(self, console: Console, name: str, storage: str):
@@ -43,8 +43,8 @@ class Progress:
         self.speed = Speed()
         self.began = time.monotonic()
         self.workers = 0
-        self.state = ""  # of the study; shown if given
-        self.clock = "time"  # since it began
+        self.state = ""  # state of the study; shown if given
+        self.clock = "time"  # label of the elapsed time
         self._line_at = 0.0
         self._live: Live | None = None
 
@@ -59,7 +59,7 @@ class Progress:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """Print a line that stays above the live panel."""
+        """Print a line above the live panel."""
         self.console.print(printable(text), highlight=False, markup=False)
 
     def show(self, snapshot: Snapshot) -> None:

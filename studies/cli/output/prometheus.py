@@ -1,6 +1,6 @@
 """Text of ``rekindle status --prometheus``, in Prometheus' exposition format, version 0.0.4.
 
-For the textfile collector of its node exporter, or any scraper: Rekindle itself listens nowhere.
+The text is for the textfile collector of the node exporter, or any other scraper. Rekindle itself opens no port.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Any
 
 Sample = tuple[Mapping[str, object], float]
 
-METRICS = {  # name: what it says
-    "rekindle_study_state": "1 of the state that a study is in",
+METRICS = {  # help by name
+    "rekindle_study_state": "1 for the state that a study is in",
     "rekindle_study_trials": "trials of a study by state",
-    "rekindle_study_best": "best result of a study's longest trained trials",
+    "rekindle_study_best": "best result among a study's longest-trained trials",
     "rekindle_study_workers": "processes that train a study",
     "rekindle_worker_trials": "trials that a process trains",
     "rekindle_worker_seconds": "seconds since a process took the first of them",
-    "rekindle_worker_lease_seconds": "seconds until its trials go to others, unless its heartbeat renews its lease",
+    "rekindle_worker_lease_seconds": "seconds until others may take its trials, unless its heartbeat renews its lease",
 }
 
 
 def prometheus(status: Mapping[str, Any]) -> str:
-    """Return the result of `status --json` as metrics, a line for each."""
+    """Return the result of `status --json` as metrics, one per line."""
     lines = []
     for name, meaning in METRICS.items():
         samples = [f"{name}{{{_labels(labels)}}} {value:.12g}" for labels, value in _samples(name, status)]

@@ -1,4 +1,4 @@
-"""Studies, trials and tasks as tables, made from their JSON."""
+"""Tables of studies, trials and tasks, made from their JSON."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ...study.config import title
 from ...study.digits import in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
 
-LONG = ("digest", "kept", "more", "searched", "until", "when")  # columns whose texts may be broken
-MANY_ROWS = 12  # hyperparameters of best trials, of which all are shown
-WHOLE = 2.0**53  # below it, a number without decimals is a count, shown with all its digits
-UNFINISHED = {"ready": "...", "failed": "failed"}  # what stands for the result of a segment, by its state
+LONG = ("digest", "kept", "more", "searched", "until", "when")  # columns whose text may wrap
+MANY_ROWS = 12  # hyperparameters of the best trials that are all shown
+WHOLE = 2.0**53  # below this, an integral number is a count and is shown with all digits
+UNFINISHED = {"ready": "...", "failed": "failed"}  # shown in place of a segment's result, by its state
 
 
 def harmless(value: Any) -> Any:
-    """Escape terminal control sequences and markup in texts from a database."""
+    """Escape terminal control sequences and markup in text from a database."""
     if isinstance(value, str):
         return escape(printable(value))
     if isinstance(value, Mapping):
@@ -42,7 +42,7 @@ def number(value: Any) -> str:
 
 
 def _table(title: str, columns: Iterable[str] = (), left: Container[str] = (), **more: Any) -> Table:
-    """Return an empty table with its columns."""
+    """Return a table with columns and no rows."""
     table = Table(title=title, title_style="bold", header_style="bold", box=SIMPLE, pad_edge=False, **more)
     for name in columns:
         table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
@@ -52,22 +52,22 @@ def _table(title: str, columns: Iterable[str] = (), left: Container[str] = (), *
 def print_best(out: Console, study: Mapping[str, Any], searched: Mapping[str, Any]) -> None:
     """Print the best trials with their searched hyperparameters.
 
-    Of more than MANY_ROWS, those that have their defaults in all of these trials are named only.
+    If there are more than MANY_ROWS, those at their default in all of these trials are only named below the table.
 
     Args:
-        out: where to.
-        study: its JSON.
+        out: console.
+        study: JSON of the study.
         searched: names and defaults of the searched hyperparameters.
     """
     default = [name for name, value in searched.items() if _is_default(name, value, _best(study))]
     named = default if len(searched) > MANY_ROWS else []
     out.print(best_table(study, [name for name in searched if name not in named]))
     if named:
-        out.print(f"[bright_black]with their defaults in all of these trials: {harmless(', '.join(named))}[/]\n")
+        out.print(f"[bright_black]at their defaults in all of these trials: {harmless(', '.join(named))}[/]\n")
 
 
 def _is_default(name: str, value: Any, trials: Sequence[Json]) -> bool:
-    """Return whether trials have a hyperparameter, all with its default."""
+    """Return whether a hyperparameter is at its default wherever it applies."""
     found = [trial["hyperparameters"][name] for trial in trials if name in trial["hyperparameters"]]
     return bool(found) and all(each == value for each in found)
 
@@ -109,7 +109,7 @@ def best_table(study: Mapping[str, Any], searched: Sequence[str]) -> Table:
 
 
 def print_confirmation(out: Console, confirmation: Json) -> None:
-    """Print a confirmation, as far as it is."""
+    """Print a confirmation, complete or not."""
     out.print(_confirmation_table(confirmation))
     if "across" in confirmation and confirmation["winner"] is not None:
         out.print(_by_environment(confirmation))
@@ -117,7 +117,7 @@ def print_confirmation(out: Console, confirmation: Json) -> None:
 
 
 def _confirmation_table(confirmation: Json) -> Table:
-    """Return a table of the candidates: their races, and their worth."""
+    """Return a table of the candidates' races and estimates."""
     confirmation = harmless(confirmation)
     candidates = confirmation["candidates"]
     estimates = [each["estimate"] or {} for each in candidates]
@@ -148,7 +148,7 @@ def _confirmation_table(confirmation: Json) -> Table:
 
 
 def _by_environment(confirmation: Json) -> Table:
-    """Return a table of what the estimated candidates reach in each environment."""
+    """Return a table of the candidates' estimates in each environment."""
     confirmation = harmless(confirmation)
     estimated = [each for each in confirmation["candidates"] if each["environments"]]
     title = f"{confirmation['objective']} in each environment, with 95% intervals"
@@ -162,12 +162,12 @@ def _by_environment(confirmation: Json) -> Table:
 
 
 def misleading(rung: Json, rungs: Sequence[int]) -> str:
-    """Return what to do about a rung that misleads."""
+    """Return a note about a misleading rung, with a cure."""
     low, high = rung["interval"]
     return (
         f"returns after {rung['epochs']} epochs say little about those after {rung['next']}: their rank correlation is "
         f"{rung['correlation']:.2f} (95%: {low:.2f} to {high:.2f}, from {rung['trials']} trials), so good trials may "
-        f"have been ended there; a new study with --epochs {rung['next']}:{rungs[-1]} compares later\n"
+        f"have been pruned there; a new study with --epochs {rung['next']}:{rungs[-1]} compares later\n"
     )
 
 
@@ -178,7 +178,7 @@ def environments_of(study: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def trials_table(study: Json) -> Table:
-    """Return a table of all trials with their results at each rung."""
+    """Return a table of all trials, with their results at each rung."""
     study = harmless(study)
     branches = any(trial["branch"] for trial in study["trials"])
     rungs = [f"{'' if rung else 'epoch '}{epochs}" for rung, epochs in enumerate(study["rungs"])]
@@ -192,7 +192,7 @@ def trials_table(study: Json) -> Table:
         + ("" if main == RETURN else f", {study['objectives'][main]} {main}"),
         ["trial", origin, "uid", "state", *rungs, *others, *several, "digest"],
         left=["uid", "state", "front", "digest"],
-        collapse_padding=True,  # so that four rungs fit on a terminal
+        collapse_padding=True,  # lets four rungs fit on a terminal
     )
     colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "cancelled": "dim", RUNNING: "yellow"}
     returns = iter(in_digits(_measured(row, main) if row["state"] == "done" else None for row in rows))
@@ -214,7 +214,7 @@ def trials_table(study: Json) -> Table:
 
 
 def _measured(result: Json, name: str) -> float | None:
-    """Return the return of a result, or another objective."""
+    """Return an objective of a result, which may be the return."""
     value: float | None = result["return"] if name == RETURN else (result["objectives"] or {}).get(name)
     return value
 
@@ -225,7 +225,7 @@ def _origin(trial: Json) -> str:
 
 
 def status_table(status: Json) -> Table:
-    """Return a table of all studies, without states that no trial has."""
+    """Return a table of all studies, omitting states that no trial has."""
     status = harmless(status)
     studies = status["studies"]
     shown = [state for state in STATES if state != "complete" and any(study["counts"][state] for study in studies)]
@@ -244,7 +244,7 @@ def status_table(status: Json) -> Table:
             study["study"],
             Text(*_state(study)),
             " ".join([study["task"], *(str(env.get("id", "")) for env in environments_of(study))]),
-            f"{begun}/{max(begun, study['trials_total'])}",  # a population's branches are further trials
+            f"{begun}/{max(begun, study['trials_total'])}",  # the branches of a population are additional trials
             *(str(study["counts"][state]) for state in shown),
             *(f"{study[each]:g}" for each in weighs),
             "→".join(str(rung["done"]) for rung in study["progress"]),
@@ -255,7 +255,7 @@ def status_table(status: Json) -> Table:
 
 
 def _state(study: Json) -> tuple[str, str]:
-    """Return the state of a study as shown, and its color."""
+    """Return the text of a study's state, and its color."""
     if study["state"] == "complete":
         return "complete", "green"
     return study["state"], "yellow" if study["state"] == "running" else "red"
@@ -272,11 +272,11 @@ def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
 
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
-    """Return a table with a row for each mapping."""
+    """Return a table with one row for each mapping."""
     rows = harmless(rows)
     left = [name for name in columns if any(isinstance(row.get(name), str) for row in rows)]
     table = _table(title, title_justify="left")
-    for name in columns:  # only texts that may be long give way to a narrow terminal, in lines of their own
+    for name in columns:  # on a narrow terminal, only columns with long text wrap
         justify: JustifyMethod = "left" if name in left else "right"
         table.add_column(name, justify=justify, no_wrap=name not in LONG, overflow="fold")
     for row in rows:

@@ -1,4 +1,4 @@
-"""Consoles for people and JSON for programs."""
+"""Text for people, and JSON for programs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rich.console import Console
 from ....tasks.runtime.observers import EpochEvent
 from ...redact import printable
 
-FORMAT = 1  # raised when a name in the JSON changes its meaning or is removed; new names do not raise it
+FORMAT = 1  # increased when a name in the JSON changes its meaning or is removed, but not for new names
 
 
 def new_console(stderr: bool = False) -> Console:
     """Return a console on stdout or stderr."""
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal:
-        console.width = 200  # tables in files and pipes have no terminal to fit
+        console.width = 200  # tables in files and pipes need not fit a terminal
     return console
 
 
 def note(console: Console, text: str) -> None:
-    """Print a text without markup and without terminal control sequences."""
+    """Print text, without interpreting markup or terminal control sequences."""
     console.print(printable(text), markup=False, soft_wrap=True)
 
 
@@ -38,12 +38,12 @@ def log_json(study: str, text: str) -> None:
 
 
 def print_json(result: Mapping[str, Any], status: int = 0) -> int:
-    """Print a result as JSON, and return the exit status."""
+    """Print a result as JSON; return the exit status."""
     print(json.dumps({"format": FORMAT, **result}, indent=2))
     return status
 
 
 def epoch_line(event: EpochEvent, epochs: int, *names: str) -> str:
-    """Return a line with those of the named metrics that are reported."""
+    """Return a line with those named metrics that were reported."""
     values = (f"{name} {event.metrics[name]:.5g}" for name in names if name in event.metrics)
     return f"epoch {event.epoch}/{epochs}  " + "  ".join(values)

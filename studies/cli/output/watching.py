@@ -1,4 +1,4 @@
-"""Picture of a study for `rekindle watch`, which fits 80 columns."""
+"""The view of `rekindle watch`, which fits into 80 columns."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ...study.digits import in_digits
 from .progress import Progress
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-FIXED_LINES = 25  # of the picture, beside trials in training and workers
-STYLES = {ALIVE: "green", DIED: "red"}  # of workers; others are silent
+FIXED_LINES = 25  # lines besides running trials and workers
+STYLES = {ALIVE: "green", DIED: "red"}  # styles of workers; other workers are silent
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -31,13 +31,13 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def picture(progress: Progress, view: View) -> RenderableType:
-    """Return all that is shown of a study.
+    """Return the whole view of a study.
 
     Args:
-        progress: for its panel, and the console's size.
-        view: what happens now.
+        progress: progress, for its panel and the console's size.
+        view: present state of the study.
     """
-    progress.state = view.state if view.state != "stalled" else "stalled: nobody trains what is left"
+    progress.state = view.state if view.state != "stalled" else "stalled: no process trains it"
     progress.workers = sum(worker["state"] == ALIVE for worker in view.workers)
     room = max(6, progress.console.height - FIXED_LINES) if progress.console.is_terminal else 1000
     workers = view.workers[: max(2, room // 3)]

@@ -1,6 +1,6 @@
 """All commands and their options.
 
-It imports nothing slow: the module of a command is imported once the command runs.
+This package imports nothing slow. The module of a command is imported when the command runs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from .values import Parser
 
 COMMANDS = {
     "search and train": (add_space, add_tune, add_worker, add_confirm, add_train),
-    "look": (add_readers, add_answers),
+    "inspect": (add_readers, add_answers),
     "steer a study": (add_steering,),
     "branch and repeat": (add_lineage,),
     "policies": (add_policy,),
     "files of other tools": (add_other_tools,),
-    "keep the storage in order": (add_upkeep,),
+    "maintain the storage": (add_upkeep,),
 }
 
 
@@ -29,7 +29,7 @@ def make_parser() -> Parser:
         prog="rekindle",
         description="Hyperparameter optimization for reinforcement learning, where every trial can be stopped and "
         "resumed exactly.",
-        epilog="`rekindle COMMAND --help` explains a command. To begin: rekindle tune ppo CartPole-v1",
+        epilog="`rekindle COMMAND --help` explains a command. Start with: rekindle tune ppo CartPole-v1",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"rekindle {version('rekindle')}")

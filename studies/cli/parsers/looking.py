@@ -1,4 +1,4 @@
-"""Commands that look at studies and answer questions about them."""
+"""Commands that show studies and answer questions about them."""
 
 from __future__ import annotations
 
@@ -15,83 +15,85 @@ PICTURES = (
 
 
 def add_readers(commands: Any) -> None:
-    """Add the commands that show what is in a storage now."""
-    parser = command(commands, "status", "all studies of a storage, and who trains them", "look.status")
-    option(parser, "--prometheus", "print metrics as a Prometheus scraper reads them")
-    text = "what happens in a study now: rungs, trials in training, workers, failures; reads only, ends at q"
+    """Add the commands that show the present content of a storage."""
+    parser = command(commands, "status", "show all studies of a storage and their workers", "look.status")
+    option(parser, "--prometheus", "print metrics in the text format of Prometheus")
+    text = "show a study live: rungs, running trials, workers and failures; changes nothing; q quits"
     parser = command(commands, "watch", text, "live.watch.watch")
-    parser.add_argument("study", metavar="STUDY", nargs="?", help="the study (default: the youngest one)")
-    option(parser, "--every SECONDS", "how often to look", default=1.0)
-    parser = command(commands, "trials", "the trials of a study, rung by rung", "look.trials")
+    parser.add_argument("study", metavar="STUDY", nargs="?", help="name of the study (default: the newest)")
+    option(parser, "--every SECONDS", "time between updates", default=1.0)
+    parser = command(commands, "trials", "show the trials of a study, rung by rung", "look.trials")
     parser.add_argument("study", metavar="STUDY")
-    text = "one trial: hyperparameters, metrics, checkpoints, digests, every start and resume"
+    text = "show one trial: hyperparameters, metrics, checkpoints, digests, and every start and resume"
     parser = command(commands, "show", text, "look.show")
     add_uid(parser)
-    option(parser, "--config", "print the run file that trains it again")
-    command(commands, "tasks", "the trainings of a storage that are in no study", "look.tasks")
-    text = "show studies as they train, and their reports, as read-only pages in a browser"
+    option(parser, "--config", "print a run file that trains it again")
+    command(commands, "tasks", "list the trainings of a storage that belong to no study", "look.tasks")
+    text = "serve read-only pages of studies and their reports, which follow the training"
     parser = command(commands, "serve", text, "live.serve.serve")
-    option(parser, "--host HOST", "address to listen at; any but loopback needs --token", default="127.0.0.1")
-    option(parser, "--port N", "port to listen at; 0 for any free one", type=port, default=8765)
-    option(parser, "--token TEXT", "what browsers must know; the printed address holds it", default="")
+    option(parser, "--host HOST", "address to listen on; any but loopback needs --token", default="127.0.0.1")
+    option(parser, "--port N", "port to listen on; 0 for any free port", type=port, default=8765)
+    option(parser, "--token TEXT", "secret that browsers need; the printed address contains it", default="")
 
 
 def add_answers(commands: Any) -> None:
     """Add the commands that answer questions about studies."""
-    text = "which hyperparameters of a study mattered, with intervals, and what ails it, with a cure each"
+    text = "show how important a study's hyperparameters are, with intervals, and its defects, each with a cure"
     parser = command(commands, "diagnose", text, "answers.diagnose.diagnose")
     parser.add_argument("study", metavar="STUDY")
-    text = "studies and other runs beside one another: IQM, median and mean with 95% intervals, and who beats whom"
+    text = "compare studies and other runs: IQM, median and mean with 95% intervals, and probabilities of improvement"
     parser = command(commands, "compare", text, "answers.compare.compare")
     parser.add_argument(
         "source",
         metavar="STUDY",
         nargs="+",
-        help="a study, whose runs are its confirmation's fresh seeds, or else its best configuration's seeds; "
-        "evaluations.npz of Stable-Baselines3, one run; or a CSV file with a column return (or score), and maybe env. "
-        "LABEL=STUDY and LABEL@ENV=FILE: what has the same label is one side",
+        help="a study, whose runs are its confirmation's fresh seeds, or else its best configuration's seeds; an "
+        "evaluations.npz of Stable-Baselines3, one run; or a CSV file with a column return (or score) and, optionally, "
+        "a column env. LABEL=STUDY or LABEL@ENV=FILE: sources with the same label form one side",
     )
     option(
         parser,
         "--scale ENV=LOW:HIGH",
-        "results that count as 0 and as 1, for scores over several environments and the optimality gap; may be "
+        "results that count as 0 and as 1, for scores over several environments and for the optimality gap; may be "
         "repeated (default: the worst and the best run of any side)",
         **MANY,
     )
-    text = "write a report on studies: one HTML file to keep and send, without links to elsewhere"
+    text = "write a report on studies: one self-contained HTML file"
     parser = command(commands, "report", text, "answers.report.report")
     parser.add_argument("study", metavar="STUDY", nargs="+")
-    text = "the file (default: %(default)s)"
+    text = "file to write (default: %(default)s)"
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("report.html"), help=text)
-    text = "write a picture of a study, one of the report's figures (extra plot)"
+    text = "write one of the report's figures of a study as a picture (needs the extra `plot`)"
     parser = command(commands, "plot", text, "answers.report.plot")
     parser.add_argument("study", metavar="STUDY")
     option(parser, "--kind NAME", f"{PICTURES} (default: %(default)s)", default="curves")
-    text = "the file, a .png, .svg or .pdf (default: KIND.png)"
+    text = "file to write: .png, .svg or .pdf (default: KIND.png)"
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help=text)
 
 
 def add_space(commands: Any) -> None:
     parser = command(
-        commands, "space", "the hyperparameters of a task: what is searched over what, and defaults", "look.space"
+        commands, "space", "show the hyperparameters of a task: searched ranges, defaults and conditions", "look.space"
     )
     parser.add_argument("task", metavar="TASK", help=TASK)
-    parser.add_argument("env", metavar="ENV", nargs="?", help="leave out what has no effect in this environment")
+    parser.add_argument(
+        "env", metavar="ENV", nargs="?", help="leave out hyperparameters without an effect in this environment"
+    )
 
 
 def add_other_tools(commands: Any) -> None:
     """Add the commands that read and write files of other tools."""
-    text = "convert an ML-Agents configuration into a run file, and list what has no counterpart"
+    text = "convert an ML-Agents configuration into a run file, and list settings without a counterpart"
     parser = command(commands, "import-config", text, "look.import_config")
-    parser.add_argument("file", type=Path, metavar="FILE", help="such as mlagents.yaml")
-    parser.add_argument("env", metavar="ENV", nargs="?", help="as of tune; ML-Agents' configurations name none")
-    option(parser, "--behavior NAME", "which behavior, if the file has several")
+    parser.add_argument("file", type=Path, metavar="FILE", help="configuration, such as mlagents.yaml")
+    parser.add_argument("env", metavar="ENV", nargs="?", help="environment, as for tune; ML-Agents' files name none")
+    option(parser, "--behavior NAME", "behavior to convert, if the file has several")
     option(parser, "--output RUN.TOML", "write the run file here (default: stdout)", type=Path)
-    text = "copy the learning curves of a study or a task for other tools; again, to add what is new"
+    text = "copy the learning curves of a study or task to other tools; rerun to add new points"
     parser = command(commands, "export-curves", text, "live.curves.export_curves")
     parser.add_argument("name", metavar="STUDY|UID")
     option(parser, "--to KIND:PLACE", f"{SINKS}; may be repeated", required=True, **MANY)
     text = "names of metrics: sb3, ml-agents, metabox or rekindle (default: sb3, and rekindle in tables)"
     option(parser, "--names NAMES", text)
-    option(parser, "--follow", "go on until the study is complete")
-    option(parser, "--with-parent", argparse.SUPPRESS)  # go on until stdin ends
+    option(parser, "--follow", "continue until the study is complete")
+    option(parser, "--with-parent", argparse.SUPPRESS)  # continue until stdin ends

@@ -1,4 +1,4 @@
-"""Commands of single trainings, lineages, databases and policies."""
+"""Commands for single trainings, lineages, databases and policies."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def add_train(commands: Any) -> None:
     parser = command(commands, "train", "train one task; rerun to resume", run)
     add_task(
         parser,
-        "epochs in all (default: 27, or what a recorded table has)",
-        "set a hyperparameter; the others have their defaults",
+        "total epochs (default: 27, or less if a recorded table ends earlier)",
+        "set a hyperparameter; the others keep their defaults",
     )
     parser.usage = "%(prog)s [OPTION ...] TASK [ENV]"
     option(
         parser,
         "--no-better METRIC:N",
-        "stop early, once a metric of the task, such as episode_return, has not risen for N epochs",
+        "stop early when a metric of the task, such as episode_return, has not risen for N epochs",
     )
-    text = "write what the policy observes and does in this run to a file such as demo.npz, as `evaluate --record` does"
+    text = "write the observations and actions of this run to a file such as demo.npz, like `evaluate --record`"
     option(parser, "--record FILE", text, type=Path)
     add_outputs(parser)
     processes = parser.add_argument_group("processes and devices")
@@ -44,73 +44,73 @@ def add_train(commands: Any) -> None:
 
 
 def add_lineage(commands: Any) -> None:
-    text = "continue from a stored checkpoint with other hyperparameters"
+    text = "train a branch from a stored checkpoint, with other hyperparameters"
     parser = command(commands, "fork", text, "lineage.fork")
     add_uid(parser)
     option(parser, "--at EPOCH", "epoch of the checkpoint to start from", required=True)
-    option(parser, "--set NAME=VALUE", "a changed hyperparameter; may be repeated", **MANY)
+    option(parser, "--set NAME=VALUE", "hyperparameter to change; may be repeated", **MANY)
     add_device(parser)
     add_use_previous(parser)
-    text = "train a task's whole lineage again and compare digests"
+    text = "train a task's whole lineage again, and compare digests"
     parser = command(commands, "replay", text, "lineage.replay")
     add_uid(parser)
     add_device(parser)
-    text = "train a population's lineage as a schedule of hyperparameters on fresh seeds: what was gain, what luck"
+    text = "train a population's lineage as a schedule of hyperparameters on fresh seeds, to tell gain from luck"
     parser = command(commands, "schedule", text, "lineage.schedule")
     add_uid(parser)
-    option(parser, "--seeds N", "fresh seeds, at least 3", default=10)
+    option(parser, "--seeds N", "number of fresh seeds, at least 3", default=10)
     add_device(parser)
 
 
 def add_upkeep(commands: Any) -> None:
-    parser = command(commands, "fsck", "examine a storage for orphaned, damaged and inconsistent data", "upkeep.fsck")
-    option(parser, "--repair", "repair what can be repaired, except what a process holds")
-    text = "list the checkpoints that nothing needs any more; drop them with --yes"
+    parser = command(commands, "fsck", "check a storage for orphaned, damaged and inconsistent data", "upkeep.fsck")
+    option(parser, "--repair", "repair findings, if possible; tasks that a process holds are left alone")
+    text = "list the checkpoints that nothing needs any more; --yes drops them"
     parser = command(commands, "gc", text, "upkeep.gc")
-    parser.add_argument("--study", action="append", metavar="NAME", help="of this study only; may be repeated")
-    option(parser, "--yes", "drop them")
-    text = "delete a study with its tasks, or one task; what others need stays"
+    parser.add_argument("--study", action="append", metavar="NAME", help="only this study; may be repeated")
+    option(parser, "--yes", "drop the checkpoints")
+    text = "delete a study with its tasks, or one task; tasks that others need are kept"
     parser = command(commands, "delete", text, "upkeep.delete")
     parser.add_argument("name", metavar="STUDY|UID")
     option(parser, "--yes", "delete without asking")
-    parser = command(commands, "export", "write a study, with all that it trained, to one file", "upkeep.export")
+    parser = command(commands, "export", "write a study, with everything that it trained, to one file", "upkeep.export")
     parser.add_argument("study", metavar="STUDY")
     parser.add_argument("file", type=Path, metavar="FILE")
-    parser = command(commands, "import", "read a study from a file that `rekindle export` wrote", "upkeep.load")
+    parser = command(commands, "import", "read a study from a file written by `rekindle export`", "upkeep.load")
     parser.add_argument("file", type=Path, metavar="FILE")
 
 
 def add_policy(commands: Any) -> None:
-    parser = command(commands, "evaluate", "the return of a stored checkpoint", "policy.evaluate")
+    parser = command(commands, "evaluate", "measure the return of a stored checkpoint", "policy.evaluate")
     add = partial(option, parser)
     add_checkpoint(parser)
     add("--episodes N", "number of episodes", default=20)
     add(
         "--env ENV",
-        "evaluate in another environment with the same observations and actions: an id, an EnvSpec as JSON or in "
+        "evaluate in another environment with the same observations and actions: an id, an EnvSpec as JSON or "
         """@FILE, or JSON without an id that changes the task's own, such as '{"parameters": {"gravity": 5}}'""",
     )
-    add("--seed N", "evaluate on other episodes than all tasks are compared on", type=seed)
-    add("--stochastic", "sample actions as training does, with the same random numbers each time")
+    add("--seed N", "seed of other episodes than those on which all tasks are compared", type=seed)
+    add("--stochastic", "sample actions as in training, with the same random numbers each time")
     add(
         "--record FILE",
         "write observations and actions to a file such as demo.npz, for rekindle train --demonstrations",
         type=Path,
     )
-    add("--video FILE", "write one more episode as a video, such as policy.mp4 (extra video)", type=Path)
-    text = "write the networks of a stored checkpoint, which cannot be resumed"
+    add("--video FILE", "write one more episode as a video, such as policy.mp4 (needs the extra `video`)", type=Path)
+    text = "write the networks of a stored checkpoint to a file, for use but not for resuming"
     parser = command(commands, "export-policy", text, "policy.export_policy")
     add_checkpoint(parser)
     parser.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors, policy.pt or policy.onnx")
     parser.add_argument(
         "--format",
         choices=("safetensors", "torchscript", "onnx"),
-        help="safetensors: weights; torchscript or onnx: a program from observations to greedy actions, which runs "
-        "without Rekindle (default: by FILE's ending)",
+        help="safetensors: weights; torchscript or onnx: a program from observations to greedy actions that runs "
+        "without Rekindle (default: by FILE's extension)",
     )
     text = "write the networks of a Stable-Baselines3 model (PPO, A2C, DQN, SAC) as weights, for --warm-start"
     parser = command(commands, "import-policy", text, "policy.import_policy")
-    parser.add_argument("model", type=Path, metavar="MODEL", help="such as ppo.zip, as `model.save` wrote it")
+    parser.add_argument("model", type=Path, metavar="MODEL", help="such as ppo.zip, written by `model.save`")
     parser.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors")
-    text = "statistics of normalized observations, as the `save` of the model's VecNormalize wrote them"
+    text = "statistics of normalized observations, written by the `save` of the model's VecNormalize"
     parser.add_argument("--vec-normalize", type=Path, metavar="PKL", help=text)

@@ -1,4 +1,4 @@
-"""Parser, options and the types of their values."""
+"""Parser and options, with the types of their values."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ...workers import URL_VARIABLE
 from ..commands.options import USAGE
 
 DEFAULT_URL = "sqlite:///rekindle.db"
-MOST = 10_000_000  # of what is counted
+MOST = 10_000_000  # largest count
 MOST_PROCESSES = 1000
 MANY: dict[str, Any] = {"action": "append", "default": []}  # an option that may be repeated
 Container = argparse._ActionsContainer  # a parser, or a group of its options
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line.
+    """A parser that prints an error as one line.
 
     Attributes:
-        commands: the parsers of the commands, by name.
-        sections: the commands as the help lists them, by heading.
+        commands: parsers of the commands, by name.
+        sections: commands as listed by the help, by heading.
     """
 
     commands: dict[str, Parser]
@@ -57,7 +57,11 @@ class Parser(argparse.ArgumentParser):
 def command(commands: Any, name: str, text: str, run: str) -> Parser:
     """Add a command with the options that all commands have.
 
-    `run` is the function that runs it, "module.function" in `commands`.
+    Args:
+        commands: subparsers of the main parser.
+        name: name of the command.
+        text: help text, which begins in lower case and has no full stop.
+        run: function that runs the command, as "module.function" in `cli.commands`.
     """
     parser: Parser = commands.add_parser(
         name, help=text.replace("%", "%%"), description=text[0].upper() + text[1:] + ".", allow_abbrev=False
@@ -80,7 +84,8 @@ def command(commands: Any, name: str, text: str, run: str) -> Parser:
 def option(parser: Container, form: str, text: str, **more: Any) -> None:
     """Add an option "--name PLACEHOLDER", or a flag "--name".
 
-    The placeholder decides the type, unless `more` has one. A default is added to the text, unless that names it.
+    The placeholder determines the type, unless `more` has one. The default is appended to the text, unless the text
+    already names it.
     """
     name, _, placeholder = form.partition(" ")
     value = {"metavar": placeholder, "type": TYPES.get(placeholder, str)} if placeholder else {"action": "store_true"}
@@ -116,7 +121,7 @@ def nonnegative(text: str) -> int:
 
 
 def port(text: str) -> int:
-    """Parse the number of a port."""
+    """Parse a port number."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, but got {text!r}")
     return bounded(text, 65535)
@@ -140,7 +145,7 @@ def seed(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Parse a duration that clocks and waits of all kinds can express."""
+    """Parse seconds, in the range of all clocks and waits."""
     try:
         value = float(text)
     except ValueError:
@@ -151,7 +156,7 @@ def seconds(text: str) -> float:
 
 
 def duration(text: str) -> float | None:
-    """Parse a duration, in seconds without a unit; "off" is None."""
+    """Parse a duration; a number is in seconds, and "off" is None."""
     if text == "off":
         return None
     try:
@@ -163,7 +168,7 @@ def duration(text: str) -> float | None:
 def device(text: str) -> str:
     """Check the form of a device's name.
 
-    Torch, which is slow to import, checks that the device is here.
+    Torch, which is slow to import, checks later that the device exists.
     """
     kind, colon, index = text.partition(":")
     if kind not in ("auto", "cpu", "cuda", "mps") or (colon and (kind != "cuda" or not index.isdecimal())):
@@ -174,7 +179,7 @@ def device(text: str) -> str:
 
 
 def retention(text: str) -> str:
-    """Check which checkpoints to keep."""
+    """Check the value of --snapshots."""
     from ....tasks.checkpoint.retention import keep_of
 
     try:
@@ -191,4 +196,4 @@ TYPES = {
     "DURATION": duration,
     "MODE": retention,
     "DEVICE": device,
-}  # of values, by placeholder
+}  # types of values, by placeholder

@@ -1,5 +1,5 @@
 """Run files: the options of a command in TOML or YAML.
 
-A file is read as the words of a command line, so that each option is declared once, in `cli.parsers`, and what is typed
-beside the file wins. What a command does belongs to `cli.commands`.
+A file is translated into the words of a command line. Each option is thus declared only once, in `cli.parsers`, and
+options that are typed beside the file win. What a command does belongs in `cli.commands`.
 """

@@ -1,8 +1,8 @@
 """Conversion of ML-Agents' trainer configurations into run files.
 
 Names and meanings are those of ML-Agents' documentation, "Training Configuration File" and "Training ML-Agents":
-https://github.com/Unity-Technologies/ml-agents/tree/develop/docs. Its buffer of `buffer_size` experiences, in pieces of
-`time_horizon` steps, is `num_envs` environments that take `num_steps` each; a schedule ends at `max_steps`.
+https://github.com/Unity-Technologies/ml-agents/tree/develop/docs. PPO's buffer of `buffer_size` experiences, in pieces
+of `time_horizon` steps, becomes `num_envs` environments that take `num_steps` each. A schedule ends at `max_steps`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENCODERS = {
     "match3": "small",
     "fully_connected": "flat",
 }
-DIRECT = {  # by path below a behavior: names of hyperparameters
+DIRECT = {  # names of hyperparameters by path below a behavior
     "hyperparameters.learning_rate": "optimizer.lr",
     "hyperparameters.beta": "ent_coef",
     "hyperparameters.epsilon": "clip_coef",
@@ -51,11 +51,11 @@ SCHEDULES = {"learning_rate_schedule": "lr_schedule", "beta_schedule": "ent_coef
 SIGNALS = {"curiosity": "icm", "rnd": "rnd", "gail": "gail"}
 OF_SIGNAL = {"gamma": "gamma", "strength": "strength", "learning_rate": "lr", "network_settings.hidden_units": "width"}
 OUTSIDE = ("checkpoint_settings", "engine_settings", "env_settings", "torch_settings")
-ABSENT: tuple[Any, ...] = (None, False, {}, "")  # values by which something is left out
+ABSENT: tuple[Any, ...] = (None, False, {}, "")  # values that switch something off
 
 
 class Converted(NamedTuple):
-    """A run file, and what has no place in it."""
+    """A run file, and the settings without a counterpart."""
 
     content: dict[str, Any]
     without: list[str]
@@ -65,19 +65,19 @@ def convert(path: Path, env: str | Mapping[str, Any] | None = None, behavior: st
     """Return the run file of one behavior.
 
     Args:
-        path: of the YAML file.
-        env: the environment, which ML-Agents does not name.
-        behavior: its name; None for the only one.
+        path: path of the YAML file.
+        env: environment, which ML-Agents' file does not name.
+        behavior: name of the behavior; None for the only one.
 
     Raises:
-        ValueError: the file is no such configuration, or its trainer has no counterpart.
+        ValueError: the file is not such a configuration, a value is invalid, or the trainer has no counterpart.
     """
     whole = read(path)
     name, flat = _behavior(whole, path, behavior)
     trainer = flat.pop("trainer_type", "ppo")
     if trainer not in ("ppo", "sac"):
         raise ValueError(
-            f"the trainers ppo and sac have counterparts, but behavior {name} has trainer_type {trainer!r}"
+            f"only the trainers ppo and sac have counterparts, but behavior {name} has trainer_type {trainer!r}"
         )
     values, names = _hyperparameters(trainer, flat)
     space = load(trainer).learner.hyperparameters
@@ -88,7 +88,7 @@ def convert(path: Path, env: str | Mapping[str, Any] | None = None, behavior: st
     except SpaceError as error:
         raise ValueError(f"{path}: behavior {name} has a value that {trainer} does not take: {error}") from None
     if "model.encoder" in values and env is not None and not _sees_images(trainer, env):
-        del values["model.encoder"]  # ML-Agents names one for every behavior
+        del values["model.encoder"]  # ML-Agents' files name an encoder for every behavior
     content: dict[str, Any] = {"task": trainer}
     if parameters := whole.get("environment_parameters"):
         own = env if isinstance(env, Mapping) else {"id": env or "package:Environment-v0"}
@@ -116,7 +116,7 @@ def _behavior(whole: Mapping[str, Any], path: Path, behavior: str | None) -> tup
     if not isinstance(behaviors, Mapping) or not behaviors:
         raise ValueError(f"an ML-Agents configuration has behaviors, but {path} has none")
     if behavior is None and len(behaviors) > 1:
-        raise ValueError(f"a run file is of one behavior, but {path} has {', '.join(behaviors)}; give --behavior")
+        raise ValueError(f"a run file has one behavior, but {path} has {', '.join(behaviors)}; give --behavior")
     name = behavior or next(iter(behaviors))
     if name not in behaviors:
         raise ValueError(f"{path} has no behavior {name!r}{near(name, list(behaviors))}")
@@ -124,7 +124,7 @@ def _behavior(whole: Mapping[str, Any], path: Path, behavior: str | None) -> tup
 
 
 def _snapshots(flat: Mapping[str, Any], epoch_steps: int) -> str:
-    """Return which checkpoints are kept, an interval in whole epochs."""
+    """Return the value of `snapshots`, with the interval in whole epochs."""
     keep = int(flat.get("keep_checkpoints", 5))  # ML-Agents' default
     if "checkpoint_interval" not in flat:
         return str(keep)
@@ -132,11 +132,11 @@ def _snapshots(flat: Mapping[str, Any], epoch_steps: int) -> str:
 
 
 def _sees_images(trainer: str, env: str | Mapping[str, Any]) -> bool:
-    """Return whether the task would see this environment through an encoder."""
+    """Return whether the task needs an image encoder in this environment."""
     try:
         TaskIdentity.of(load(trainer), env, 0, {"model.encoder": "simple"})
     except ValueError as error:
-        return "model.encoder" not in str(error)  # what else is wrong is said when it is trained
+        return "model.encoder" not in str(error)  # other errors are reported when the task is trained
     return True
 
 
@@ -148,18 +148,18 @@ class _Settings:
         self.names: dict[str, str | None] = {path: name for path, name in DIRECT.items() if path in flat}
 
     def take(self, path: str, default: Any = None, name: str | None = None) -> Any:
-        """Return a setting; the default where it is absent or null."""
+        """Return a setting, or the default if it is absent or null."""
         self.names[path] = name
         value = self.flat.get(path)
         return default if value is None else value
 
     def have(self, prefix: str) -> bool:
-        """Return whether a path begins so."""
+        """Return whether any path begins with a prefix."""
         return any(path.startswith(prefix) for path in self.flat)
 
 
 def _hyperparameters(trainer: str, flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """Return the hyperparameters, and the name that each used path became."""
+    """Return the hyperparameters, and the name that each used path got."""
     settings = _Settings(flat)
     values = {name: flat[path] for path, name in DIRECT.items() if path in flat}
     values |= _rollouts_of_ppo(settings) if trainer == "ppo" else _memory_of_sac(settings)

@@ -1,8 +1,8 @@
 """Run files as the words of a command line.
 
-task = "ppo"                        # or TASK and ENV as on the command line
-epochs = "1:27"                     # every option, by its name with _ for -
-env = "CartPole-v1"                 # or a table, as EnvSpec's JSON, or a list of several with study.across
+task = "ppo"                        # TASK, as on the command line
+epochs = "1:27"                     # any option, by its name with _ in place of -
+env = "CartPole-v1"                 # or a table like EnvSpec's JSON, or a list of several with study.across
 [hyperparameters]                   # --set
 optimizer.lr = 1e-3
 [ranges]                            # --prior
@@ -32,9 +32,9 @@ SECTIONS = {
     "seeds and environments": "study",
     "with --scheduler pbt": "population",
     "with --engine ray": "ray",
-}  # by the title of a group of options
+}  # sections by the title of a group of options
 NAMES = {"set": "hyperparameters", "prior": "ranges", "study.study": "study.name", "study.prior": "ranges"}
-INSTEAD = {"--epochs": "--env-steps", "--env-steps": "--epochs"}  # what is typed in place of the other wins too
+INSTEAD = {"--epochs": "--env-steps", "--env-steps": "--epochs"}  # typing one also overrides the other
 TYPED_ONLY = ("help", "json", "debug", "save_config")
 
 
@@ -51,16 +51,16 @@ def places(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
 
 
 def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) -> list[str]:
-    """Replace the name of a run file by its words.
+    """Replace the name of a run file with its words.
 
     Raises:
-        ValueError: the file cannot be read, or has a key that no option has.
+        ValueError: the file cannot be read, names no task, or has a key without an option.
     """
     if not argv or argv[0] not in COMMANDS:
         return list(argv)
     takers = {word for action in parsers[argv[0]]._actions if action.nargs != 0 for word in action.option_strings}
     places_of_files = (n for n, word in enumerate(argv) if not word.startswith(("-", "@")) and word.endswith(SUFFIXES))
-    files = [n for n in places_of_files if n and argv[n - 1] not in takers]  # others are values of options
+    files = [n for n in places_of_files if n and argv[n - 1] not in takers]  # the others are values of options
     if not files:
         return list(argv)
     file, typed = Path(argv[files[0]]), [word for n, word in enumerate(argv) if n and n != files[0]]
@@ -73,16 +73,16 @@ def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) 
         raise ValueError(f"a training has one environment, but {file} has {len(environments)}; tune it")
     words += [each if isinstance(each, str) else json.dumps(each) for each in environments]
     if "hyperparameters" in content:
-        words += ["--set", f"@{file}"]  # what is typed comes on top
+        words += ["--set", f"@{file}"]  # typed assignments override these
     own = places(parsers[argv[0]])
     known = {path: action for name in COMMANDS for path, action in places(parsers[name]).items()}
     given = {word.partition("=")[0] for word in typed}
     for path, value in _options(content):
         if path not in known:
-            from ....spaces.errors import near  # of a package that imports slowly
+            from ....spaces.errors import near  # slow to import
 
             raise ValueError(f"{file}: there is no {path!r} in a run file{near(path, known)}")
-        action = own.get(path)  # a file of a study may be trained: what is about studies alone is left out
+        action = own.get(path)  # `train` takes a study's file, too, and ignores options that only studies have
         if action is not None and not given & {(option := action.option_strings[0]), INSTEAD.get(option, option)}:
             words += _words(action, value, f"{file}: {path}")
     after = (word for before, word in pairwise(typed) if before == "--prior")
@@ -128,7 +128,7 @@ def read(path: Path) -> dict[str, Any]:
     """Return the content of a TOML or YAML file.
 
     Raises:
-        ValueError: it cannot be read, or is no mapping by name.
+        ValueError: the file cannot be read, or does not hold options by name.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -147,7 +147,7 @@ def _yaml(text: str) -> Any:
     except ImportError:
         raise ValueError("YAML needs PyYAML: pip install 'rekindle[yaml]', or write TOML") from None
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML tells no types
+    class Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML has no types
         """YAML in which 2e-3 is a number, as in YAML 1.2."""
 
     number = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+")

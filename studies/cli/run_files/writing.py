@@ -1,4 +1,4 @@
-"""Run files of what a command was told."""
+"""Run files written from a command's settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from .reading import places
 
 BARE = re.compile(r"[A-Za-z0-9_-]+")
-NULL = "null"  # TOML has no null; the options read this word
+NULL = "null"  # TOML has no null; options understand this word
 
 
 def effective(
@@ -25,21 +25,21 @@ def effective(
     """Return the complete run file of a command.
 
     Args:
-        parser: of the command.
-        arguments: parsed.
-        env: the environment's JSON, or that of several.
-        values: the hyperparameters that are not searched, by dotted name.
+        parser: parser of the command.
+        arguments: parsed arguments.
+        env: environment as JSON, or several of them.
+        values: hyperparameters that are not searched, by dotted name.
     """
     content: dict[str, Any] = {"task": arguments.task} | ({"env": env} if env else {})
     content["hyperparameters"] = dict(values)
     for path, action in places(parser).items():
         value = getattr(arguments, action.dest)
         if value is None or value is False or value == [] or path in ("hyperparameters", "info", "study.search"):
-            continue  # the environment has its info, and what is not searched is among the hyperparameters
+            continue  # env includes info, and hyperparameters include all that is not searched
         if path == "ranges":
             value = {name.strip(): text.strip() for name, _, text in (each.partition("=") for each in value)}
         if path == "storage" and re.search("//[^/]*:[^/]*@|password=", str(value)):
-            continue  # it holds a password
+            continue  # it contains a password
         if path == "epochs" and arguments.env_steps is not None:
             continue
         section, _, name = path.rpartition(".")
@@ -49,7 +49,7 @@ def effective(
 
 
 def to_toml(content: Mapping[str, Any]) -> str:
-    """Return a run file's text."""
+    """Return the text of a run file."""
     lines = [f"{_key(name)} = {_value(value)}" for name, value in content.items() if not isinstance(value, Mapping)]
     for name, table in content.items():
         if isinstance(table, Mapping):

@@ -29,7 +29,7 @@ def array(x: Tensor) -> NDArray[Any]:
 
 
 def overwritten(x: Tensor) -> None:
-    """Let autograd know that a kernel has changed a tensor."""
+    """Tell autograd that a kernel has changed a tensor."""
     if not x.is_inference():
         increment_version(x)
 

@@ -130,7 +130,7 @@ class _Torch:
         self._layers: dict[int, tuple[Layers, Tensor]] = {}  # by the vector's id, which no other gets as it is stored
 
     def forward(self, vector: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the last hidden activations and the outputs for x (P, B, inputs)."""
+        """Return last hidden activations and outputs for x (P, B, inputs)."""
         members, rows = x.shape[:2]
         *layers, last = self._layers_of(vector)
         for (weight, bias), out in zip(layers, self.buffers, strict=True):
@@ -140,7 +140,7 @@ class _Torch:
         return x, torch.baddbmm(last[1], x, last[0], out=out)
 
     def backward(self, x: Tensor, vector: Tensor, g: Tensor, learn: bool) -> Tensor:
-        """Return the gradient of the first layer's outputs from that of the last layer's.
+        """Propagate the gradient of the last layer's outputs to the first's.
 
         Both are (P', B', outputs), x (P, B, inputs). If the members `learn`, `gradient` is filled in.
         """
@@ -189,7 +189,7 @@ class _Kernels:
         self._vectors: dict[int, tuple[NDArray[np.float32], Tensor]] = {}  # as `_layers` of `_Torch`
 
     def forward(self, vector: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the last hidden activations and the outputs for x (P, B, inputs)."""
+        """Return last hidden activations and outputs for x (P, B, inputs)."""
         (members, rows), outputs, units = x.shape[:2], int(self._sizes[-1]), self.buffers[0]
         out = self._out[: members * rows * outputs].view(members, rows, outputs)
         self._run.forward(array(x), self._numbers(vector), self._sizes, self._kind, self._arrays[0], out.numpy())
@@ -200,7 +200,7 @@ class _Kernels:
         return hidden.unflatten(1, (rows, last)), out
 
     def backward(self, x: Tensor, vector: Tensor, g: Tensor, learn: bool) -> Tensor:
-        """Return the gradient of the first layer's outputs from that of the last layer's."""
+        """Propagate the gradient of the last layer's outputs to the first's."""
         given = (array(g), array(x), self._numbers(vector))
         self._run.backward(*given, self._sizes, self._kind, *self._arrays, learn)
         (members, rows), units = g.shape[:2], self._hidden[0]

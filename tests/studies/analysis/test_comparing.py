@@ -1,4 +1,4 @@
-"""Comparisons give rliable's numbers, of studies, of Stable-Baselines3's files and of tables."""
+"""Comparisons give the numbers of rliable, for studies, Stable-Baselines3's files and tables."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_command_prints_what_its_json_says(store: Store, cli: Callable[..., 
     assert (status, pair["estimate"]) == (0, 0.5)
     _, out, _ = cli("compare", "two", "again=two", *where)
     assert "0.50 (" in out
-    assert "Selection flatters two: the seeds that chose the best configuration also measure it." in out
+    assert "Selection flatters two: the best configuration is measured on the seeds that chose it." in out
     assert cli("compare", "two", "single", *where)[0] == 2
     status, _, errors = cli("compare", "two", "again=two", "--scale", "surrogate=9", *where)
     assert (status, "must be written ENV=LOW:HIGH" in errors) == (2, True)
@@ -124,8 +124,8 @@ def test_the_command_warns_of_what_flatters_or_is_left_out(
     status, out, errors = cli("compare", here, str(there))
     text = " ".join(out.split())
     assert status == 0, errors
-    assert "0 and 1 are the worst and the best run of any side; --scale ENV=LOW:HIGH names others." in text
-    assert "Environments have different numbers of runs; of there, only the first ones count." in text
+    assert "0 and 1 are the worst and the best run of any side; --scale ENV=LOW:HIGH sets others." in text
+    assert "Environments have different numbers of runs; for there, only the first ones count." in text
     assert "flatters" not in text
     scales = ["--scale", "A=0:4", "--scale", "B=0:2"]
     result = json.loads(cli("compare", here, str(there), *scales, "--json")[1])
@@ -134,7 +134,7 @@ def test_the_command_warns_of_what_flatters_or_is_left_out(
     assert (twice[0], "'A=0:1' is given twice" in twice[2]) == (2, True)
     where = ("--storage", str(store.database.url))
     rekindle.tune(Surrogate, storage=store, study="longer", fixed=NOISY, seeds=3, trials=1, **{**OPTIONS, "epochs": 4})
-    assert "The studies trained differently long: 3, 4 epochs." in " ".join(
+    assert "The studies trained for different numbers of epochs: 3, 4." in " ".join(
         cli("compare", "two", "longer", *where)[1].split()
     )
 
@@ -145,15 +145,15 @@ def test_the_command_warns_of_what_flatters_or_is_left_out(
         (["one"], "at least two sides, but got only one; add a study"),
         (["two", "single"], r"at least 3 seeds, but .* single was trained with 1; `rekindle confirm single`"),
         (["two", "metric"], r"the same objective, but two has return \(maximized\) and metric has env_steps"),
-        (["two", "other"], "in an environment that all of them have, but two has surrogate; other has CartPole-v1"),
+        (["two", "other"], "sides need a common environment, but two has surrogate; other has CartPole-v1"),
         (["a=two", "a=one", "b=two"], "a side has one study in an environment, but 'a' has two and one in surrogate"),
-        (["two", "=one"], "a source is a study or a file, maybe as LABEL=STUDY"),
-        (["two", "{}/nan.csv"], "nan.csv, line 3: return is a finite number, but it is 'nan'; mend it"),
+        (["two", "=one"], "a source is a study or a file, optionally as LABEL=STUDY"),
+        (["two", "{}/nan.csv"], "nan.csv, line 3: return is a finite number, but it is 'nan'; correct it"),
         (["two", "{}/short.csv"], "at least 3 runs, but short has 1 in surrogate; train more seeds"),
         (["two", "{}/empty.csv"], "must have a column return or score, but has steps, reward; rename one"),
         (["two", "{}/none.csv"], "must be a CSV file with a header, but: .*No such file"),
         (["two", "{0}/short.csv", "{0}/short.csv"], "a run counts once, but .*short.csv is named 2 times; leave one"),
-        (["two", "{}/curves.csv"], "must have a run in each row, but it has an epoch in each, as of .*export-curves"),
+        (["two", "{}/curves.csv"], "must have a run in each row, but has an epoch in each, like .*export-curves"),
         (["{0}/short.csv", "b={0}/short.csv"], "at least 3 runs, but short has 1; train more seeds"),
         (["two", "members"], "members was trained with 1; make it with --seeds 3 or more"),
         (["two", "single:confirmation"], "single:confirmation is the confirmation of single; compare single"),
@@ -162,7 +162,7 @@ def test_the_command_warns_of_what_flatters_or_is_left_out(
         (["two", "{}/inf.npz"], "the last evaluation has a result that is not finite; leave this run out"),
         (["two", "{}/head.csv"], "must have at least one result in the column return, but has none; leave it out"),
         (["two", "fresh"], "a comparison needs results, but study fresh has none yet; train it, or leave it out"),
-        (["two", "both"], "by one objective, but both has return, env_steps; compare studies of one"),
+        (["two", "both"], "by one objective, but both has return, env_steps; compare studies with one"),
     ],
 )
 def test_what_cannot_be_compared_is_told(tmp_path: Path, store: Store, sources: list[str], message: str) -> None:

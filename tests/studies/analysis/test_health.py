@@ -1,4 +1,4 @@
-"""Planted defects are found with a cure, and sound studies raise no alarm: recorded trainings of known form."""
+"""Health checks find planted defects with a cure, and raise no alarm for sound studies."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_sound_study_raises_no_alarm_and_says_what_mattered(tmp_path: Path, cl
     assert first["low"] <= first["estimate"] <= first["high"]
     where = ("--storage", f"sqlite:///{tmp_path / 'store0.db'}")
     status, out, _ = cli("diagnose", "s", *where)
-    assert (status, "nothing ails this study" in out) == (0, True)
+    assert (status, "no defects were found in this study" in out) == (0, True)
     assert json.loads(cli("diagnose", "s", "--json", *where)[1])["importances"] == found["importances"]
     status, _, errors = cli("diagnose", "t", *where)
     assert (status, "there is no study 't'" in errors) == (2, True)

@@ -1,4 +1,4 @@
-"""Studies that learn from earlier ones: what is copied, what it chooses, and how a misleading source is found out."""
+"""Studies that learn from earlier ones: copied results, choices, and detection of misleading sources."""
 
 from __future__ import annotations
 
@@ -184,10 +184,10 @@ def test_what_is_no_source_is_told_in_one_line(
         with pytest.raises(BadConfig, match="of its own task, ppo, but old trains tabular"):
             with_learned(store, "wrong", tiny(), ["old"])
         np.savez(tmp_path / "other.npz", **{"param.z": np.arange(9.0), "curves": np.ones((9, 1, 1)), "steps": [1.0]})
-        with pytest.raises(BadConfig, match="several values of what the study searches, such as z, but old has not"):
+        with pytest.raises(BadConfig, match="different values of what the study searches, such as z, but old has none"):
             with_learned(store, "wrong", config_of(str(tmp_path / "other.npz")), ["old"])
         assert "wrong" not in [study.name for study in store.studies()]
         learned = with_learned(store, "n", config_of(path), ["old"])
         store.change_study("n", lambda _: learned.to_json())
-        with pytest.raises(BadConfig, match="what it was made with, old, but --learn-from names twin"):
+        with pytest.raises(BadConfig, match="the sources it was created with, old, but --learn-from names twin"):
             with_learned(store, "n", config_of(path), ["twin"])

@@ -1,4 +1,4 @@
-"""The command line: real processes that are killed and carry on, JSON in its documented form, errors in one line."""
+"""The command line: killed and resumed processes, documented JSON, and one-line errors."""
 
 from __future__ import annotations
 
@@ -412,7 +412,7 @@ def test_a_training_ends_when_nothing_gets_better(sqlite_url: str, cli: Callable
     assert status == 0
     result = json.loads(out)
     assert 3 < result["epochs"] < 60
-    assert f"entropy has not risen for 3 epochs: ends after epoch {result['epochs']}" in errors
+    assert f"entropy has not risen for 3 epochs: stopped after epoch {result['epochs']}" in errors
     again = json.loads(cli(*asked, "--no-better", "entropy:3")[1])
     assert (again["epochs"], again["digest"], again["resumed"]) == (result["epochs"], result["digest"], True)
     status, out, errors = cli(*asked, "--no-better", "entropy")
@@ -480,10 +480,7 @@ def test_a_worker_says_what_the_study_is_when_it_ends(finished_url: str, cli: Ca
     ("words", "message"),
     [
         (["train", "--no-better", "foo:2"], "--no-better's metric must be one of episode_return, episode_length"),
-        (
-            ["train", "--no-better", "return:2"],
-            "--no-better return:2 follows the return of each epoch, but --snapshots",
-        ),
+        (["train", "--no-better", "return:2"], "--no-better return:2 needs the return of each epoch, but --snapshots"),
         (["tune", "--epochs", "3", "--env-steps", "9"], "got --epochs 3 and --env-steps 9; leave one out"),
         (["tune", "--search", "gamma", "--search", "gamma"], "gamma is named twice; leave one out"),
         (["tune", "--scheduler", "pbt", "--population", "1"], "--population is 1; give it at least 2"),

@@ -1,4 +1,4 @@
-"""Demonstrations by the command line and in studies: recorded, shown, stored once, carried on without their file."""
+"""Demonstrations on the command line and in studies: recorded, shown, stored once, and not needed on resuming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies by the command line: evaluated elsewhere and untrained, exported and imported."""
+"""Policies on the command line: evaluated in other environments or untrained, exported and imported."""
 
 from __future__ import annotations
 

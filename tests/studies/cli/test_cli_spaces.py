@@ -1,4 +1,4 @@
-"""What is searched, made without workers and found again: `space`, `create`, `tasks`, budgets, tasks by their class."""
+"""The commands `space`, `create` and `tasks`, budgets, and tasks named by their class."""
 
 from __future__ import annotations
 
@@ -161,8 +161,8 @@ def test_known_configurations_are_tried_first(sqlite_url: str, tmp_path: Path, c
     status, out, _ = cli("create", *asked, "--study", "t", "--try", f"@{tmp_path / 'best.json'}")
     assert status == 0
     for content, message in (
-        ({"optimizer.lr": 50.0}, "a known configuration is in the searched space, but"),
-        ({"gama": 0.9}, "names hyperparameters of ppo, but gama is none; did you mean gamma"),
+        ({"optimizer.lr": 50.0}, "a known configuration must be in the searched space, but"),
+        ({"gama": 0.9}, "names hyperparameters of ppo, but got gama; did you mean gamma"),
         ({"model.width": 64}, "its model.width is 64 and the study's is 16; --set model.width=64, or search it"),
     ):
         (tmp_path / "bad.json").write_text(json.dumps(content))

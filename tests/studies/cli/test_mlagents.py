@@ -1,4 +1,4 @@
-"""ML-Agents' configurations, as its documentation has them, become run files; what has no counterpart is listed."""
+"""ML-Agents' documented configurations become run files; settings without a counterpart are listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other programs read of studies and workers: status, Prometheus' text, logs in JSON."""
+"""Output for other programs: status, Prometheus' text, and logs in JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hyperparameters from files: what is shown of one task trains another, and what is no such file is named."""
+"""Options: hyperparameters and environments from files, help, and errors for invalid words and files."""
 
 from __future__ import annotations
 
@@ -186,12 +186,9 @@ def test_the_help_lists_every_command_once_under_a_heading(cli: Cli) -> None:
             ["tune", "ppo", "CartPole-v1", "--trails", "5"],
             "has no option --trails; did you mean --trials? (see rekindle",
         ),
-        (
-            ["train", "ppo", "--learning-rate=1"],
-            "--learning-rate; a hyperparameter is given by --set optimizer.lr=VALUE",
-        ),
+        (["train", "ppo", "--learning-rate=1"], "--learning-rate; a hyperparameter is set by --set optimizer.lr=VALUE"),
         (["create", "ppo", "CartPole-v1", "--confirm", "5"], "rekindle create has no option --confirm"),
-        (["train", "ppo", "--strength", "1"], "--strength; a hyperparameter is given by --set NAME=VALUE"),
+        (["train", "ppo", "--strength", "1"], "--strength; a hyperparameter is set by --set NAME=VALUE"),
         (["trials", "study", "other"], "rekindle trials takes no further 'other' (see rekindle trials --help)"),
         (["trials", "study", "--width"], "rekindle trials has no option --width (see rekindle trials --help)"),
     ],

@@ -1,4 +1,4 @@
-"""Run files: the options of a command in TOML or YAML, what is typed beside them, and files that are written."""
+"""Run files: options in TOML or YAML, typed options beside them, and files that commands write."""
 
 from __future__ import annotations
 

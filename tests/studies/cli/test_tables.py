@@ -1,4 +1,4 @@
-"""Tables of studies: what stands in them, and what is only named."""
+"""Tables of studies: shown hyperparameters, and those that are only named."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def printed(trials: list[dict[str, Any]], defaults: dict[str, Any], **more: Any)
     """The rows of hyperparameters, and what is named below."""
     study = {"study": "s", "objectives": {"return": "maximize"}, "trials": trials, **more}
     print_best(Console(file=(out := io.StringIO()), width=200), study, defaults)
-    rows, _, named = out.getvalue().partition("with their defaults in all of these trials: ")
+    rows, _, named = out.getvalue().partition("at their defaults in all of these trials: ")
     return [line.split()[0] for line in rows.splitlines() if line.strip().startswith("h")], named.strip()
 
 

@@ -1,4 +1,4 @@
-"""Copies of curves, read back with the tools' own readers."""
+"""Copies of curves, read back with each tool's own reader."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_killed_copier_harms_nothing_and_the_next_one_completes_its_files(stor
     killed.end()
     assert not killed.wrote_all
     assert said == [
-        "no trial depends on it, but a copy of the curves is not complete: exit status -9; "
+        "no trial depends on it, but a copy of the curves is incomplete: exit status -9; "
         f"rekindle export-curves s {' '.join(options)} writes the rest"
     ]
     following = Copier(store.url, "s", options, 0.0, said.append)
@@ -193,7 +193,7 @@ def test_a_copier_that_is_not_done_in_time_is_ended(store: Store, monkeypatch: p
     monkeypatch.setattr("rekindle.studies.curves.beside.GRACE", 0.0)
     said: list[str] = []
     Copier(store.url, "s", ["--to", "csv:x.csv"], 0.0, said.append).end()
-    assert "is not complete: it was not done 0 s after the training; rekindle export-curves s --to" in said[0]
+    assert "is incomplete: it was not done 0 s after the training; rekindle export-curves s --to" in said[0]
 
 
 def test_a_short_training_starts_no_copier_that_would_come_later(store: Store) -> None:
@@ -254,7 +254,7 @@ def test_curves_are_followed_to_the_end_of_a_study(
         (["s", "--to", "csv:/proc/none/x.csv"], "csv writes to a file, but /proc/none/x.csv cannot be written: "),
         (["s", "--to", "csv:."], "cannot be written: Is a directory"),
         (["none", "--to", "csv:x.csv"], "there is no study 'none', and no task of "),
-        (["s", "--to", "mlflow:http://me:sesame@127.0.0.1:1"], "but mlflow:http://me:***@127.0.0.1:1 holds one"),
+        (["s", "--to", "mlflow:http://me:sesame@127.0.0.1:1"], "but mlflow:http://me:***@127.0.0.1:1 contains one"),
         (["postgresql://me:sesame@h/x", "--to", "csv:x.csv"], "there is no study 'postgresql://me:***@h/x'"),
         (["s", "--to", "csv:x.csv", "--names", "tf"], "names of metrics are one of sb3, ml-agents, metabox, rekindle"),
     ],

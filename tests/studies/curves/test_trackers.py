@@ -1,4 +1,4 @@
-"""Copies of curves for W&B and MLflow, read back from what these tools write."""
+"""Copies of curves for W&B and MLflow, read back from the files that these tools write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The best trial of a study: of equal results the one that was better on the rung before, wherever it is shown."""
+"""The best trial of a study: of equal results, the one with the better previous rung, in every view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds of studies and of trials: counted from rows, kept, lifted, and told."""
+"""Bounds of studies and trials: counted from rows, enforced, lifted, and reported."""
 
 from __future__ import annotations
 

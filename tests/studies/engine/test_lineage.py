@@ -1,4 +1,4 @@
-"""Lineages: what branches are in the store, replays that compare digests, forks that take another turn."""
+"""Lineages: branches in the store, replays that compare digests, and forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The copy of a study in Optuna's tables, as Optuna sees it."""
+"""The copy of a study in Optuna's tables, read by Optuna."""
 
 from __future__ import annotations
 

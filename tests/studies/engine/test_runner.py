@@ -1,4 +1,4 @@
-"""The engine: studies that are made, extended and carried forward by several at once."""
+"""The engine: studies that several processes create, extend and train."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_another_study_of_the_same_name_is_an_error_that_names_what_differs(
         ({"trials": 0}, "trials must be an integer of at least 1, but got 0"),
         ({"trials": 10**9}, "trials must be 10000000 at most, but got 1000000000"),
         ({"epochs": (1, 10**20)}, "epochs must be 10000000 at most, but got 100000000000000000000"),
-        ({"trials": 10**6, "generation": 10**6}, "makes 100000 trials at once at most, but generation 1000000 with"),
+        ({"trials": 10**6, "generation": 10**6}, "makes at most 100000 trials at once, but generation 1000000 with"),
         (
             {"trials": 100, "generation": 50, "options": {"seeds": 9000}},
             "generation 50 with seeds 9000 makes 450000; lower --generation or --seeds",

@@ -1,4 +1,4 @@
-"""A study as one process knows it: what is read when something has changed, and that nothing is missed."""
+"""A process's view of a study: only changed rows are read, and none is missed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rekindle.studies.engine.progress import StudyProgress, look
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.engine.study_rows import StudyRows
 from rekindle.studies.errors import StudyMismatch, UnknownStudy
+from rekindle.studies.schedulers.seeds import seed_options
 from rekindle.studies.storage import studies as study_rows
 from rekindle.studies.storage import tasks as task_rows
 from rekindle.studies.storage.rows import Result, Segment, Trial
@@ -34,9 +35,9 @@ def rows(number: int) -> tuple[Trial, Segment]:
     return Trial(number, f"u{number}", {"gamma": 0.9}, {"bracket": 0}), Segment(number, 0, 1)
 
 
-def finish(store: Store, number: int, rung: int = 0, uid: str | None = None) -> None:
+def finish(store: Store, number: int, rung: int = 0, uid: str | None = None, score: float | None = None) -> None:
     with store.open(uid or f"u{number}", {}) as lease:
-        store.finish_segments("s", [Result(lease, number, rung, score=float(number), digest="d")])
+        store.finish_segments("s", [Result(lease, number, rung, number if score is None else score, digest="d")])
 
 
 def test_a_study_in_which_nothing_has_happened_is_one_small_query(store: Store, other: Store) -> None:
@@ -215,19 +216,23 @@ def test_what_is_asked_at_each_look_goes_through_indexes(sqlite_url: str) -> Non
 
 
 @sqlite_first
-@pytest.mark.parametrize("scheduler", ["halving", "hyperband", "asha", "none"])
-def test_a_watch_shows_what_a_first_look_shows(store: Store, other: Store, scheduler: str) -> None:
+@pytest.mark.parametrize(
+    ("scheduler", "seeds"), [("halving", 1), ("hyperband", 1), ("asha", 1), ("none", 1), ("halving", 4)]
+)
+def test_a_watch_shows_what_a_first_look_shows(store: Store, other: Store, scheduler: str, seeds: int) -> None:
     rng = random.Random(1)
-    start_study(store, "s", tiny(trials=8, scheduler=scheduler, sampler="random"))
+    races = seed_options(seeds, "mean", racing=True) if seeds > 1 else {}
+    start_study(store, "s", tiny(trials=8, scheduler=scheduler, sampler="random", options=races))
     watch, engine = StudyProgress(other, "s"), StudyRunner(store, "s")
     while True:
         ready = engine.advance()
         seen, fresh = watch.look(), look(store, "s")
         assert replace(seen, when=0.0) == replace(fresh, when=0.0)
-        assert sum(seen.counts.values()) == len(seen.last) == 8
+        assert sum(seen.counts.values()) == len(seen.last) == 8 * seeds
         if engine.complete:
             break
         for item in rng.sample(ready, min(2, len(ready))):
-            finish(store, item.segment.number, item.segment.rung, item.trial.uid)
+            score = float(item.trial.number * 7 % 13)  # the best of a race's first seeds may be worse with the next
+            finish(store, item.segment.number, item.segment.rung, item.trial.uid, score)
     assert seen.complete
     assert seen.best is not None

@@ -1,4 +1,4 @@
-"""Reports and served pages in a real browser: nothing is fetched, nothing fails, and what can be clicked works."""
+"""Reports and served pages in a real browser: they load nothing, show no errors, and react to clicks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTS = {
         "Importance of hyperparameters",
         "Marginals",
         "Pairs of hyperparameters",
-        "Do early rungs tell?",
+        "Agreement of rungs",
         "Parallel coordinates",
         "Slices",
         "Pareto front",

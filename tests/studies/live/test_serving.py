@@ -1,4 +1,4 @@
-"""Pages of studies that train: what they say, to whom, and that nothing can be written through them."""
+"""Served pages of running studies: content, access, and no way to write."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_the_command_serves_until_ctrl_c(storage: Store, cli: Callable[..., Any]
         assert json.loads(out)["url"] == url
     else:
         assert f"{url} (Ctrl-C ends it)" in out
-        assert "nobody is served any more; no study was changed" in out
+        assert "the server has stopped; no study was changed" in out
 
 
 def test_a_bad_address_is_refused_in_one_line(storage: Store, cli: Callable[..., tuple[int, str, str]]) -> None:

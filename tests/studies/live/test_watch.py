@@ -1,4 +1,4 @@
-"""What `rekindle watch` sees: who trains what, curves, failures; from a storage that it may only read."""
+"""`rekindle watch`: workers, curves and failures, from a storage that it may only read."""
 
 from __future__ import annotations
 

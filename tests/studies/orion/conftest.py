@@ -1,4 +1,4 @@
-"""What the tests of Orion share."""
+"""Shared fixtures of Orion's tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orion.core.worker.trial_pacemaker import TrialPacemaker
 
 @pytest.fixture(autouse=True)
 def _no_thread_of_orion_s_outlives_a_test() -> Iterator[None]:
-    """They are no daemons, so pytest would wait for that of a test which failed with a trial in hand."""
+    """End Orion's threads: pytest would wait for one if a test failed while holding a trial."""
     yield
     for thread in threading.enumerate():
         if isinstance(thread, TrialPacemaker):

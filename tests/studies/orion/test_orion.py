@@ -1,4 +1,4 @@
-"""Hunts of the released Orion: every algorithm to its end, promoted trials carried on, and its real command line."""
+"""Hunts of the released Orion: every algorithm to its end, resumed promotions, and its command line."""
 
 from __future__ import annotations
 
@@ -104,10 +104,10 @@ def check_promotions(url: str, trials: list[Trial]) -> None:
 def test_the_same_call_carries_the_hunt_on_and_another_one_is_refused(sqlite_url: str) -> None:
     assert len(start(sqlite_url, max_trials=1).fetch_trials()) == 1
     assert len(start(sqlite_url, max_trials=2).fetch_trials()) == 2
-    with pytest.raises(StudyMismatch, match="begun with another seed"):
+    with pytest.raises(StudyMismatch, match="started with another seed"):
         start(sqlite_url, seed=1, algorithm={"random": {"seed": 0}})
     build_experiment("own", space={"x": "uniform(0, 1)"}, storage=storage_of(sqlite_url))
-    with pytest.raises(StudyMismatch, match="own was not begun by a hunt"):
+    with pytest.raises(StudyMismatch, match="own was not started by a hunt"):
         start(sqlite_url, name="own")
 
 
@@ -255,9 +255,9 @@ def test_the_trial_is_the_one_that_orion_names(
     [
         (
             ["--no-better", "return:3"],
-            "under Orion its algorithm says how far trials are trained; leave --no-better out",
+            "under Orion, its algorithm decides how long trials train; leave --no-better out",
         ),
-        (["--record", "x.npz"], "under Orion all trials would write the same file; leave --record out"),
+        (["--record", "x.npz"], "under Orion, all trials would write the same file; leave --record out"),
         (["--epochs", "1:9"], r"a trial has one number of epochs, such as --epochs~'fidelity(1, 9)' gives it, but got"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Orion's database in SQL, held against Orion's own in memory, on SQLite and on PostgreSQL."""
+"""Orion's database in SQL, compared with Orion's own in-memory database, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hunts by several processes, on PostgreSQL, and of populations, whose trials go on from each other's states."""
+"""Hunts by several processes, on PostgreSQL, and of populations whose trials branch from each other."""
 
 from __future__ import annotations
 
@@ -365,8 +365,8 @@ def test_a_hunt_keeps_no_password_of_its_command_line_and_logs_none_of_the_envir
     url = "postgresql://me:sesame@127.0.0.1:1/studies"
     command = ["hunt", "-n", "h", "rekindle", "train", "ppo", "CartPole-v1", "--set:gamma~uniform(0.9, 0.99)"]
     said = orion_says([*command, "--storage", url], sqlite_url, tmp_path)
-    assert "Error: Orion keeps the command line of a hunt in its rows, and `orion info` shows it, but" in said
-    assert "leave that to PGPASSWORD or ~/.pgpass" in said
+    assert "Error: Orion stores the command line of a hunt, and `orion info` shows it, but" in said
+    assert "use PGPASSWORD or ~/.pgpass" in said
     assert "sesame" not in said
     assert RekindleSQL(host=sqlite_url).count("experiments") == 0
     said = orion_says(["-vv", "status", "-n", "h"], postgres_url, tmp_path, environment={"PGPASSWORD": "sesame"})

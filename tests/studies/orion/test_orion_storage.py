@@ -1,4 +1,4 @@
-"""Orion's storage without its holes: real hunts of the released Orion, with workers that are killed and paused."""
+"""Orion's storage with owners: hunts of the released Orion with killed and paused workers."""
 
 from __future__ import annotations
 
@@ -391,7 +391,7 @@ def test_only_the_sql_database_will_do() -> None:
 def test_no_more_trials_are_taken_than_are_wanted(url: str) -> None:
     workers = [client(url, max_trials=3) for _ in range(4)]
     trials = [worker.suggest() for worker in workers[:3]]
-    with pytest.raises(WaitingForTrials, match="at work"):
+    with pytest.raises(WaitingForTrials, match="are being trained"):
         workers[3].suggest()
     workers[0].release(trials[0])
     assert workers[3].suggest().id == trials[0].id

@@ -1,4 +1,4 @@
-"""What a report shows, and what its file holds."""
+"""Reports: their content, and their files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_confirmed_study_begins_with_what_its_winner_is_worth(studies: Store) 
     html, [winner] = page([shown]), [shown["confirmation"]["winner"]]
     assert shown["verdict"][0].startswith("Expect ")
     assert shown["verdict"][0].split(".")[0] in html
-    assert "epochs. To train all 18 trainings to the end would have taken 162" in shown["verdict"][1]
+    assert "epochs. All 18 trainings to the end would have taken 162" in shown["verdict"][1]
     assert shown["band"]["seeds"] == 6 + shown["confirmation"]["race_seeds"] - 2
     assert shown["confirmation"]["candidates"][winner]["estimate"] is not None
     assert parts(html)[:5] == ["Confirmation", "Health checks", "Learning curves", "Promotions", "Statistics"]
@@ -145,7 +145,7 @@ def test_parts_without_data_are_left_out(studies: Store) -> None:
     assert "Genealogy" in bred
     assert "Promotions" not in bred
     assert "Pareto front" in front
-    assert not {"Genealogy", "Confirmation", "Promotions", "Do early rungs tell?"} & set(front)
+    assert not {"Genealogy", "Confirmation", "Promotions", "Agreement of rungs"} & set(front)
     assert "Statistics" in seeded
     assert "Pareto front" not in seeded
 

@@ -1,4 +1,4 @@
-"""Optuna's samplers by name: the same suggestions in whatever order a study is trained, and nothing else on the way."""
+"""Optuna's samplers by name: equal suggestions in whatever order a study is trained, without side effects."""
 
 from __future__ import annotations
 

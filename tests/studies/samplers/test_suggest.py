@@ -1,4 +1,4 @@
-"""Suggestions as a function of the study's configuration and of the rows that the schedule lets them see."""
+"""Suggestions as a function of the configuration and of the rows that the schedule exposes."""
 
 from __future__ import annotations
 

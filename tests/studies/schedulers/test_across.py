@@ -1,4 +1,4 @@
-"""One configuration for several environments: its scale by arithmetic, whole studies under attack, what people see."""
+"""Studies across environments: the scale by arithmetic, whole studies under attack, and their output."""
 
 from __future__ import annotations
 

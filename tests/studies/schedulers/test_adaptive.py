@@ -1,4 +1,4 @@
-"""Gentle halving: what a bracket costs, how it follows what its rungs say, and what it finds on known curves."""
+"""The adaptive scheduler: cost of a bracket, response to its rungs, and results on known curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Confirmation: its race and estimate by arithmetic, whole confirmations under attack, what its command says."""
+"""Confirmation: race and estimate by arithmetic, whole confirmations under attack, and the command's output."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_the_command_resumes_and_prints_the_answer(
     assert main(["trials", "s", "--storage", sqlite_url, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["confirmation"]["winner"] == answer["winner"]
     assert main(["export", "s", str(tmp_path / "s.rekindle"), "--storage", sqlite_url]) == 0
-    assert "its confirmation is the study s:confirmation" in capsys.readouterr().err
+    assert "its confirmation, the study s:confirmation, is not in the file" in capsys.readouterr().err
 
 
 def test_a_search_is_confirmed_at_its_end(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:

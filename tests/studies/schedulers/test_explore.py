@@ -1,4 +1,4 @@
-"""How hyperparameters change while a member trains."""
+"""Changes of hyperparameters while a member trains."""
 
 from __future__ import annotations
 

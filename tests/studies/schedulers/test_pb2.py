@@ -1,4 +1,4 @@
-"""Population based bandits: places and values, what the process learns, and studies that are the same in any order."""
+"""Population based bandits: coordinates, the Gaussian process, and studies that are equal in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Population based training: the schedule simulated, what explore does, and whole studies that are killed."""
+"""Population based training: simulated schedules, explore, and whole studies with killed workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Racing: the test by textbook figures and by simulation, races in any order, whole studies of replicates."""
+"""Racing: the test against textbook figures and simulations, races in any order, and whole studies."""
 
 from __future__ import annotations
 

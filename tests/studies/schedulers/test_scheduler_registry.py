@@ -1,4 +1,4 @@
-"""Successive halving, Hyperband and ASHA as functions of rows, simulated without any training."""
+"""Successive halving, Hyperband and ASHA as functions of rows, simulated without training."""
 
 from __future__ import annotations
 

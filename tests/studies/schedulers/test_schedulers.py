@@ -1,4 +1,4 @@
-"""Whole studies by Hyperband and ASHA: with several workers, some of them killed, and with several seeds."""
+"""Whole studies with Hyperband and ASHA: several workers, some of them killed, and several seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeds as a fidelity: aggregates by arithmetic, schedules of configurations, whole studies of replicates."""
+"""Several seeds: aggregates by arithmetic, schedules of configurations, and whole studies of replicates."""
 
 from __future__ import annotations
 

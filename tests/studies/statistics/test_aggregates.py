@@ -1,4 +1,4 @@
-"""Aggregates are those of rliable, on the same numbers."""
+"""Aggregates equal those of rliable on the same numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals are those of rliable on the same resamples, and cover what they promise."""
+"""Intervals equal those of rliable on the same resamples, and have the stated coverage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rank correlations: by scipy's, by textbook cases, and intervals by simulation."""
+"""Rank correlations against scipy and textbook cases, and their intervals by simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What explains scores: functions whose shares, effects and interactions are known."""
+"""Decomposition of variance for functions with known shares, effects and interactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies that are extended to more epochs, and to other ranges."""
+"""Studies that are extended to more epochs, or to other ranges."""
 
 from __future__ import annotations
 
@@ -95,7 +95,11 @@ def test_what_cannot_be_extended_is_an_error(sqlite_url: str) -> None:
         for name, given, error in (
             ("s", {"epochs": 9}, "extend takes more epochs than 's' has, 9, but got 9"),
             ("s", {"epochs": 0}, "epochs must be an integer of at least 1, but got 0"),
-            ("brackets", {"epochs": 27}, "rungs are added where trials are compared rung by rung .* by hyperband"),
+            (
+                "brackets",
+                {"epochs": 27},
+                "only schedulers that compare rung by rung .* can add rungs, but 'brackets' has hyperband",
+            ),
             ("s", {"priors": {"lr": "uniform(1e-4, 1e-3)"}}, "a changed --prior keeps its kind, such as loguniform"),
             ("s", {"priors": {"noise": "uniform(0, 1)"}}, "a study goes on to search the same, but --prior names 'noi"),
             ("points", {"trials": 5000}, "a grid is trained once, but it has 16 points for 5000 trials"),

@@ -1,4 +1,4 @@
-"""Commands about a running study: what workers obey, what is refused, and that decisions follow from rows."""
+"""Commands to a running study: workers obey, invalid commands are refused, and decisions follow from rows."""
 
 from __future__ import annotations
 
@@ -197,9 +197,9 @@ def test_enqueued_hyperparameters_are_the_next_trials(sqlite_url: str) -> None:
         assert study.trials[4].hyperparameters[name] == values[name]
         row = store.trials("s")[4]
         assert (row.attrs["enqueued"], row.attrs["commands"]) == (0, 1)
-        with pytest.raises(BadConfig, match="a known configuration is in the searched space, but lr must be"):
+        with pytest.raises(BadConfig, match="a known configuration must be in the searched space, but lr must be"):
             study.enqueue({"lr": 1e9})
-        with pytest.raises(BadConfig, match="hyperparameters of surrogate, but lrr is none; did you mean lr"):
+        with pytest.raises(BadConfig, match="hyperparameters of surrogate, but got lrr; did you mean lr"):
             study.enqueue({"lrr": 1e-3})
         study.extend(7)
         study.run(progress=False)

@@ -1,4 +1,4 @@
-"""What goes wrong with a database, said in words: the law, the value and the cure, and never a password."""
+"""Database errors: law, value and cure in words, and never a password."""
 
 from __future__ import annotations
 

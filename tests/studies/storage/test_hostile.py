@@ -1,4 +1,4 @@
-"""What somebody else may have written into a database or a file: an error of ours, never a crash, a hang or a bomb."""
+"""Malicious content of databases and files: an error of ours, never a crash, a hang or exhausted memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns at making trials: one process at a time makes them, and nobody waits for one that is dead or takes too long."""
+"""The planning lock: one process creates trials at a time, and nobody waits for a dead or slow one."""
 
 from __future__ import annotations
 

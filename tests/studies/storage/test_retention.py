@@ -1,4 +1,4 @@
-"""What a study's trials keep, and what `rekindle show` says of it."""
+"""Checkpoints that a study's trials keep, and the reasons that `rekindle show` prints."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_study_can_keep_otherwise_when_it_is_carried_on(sqlite_url: str) -> No
 @pytest.mark.parametrize("options", [{"snapshots": "bset"}, {"snapshots": {"best": 1}}, {"warm_start": 5}])
 def test_a_row_with_options_that_mean_nothing_is_refused(options: dict[str, Any]) -> None:
     [name] = options
-    with pytest.raises(StoreError, match=rf"the configuration of study 's' is not one: its options\.{name} is"):
+    with pytest.raises(StoreError, match=rf"the configuration of study 's' is invalid: its options\.{name} is"):
         Config.from_json({**keeping("best").to_json(), "options": options}, "s")
 
 

@@ -1,4 +1,4 @@
-"""Waiting for a database that is full, gone or not there yet: for how long, who hears of it, and how it ends."""
+"""Waiting for a full, lost or missing database: how long, who is told, and how it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostgreSQL with least privilege: a worker's role that cannot drop, a reader's that cannot write."""
+"""PostgreSQL with least privilege: a worker's role that cannot drop, and a reader's role that cannot write."""
 
 from __future__ import annotations
 

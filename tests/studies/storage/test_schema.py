@@ -1,4 +1,4 @@
-"""The tables: made once by whoever comes first, brought up to date, and refused when they are too new."""
+"""The tables: created once by the first process, migrated, and refused if they are too new."""
 
 from __future__ import annotations
 

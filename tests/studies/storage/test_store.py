@@ -1,4 +1,4 @@
-"""Tasks in the store, on SQLite and on PostgreSQL: checkpoints, metrics, events, retention, damage."""
+"""Tasks in the store, on SQLite and PostgreSQL: checkpoints, metrics, events, retention, damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warm starts by the command line and in studies: exact, stored once, carried on without their source."""
+"""Warm starts on the command line and in studies: exact, stored once, and resumed without their source."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_source_that_has_changed_is_another_start_and_that_is_said(sqlite_url:
     status, out, errors = cli(*train(sqlite_url, "--warm-start", source, epochs=1))
     assert status == 0
     assert json.loads(out)["uid"] != first
-    assert f"is another policy now than the one that task {first} started from" in " ".join(errors.split())
+    assert f"is not the policy that task {first} started from, so this is another task" in " ".join(errors.split())
     again = json.loads(cli(*train(sqlite_url, "--warm-start", f"{source}@1", epochs=1))[1])
     assert (again["uid"], again["resumed"]) == (first, True)
 
@@ -166,7 +166,7 @@ def test_a_part_is_taken_only_when_asked(sqlite_url: str, cli: Cli) -> None:
     assert status == 0
     assert "4 loaded, 4 mismatched, 4 missing" in errors
     status, _, errors = cli(*train(sqlite_url, "--partial"))
-    assert (status, errors) == (2, "rekindle: error: --partial goes with --warm-start, which is not given\n")
+    assert (status, errors) == (2, "rekindle: error: --partial needs --warm-start, which is not given\n")
 
 
 def test_a_stored_policy_is_shown_and_taken_like_a_checkpoint(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""Studies, trials and segments, and workers that claim them, on SQLite and on PostgreSQL."""
+"""Studies, trials and segments, and workers that claim them, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results as people read them: three digits at least, and more where two results would look alike."""
+"""Results as text: at least three digits, and more where two results would look equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several objectives: fronts by arithmetic, whole studies, and what is refused before anything is trained."""
+"""Several objectives: fronts by arithmetic, whole studies, and refusals before any training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies over ranges of a user's own: on the command line, in a population, and in an Optuna study of one's own."""
+"""Studies over user-defined ranges: on the command line, in a population, and in a user's own Optuna study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Presets are valid for their tasks and environments, have a source, and begin a study or a training."""
+"""Presets: valid for their tasks and environments, with a source, and used by studies and trainings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searching some hyperparameters only."""
+"""Studies that search only some hyperparameters."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ def test_what_is_not_searched_has_its_default() -> None:
         "replay.name",
         *conditional,
     ]
-    with pytest.raises(
-        SpaceError, match=r"'optimizer\.lrr' is not a hyperparameter that is open; did you mean optimizer\.lr"
-    ):
+    with pytest.raises(SpaceError, match=r"'optimizer\.lrr' is not an open hyperparameter; did you mean optimizer\.lr"):
         defaults_except(dqn.get_space(), ["optimizer.lrr"])
     with pytest.raises(
         SpaceError, match=r"replay\.alpha applies only when replay\.name is 'prioritized', which is not the"

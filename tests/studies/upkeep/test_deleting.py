@@ -1,4 +1,4 @@
-"""Deleting studies and tasks: all of them goes, what others need stays, what is being trained is refused."""
+"""Deleting studies and tasks: everything goes but what others need; what is being trained is refused."""
 
 from __future__ import annotations
 

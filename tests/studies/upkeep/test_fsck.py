@@ -1,4 +1,4 @@
-"""Examining a database: nothing is wrong with a sound one; whatever is broken is found, named, and cured when told."""
+"""fsck: no finding in a sound database; any damage is found, named, and repaired on request."""
 
 from __future__ import annotations
 

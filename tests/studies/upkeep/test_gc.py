@@ -1,4 +1,4 @@
-"""Dropping checkpoints: what a trial's state calls for stays, and what somebody needs; the rest goes when told."""
+"""gc: needed checkpoints are kept, by the state of their trials; the others are dropped on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exported files, configurations and specs that somebody else may have written: refused before anything is stored."""
+"""Malicious exported files, configurations and specs: refused before anything is stored."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_file_that_was_cut_short_is_refused(file: Path, empty: Store, tmp_path
     refused(empty, tmp_path, "cannot read")
     for data in (b"", b"x" * 4096):
         (tmp_path / "other").write_bytes(data + hashlib.sha256(data).digest())
-        refused(empty, tmp_path / "other", "no SQLite database")
+        refused(empty, tmp_path / "other", "not a SQLite database")
 
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"

@@ -1,4 +1,4 @@
-"""A study as one file: there and back on any database, twice as once, and nothing else than what was exported."""
+"""Export and import: round trips between databases, repeated imports, and nothing beyond the exported study."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_fsck_says_what_it_finds_and_repairs_when_told(filled_url: str, capsys: 
     with Store(filled_url) as store:
         execute(store, task.update().where(task.c.uid == uid(0)).values(epochs=1))
     assert main(["fsck", "--storage", filled_url]) == 1
-    assert "with --repair cures" in capsys.readouterr().out
+    assert "with --repair repairs" in capsys.readouterr().out
     assert main(["fsck", "--storage", filled_url, "--repair", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [each["kind"] for each in told["findings"]] == ["task-epochs"]

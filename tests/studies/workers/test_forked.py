@@ -1,4 +1,4 @@
-"""Forked workers: what they run, how they end, and that results are those of new interpreters."""
+"""Forked workers: what they run, how they end, and results equal to those of new interpreters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that are preempted save, or at least exit, before they are killed."""
+"""Preempted workers save, or at least exit, before they are killed."""
 
 from __future__ import annotations
 

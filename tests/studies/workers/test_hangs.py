@@ -1,4 +1,4 @@
-"""Processes that hang are killed from outside, and their trials end with the bits of an undisturbed training."""
+"""Hanging processes are killed from outside, and their trials end with the bits of an undisturbed training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers on a real Ray: the same studies as without it, whatever of it is killed."""
+"""Workers on a real Ray: the same studies as without Ray, whatever is killed."""
 
 from __future__ import annotations
 
@@ -188,8 +188,8 @@ def test_a_cluster_that_dies_is_no_reason_to_wait_for_ever(sqlite_url: str, wait
     ("more", "said"),
     [
         (["--engine", "ray", "--address", "10.0.0.1:6379"], "SQLite is for one, .* use PostgreSQL"),
-        (["--address", "10.0.0.1:6379"], "--address say what Ray gives a worker; add --engine ray"),
-        (["--cpus-per-worker", "2", "--gpus-per-worker", "1"], "--cpus-per-worker and --gpus-per-worker say"),
+        (["--address", "10.0.0.1:6379"], "only --engine ray takes options of Ray, but got --address; add --engine ray"),
+        (["--cpus-per-worker", "2", "--gpus-per-worker", "1"], "but got --cpus-per-worker and --gpus-per-worker; add"),
         (
             ["--engine", "ray", "--cpus-per-worker", "-1"],
             "must be a number above 0, such as 1 or 0.5, and 10000000 at most, but got '-1'",

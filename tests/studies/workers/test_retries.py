@@ -1,4 +1,4 @@
-"""What a worker does about failures: which it tries again, how often, when it gives up, and what is kept of them."""
+"""Failures in workers: which are retried, how often, when a worker gives up, and what is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers of several studies: each has its share of their time by weight, and the bits that it has alone."""
+"""Workers of several studies: shares of time by weight, and the bits that each study has alone."""
 
 from __future__ import annotations
 

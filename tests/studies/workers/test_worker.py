@@ -1,4 +1,4 @@
-"""Workers in this process: what they train, what they give up, and that nothing depends on how many there are."""
+"""Workers in this process: training, giving up, and independence from the number of workers."""
 
 from __future__ import annotations
 

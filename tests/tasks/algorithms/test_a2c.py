@@ -1,4 +1,4 @@
-"""A2C: exactness on several kinds of environment, what its loss must do, and what it learns."""
+"""A2C: exactness in several kinds of environment, its loss, and learning."""
 
 from __future__ import annotations
 

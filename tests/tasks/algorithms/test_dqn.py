@@ -1,4 +1,4 @@
-"""DQN: exactness, what its loss must do, and what it refuses."""
+"""DQN: exactness, its loss, and refusals."""
 
 from __future__ import annotations
 

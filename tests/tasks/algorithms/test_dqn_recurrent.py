@@ -1,4 +1,4 @@
-"""DQN with a memory: exactness, what its networks see by arithmetic, what is refused."""
+"""DQN with a memory: exactness, inputs of its networks by arithmetic, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PPO, PPO2 and A2C share: coefficients that change over time, and the names that others have for things."""
+"""Common parts of PPO, PPO2 and A2C: scheduled coefficients, and hyperparameters' names elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rollouts that are collected while the last one is learned from: exactness, the lag, the time, what is refused."""
+"""Rollouts collected during learning from the previous one: exactness, lag, time, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PPO: exactness on two kinds of environment, and what its loss must do."""
+"""PPO: exactness in two kinds of environment, and its loss."""
 
 from __future__ import annotations
 

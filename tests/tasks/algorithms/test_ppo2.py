@@ -1,4 +1,4 @@
-"""PPO2: exactness, and what sets it apart from PPO."""
+"""PPO2: exactness, and its differences from PPO."""
 
 from __future__ import annotations
 

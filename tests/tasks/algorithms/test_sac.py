@@ -1,4 +1,4 @@
-"""SAC: exactness on three kinds of environment, what its losses must do, and what it refuses."""
+"""SAC: exactness in three kinds of environment, its losses, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What soft actor-critic refuses to act in; that it acts rightly is held beside its learner."""
+"""Action spaces that SAC refuses; its actions are tested beside its learner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SAC from images: exactness, what learns from which loss, what targets see by, and what is refused."""
+"""SAC from images: exactness, gradients of the encoder, targets, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SAC with a memory: exactness, what is remembered, what its gradients go through, and what it refuses."""
+"""SAC with a memory: exactness, remembered states, gradients, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State-dependent exploration of SAC: its distribution, its gradient, and how long its noise stays."""
+"""State-dependent exploration of SAC: its distribution, its gradient, and the lifetime of its noise."""
 
 from __future__ import annotations
 

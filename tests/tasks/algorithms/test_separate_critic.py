@@ -1,4 +1,4 @@
-"""PPO with a critic of its own: exactness, what is fitted to what, and what moves."""
+"""PPO with a separate critic: exactness, targets, and updated parameters."""
 
 from __future__ import annotations
 

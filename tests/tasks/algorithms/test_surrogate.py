@@ -1,4 +1,4 @@
-"""The surrogate: a known function of hyperparameters and epochs, with a state that must not be lost."""
+"""The surrogate: a known function of hyperparameters and epochs, with state that must not be lost."""
 
 from __future__ import annotations
 

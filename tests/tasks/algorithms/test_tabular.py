@@ -1,4 +1,4 @@
-"""The tabular task: recorded curves, walked along by epochs."""
+"""The tabular task: recorded curves, replayed epoch by epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives of arrays: what is none is said, and no code of a file is run."""
+"""Archives of arrays: errors for other files, and no code from a file is run."""
 
 from __future__ import annotations
 

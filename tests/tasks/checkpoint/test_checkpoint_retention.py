@@ -1,4 +1,4 @@
-"""Which checkpoints are kept: the latest, the best, all, none; and that no state depends on it."""
+"""Kept checkpoints: latest, best, all or none; no state depends on the choice."""
 
 from __future__ import annotations
 

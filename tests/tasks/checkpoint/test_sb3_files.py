@@ -1,4 +1,4 @@
-"""Models of Stable-Baselines3, real ones: as warm starts they act as they did there."""
+"""Real Stable-Baselines3 models: as warm starts, they act as before."""
 
 from __future__ import annotations
 

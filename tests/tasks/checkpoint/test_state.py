@@ -1,4 +1,4 @@
-"""State as data: there and back, named by its bits, and never taken for what it is not."""
+"""State as data: round trips, names by digest, and refusal of anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actor-critics by kernels against torch and autograd, and exact on both paths."""
+"""Actor-critics by kernels, against torch and autograd, and exact on both paths."""
 
 from __future__ import annotations
 

@@ -1,18 +1,21 @@
-"""Loops over units against float64, and at any place in memory."""
+"""Loops over units, against float64 and at any place in memory."""
 
 from __future__ import annotations
 
 import math
 from itertools import pairwise
+from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
+from rekindle.tasks.compiled import loading
 from rekindle.tasks.compiled.actor_critic import KINDS
+from rekindle.tasks.compiled.layers import add_biases_for_slopes, through
 from rekindle.tasks.compiled.loading import kernels
 
-RUN = kernels()  # first: what imports a module of kernels before compiles it, in half a minute
+RUN = kernels()
 assert RUN is not None
-from rekindle.tasks.compiled.layers import add_biases_for_slopes, through  # noqa: E402
 
 
 def activated(x: np.ndarray, kind: str = "tanh") -> tuple[np.ndarray, np.ndarray]:
@@ -92,8 +95,8 @@ def passes(vector: np.ndarray, x: np.ndarray, g: np.ndarray, sizes: np.ndarray, 
     return [out, gradient, units, slopes]
 
 
-def test_a_folder_that_cannot_be_written_keeps_no_machine_code(tmp_path: object) -> None:
-    from rekindle.tasks.compiled import compiling
-
-    assert compiling._writable(str(tmp_path))
-    assert not compiling._writable("/proc/rekindle")
+def test_a_folder_that_cannot_be_written_keeps_no_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "folder"))
+    assert loading.is_cached()
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "/proc/rekindle")
+    assert not loading.is_cached()

@@ -1,4 +1,4 @@
-"""Which path is taken, and that the fingerprint tells it."""
+"""Choice between kernels and torch, and its entry in the fingerprint."""
 
 from __future__ import annotations
 

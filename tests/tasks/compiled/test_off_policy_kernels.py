@@ -1,4 +1,4 @@
-"""Kernels of replay learning against torch, and exact on both paths."""
+"""Kernels of replay learning, against torch and exact on both paths."""
 
 from __future__ import annotations
 

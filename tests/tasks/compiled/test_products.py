@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import pytest
 from rekindle.tasks.compiled.loading import kernels
 
 assert kernels() is not None  # first: what imports a module of kernels before compiles it, in half a minute
-from rekindle.tasks.compiled.products import FUSED, LANES, TALL, WIDE, multiply, transpose  # noqa: E402
+products = importlib.import_module("rekindle.tasks.compiled.products")
+FUSED, LANES, TALL, WIDE = products.FUSED, products.LANES, products.TALL, products.WIDE
+multiply, transpose = products.multiply, products.transpose
 
 
 def numbers(*shape: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Rollouts that a kernel plays, with the bits of those that are stepped."""
+"""Rollouts that a kernel plays, with the bits of stepped rollouts."""
 
 from __future__ import annotations
 

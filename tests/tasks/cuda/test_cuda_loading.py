@@ -1,4 +1,4 @@
-"""Use of the operators on CUDA where Triton is missing."""
+"""The CUDA operators without Triton."""
 
 from __future__ import annotations
 

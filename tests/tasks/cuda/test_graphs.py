@@ -1,4 +1,4 @@
-"""Captured methods: what Python computes, whatever is asked first."""
+"""Captured methods give the results of Python, in any order of calls."""
 
 from __future__ import annotations
 

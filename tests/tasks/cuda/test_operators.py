@@ -1,4 +1,4 @@
-"""Operators on CUDA: the results of torch's own, whatever members are computed together."""
+"""CUDA operators give torch's results, whatever members are computed together."""
 
 from __future__ import annotations
 

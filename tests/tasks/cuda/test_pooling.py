@@ -1,4 +1,4 @@
-"""The gradient of maxima, computed on the processor: that of torch's own operator."""
+"""The gradient of max-pooling equals torch's own, on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acting: single observations and batches, in the environment's own form, by the policy that evaluation measures."""
+"""Acting: single observations and batches, in the environment's own form, by the evaluated policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies as programs: run without Rekindle, they act as the task does on the same observations."""
+"""Policies as programs: they run without Rekindle, and act like the task."""
 
 from __future__ import annotations
 

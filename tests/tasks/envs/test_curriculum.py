@@ -1,4 +1,4 @@
-"""Parameters of environments: samplers, lessons and when they end, and that their progress is state."""
+"""Parameters of environments: samplers, lessons and their ends, and progress as state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classic control, vectorised: members that do not know of each other, limits, tallies, states."""
+"""Vectorized classic control: independent members, limits, statistics, and states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The equations of classic control are Gymnasium's, to the last bit."""
+"""The equations of classic control equal Gymnasium's to the last bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observations as vectors and images; actions as environments take them."""
+"""Observations as vectors and images, and actions as environments take them."""
 
 from __future__ import annotations
 

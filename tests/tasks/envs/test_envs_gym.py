@@ -1,4 +1,4 @@
-"""Any Gymnasium environment: stepped, saved, and carried on in a new process as if nothing had happened."""
+"""Any Gymnasium environment: stepped, saved, and resumed exactly in a new process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rollouts of classic control by tensors, here on the processor, beside the environments' own steps."""
+"""Rollouts of classic control by tensors, here on the CPU, against the environments' own steps."""
 
 from __future__ import annotations
 

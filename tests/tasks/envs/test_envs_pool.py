@@ -1,4 +1,4 @@
-"""EnvPool: seeds, ends and final observations, exactness; `make envpool` runs these, as its packages are large."""
+"""EnvPool: seeds, ends, final observations, exactness. `make envpool` runs these, as its packages are large."""
 
 from __future__ import annotations
 

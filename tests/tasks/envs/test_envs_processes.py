@@ -1,4 +1,4 @@
-"""Environments in processes of their own: the same bits as in one process, whatever the number, whoever is killed."""
+"""Environments in separate processes: the same bits with any number of processes, even if some are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A spec is JSON, and equal specs have one text."""
+"""A spec is JSON, and equal specs have equal text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gymnasium's vector entry points: seeds of every episode, true final observations, no step lost."""
+"""Gymnasium's vector entry points: seeds of every episode, true final observations, no lost step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries of `info` as metrics: their reductions, that they are state, and where they are shown."""
+"""Entries of `info` as metrics: reductions, state, and output."""
 
 from __future__ import annotations
 

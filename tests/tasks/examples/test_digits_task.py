@@ -1,4 +1,4 @@
-"""The classifier of digits: a task without an environment, its suite, and its state in torch's own classes."""
+"""The digits classifier: a task without an environment, its suite, and its state in torch's own classes."""
 
 from __future__ import annotations
 

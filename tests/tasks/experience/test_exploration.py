@@ -1,4 +1,4 @@
-"""Exploration: schedules, frequencies, bounds, and that a member's actions are its own."""
+"""Exploration: schedules, frequencies, bounds, and independence of members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running statistics against numpy over the whole stream, member by member."""
+"""Running statistics against NumPy over the whole stream, for each member."""
 
 from __future__ import annotations
 

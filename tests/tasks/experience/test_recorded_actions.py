@@ -1,4 +1,4 @@
-"""Recorded actions, played again; the record is not used up, and its end is what was asked for."""
+"""Replay of recorded actions: the record is not consumed, and its end is the requested one."""
 
 from __future__ import annotations
 

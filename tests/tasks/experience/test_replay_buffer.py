@@ -1,4 +1,4 @@
-"""The replay memory: what it keeps, how it draws, what an n-step return is, and what a checkpoint of it costs."""
+"""The replay buffer: content, sampling, n-step returns, and the cost of a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advantages against a table made by hand, and against what they become at the ends of λ."""
+"""Advantages against a table made by hand, and in the limits of λ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rollout records in an environment whose values are known, and the order in which minibatches are taken."""
+"""Recorded rollouts in an environment with known values, and the order of minibatches."""
 
 from __future__ import annotations
 

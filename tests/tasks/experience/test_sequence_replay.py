@@ -1,4 +1,4 @@
-"""Sequences from the replay memory: what they hold, which there are, and what of them counts."""
+"""Sequences from the replay buffer: content, possible starts, and masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates on whole episodes: which steps they use, when they come, and that neighbours have no say in it."""
+"""Updates on whole episodes: steps, timing, and independence of members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Action distributions against torch.distributions, and their samples against their probabilities."""
+"""Action distributions against torch.distributions, and samples against probabilities."""
 
 from __future__ import annotations
 

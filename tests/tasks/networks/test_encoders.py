@@ -1,4 +1,4 @@
-"""Encoders against torch.nn, every member against itself alone, and what is said where none can see."""
+"""Encoders against torch.nn, every member against itself alone, and errors for unsuitable observations."""
 
 from __future__ import annotations
 

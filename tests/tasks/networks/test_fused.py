@@ -1,4 +1,4 @@
-"""Operations with a backward pass of their own: gradients, rounding, and misuse that is refused."""
+"""Operations with their own backward pass: gradients, rounding, and refused misuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fused recurrent cores: the same states as the cores', and the same gradients."""
+"""Fused recurrent cores give the states and gradients of plain cores."""
 
 from __future__ import annotations
 

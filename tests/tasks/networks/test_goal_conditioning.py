@@ -1,4 +1,4 @@
-"""Goals that make the weights of a layer: where they are found, what is computed, and that it resumes bit for bit."""
+"""Goals that generate a layer's weights: detection, computation, and exact resuming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sizes of gradients: what they are, that each algorithm reports them, and how many gradient steps there were."""
+"""Norms of gradients: values, reports of each algorithm, and numbers of gradient steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dicts and Tuples with images: each image through its own encoder, numbers beside them."""
+"""Dicts and Tuples with images: each image through its own encoder, beside numbers."""
 
 from __future__ import annotations
 

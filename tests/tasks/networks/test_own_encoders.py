@@ -1,4 +1,4 @@
-"""Layers of one's own sizes and modules of one's own: exactness, first weights, what is shared, what is refused."""
+"""Layers and modules of a user's own: exactness, initial weights, sharing, and refusals."""
 
 from __future__ import annotations
 

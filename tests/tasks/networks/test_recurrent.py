@@ -1,4 +1,4 @@
-"""Policies with a memory: exactness, torch's own cells, what is forgotten when, and a task that needs to remember."""
+"""Policies with a memory: exactness, torch's own cells, resets, and a task that needs memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State-dependent exploration: what its noise is a function of, how it is distributed, and when it is drawn anew."""
+"""State-dependent exploration: inputs of its noise, its distribution, and its resampling."""
 
 from __future__ import annotations
 

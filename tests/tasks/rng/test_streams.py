@@ -1,4 +1,4 @@
-"""A random number is a function of its key and its position, and of nothing else."""
+"""A random number is a function of its key and position, and of nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers of tensors are those of streams, bit for bit."""
+"""Random tensors equal the numbers of streams, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that was freed is used again, not fetched anew from the operating system."""
+"""Freed memory is reused, instead of requested again from the operating system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The window over the last episodes: what it is the mean of, and that a checkpoint keeps it."""
+"""The window over the last episodes: its means, and its place in checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the last bits may depend on: code of one's own, but not the place of a matrix in memory."""
+"""Dependencies of last bits: the user's own code, but not a matrix's place in memory."""
 
 from __future__ import annotations
 

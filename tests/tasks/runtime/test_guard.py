@@ -1,4 +1,4 @@
-"""The bad-resume guard: what breaks inside it breaks the task, what only asks to stop does not."""
+"""The bad-resume guard: an error inside breaks the task, a request to stop does not."""
 
 from __future__ import annotations
 

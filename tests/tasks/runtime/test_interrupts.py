@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as a question asked between two steps; with real signals, in processes of their own."""
+"""SIGTERM and SIGINT as requests that are polled between steps, with real signals in real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tally: means over reports, the same bits whenever they are read."""
+"""Means of metrics over reports: the same bits whenever they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listeners by frequency and priority, and trainings that end when nothing gets better, wherever they were stopped."""
+"""Observers by frequency and priority, and early stopping that survives interruptions."""
 
 from __future__ import annotations
 

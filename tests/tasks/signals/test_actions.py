@@ -1,4 +1,4 @@
-"""Encoding of actions, and errors of guesses."""
+"""Encoding of actions, and errors of predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cloning: exactness of its variants, and of members that are done."""
+"""Cloning: exactness of its variants, and of finished members."""
 
 from __future__ import annotations
 

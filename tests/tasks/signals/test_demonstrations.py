@@ -1,4 +1,4 @@
-"""Demonstrations: recorded as they were, checked before anything learns from them, and part of what a task is."""
+"""Demonstrations: recorded exactly, checked before learning, and part of a task's identity."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""GAIL through a variational bottleneck: its formulas, its price, and what it keeps from the discriminator.
+"""GAIL with a variational bottleneck: its formulas, its cost, and the information that it removes.
 
-That it resumes bit for bit is tested in test_gail.py and test_exactness.py.
+Exact resuming is tested in test_gail.py and test_exactness.py.
 """
 
 from __future__ import annotations

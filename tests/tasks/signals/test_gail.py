@@ -1,4 +1,4 @@
-"""GAIL: exactness, and rewards for what looks demonstrated."""
+"""GAIL: exactness, and rewards for demonstrated behavior."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals and cloning of DQN and SAC: exactness, what is added to rewards, who learns, and what is refused."""
+"""Signals and cloning in DQN and SAC: exactness, added rewards, gradients, and refusals."""
 
 from __future__ import annotations
 

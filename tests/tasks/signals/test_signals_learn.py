@@ -1,4 +1,4 @@
-"""What signals and cloning are good for: learning what was shown without any reward, and finding what is far."""
+"""Learning with signals and cloning: from demonstrations without rewards, and to find distant states."""
 
 from __future__ import annotations
 

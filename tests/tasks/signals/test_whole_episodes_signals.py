@@ -1,4 +1,4 @@
-"""Signals and cloning where updates wait for whole episodes: on the same steps, at the same times, and at no others."""
+"""Signals and cloning with updates on whole episodes: the same steps at the same times."""
 
 from __future__ import annotations
 

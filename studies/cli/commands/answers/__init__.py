@@ -1,4 +1,5 @@
-"""Commands that answer questions about finished studies.
+"""Commands that answer questions about studies.
 
-The modules of commands that read results and train nothing belong here; what they say is made in `studies.analysis`.
+Commands that read results and train nothing belong here. The answers are computed in `studies.analysis` and
+`studies.report`.
 """

@@ -1,4 +1,4 @@
-"""``rekindle compare``: studies and other runs beside one another, with intervals."""
+"""``rekindle compare``: comparisons of studies and other runs, with intervals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUNS = {CONFIRMED: "fresh seeds", SELECTED: "best trial's seeds", FILE: "file"}
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Print how the sides compare."""
+    """Print a comparison of the sides."""
     scales = _scales(arguments.scale)
     with nullcontext() if all(map(is_file, arguments.source)) else existing_store(arguments) as store:
         result = comparison(store, arguments.source, scales)
@@ -33,7 +33,7 @@ def compare(arguments: argparse.Namespace) -> int:
 
 
 def _scales(texts: Sequence[str]) -> dict[str, Scale]:
-    """Return the ends of --scale by environment."""
+    """Return the values of --scale by environment."""
     scales: dict[str, Scale] = {}
     for text in texts:
         env, _, ends = text.rpartition("=")
@@ -73,7 +73,7 @@ def _print(out: Console, result: Mapping[str, Any]) -> None:
 
 
 def _warnings(result: Mapping[str, Any]) -> list[str]:
-    """Return what a reader must know of the numbers."""
+    """Return warnings about the numbers."""
     sources = [source for side in result["sides"] for source in side["sources"]]
     flattered = list(dict.fromkeys(each["source"] for each in sources if each["kind"] == SELECTED))
     epochs = {each["epochs"] for each in sources if each["epochs"] is not None}
@@ -81,14 +81,16 @@ def _warnings(result: Mapping[str, Any]) -> list[str]:
     if flattered:
         names = ", ".join(flattered)
         texts.append(
-            f"Selection flatters {names}: the seeds that chose the best configuration also measure it. "
-            f"`rekindle confirm {flattered[0]}` trains it with fresh ones."
+            f"Selection flatters {names}: the best configuration is measured on the seeds that chose it. "
+            f"`rekindle confirm {flattered[0]}` trains it on fresh seeds."
         )
     if len(epochs) > 1:
-        texts.append(f"The studies trained differently long: {', '.join(map(str, sorted(epochs)))} epochs.")
+        texts.append(f"The studies trained for different numbers of epochs: {', '.join(map(str, sorted(epochs)))}.")
     if result["scale"] == "observed":
-        texts.append("0 and 1 are the worst and the best run of any side; --scale ENV=LOW:HIGH names others.")
+        texts.append("0 and 1 are the worst and the best run of any side; --scale ENV=LOW:HIGH sets others.")
     counts = {side["label"]: [len(source["results"]) for source in side["sources"]] for side in result["sides"]}
     if uneven := [label for label, numbers in counts.items() if len(numbers) > 1 and len({*numbers}) > 1]:
-        texts.append(f"Environments have different numbers of runs; of {', '.join(uneven)}, only the first ones count.")
+        texts.append(
+            f"Environments have different numbers of runs; for {', '.join(uneven)}, only the first ones count."
+        )
     return texts

@@ -1,4 +1,4 @@
-"""``rekindle diagnose``: importances of hyperparameters, and defects of a study."""
+"""``rekindle diagnose``: a study's importances and defects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..storage import existing_store
 
 
 def diagnose(arguments: argparse.Namespace) -> int:
-    """Print a study's importances, and its defects with a cure each."""
+    """Print a study's importances, and its defects with cures."""
     with existing_store(arguments) as store:
         result = diagnosis(store, arguments.study)
     if arguments.json:
@@ -35,5 +35,5 @@ def diagnose(arguments: argparse.Namespace) -> int:
     for finding in result["findings"]:
         note(out, f"{finding['check']}: {finding['text']}.\n  cure: {finding['cure']}")
     if not result["findings"]:
-        note(out, "nothing ails this study, as far as its results tell")
+        note(out, "no defects were found in this study")
     return 0

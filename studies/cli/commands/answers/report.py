@@ -1,4 +1,4 @@
-"""``rekindle report`` and ``plot``: one HTML file about studies, and pictures."""
+"""``rekindle report`` and ``plot``: a report in HTML, and pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
 """Commands that show or copy studies while they train.
 
-Each reads rows beside the workers, from any machine, and changes no trial.
+Each command reads rows while workers write them, on any machine, and changes no trial.
 """

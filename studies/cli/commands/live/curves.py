@@ -20,9 +20,9 @@ from ....engine.optuna_mirror import Mirror
 from ...output.terminal import new_console, note, print_json
 from ..storage import existing_store
 
-OPTUNA = "optuna"  # the copy in Optuna's tables, which are in the storage itself
-POLL = (2.0, 8.0)  # seconds between two looks at the rows, at least and at most
-SHARE = 0.1  # of the time goes into copying between these: Optuna takes a second for the trials of a small study
+OPTUNA = "optuna"  # target for the copy in Optuna's tables, which are in the storage itself
+POLL = (2.0, 8.0)  # shortest and longest pause in seconds between two reads
+SHARE = 0.1  # fraction of the time for copying, within POLL; Optuna takes a second even for a small study
 
 
 def export_curves(arguments: argparse.Namespace) -> int:

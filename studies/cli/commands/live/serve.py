@@ -1,4 +1,4 @@
-"""``rekindle serve``: studies and their reports as read-only pages."""
+"""``rekindle serve``: read-only pages of studies and their reports."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def serve(arguments: argparse.Namespace) -> int:
         with suppress(KeyboardInterrupt):
             server.serve_forever()
     if not arguments.json:
-        note(out, "nobody is served any more; no study was changed")
+        note(out, "the server has stopped; no study was changed")
     return 0

@@ -1,4 +1,4 @@
-"""``rekindle watch``: a study in a terminal, while others train it."""
+"""``rekindle watch``: a live view of a study in a terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUIT = b"q"
 
 
 def watch(arguments: argparse.Namespace) -> int:
-    """Show what happens in a study until q or Ctrl-C."""
+    """Show a study live until q or Ctrl-C."""
     with existing_store(arguments) as store:
         name = arguments.study or youngest(store)
         study = LiveStudy(store, name)
@@ -44,10 +44,10 @@ def watch(arguments: argparse.Namespace) -> int:
 
 
 def youngest(store: Store) -> str:
-    """Return the name of the study that was made last.
+    """Return the name of the newest study.
 
     Raises:
-        UnknownStudy: there is none.
+        UnknownStudy: the storage has no study.
     """
     studies = store.studies()
     if not studies:
@@ -56,7 +56,7 @@ def youngest(store: Store) -> str:
 
 
 def _follow(study: LiveStudy, progress: Progress, every: float) -> View:
-    """Show the study until q or Ctrl-C, and return the last view."""
+    """Show the study until q or Ctrl-C; return the last view."""
     progress.speed = study.speed
     view = study.look()
     with _keys() as ended, Live(console=progress.console, screen=True, auto_refresh=False) as live:
@@ -71,7 +71,7 @@ def _follow(study: LiveStudy, progress: Progress, every: float) -> View:
 
 
 class _Keys:
-    """Waits for q on the terminal; without one, it only waits."""
+    """A wait that the key q ends, if there is a terminal."""
 
     def __init__(self, terminal: bool):
         self.terminal = terminal
@@ -87,13 +87,13 @@ class _Keys:
 
 @contextmanager
 def _keys() -> Iterator[_Keys]:
-    """Read keys as they are pressed."""
+    """Read keys without waiting for Enter."""
     if not sys.stdin.isatty():
         yield _Keys(False)
         return
     before = termios.tcgetattr(sys.stdin)
     try:
-        tty.setcbreak(sys.stdin, termios.TCSANOW)  # keeps what was typed before
+        tty.setcbreak(sys.stdin, termios.TCSANOW)  # keeps keys that were typed before
         yield _Keys(True)
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSANOW, before)

@@ -1,4 +1,5 @@
 """Commands that steer a running study, such as stop and enqueue.
 
-They parse and print; `studies.steering` checks, and the rows of the storage carry each command to all workers.
+They parse options and print results. `studies.steering` checks the commands, and the storage's rows carry them to all
+workers.
 """

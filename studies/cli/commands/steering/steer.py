@@ -16,12 +16,12 @@ from ..storage import existing_store
 
 
 def stop(arguments: argparse.Namespace) -> int:
-    """Let all workers save and end."""
+    """Make all workers save and exit."""
     return _give(arguments, lambda steering: steering.stop(arguments.why))
 
 
 def pause(arguments: argparse.Namespace) -> int:
-    """Let all workers save and wait."""
+    """Make all workers save and wait."""
     return _give(arguments, lambda steering: steering.pause(arguments.why))
 
 
@@ -36,7 +36,7 @@ def cancel(arguments: argparse.Namespace) -> int:
 
 
 def exclude(arguments: argparse.Namespace) -> int:
-    """Let samplers and schedulers forget a trial."""
+    """Hide a trial from samplers and schedulers."""
     return _give(arguments, lambda steering: steering.exclude(arguments.trial, arguments.why))
 
 
@@ -50,14 +50,14 @@ def enqueue(arguments: argparse.Namespace) -> int:
 
 
 def extend(arguments: argparse.Namespace) -> int:
-    """Give a study more trials or epochs, other ranges or bounds."""
+    """Give a study more trials or epochs, or other ranges or bounds."""
     given = {name: getattr(arguments, name) for name in ("trials", "epochs", "weight", *BOUNDS)}
     given["priors"] = priors_of(arguments.prior)
     return _give(arguments, lambda steering: steering.extend(**given, why=arguments.why))
 
 
 def _give(arguments: argparse.Namespace, give: Callable[[Steering], Command]) -> int:
-    """Write a command, and print it."""
+    """Write a command and print it."""
     with existing_store(arguments) as store:
         given = give(Steering(store, arguments.study))
     if arguments.json:
@@ -67,5 +67,5 @@ def _give(arguments: argparse.Namespace, give: Callable[[Steering], Command]) ->
 
 
 def _read(steering: Steering, texts: Sequence[str]) -> dict[str, Any]:
-    """Return the hyperparameters of NAME=VALUE texts, as `rekindle tune` reads them."""
+    """Return the hyperparameters of NAME=VALUE texts, parsed as in `tune`."""
     return flatten(steering.config.space_in(load_task(steering.config)).parse(*texts))
