@@ -284,8 +284,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_kernels_are_imported_where_their_machine_code_is_kept() -> None:
     folder = ROOT / "tasks" / "compiled"
-    compiling = {name_of(path) for path in folder.glob("*.py") if "@kernel(" in path.read_text()}
-    assert f"{name_of(folder)}.layers" in compiling
+    texts = {name_of(path): path.read_text() for path in folder.glob("*.py")}
+    compiling = {name for name, text in texts.items() if "@kernel(" in text or "@numba.cfunc(" in text}
+    assert {f"{name_of(folder)}.{name}" for name in ("perceptrons", "products")} <= compiling
     free = {folder / "kernels.py", *(MODULES[name] for name in compiling)}
     wrong = [
         f"{path.relative_to(ROOT)}:{line}"

@@ -194,5 +194,5 @@ class A2C(Task):
     """
 
     name = "a2c"
-    version = 2
+    version = 3
     learner = A2CLearner

@@ -284,5 +284,5 @@ class PPO(Task):
     """
 
     name = "ppo"
-    version = 2
+    version = 3
     learner = PPOLearner

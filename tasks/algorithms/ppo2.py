@@ -180,5 +180,5 @@ class PPO2(Task):
     """
 
     name = "ppo2"
-    version = 2
+    version = 3
     learner = PPO2Learner

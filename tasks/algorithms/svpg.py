@@ -284,7 +284,7 @@ class SVPG(Task):
     """
 
     name = "svpg"
-    version = 2
+    version = 3
     learner: ClassVar[type[Learner]] = SVPGLearner
 
     def particle_state(self, particle: int) -> Tree:

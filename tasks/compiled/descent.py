@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 
-from .layers import ONE, F, dot, kernel
+from .layers import ONE, F, dot
+from .loading import kernel
 
 STATE = (
     "void(b1[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1]"

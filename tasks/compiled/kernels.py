@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from .control import step
+from .control import play, step
 from .descent import adam, clip, rmsprop
-from .heads import head, head_slope, infer, join, to_inputs
-from .layers import activate, slope
 from .numpy_loops import cosine_and_sine
 from .off_policy import follow, huber, n_step_batch, soft_value, soft_value_slope, squash, squash_slope, store, twins
+from .perceptrons import backward, forward, infer, join, to_inputs
 from .policies import act, differentiate, log_probs, values
-from .rollouts import play
 
 __all__ = [
     "act",
-    "activate",
     "adam",
+    "backward",
     "clip",
     "cosine_and_sine",
     "differentiate",
     "follow",
-    "head",
-    "head_slope",
+    "forward",
     "huber",
     "infer",
     "join",
@@ -28,7 +25,6 @@ __all__ = [
     "n_step_batch",
     "play",
     "rmsprop",
-    "slope",
     "soft_value",
     "soft_value_slope",
     "squash",

@@ -10,11 +10,9 @@ the loss.
 
 from __future__ import annotations
 
-import os
-from typing import Any
-
-import numba
 import numpy as np
+
+from .loading import inner
 
 F = np.float32
 ZERO, ONE, HALF = F(0.0), F(1.0), F(0.5)
@@ -30,27 +28,6 @@ E3, E4 = F(0.00836874544620514), F(0.0013814540579915047)
 LEAST, MOST = F(-87.0), F(88.0)  # in between, 2^n is a normal number
 PER_LN_2, LN_2, REST_OF_LN_2 = F(1.4426950408889634), F(0.693145751953125), F(1.4286068203094172e-06)
 ROUND, BITS, ONE_AS_BITS = F(1.5 * 2**23), np.int32(23), np.int32(0x3F800000)
-
-
-def _writable(folder: str) -> bool:
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK)
-
-
-CACHE = _writable(vars(numba.config)["CACHE_DIR"])  # if False, every process compiles the kernels
-
-
-def kernel(signature: str, **options: Any) -> Any:
-    """Compile a function for arguments of these types."""
-    return numba.njit(signature, cache=CACHE, nogil=True, error_model="numpy", **options)
-
-
-def inner(**options: Any) -> Any:
-    """Compile a function that kernels call."""
-    return numba.njit(error_model="numpy", **options)
 
 
 @inner(inline="always")
@@ -172,34 +149,6 @@ def through(g, h, total, kind):
                 total[k] += x
 
 
-@kernel("void(f4[:,:,::1], f4[:,:,::1], i8, i8, f4[:,:,:], i8)")
-def activate(h, at, members, rows, biases, kind):
-    """Add biases (P, 1, units) to products and apply the activation.
-
-    The products are the first rows of the first members in h. `at` gets the values that `slope` needs, at the same
-    places; except for SiLU, it is h itself.
-    """
-    b = np.empty(h.shape[2], F)
-    for p in range(members):
-        b[:] = biases[p, 0]
-        add_biases_for_slopes(h[p, :rows], at[p, :rows], b, kind)
-
-
-@kernel("void(f4[:,:,::1], f4[:,:,::1], f4[:,:,:], i8)")
-def slope(g, h, to_biases, kind):
-    """Multiply g (P, B, units) by the activation's slopes.
-
-    The activation's values, or SiLU's slopes, are the first rows of the first members in h. The sums over rows are
-    filled in as the gradient (P, 1, units) in the biases.
-    """
-    members, rows, units = g.shape
-    total = np.empty(units, F)
-    for p in range(members):
-        total[:] = ZERO
-        through(g[p], h[p, :rows], total, kind)
-        to_biases[p, 0] = total
-
-
 @inner()
 def weights_of(vector, start, inputs, outputs):
     """Return a layer's weights (outputs, inputs), and its biases."""
@@ -239,29 +188,3 @@ def back(slopes, weights, h, at, g, d_weights, d_biases, d_hidden, kind):
                 g[r, k] += x * weights[j, k]
                 d_weights[j, k] += x * h[r, k]
     through(g, at, d_hidden, kind)
-
-
-@inner(fastmath={"contract"})
-def perceptron(vector, sizes, starts, x, kind):
-    """Return one member's last hidden units for rows (N, inputs)."""
-    for layer in range(len(sizes) - 2):
-        inputs, outputs = sizes[layer], sizes[layer + 1]
-        first, h = starts[layer], np.zeros((len(x), outputs), F)
-        weights = vector[first : first + inputs * outputs].reshape(inputs, outputs)
-        whole = inputs // 4 * 4
-        for i in range(0, whole, 4):  # four inputs at a time, in order: units are read and written less often
-            w0, w1, w2, w3 = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
-            for r in range(len(x)):
-                row, x0, x1, x2, x3 = h[r], x[r, i], x[r, i + 1], x[r, i + 2], x[r, i + 3]
-                for k in range(outputs):
-                    row[k] = row[k] + x0 * w0[k] + x1 * w1[k] + x2 * w2[k] + x3 * w3[k]
-        for i in range(whole, inputs):
-            w = weights[i]
-            for r in range(len(x)):
-                row, factor = h[r], x[r, i]
-                for k in range(outputs):
-                    row[k] += factor * w[k]
-        biases = vector[first + inputs * outputs : first + (inputs + 1) * outputs]
-        add_biases(h, biases, kind)
-        x = h
-    return x

@@ -88,3 +88,27 @@ def _folder(given: str) -> Path:
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(given or Path(caches) / "rekindle") / f"kernels-{digest}"
+
+
+def kernel(signature: str, **options: Any) -> Any:
+    """Compile a function for arguments of these types."""
+    return _numba().njit(signature, cache=is_cached(), nogil=True, error_model="numpy", **options)
+
+
+def inner(**options: Any) -> Any:
+    """Compile a function that kernels call."""
+    return _numba().njit(error_model="numpy", **options)
+
+
+def is_cached() -> bool:
+    """Return whether machine code is kept; otherwise every process compiles it."""
+    folder = _numba().config.CACHE_DIR
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def _numba() -> Any:
+    return importlib.import_module("numba")  # imported late, since it may be absent

@@ -2,9 +2,8 @@
 
 Actions are one choice, in `choices` (P, B, 1), or independent normal numbers, in `numbers` (P, B, n).
 
-`layout` describes a policy's parameter vector: the starts of the actor's and the critic's last layers, of the biases
-before these layers, and of the log standard deviations; then the activation, whether actions are numbers, and the
-number of the actor's outputs.
+`layout` describes a policy's parameter vector: the starts of actor, critic and log standard deviations; then the
+activation, and whether actions are numbers. `sizes` are the sizes of a network's layers.
 """
 
 from __future__ import annotations
@@ -13,7 +12,9 @@ import math
 
 import numpy as np
 
-from .layers import HALF, ONE, ZERO, F, back, dot, inner, kernel, perceptron, put_weights, weights_of
+from .layers import HALF, ONE, SILU, ZERO, F, back, dot, put_weights, weights_of
+from .loading import inner, kernel
+from .perceptrons import head_of, hidden, number_of_units, perceptron, put, rows_of, to_hidden
 
 HALF_LOG_2_PI = F(0.5 * math.log(2 * math.pi))
 LARGEST = F(np.finfo(np.float32).max)
@@ -47,9 +48,9 @@ def log_normal(means, log_std, std, numbers, z):
 
 
 @inner()
-def deviations(vector, layout):
-    """Return a member's log standard deviations and standard deviations."""
-    log_std = vector[layout[4] : layout[4] + layout[7]] if layout[6] else np.zeros(layout[7], F)
+def deviations(vector, layout, n):
+    """Return a member's log standard deviations and standard deviations, (n,)."""
+    log_std = vector[layout[2] : layout[2] + n] if layout[4] else np.zeros(n, F)
     return log_std, np.exp(log_std)
 
 
@@ -105,21 +106,41 @@ def value_loss(value, old, target, clip, clipping, huber):
     return loss, to
 
 
+@inner()
+def scratch(sizes, rows, kind):
+    """Return arrays for a member's hidden units, `at` and slopes."""
+    n = rows * number_of_units(sizes)
+    units, slopes = np.empty(n, F), np.empty(n, F)
+    return units, np.empty(n, F) if kind == SILU else units, slopes
+
+
+@inner(fastmath={"contract"})
+def to_parameters(x, head_slopes, w, vector, gradient, start, sizes, kind, units, at, slopes):
+    """Fill in one network's gradient by its outputs' slopes (B, outputs).
+
+    The network's inputs are x, its last layer's weights w (outputs, units), and its arrays those of `scratch`.
+    """
+    rows, size, outputs = len(x), sizes[-2], sizes[-1]
+    last, head = len(units) - rows * size, head_of(sizes, start)
+    h, h_at, to = rows_of(units, last, rows, size), rows_of(at, last, rows, size), rows_of(slopes, last, rows, size)
+    to_w, to_b, to_before = np.zeros((outputs, size), F), np.zeros(outputs, F), np.zeros(size, F)
+    back(head_slopes, w, h, h_at, to, to_w, to_b, to_before, kind)
+    put_weights(gradient, head, to_w, to_b)
+    put(to_before, gradient, head - size)
+    to_hidden(x, vector, gradient, start, sizes, kind, units, at, rows, slopes, True)
+
+
 @kernel(
-    "void(f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,::1],"
-    "f4[:,::1], i8[::1], i8[:,:,::1], f4[:,:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], i8[::1],"
-    "f4[:,::1])"
+    "void(f4[:,:,::1], f4[:,::1], f4[:,::1], i8[::1], i8[::1], i8[::1], i8[:,:,::1], f4[:,:,::1], f4[:,::1],"
+    "f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], i8[::1], f4[:,::1])"
 )
 def differentiate(
-    of_actor,
-    of_critic,
-    at_actor,
-    at_critic,
-    to_actor,
-    to_critic,
+    obs,
     vector,
     gradient,
     layout,
+    actor_sizes,
+    critic_sizes,
     choices,
     numbers,
     old_log_probs,
@@ -130,31 +151,30 @@ def differentiate(
     options,
     metrics,
 ):
-    """Differentiate the loss of a minibatch in the last layers.
+    """Fill in the gradient (P, D) of the loss of a minibatch.
 
-    From the last hidden units `of_...` (P, B, units) and the arrays `at_...` of `activate`, compute the slopes
-    `to_...` before the activation, and the gradient in all parameters after it.
-
-    - `gradient` (P, D) gets the gradient in the biases before the activation and all later parameters.
-    - `old_log_probs`, `advantages`, `returns` and `old_values` are (P, B).
-    - `coefficients` (P, 4) are the clip range of ratios, the coefficients of value loss and entropy, and the clip range
-      of values.
-    - `options` are whether to standardize advantages, whether to use ratios, the form of value clipping, and whether
-      the critic's loss is Huber's.
-    - `metrics` (P, 5) get policy loss, entropy, approx_kl, clip_fraction and value loss.
+    Observations are (P, B, inputs). `coefficients` (P, 4) are the clip range, the coefficients of the value loss and of
+    the entropy, and the clip range of values. `options` say whether advantages are standardized, whether there are
+    ratios, how values are clipped, and whether the critic's loss is Huber's. `metrics` (P, 5) get policy loss, entropy,
+    approx_kl, clip_fraction and value loss.
     """
-    members, rows, units = of_actor.shape
-    units_of_critic = of_critic.shape[2]
-    actor, critic, actor_biases, critic_biases, std_at, kind, gaussian, n = layout
+    members, rows, _ = obs.shape
+    n = actor_sizes[-1]
+    actor, critic, std_at, kind, gaussian = layout
     standardized, ratios, clipping, huber = options
     share = ONE / F(rows)
     out, z, slopes, value_slopes = np.empty(n, F), np.empty(n, F), np.empty((rows, n), F), np.empty((rows, 1), F)
+    to_std = np.empty(n, F)
+    actor_units, actor_at, actor_slopes = scratch(actor_sizes, rows, kind)
+    critic_units, critic_at, critic_slopes = scratch(critic_sizes, rows, kind)
     for p in range(members):
-        wa, ba = weights_of(vector[p], actor, units, n)
-        wc, bc = weights_of(vector[p], critic, units_of_critic, 1)
-        log_std, std = deviations(vector[p], layout)
-        to_wa, to_ba, to_ha, to_std = np.zeros((n, units), F), np.zeros(n, F), np.zeros(units, F), np.zeros(n, F)
-        to_wc, to_bc, to_hc = np.zeros((1, units_of_critic), F), np.zeros(1, F), np.zeros(units_of_critic, F)
+        own = vector[p]
+        of_actor = hidden(obs[p], own, actor, actor_sizes, kind, actor_units, actor_at)
+        of_critic = hidden(obs[p], own, critic, critic_sizes, kind, critic_units, critic_at)
+        wa, ba = weights_of(own, head_of(actor_sizes, actor), actor_sizes[-2], n)
+        wc, bc = weights_of(own, head_of(critic_sizes, critic), critic_sizes[-2], 1)
+        log_std, std = deviations(own, layout, n)
+        to_std[:] = ZERO
         clip, vf, ent, clip_value = coefficients[p]
         center, factor = standardizer(advantages[p], standardized)
         normal_entropy = ZERO
@@ -163,7 +183,7 @@ def differentiate(
         sum_loss = sum_entropy = sum_kl = sum_far = sum_value = 0.0
         for r in range(rows):
             for j in range(n):
-                out[j] = dot(of_actor[p, r], wa[j]) + ba[j]
+                out[j] = dot(of_actor[r], wa[j]) + ba[j]
             if gaussian:
                 log_prob, entropy = log_normal(out, log_std, std, numbers[p, r], z), normal_entropy
             else:
@@ -184,17 +204,15 @@ def differentiate(
                     slopes[r, j] = ent * share * z[j] * (out[j] + entropy) - to * z[j]
             if not gaussian:
                 slopes[r, choices[p, r, 0]] += to
-            value = dot(of_critic[p, r], wc[0]) + bc[0]
+            value = dot(of_critic[r], wc[0]) + bc[0]
             loss, to = value_loss(value, old_values[p, r], returns[p, r], clip_value, clipping, huber)
             sum_value += loss
             value_slopes[r, 0] = vf * to * share
-        back(slopes, wa, of_actor[p], at_actor[p], to_actor[p], to_wa, to_ba, to_ha, kind)
-        back(value_slopes, wc, of_critic[p], at_critic[p], to_critic[p], to_wc, to_bc, to_hc, kind)
         g = gradient[p]
-        put_weights(g, actor, to_wa, to_ba)
-        put_weights(g, critic, to_wc, to_bc)
-        g[actor_biases : actor_biases + units] = to_ha
-        g[critic_biases : critic_biases + units_of_critic] = to_hc
+        to_parameters(obs[p], slopes, wa, own, g, actor, actor_sizes, kind, actor_units, actor_at, actor_slopes)
+        to_parameters(
+            obs[p], value_slopes, wc, own, g, critic, critic_sizes, kind, critic_units, critic_at, critic_slopes
+        )
         if gaussian:
             for j in range(n):
                 g[std_at + j] = to_std[j] - ent
@@ -205,33 +223,37 @@ def differentiate(
         metrics[p, 4] = sum_value / rows
 
 
-@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8[:,:,::1], f4[:,:,::1], f4[:,::1])")
-def log_probs(of_actor, vector, layout, choices, numbers, result):
-    """Fill in log π(a|s), (P, B), from the last hidden units."""
-    members, rows, units = of_actor.shape
-    n = layout[7]
+@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8[::1], i8[:,:,::1], f4[:,:,::1], f4[:,::1])")
+def log_probs(obs, vector, layout, sizes, choices, numbers, result):
+    """Fill in log π (P, B) for observations (P, B, inputs)."""
+    members, rows, _ = obs.shape
+    actor, _, _, kind, gaussian = layout
+    n = sizes[-1]
     out, z = np.empty(n, F), np.empty(n, F)
     for p in range(members):
-        w, b = weights_of(vector[p], layout[0], units, n)
-        log_std, std = deviations(vector[p], layout)
+        h = perceptron(obs[p], vector[p], actor, sizes, kind)
+        w, b = weights_of(vector[p], head_of(sizes, actor), sizes[-2], n)
+        log_std, std = deviations(vector[p], layout, n)
         for r in range(rows):
             for j in range(n):
-                out[j] = dot(of_actor[p, r], w[j]) + b[j]
-            if layout[6]:
+                out[j] = dot(h[r], w[j]) + b[j]
+            if gaussian:
                 result[p, r] = log_normal(out, log_std, std, numbers[p, r], z)
             else:
                 log_softmax(out, z)
                 result[p, r] = out[choices[p, r, 0]]
 
 
-@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], f4[:,::1])")
-def values(of_critic, vector, layout, result):
-    """Fill in v(s), (P, B), from the last hidden units."""
-    members, rows, units = of_critic.shape
+@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8[::1], f4[:,::1])")
+def values(obs, vector, layout, sizes, result):
+    """Fill in v(s), (P, B), of observations (P, B, inputs)."""
+    members, rows, _ = obs.shape
+    critic, kind = layout[1], layout[3]
     for p in range(members):
-        w, b = weights_of(vector[p], layout[1], units, 1)
+        h = perceptron(obs[p], vector[p], critic, sizes, kind)
+        w, b = weights_of(vector[p], head_of(sizes, critic), sizes[-2], 1)
         for r in range(rows):
-            result[p, r] = dot(of_critic[p, r], w[0]) + b[0]
+            result[p, r] = dot(h[r], w[0]) + b[0]
 
 
 @inner(fastmath={"contract"})
@@ -256,20 +278,18 @@ def outputs(r, h, w, b, out):
         out[j] = dot(h[r], w[j]) + b[j]
 
 
-@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8[::1], i8[::1], f4[:,:,::1], i8[:,:,::1], f4[:,:,::1])")
-def act(obs, vector, layout, sizes, starts, noise, choices, numbers):
-    """Fill in actions for observations (P, N, inputs).
-
-    `sizes` and `starts` describe the actor's layers, and the noise is (P, N, n).
-    """
+@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8[::1], f4[:,:,::1], i8[:,:,::1], f4[:,:,::1])")
+def act(obs, vector, layout, sizes, noise, choices, numbers):
+    """Fill in actions for observations (P, N, inputs)."""
     members, rows = obs.shape[:2]
-    n = layout[7]
+    actor, _, _, kind, gaussian = layout
+    n = sizes[-1]
     out = np.empty(n, F)
     for p in range(members):
-        w, b = weights_of(vector[p], layout[0], sizes[-2], n)
-        _, std = deviations(vector[p], layout)
-        h = perceptron(vector[p], sizes, starts, obs[p], layout[5])
+        w, b = weights_of(vector[p], head_of(sizes, actor), sizes[-2], n)
+        _, std = deviations(vector[p], layout, n)
+        h = perceptron(obs[p], vector[p], actor, sizes, kind)
         given, chosen, drawn = noise[p], choices[p], numbers[p]
         for r in range(rows):
             outputs(r, h, w, b, out)
-            choose(r, out, given, std, chosen, drawn, layout[6])
+            choose(r, out, given, std, chosen, drawn, gaussian)

@@ -270,5 +270,5 @@ class DQN(Task):
     """
 
     name = "dqn"
-    version = 3
+    version = 4
     learner = DQNLearner

@@ -33,6 +33,7 @@ from ...networks.mlp import (
 )
 from ...networks.recurrent import ActingMemory, Core, States
 
+Views = tuple[Mapping[str, Tensor], list[Layers]]  # parameters by name, and the layers of the heads
 FUSED = {"relu": ACTIVATIONS["relu"], "elu": ACTIVATIONS["elu"], "tanh": PRODUCT_RULE_TANH}
 
 
@@ -132,7 +133,7 @@ class QNetwork(Stacked):
         Kernels compute it where they can, without gradients.
         """
         rows = features.shape[1]
-        if self._acting is not None and rows <= self._acting.most:
+        if self._acting is not None:
             return self._acting(self.encoder({}, features))[0]
         if rows == 1:
             features = torch.cat([features, features], 1)  # see Exactness in networks/mlp.py
@@ -160,7 +161,7 @@ class QNetwork(Stacked):
         """
         if self.fused is None:
             return self._q(*self._leaves, obs)
-        return self.fused(self._views[1][0], self.encoder({}, obs))[0]
+        return self.fused(self.parameters.vector, self.encoder({}, obs))[0]
 
     def gradient(self, losses: Tensor) -> Tensor:
         """Return the gradient (P, D) of each member's loss (P,)."""
@@ -170,16 +171,17 @@ class QNetwork(Stacked):
 
     def values(self, obs: Tensor) -> Tensor:
         """Return q(s, ·) without gradients."""
-        return self._evaluated(*self._views, obs)
+        return self._evaluated(self.parameters, self._views, obs)
 
     def target_values(self, obs: Tensor) -> Tensor:
         """Return q'(s, ·) of the target network."""
-        return self._evaluated(*self._target_views, obs)
+        return self._evaluated(self.target, self._target_views, obs)
 
-    def _evaluated(self, tensors: Mapping[str, Tensor], layers: list[Layers], obs: Tensor) -> Tensor:
+    def _evaluated(self, parameters: Parameters, views: Views, obs: Tensor) -> Tensor:
+        tensors, layers = views
         if self._beside is None or obs.shape[1] != self._rows:
             return self._q(tensors, layers, obs)
-        return self._beside.evaluate(layers[0], self.encoder(tensors, obs))
+        return self._beside.evaluate(parameters.vector, self.encoder(tensors, obs))
 
     def _q(self, tensors, layers, obs: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         return self._of_features(layers, self.encoder(tensors, obs))

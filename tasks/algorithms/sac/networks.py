@@ -90,7 +90,8 @@ class SoftActorCritic(Stacked):
         activation = ACTIVATIONS[model.activation]
         self._acting = ActingMLP.of(pi, activation, self.actor_vector)
         self._fused_pi = FusedMLP(pi, activation, self.actor_vector, members, 2 * rows)
-        self._fused_q = FusedMLP(q, activation, self.critics.vector[: self.twins], 2 * self.twins, rows)
+        self._online_vector = self.critics.vector[: self.twins]
+        self._fused_q = FusedMLP(q, activation, self._online_vector, 2 * self.twins, rows)
 
     # --- acting ---
 
@@ -131,7 +132,7 @@ class SoftActorCritic(Stacked):
         Observations are (P, N, inputs), with any N; the results are (P, N, ...).
         """
         rows = obs.shape[1]
-        if self._acting is not None and rows <= self._acting.most:
+        if self._acting is not None:
             out, z = map(torch.from_numpy, self._acting(self._padded(obs)))
             return self.head(self.actor.views, out, z), z
         if rows == 1:  # see Exactness in networks/mlp.py
@@ -170,7 +171,7 @@ class SoftActorCritic(Stacked):
         They are q(s, c, ·) for numbers c (P, B, k), and q'(s', c', ·) for the next numbers c', each (P, 2, B, n).
         """
         obs, next_obs = self._padded(batch["obs"]), self._padded(batch["next_obs"])
-        q, target, _ = self._fused_q(self._q_layers, obs, numbers, next_obs, next_numbers, TWINS)
+        q, target, _ = self._fused_q(self.critics.vector, obs, numbers, next_obs, next_numbers, TWINS)
         return q, target
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
@@ -179,7 +180,7 @@ class SoftActorCritic(Stacked):
         Gradients pass to c only.
         """
         obs = self._padded(batch["obs"])
-        return self._fused_q(self._online_layers, obs, numbers, num_copies=TWINS, learn=False)[0]
+        return self._fused_q(self._online_vector, obs, numbers, num_copies=TWINS, learn=False)[0]
 
     def actor_gradient(self, losses: Tensor) -> Tensor:
         """Return the gradient (P, D) of losses with respect to the actor."""
@@ -190,7 +191,7 @@ class SoftActorCritic(Stacked):
         return self.autograd.gradient(losses, self._fused_q.leaf).view_as(self.critic_vector)
 
     def _outputs_of(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
-        out, next_out, z = self._fused_pi(self._pi_layers, self._padded(obs), no_grad_inputs=self._padded(next_obs))
+        out, next_out, z = self._fused_pi(self.actor_vector, self._padded(obs), no_grad_inputs=self._padded(next_obs))
         return self.head.learn(self.actor, self._fused_pi.leaf, out, next_out, z)
 
     def features(self, obs: Tensor) -> Tensor:

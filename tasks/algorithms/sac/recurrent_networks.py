@@ -78,14 +78,14 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         vector = _of_core(self._fused_q.leaf, self.critics, self.cores[1])
         online, target = self._fused_critic(vector, self.critics.views, *sequence)
         rest = self._join(self._later(target), next_numbers)
-        q, target, _ = self._fused_q(self._q_layers, self._join(self._now(online), numbers), no_grad_inputs=rest)
+        q, target, _ = self._fused_q(self.critics.vector, self._join(self._now(online), numbers), no_grad_inputs=rest)
         return q.unflatten(0, (-1, TWINS)), target.unflatten(0, (-1, TWINS))
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
         rest = self._after_burn_in(1, self._online, self.of_twins(batch))
         remembered, _ = self._fused_critic.run(self._online, *rest)
         x = self._join(self._now(remembered), numbers)
-        return self._fused_q(self._online_layers, x, learn=False)[0].unflatten(0, (-1, TWINS))
+        return self._fused_q(self._online_vector, x, learn=False)[0].unflatten(0, (-1, TWINS))
 
     def _after_burn_in(self, core: int, tensors: Mapping[str, Tensor], sequence: Sequence) -> Sequence:
         """Return the sequence without the burn-in.

@@ -420,5 +420,5 @@ class SAC(Task):
     """
 
     name = "sac"
-    version = 3
+    version = 4
     learner = SACLearner

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.graph import increment_version
 
 from ...compiled.loading import kernels
 
@@ -25,6 +26,12 @@ def run_for(x: Tensor) -> ModuleType | None:
 def array(x: Tensor) -> NDArray[Any]:
     """Return a tensor's numbers as an array, without gradients."""
     return (x.detach() if x.requires_grad else x).numpy()
+
+
+def overwritten(x: Tensor) -> None:
+    """Tell autograd that a kernel has changed a tensor."""
+    if not x.is_inference():
+        increment_version(x)
 
 
 class Operation(Function):

@@ -14,13 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ...compiled.actor_critic import ROWS_AT_ONCE, Perceptron
 from ...compiled.loading import kernels_of
 from ..mlp import Activation, Layers
-from .autograd import Operation, apply, array
-
-FEW_OUTPUTS = 8  # up to this many outputs, a kernel computes a layer faster than a matrix product
-FEW_PRODUCTS = 1 << 17  # up to this many multiplications per member, `ActingMLP` is faster
+from .autograd import Operation, apply, array, overwritten
 
 
 class FusedMLP:
@@ -37,7 +33,7 @@ class FusedMLP:
         leaf: parameter vectors (P', D) of the members that learn; gradients are taken with respect to it.
     """
 
-    scratch = ("_outputs", "_work", "_gradient", "_gradients", "_forward", "_backward", "_run", "_input", "_inputs")
+    scratch = ("passes", "_run", "_input", "_inputs")
 
     def __init__(self, sizes: Sequence[int], activation: Activation, vector: Tensor, members: int, rows: int):
         """Allocate the buffers.
@@ -49,32 +45,19 @@ class FusedMLP:
             members: largest P of a call.
             rows: largest B of a call.
         """
-        assert activation.apply_ is not None
-        assert activation.backward_ is not None
-        self._apply, self._apply_backward = activation.apply_, activation.backward_
-        self._run = None if activation.kind is None else kernels_of(vector)
-        self._kind = activation.kind or 0
-        self.few = self._run is not None and sizes[-1] <= FEW_OUTPUTS and len(sizes) > 2  # a kernel computes the head
         self.leaf = vector.detach().requires_grad_()
+        self._run = None if activation.kind is None or len(sizes) < 3 else kernels_of(vector)
+        self.passes: _Kernels | _Torch
+        if self._run is None:
+            self.passes = _Torch(sizes, activation, vector, members, rows)
+        else:
+            self.passes = _Kernels(self._run, sizes, activation, vector, members, rows)
         self._input = vector.new_empty(members, rows, sizes[0])
         self._inputs: dict[tuple[int, int, int, int], NDArray[np.float32]] = {}  # its parts, by members and rows
-        self._outputs = [vector.new_empty(members, rows, size) for size in sizes[1:]]
-        self._work = [vector.new_empty(members * rows * max(sizes[1:])) for _ in range(2)]
-        self._gradient = torch.zeros_like(vector)
-        pairs = list(pairwise(sizes))
-        used = [size for inputs, outputs in pairs for size in (inputs * outputs, outputs)]
-        parts = self._gradient[:, : sum(used)].split(used, 1)
-        self._gradients = [
-            (weight.unflatten(1, shape), bias.unsqueeze(1))
-            for weight, bias, shape in zip(parts[::2], parts[1::2], pairs, strict=True)
-        ]
-        # Keys are the layers' id and the size of a call. The layers are stored, too, so that no others get their id.
-        self._forward: dict[tuple[int, int, int], tuple[list[_Forward], list[Tensor], Layers]] = {}
-        self._backward: dict[tuple[int, int, int, bool], tuple[list[_Backward], Layers]] = {}
 
     def __call__(
         self,
-        layers: Layers,
+        vector: Tensor,
         x: Tensor,
         extra_inputs: Tensor | None = None,
         no_grad_inputs: Tensor | None = None,
@@ -87,7 +70,7 @@ class FusedMLP:
         With several copies of a network, outputs are (P, num_copies, B, outputs).
 
         Args:
-            layers: weights and biases of all members, copies side by side.
+            vector: parameter vectors (P, D) of all members, copies side by side; the object is kept for later calls.
             x: inputs that get gradients: those of the first P' members, or the first rows of all.
             extra_inputs: further numbers of the same inputs, which get gradients, too.
             no_grad_inputs: inputs of the other members, or the other rows, which get no gradients.
@@ -99,13 +82,13 @@ class FusedMLP:
             The outputs of x, those of `no_grad_inputs`, and the last hidden activations of both, without gradients.
         """
         given = (self.leaf if learn else None, x, extra_inputs)
-        rest = (no_grad_inputs, no_grad_extra, layers, self, num_copies)
+        rest = (no_grad_inputs, no_grad_extra, vector, self, num_copies)
         learned, others, hidden = apply(_MLPFunction, *given, *rest)
         return learned, others, hidden
 
-    def evaluate(self, layers: Layers, x: Tensor) -> Tensor:
+    def evaluate(self, vector: Tensor, x: Tensor) -> Tensor:
         """Return the outputs (P, B, outputs) of x, without gradients."""
-        return self.forward(layers, x)[-1].clone()
+        return self.passes.forward(vector, x)[1].clone()
 
     def inputs(self, sets: Sequence[tuple[Tensor, Tensor | None]], num_copies: int, by_rows: bool) -> Tensor:
         """Join several sets of inputs and further numbers in one array.
@@ -113,7 +96,7 @@ class FusedMLP:
         They are repeated for each copy, and follow one another as rows or as members.
         """
         if len(sets) == 1 and sets[0][1] is None and num_copies == 1:
-            return sets[0][0]
+            return sets[0][0].contiguous()
         if self._run is None:
             return torch.cat([joined(x, extra, num_copies) for x, extra in sets], int(by_rows))
         member = row = 0
@@ -125,168 +108,123 @@ class FusedMLP:
             given = array(x)
             self._run.join(given, given[..., :0] if extra is None else array(extra), num_copies, self._inputs[place])
             member, row = (0, row + rows) if by_rows else (member + members, 0)
-        return _part(self._input, *((members, row) if by_rows else (member, rows)))
-
-    def forward(self, layers: Layers, x: Tensor) -> list[Tensor]:
-        """Return the input, the hidden activations, and the output."""
-        (members, rows), last, values = x.shape[:2], len(layers) - 1, [x]
-        if self._run is not None:
-            key = (id(layers), members, rows)
-            if key not in self._forward:
-                groups = [_Forward(self, layers, span, rows) for span in groups_of(members, rows)]
-                self._forward[key] = (groups, [_part(out, members, rows) for out in self._outputs], layers)
-            groups, outputs, _ = self._forward[key]
-            for group in groups:
-                group(x if len(groups) == 1 else x[group.span])
-            return [x, *outputs]
-        for i, ((weight, bias), out) in enumerate(zip(layers, self._outputs, strict=True)):
-            x = torch.baddbmm(bias, x, weight, out=_part(out, members, rows))
-            if i < last:
-                self._apply(x)
-            values.append(x)
-        return values
-
-    def backward(self, values: Sequence[Tensor], layers: Layers, g: Tensor, learn: bool) -> Tensor:
-        """Propagate the gradient of the last layer's outputs to the first layer's.
-
-        Both are (P', B', outputs). If the members `learn`, the gradient of their parameters is left in `_gradient`.
-        """
-        members, rows = g.shape[:2]
-        if self._run is not None:
-            key = (id(layers), members, rows, learn)
-            if key not in self._backward:
-                spans = groups_of(members, rows)
-                plans = [_Backward(self, layers, members, span, rows, learn) for span in spans]
-                self._backward[key] = (plans, layers)
-            plans, _ = self._backward[key]
-            if len(plans) == 1:
-                return plans[0](values[0], g)
-            for plan in plans:
-                plan(values[0][plan.span], g[plan.span])
-            return self.work(1, members, rows)
-        for i in range(len(layers) - 1, -1, -1):
-            x = _part(values[i], members, rows)
-            if learn:
-                d_weight, d_bias = self._gradients[i]
-                torch.bmm(x.transpose(1, 2), g, out=d_weight)
-                torch.sum(g, 1, keepdim=True, out=d_bias)
-            if i > 0:
-                work = self.work(i, members, rows)
-                g = torch.bmm(g, layers[i][0][:members].transpose(1, 2), out=work)
-                self._apply_backward(g, x)
-        return g
-
-    def work(self, layer: int, members: int, rows: int) -> Tensor:
-        """Return a buffer for the gradient with respect to a layer's inputs."""
-        shape = (members, rows, self._outputs[layer - 1].shape[2])
-        return self._work[layer % 2][: math.prod(shape)].view(shape)
-
-    def to_inputs(self, first: Tensor, layers: Layers, num_copies: int, start: int) -> Tensor:
-        """Return the gradient of the inputs from `start` on, (P, B, ...).
-
-        `first` is the gradient of the first layer's outputs.
-        """
-        members = first.shape[0]
-        weight = layers[0][0][:members]
-        few = weight.shape[1] - start <= FEW_OUTPUTS
-        if self._run is not None and few:
-            out = torch.empty(members // num_copies, first.shape[1], weight.shape[1] - start)
-            self._run.to_inputs(first.numpy(), weight.numpy(), start, num_copies, out.numpy())
-            return out
-        both = torch.bmm(first, weight.transpose(1, 2))
-        if num_copies > 1:
-            both = both.unflatten(0, (-1, num_copies)).sum(1)
-        return both[..., start:]
+        return _part(self._input, *((members, row) if by_rows else (member, rows))).contiguous()
 
 
-def groups_of(members: int, rows: int) -> list[slice]:
-    """Return spans of members whose arrays fit into a processor's cache."""
-    size = max(1, ROWS_AT_ONCE // rows)
-    return [slice(first, min(first + size, members)) for first in range(0, members, size)]
+class _Torch:
+    """Forward and backward passes in torch operations.
 
-
-class _Forward:
-    """Forward pass of some members, with kernels.
-
-    All views are created once, since creating one takes as long as the arithmetic of small networks.
+    Attributes:
+        buffers: results of the last forward pass that the backward pass needs.
+        gradient: of the members that learn, (P', D), of the last backward pass.
     """
 
-    def __init__(self, mlp: FusedMLP, layers: Layers, span: slice, rows: int):
-        """Create the views for the members in a span."""
-        self.span, self._run, self._kind = span, mlp._run, mlp._kind
-        weights, biases = [weight[span] for weight, _ in layers], [bias[span] for _, bias in layers]
-        wholes = [out[span] for out in mlp._outputs]
-        self._size = (len(weights[0]), rows)
-        parts, arrays = [_part(out, *self._size) for out in wholes], [out.numpy() for out in wholes]
-        self._hidden = [
-            (weight, part, whole, bias.numpy())
-            for weight, part, whole, bias in zip(weights[:-1], parts, arrays, biases, strict=False)
-        ]
-        self._last = biases[-1], weights[-1], parts[-1]
-        self._head = (arrays[-2], *(x.numpy() for x in (weights[-1], *self._last[::2]))) if mlp.few else None
+    def __init__(self, sizes: Sequence[int], activation: Activation, vector: Tensor, members: int, rows: int):
+        assert activation.apply_ is not None
+        assert activation.backward_ is not None
+        self._apply, self._apply_backward = activation.apply_, activation.backward_
+        *self.buffers, self._out = [vector.new_empty(members, rows, size) for size in sizes[1:]]
+        self._slopes = [vector.new_empty(members * rows * max(sizes[1:])) for _ in range(2)]
+        self.gradient, self._sizes = torch.zeros_like(vector), sizes
+        self._gradients = layers_of(self.gradient, sizes)
+        self._layers: dict[int, tuple[Layers, Tensor]] = {}  # by the vector's id, which no other gets as it is stored
 
-    def __call__(self, x: Tensor) -> None:
-        """Compute hidden activations and outputs for inputs (P', B, inputs)."""
-        run = self._run
-        assert run is not None
-        for weight, part, whole, biases in self._hidden:
-            x = torch.bmm(x, weight, out=part)
-            run.activate(whole, whole, *self._size, biases, self._kind)
-        if self._head is None:
-            bias, weight, out = self._last
-            torch.baddbmm(bias, x, weight, out=out)
-        else:
-            run.head(*self._head)
+    def forward(self, vector: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return last hidden activations and outputs for x (P, B, inputs)."""
+        members, rows = x.shape[:2]
+        *layers, last = self._layers_of(vector)
+        for (weight, bias), out in zip(layers, self.buffers, strict=True):
+            x = torch.baddbmm(bias, x, weight, out=_part(out, members, rows))
+            self._apply(x)
+        out = self._out[:members, :rows]  # a view of its own, since autograd keeps a node with each result
+        return x, torch.baddbmm(last[1], x, last[0], out=out)
 
+    def backward(self, x: Tensor, vector: Tensor, g: Tensor, learn: bool) -> Tensor:
+        """Propagate the gradient of the last layer's outputs to the first's.
 
-class _Backward:
-    """Backward pass of some members, with kernels; see `_Forward`."""
-
-    def __init__(self, mlp: FusedMLP, layers: Layers, members: int, span: slice, rows: int, learn: bool):
-        """Create the views for the members in a span."""
-        self.span, self._run, self._kind, self._learn, self._few = span, mlp._run, mlp._kind, learn, mlp.few
-        self._gradients, self._steps = [(weight[span], bias[span]) for weight, bias in mlp._gradients], []
-        for i in range(len(layers) - 1, 0, -1):
-            whole, weight = mlp._outputs[i - 1][span], layers[i][0][:members][span]
-            self._size = (len(weight), rows)
-            h, units = _part(whole, *self._size), whole.shape[2]
-            work = mlp.work(i, members, rows)[span]
-            before = self._gradients[i - 1][1].numpy() if learn else np.empty((len(weight), 1, units), np.float32)
-            products = (h.transpose(1, 2), self._gradients[i][0], weight.transpose(1, 2), work)
-            self._steps.append((products, (work.numpy(), whole.numpy(), before, self._kind)))
-            if i == len(layers) - 1:
-                own = [x.numpy() for x in self._gradients[i]]
-                self._head = (whole.numpy(), weight.numpy(), work.numpy(), *own, before, self._kind, learn)
-
-    def __call__(self, x: Tensor, g: Tensor) -> Tensor:
-        """Return the gradient with respect to the first layer's outputs.
-
-        x are the first layer's inputs.
+        Both are (P', B', outputs), x (P, B, inputs). If the members `learn`, `gradient` is filled in.
         """
-        run, learn = self._run, self._learn
-        assert run is not None
-        for i, ((h, to_weight, weight, work), slopes) in enumerate(self._steps):
-            if i == 0 and self._few:
-                run.head_slope(g.numpy(), *self._head)
-            else:
-                if learn:
-                    torch.bmm(h, g, out=to_weight)
-                    if i == 0:
-                        torch.sum(g, 1, keepdim=True, out=self._gradients[-1][1])
-                torch.bmm(g, weight, out=work)
-                run.slope(*slopes)
-            g = work
-        if learn:
-            torch.bmm(_part(x, *g.shape[:2]).transpose(1, 2), g, out=self._gradients[0][0])
+        members, rows = g.shape[:2]
+        layers, values = self._layers_of(vector), [x, *self.buffers]
+        for i in range(len(layers) - 1, -1, -1):
+            before = _part(values[i], members, rows)
+            if learn:
+                d_weight, d_bias = self._gradients[i]
+                torch.bmm(before.transpose(1, 2), g, out=d_weight)
+                torch.sum(g, 1, keepdim=True, out=d_bias)
+            if i > 0:
+                shape = before.shape
+                slopes = self._slopes[i % 2][: math.prod(shape)].view(shape)
+                g = torch.bmm(g, layers[i][0][:members].transpose(1, 2), out=slopes)
+                self._apply_backward(g, before)
         return g
+
+    def to_inputs(self, first: Tensor, vector: Tensor, num_copies: int, start: int) -> Tensor:
+        """Return the gradient of the inputs from `start` on, (P, B, ...).
+
+        `first` is the gradient of the first layer's outputs, of all copies.
+        """
+        weight, _ = self._layers_of(vector)[0]
+        both = torch.bmm(first, weight[: len(first)].transpose(1, 2))[..., start:]
+        return both if num_copies == 1 else both.unflatten(0, (-1, num_copies)).sum(1)
+
+    def _layers_of(self, vector: Tensor) -> Layers:
+        if id(vector) not in self._layers:
+            self._layers[id(vector)] = layers_of(vector, self._sizes), vector
+        return self._layers[id(vector)][0]
+
+
+class _Kernels:
+    """Forward and backward passes by kernels; see `_Torch`."""
+
+    def __init__(
+        self, run: ModuleType, sizes: Sequence[int], activation: Activation, vector: Tensor, members: int, rows: int
+    ):
+        self._run, self._kind, self._sizes = run, activation.kind or 0, np.array(sizes, np.int64)
+        self._hidden = sizes[1:-1]
+        units, slopes = (vector.new_empty(members, rows * sum(self._hidden)) for _ in range(2))
+        self._out, self.buffers, self._slopes = vector.new_empty(members * rows * sizes[-1]), [units], slopes
+        self.gradient = torch.zeros_like(vector)
+        self._arrays = [x.numpy() for x in (units, slopes, self.gradient)]
+        self._vectors: dict[int, tuple[NDArray[np.float32], Tensor]] = {}  # as `_layers` of `_Torch`
+
+    def forward(self, vector: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return last hidden activations and outputs for x (P, B, inputs)."""
+        (members, rows), outputs, units = x.shape[:2], int(self._sizes[-1]), self.buffers[0]
+        out = self._out[: members * rows * outputs].view(members, rows, outputs)
+        self._run.forward(array(x), self._numbers(vector), self._sizes, self._kind, self._arrays[0], out.numpy())
+        for changed in (units, self._out):
+            overwritten(changed)
+        *before, last = self._hidden
+        hidden = units[:members, rows * sum(before) : rows * (sum(before) + last)]
+        return hidden.unflatten(1, (rows, last)), out
+
+    def backward(self, x: Tensor, vector: Tensor, g: Tensor, learn: bool) -> Tensor:
+        """Propagate the gradient of the last layer's outputs to the first's."""
+        given = (array(g), array(x), self._numbers(vector))
+        self._run.backward(*given, self._sizes, self._kind, *self._arrays, learn)
+        (members, rows), units = g.shape[:2], self._hidden[0]
+        return self._slopes[:members, : rows * units].unflatten(1, (rows, units))
+
+    def to_inputs(self, first: Tensor, vector: Tensor, num_copies: int, start: int) -> Tensor:
+        """Return the gradient of the inputs from `start` on, (P, B, ...).
+
+        It follows from the slopes of the last backward pass.
+        """
+        copies, rows = first.shape[:2]
+        out = first.new_empty(copies // num_copies, rows, int(self._sizes[0]) - start)
+        given = (self._arrays[1], self._numbers(vector), self._sizes, start, num_copies)
+        self._run.to_inputs(*given, out.numpy())
+        return out
+
+    def _numbers(self, vector: Tensor) -> NDArray[np.float32]:
+        if id(vector) not in self._vectors:
+            self._vectors[id(vector)] = vector.detach().numpy(), vector
+        return self._vectors[id(vector)][0]
 
 
 class ActingMLP:
-    """An `MLP` for the few rows that act, computed by a kernel.
-
-    Attributes:
-        most: largest number of rows.
-    """
+    """An `MLP` that acts, computed by a kernel."""
 
     scratch = ("_run", "_vector")
 
@@ -296,11 +234,8 @@ class ActingMLP:
         The layers' parameters are the first numbers of the vector (P, D).
         """
         assert activation.kind is not None
-        starts = Perceptron(sizes, 0).weights
         self._run, self._vector, self._kind = run, vector.numpy(), activation.kind
-        self._sizes, self._starts = np.array(sizes, np.int64), np.array(starts, np.int64)
-        self._units, self._outputs = sizes[-2:]
-        self.most = FEW_PRODUCTS // sum(inputs * outputs for inputs, outputs in pairwise(sizes))
+        self._sizes, self._units, self._outputs = np.array(sizes, np.int64), sizes[-2], sizes[-1]
 
     @classmethod
     def of(cls, sizes: Sequence[int], activation: Activation, vector: Tensor) -> ActingMLP | None:
@@ -316,8 +251,19 @@ class ActingMLP:
         members, rows = x.shape[:2]
         hidden = np.empty((members, rows, self._units), np.float32)
         out = np.empty((members, rows, self._outputs), np.float32)
-        self._run.infer(x.numpy(), self._vector, self._sizes, self._starts, self._kind, hidden, out)
+        self._run.infer(array(x.contiguous()), self._vector, self._sizes, self._kind, hidden, out)
         return out, hidden
+
+
+def layers_of(vector: Tensor, sizes: Sequence[int]) -> Layers:
+    """Return views of the layers that parameter vectors (P, D) begin with."""
+    pairs = list(pairwise(sizes))
+    used = [size for inputs, outputs in pairs for size in (inputs * outputs, outputs)]
+    parts = vector[:, : sum(used)].split(used, 1)
+    return [
+        (weight.unflatten(1, shape), bias.unsqueeze(1))
+        for weight, bias, shape in zip(parts[::2], parts[1::2], pairs, strict=True)
+    ]
 
 
 def _part(x: Tensor, members: int, rows: int) -> Tensor:
@@ -347,15 +293,15 @@ class _MLPFunction(Operation):
     def forward(
         ctx: Any, vector: Tensor | None, x: Tensor, extra_inputs: Tensor | None, *more: Any
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        no_grad_inputs, no_grad_extra, layers, mlp, num_copies = more  # as `FusedMLP.__call__` takes them
+        no_grad_inputs, no_grad_extra, parameters, mlp, num_copies = more  # as `FusedMLP.__call__` takes them
         ctx.set_materialize_grads(False)
-        ctx.mlp, ctx.layers, ctx.num_copies, ctx.width = mlp, layers, num_copies, x.shape[-1]
+        ctx.mlp, ctx.vector, ctx.num_copies, ctx.width = mlp, parameters, num_copies, x.shape[-1]
         size, rows = num_copies * x.shape[0], x.shape[1]
-        by_rows = size == layers[0][0].shape[0]
+        by_rows = size == len(parameters)
         sets = [(x, extra_inputs)] if no_grad_inputs is None else [(x, extra_inputs), (no_grad_inputs, no_grad_extra)]
-        *values, out = mlp.forward(layers, mlp.inputs(sets, num_copies, by_rows))
-        ctx.save_for_backward(*values, *[weight for weight, _ in layers])
-        hidden = values[-1]
+        joint = mlp.inputs(sets, num_copies, by_rows)
+        hidden, out = mlp.passes.forward(parameters, joint)
+        ctx.save_for_backward(joint, *mlp.passes.buffers, parameters)
         ctx.mark_non_differentiable(hidden)
         if num_copies > 1:
             out = out.unflatten(0, (-1, num_copies))
@@ -369,13 +315,13 @@ class _MLPFunction(Operation):
     @once_differentiable
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         mlp, (learn, needs_grad_x, needs_grad_extra) = ctx.mlp, ctx.needs_input_grad[:3]
-        values = ctx.saved_tensors[: len(ctx.layers)]
+        inputs = ctx.saved_tensors[0]  # raises if any were overwritten
         g = g.contiguous() if ctx.num_copies == 1 else g.flatten(0, 1)
-        first = mlp.backward(values, ctx.layers, g, learn)
+        first = mlp.passes.backward(inputs, ctx.vector, g, learn)
         grad_x = grad_extra = None
         if needs_grad_x or needs_grad_extra:
             start = 0 if needs_grad_x else ctx.width
-            both = mlp.to_inputs(first, ctx.layers, ctx.num_copies, start)
+            both = mlp.passes.to_inputs(first, ctx.vector, ctx.num_copies, start)
             grad_x = both[..., : ctx.width] if needs_grad_x else None
             grad_extra = both[..., ctx.width - start :] if needs_grad_extra else None
-        return mlp._gradient if learn else None, grad_x, grad_extra, *[None] * 5
+        return mlp.passes.gradient if learn else None, grad_x, grad_extra, *[None] * 5

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from rekindle import A2C, PPO, PPO2, Cohort
+from rekindle import A2C, PPO, PPO2
 from rekindle.tasks import Task
-from rekindle.tasks.compiled import actor_critic
 from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.testing import VariantSuite
 
@@ -72,17 +71,6 @@ def test_kernels_give_what_torch_and_autograd_give(case: str) -> None:
 )
 def test_what_kernels_do_not_cover_is_left_to_torch(hyperparameters: dict[str, Any]) -> None:
     assert learner_of(PPO, "Pendulum-v1", hyperparameters).policy.kernels is None
-
-
-def test_members_in_groups_of_any_size_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    def digests() -> list[str]:
-        tasks = [PPO("CartPole-v1", seed=seed).init(num_steps=16, epoch_steps=256) for seed in range(5)]
-        Cohort(tasks).fit(1)
-        return [task.digest for task in tasks]
-
-    together = digests()
-    monkeypatch.setattr(actor_critic, "ROWS_AT_ONCE", 64)  # two members of 32 rows each, and one is left
-    assert digests() == together
 
 
 class TestManyMembers(VariantSuite):

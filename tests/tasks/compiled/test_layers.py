@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
+from rekindle.tasks.compiled import loading
 from rekindle.tasks.compiled.actor_critic import KINDS
+from rekindle.tasks.compiled.layers import add_biases_for_slopes, through
 from rekindle.tasks.compiled.loading import kernels
 
-RUN = kernels()  # first: what imports a module of kernels before compiles it, in half a minute
+RUN = kernels()
 assert RUN is not None
 
 
 def activated(x: np.ndarray, kind: str = "tanh") -> tuple[np.ndarray, np.ndarray]:
     """Numbers through an activation, and its slopes at them."""
-    h = x[None, None].astype(np.float32)
+    h = x[None].astype(np.float32)
     at = np.empty_like(h) if kind == "silu" else h
-    slopes, zeros = np.ones_like(h), np.zeros((1, 1, len(x)), np.float32)
-    RUN.activate(h, at, 1, 1, zeros, KINDS[kind])
-    RUN.slope(slopes, at, zeros, KINDS[kind])
-    return h[0, 0], slopes[0, 0]
+    slopes, zeros = np.ones_like(h), np.zeros(len(x), np.float32)
+    add_biases_for_slopes(h, at, zeros, KINDS[kind])
+    through(slopes, at, zeros, KINDS[kind])
+    return h[0], slopes[0]
 
 
 def test_tanh_is_right_to_some_units_in_the_last_place() -> None:
@@ -60,30 +65,38 @@ def test_elu_and_silu_have_limits_and_keep_what_is_no_number(kind: str, limits: 
 
 
 @pytest.mark.parametrize("units", [2, 3, 7, 17, 33, 64])
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_a_member_anywhere_in_memory_has_the_same_bits(units: int, kind: int) -> None:
-    random = np.random.default_rng(0)
-    h, g = (random.standard_normal((5, 3, units)).astype(np.float32) for _ in range(2))
-    vector = random.standard_normal((5, units + 3)).astype(np.float32)
-    biases, gradient, slopes, values = vector[:, None, 1 : 1 + units], np.zeros_like(vector), g.copy(), h.copy()
-    at = np.empty_like(h) if kind == KINDS["silu"] else values
-    RUN.activate(values, at, 5, 3, biases, kind)
-    RUN.slope(slopes, at, gradient[:, None, 1 : 1 + units], kind)
+@pytest.mark.parametrize("kind", ["tanh", "relu", "elu"])
+@pytest.mark.parametrize("outputs", [2, 9])
+def test_a_member_anywhere_in_memory_has_the_same_bits(units: int, kind: str, outputs: int) -> None:
+    random, sizes = np.random.default_rng(0), np.array([5, units, 33, outputs])
+    numbers = sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
+    vector, x, g = (random.standard_normal(n).astype(np.float32) for n in ((5, numbers), (5, 7, 5), (5, 7, outputs)))
+    together = passes(vector, x, g, sizes, KINDS[kind])
     for p in range(5):
-        room = np.zeros(3 * units + p + 1, np.float32)[p + 1 :]  # one number further each time
-        alone = room.reshape(1, 3, units)
-        alone[:] = h[p]
-        at = np.empty_like(alone) if kind == KINDS["silu"] else alone
-        RUN.activate(alone, at, 1, 3, biases[p : p + 1].copy(), kind)
-        assert np.array_equal(alone[0], values[p])
-        own, to = np.empty((1, 1, units), np.float32), g[p : p + 1].copy()
-        RUN.slope(to, at, own, kind)
-        assert np.array_equal(to[0], slopes[p])
-        assert np.array_equal(own[0, 0], gradient[p, 1 : 1 + units])
+        alone = passes(*(shifted(each[p : p + 1], p + 1) for each in (vector, x, g)), sizes, KINDS[kind])
+        for own, all_of_them in zip(alone, together, strict=True):
+            assert np.array_equal(own[0], all_of_them[p])
 
 
-def test_a_folder_that_cannot_be_written_keeps_no_machine_code(tmp_path: object) -> None:
-    from rekindle.tasks.compiled import layers
+def shifted(x: np.ndarray, by: int) -> np.ndarray:
+    """A copy that lies so many numbers further in memory."""
+    room = np.zeros(x.size + by, np.float32)[by:].reshape(x.shape)
+    room[:] = x
+    return room
 
-    assert layers._writable(str(tmp_path))
-    assert not layers._writable("/proc/rekindle")
+
+def passes(vector: np.ndarray, x: np.ndarray, g: np.ndarray, sizes: np.ndarray, kind: int) -> list[np.ndarray]:
+    """The outputs of a forward pass, the gradient of a backward pass, and what lies between."""
+    members, rows, _ = x.shape
+    out, gradient = np.empty_like(g), np.zeros_like(vector)
+    units, slopes = (np.zeros((members, rows * sum(sizes[1:-1])), np.float32) for _ in range(2))
+    RUN.forward(x, vector, sizes, kind, units, out)
+    RUN.backward(g, x, vector, sizes, kind, units, slopes, gradient, True)
+    return [out, gradient, units, slopes]
+
+
+def test_a_folder_that_cannot_be_written_keeps_no_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "folder"))
+    assert loading.is_cached()
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "/proc/rekindle")
+    assert not loading.is_cached()

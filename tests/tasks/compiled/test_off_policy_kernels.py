@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from rekindle import DQN, SAC, Cohort
+from rekindle import DQN, SAC
 from rekindle.spaces import unflatten
 from rekindle.tasks import Task
 from rekindle.tasks.compiled.loading import without_kernels
@@ -162,19 +162,6 @@ def test_a_gradient_step_is_that_of_torch(case: str) -> None:
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
     for name, tensor in own.policy.tensors.items():
         torch.testing.assert_close(tensor, plain.policy.tensors[name], rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", [DQN, SAC])
-def test_members_in_groups_of_any_size_have_the_same_bits(kind: type[Task], monkeypatch: pytest.MonkeyPatch) -> None:
-    def digests() -> list[str]:
-        env = "CartPole-v1" if kind is DQN else "Pendulum-v1"
-        tasks = [kind(env, seed=seed).init(**unflatten(SMALL)) for seed in range(3)]
-        Cohort(tasks).fit(1)
-        return [task.digest for task in tasks]
-
-    together = digests()
-    monkeypatch.setattr("rekindle.tasks.networks.fused.mlp.ROWS_AT_ONCE", 32)
-    assert digests() == together
 
 
 class Plain(VariantSuite):

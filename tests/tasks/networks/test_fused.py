@@ -62,7 +62,7 @@ def test_the_gradient_of_a_perceptron(activation: str) -> None:
     def outputs(own: Tensor, x: Tensor) -> Tensor:
         fresh = FusedMLP(SIZES, IN_PLACE[activation], own.detach(), 2, 6)
         fresh.leaf = own
-        return fresh(layers_in(own.detach()), x)[0]
+        return fresh(own.detach(), x)[0]
 
     assert alike(outputs, vector[:2], draw(2, 6, 3))
     assert mlp.leaf.shape == (2, 64)
@@ -74,7 +74,7 @@ def test_further_members_or_rows_are_computed_beside_and_get_no_gradient(by_rows
     layers = layers_in(vector)
     x, rest = (draw(4, 5, 3), draw(4, 3, 3)) if by_rows else (draw(2, 5, 3), draw(2, 5, 3, seed=1))
     x.requires_grad_()
-    outputs, others, hidden = mlp(layers, x, no_grad_inputs=rest)
+    outputs, others, hidden = mlp(vector, x, no_grad_inputs=rest)
     reference = MLP("q", SIZES, "elu", last_gain=1.0)
     together = reference(layers, torch.cat([x, rest], int(by_rows)))
     torch.testing.assert_close(torch.cat([outputs, others], int(by_rows)), together)
@@ -93,17 +93,18 @@ def test_further_members_or_rows_are_computed_beside_and_get_no_gradient(by_rows
 def test_parameters_that_do_not_learn_get_no_gradient_but_the_inputs_do() -> None:
     mlp, vector = fused(ACTIVATIONS["tanh"])
     x = draw(2, 5, 3).requires_grad_()
-    outputs, _, _ = mlp([(w[:2], b[:2]) for w, b in layers_in(vector)], x, learn=False)
+    outputs, _, _ = mlp(vector[:2], x, learn=False)
     to_vector, to_x = torch.autograd.grad(outputs.sum(), [mlp.leaf, x], allow_unused=True)
     assert to_vector is None
     assert to_x.any()
 
 
-def test_a_call_that_was_overwritten_cannot_be_differentiated() -> None:
-    mlp, vector = fused(ACTIVATIONS["relu"])
-    layers = [(w[:2], b[:2]) for w, b in layers_in(vector)]
-    outputs, _, _ = mlp(layers, draw(2, 5, 3))
-    mlp(layers, draw(2, 5, 3, seed=1))
+@pytest.mark.parametrize("kind", [DOUBLE, torch.float32])  # kernels compute the latter
+def test_a_call_that_was_overwritten_cannot_be_differentiated(kind: torch.dtype) -> None:
+    vector = fused(ACTIVATIONS["relu"])[1][:2].to(kind)
+    mlp = FusedMLP(SIZES, ACTIVATIONS["relu"], vector, 2, 5)
+    outputs, _, _ = mlp(vector, draw(2, 5, 3).to(kind))
+    mlp(vector, draw(2, 5, 3, seed=1).to(kind))
     with pytest.raises(RuntimeError, match=r"modified (by an )?inplace"):
         torch.autograd.grad(outputs.sum(), mlp.leaf)
 
@@ -117,7 +118,7 @@ def test_a_perceptron_rounds_as_autograd_does(activation: str, compiled: bool) -
         mlp = FusedMLP(net.sizes, ACTIVATIONS[activation], parameters.vector, 3, 33)
     same = torch.testing.assert_close if compiled else partial(torch.testing.assert_close, rtol=0, atol=0)
     x, g = draw(3, 33, 3).float(), draw(3, 33, 2, seed=1).float()
-    outputs, _, _ = mlp(net.layers(parameters.views), x)
+    outputs, _, _ = mlp(parameters.vector, x)
     expected = net(net.layers(parameters.leaves), x)
     same(outputs, expected)
     (gradient,) = torch.autograd.grad((outputs * g).sum(), mlp.leaf)
@@ -194,7 +195,7 @@ def test_a_tape_gives_every_bit_of_what_autograd_gives(activation: str) -> None:
 
     def gradient(graph: Autograd | Tape) -> Tensor:
         with graph:
-            losses, _ = huber(mlp(net.layers(parameters.views), x)[0], torch.arange(66).view(2, 33) % 3, targets)
+            losses, _ = huber(mlp(parameters.vector, x)[0], torch.arange(66).view(2, 33) % 3, targets)
             return graph.gradient(losses, mlp.leaf).clone()
 
     assert torch.equal(gradient(Tape()), gradient(Autograd()))
@@ -225,7 +226,7 @@ def test_an_input_used_twice_gets_the_sum_of_both_gradients() -> None:
 def test_copies_of_a_network_see_the_same_inputs() -> None:
     mlp, vector = fused(ACTIVATIONS["tanh"], learned=4)
     layers, obs, numbers = layers_in(vector), draw(2, 5, 2).requires_grad_(), draw(2, 5, 1, seed=1).requires_grad_()
-    outputs, _, _ = mlp(layers, obs, numbers, num_copies=2)
+    outputs, _, _ = mlp(vector, obs, numbers, num_copies=2)
     assert outputs.shape == (2, 2, 5, 2)
     x = joined(obs, numbers, 2)
     assert torch.equal(x, torch.cat([obs, numbers], -1).repeat_interleave(2, 0))

@@ -1,0 +1,249 @@
+"""Kernels of whole multilayer perceptrons.
+
+`sizes` are the sizes of a network's layers. The parameters lie in a member's vector layer by layer, first weights
+(inputs, outputs), then biases. A batch's hidden units lie in one array per member, layer by layer, each (B, units).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .layers import ZERO, F, add_biases, add_biases_for_slopes, back, dot, through
+from .loading import inner, kernel
+from .products import multiply, transpose
+
+AT_ONCE = 48  # rows that stay in the fastest cache between their product and their activation
+FEW_OUTPUTS = 8  # up to this many, inner products take less time than a product of matrices
+
+
+@inner()
+def head_of(sizes, start):
+    """Return where the last layer of a network starts."""
+    for i in range(len(sizes) - 2):
+        start += (sizes[i] + 1) * sizes[i + 1]
+    return start
+
+
+@inner()
+def number_of_units(sizes):
+    """Return the number of hidden units in all layers."""
+    total = 0
+    for i in range(1, len(sizes) - 1):
+        total += sizes[i]
+    return total
+
+
+@inner()
+def layer_at(vector, start, inputs, outputs):
+    """Return the weights (inputs, outputs) and biases of a layer."""
+    biases = start + inputs * outputs
+    return vector[start:biases].reshape(inputs, outputs), vector[biases : biases + outputs]
+
+
+@inner()
+def rows_of(units, first, rows, size):
+    """Return a layer's units (rows, size), which begin at `first`."""
+    return units[first : first + rows * size].reshape(rows, size)
+
+
+@inner(fastmath={"contract"})
+def hidden(x, vector, start, sizes, kind, units, at):
+    """Fill in a member's hidden units; return the last layer's.
+
+    x are the network's inputs (B, inputs). `at` gets the values from which the activation's slopes are computed, see
+    `add_biases_for_slopes`.
+    """
+    rows, first, before = len(x), 0, x
+    for i in range(len(sizes) - 2):
+        outputs = sizes[i + 1]
+        weights, biases = layer_at(vector, start, sizes[i], outputs)
+        h, h_at = rows_of(units, first, rows, outputs), rows_of(at, first, rows, outputs)
+        for r in range(0, rows, AT_ONCE):
+            end = min(r + AT_ONCE, rows)
+            multiply(before[r:end], weights, h[r:end])
+            add_biases_for_slopes(h[r:end], h_at[r:end], biases, kind)
+        before = h
+        start += (sizes[i] + 1) * outputs
+        first += rows * outputs
+    return before
+
+
+@inner(fastmath={"contract"})
+def perceptron(x, vector, start, sizes, kind):
+    """Return a member's last hidden units for rows x."""
+    for i in range(len(sizes) - 2):
+        weights, biases = layer_at(vector, start, sizes[i], sizes[i + 1])
+        h = np.empty((len(x), sizes[i + 1]), F)
+        multiply(x, weights, h)
+        add_biases(h, biases, kind)
+        start += (sizes[i] + 1) * sizes[i + 1]
+        x = h
+    return x
+
+
+@inner(fastmath={"contract"})
+def to_hidden(x, vector, gradient, start, sizes, kind, units, at, rows, slopes, learn):
+    """Propagate slopes of a member's last hidden layer to earlier ones.
+
+    Slopes are taken before the activation. `units` and `at` belong to `rows` rows, and x and the slopes to the first of
+    them. With `learn`, fill in the gradient of the hidden layers, except for the biases of the last one.
+    """
+    own, total = len(x), number_of_units(sizes)
+    start, first, place = head_of(sizes, start), rows * total, own * total
+    for i in range(len(sizes) - 3, -1, -1):
+        inputs, outputs = sizes[i], sizes[i + 1]
+        start -= (inputs + 1) * outputs
+        place -= own * outputs
+        first -= rows * outputs
+        g = rows_of(slopes, place, own, outputs)
+        weights, _ = layer_at(vector, start, inputs, outputs)
+        to_weights, _ = layer_at(gradient, start, inputs, outputs)
+        if i == 0:
+            if learn:
+                multiply(x.T, g, to_weights)
+            return
+        h, h_at = rows_of(units, first - rows * inputs, rows, inputs), rows_of(at, first - rows * inputs, rows, inputs)
+        if learn:
+            multiply(h[:own].T, g, to_weights)
+        to, turned = rows_of(slopes, place - own * inputs, own, inputs), np.empty((outputs, inputs), F)
+        transpose(weights, turned)
+        to_biases = np.zeros(inputs, F)
+        for r in range(0, own, AT_ONCE):
+            end = min(r + AT_ONCE, own)
+            multiply(g[r:end], turned, to[r:end])
+            through(to[r:end], h_at[r:end], to_biases, kind)
+        if learn:
+            put(to_biases, gradient, start - inputs)
+
+
+@inner()
+def put(x, out, first):
+    """Copy numbers to an array from index `first` on.
+
+    An assignment to a slice would do, but numba takes seconds to compile its error messages into each kernel.
+    """
+    for i in range(len(x)):
+        out[first + i] = x[i]
+
+
+@inner()
+def columns_of(weights):
+    """Return weights (units, outputs) transposed."""
+    columns = np.empty((weights.shape[1], weights.shape[0]), F)
+    for j in range(len(columns)):
+        for k in range(len(weights)):
+            columns[j, k] = weights[k, j]
+    return columns
+
+
+@inner()
+def outputs_of(h, weights, biases, out):
+    """Fill in a last layer's outputs for hidden units h."""
+    rows, outputs = out.shape
+    if outputs > FEW_OUTPUTS:
+        multiply(h, weights, out)
+        for r in range(rows):
+            for j in range(outputs):
+                out[r, j] += biases[j]
+        return
+    w = columns_of(weights)
+    for r in range(rows):
+        for j in range(outputs):
+            out[r, j] = dot(h[r], w[j]) + biases[j]
+
+
+@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,::1], f4[:,:,::1])")
+def forward(x, vector, sizes, kind, units, out):
+    """Fill in hidden units, and outputs (P, B, outputs).
+
+    Inputs x are (P, B, inputs). The activation must be one whose slopes follow from the units, which SiLU's do not.
+    """
+    head = head_of(sizes, 0)
+    for p in range(len(x)):
+        h = hidden(x[p], vector[p], 0, sizes, kind, units[p], units[p])
+        weights, biases = layer_at(vector[p], head, sizes[-2], sizes[-1])
+        outputs_of(h, weights, biases, out[p])
+
+
+@kernel("void(f4[:,:,::1], f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,::1], f4[:,::1], f4[:,::1], b1)")
+def backward(g, x, vector, sizes, kind, units, slopes, gradient, learn):
+    """Propagate slopes g (P', B', outputs) of the outputs to all layers.
+
+    They belong to the first members and rows of a `forward` for x, which filled in `units`. With `learn`, fill in the
+    gradient.
+    """
+    rows = x.shape[1]
+    learning, own, outputs = g.shape
+    size, total, head = sizes[-2], number_of_units(sizes), head_of(sizes, 0)
+    for p in range(learning):
+        weights, _ = layer_at(vector[p], head, size, outputs)
+        to_weights, _ = layer_at(gradient[p], head, size, outputs)
+        h, to = rows_of(units[p], rows * (total - size), own, size), rows_of(slopes[p], own * (total - size), own, size)
+        d_biases, d_hidden = np.zeros(outputs, F), np.zeros(size, F)
+        if outputs > FEW_OUTPUTS:
+            turned = np.empty((outputs, size), F)
+            transpose(weights, turned)
+            multiply(g[p], turned, to)
+            through(to, h, d_hidden, kind)
+            if learn:
+                multiply(h.T, g[p], to_weights)
+                for r in range(own):
+                    for j in range(outputs):
+                        d_biases[j] += g[p, r, j]
+        else:
+            d_weights = np.zeros((outputs, size), F)
+            back(g[p], columns_of(weights), h, h, to, d_weights, d_biases, d_hidden, kind)
+            if learn:
+                transpose(d_weights, to_weights)
+        if learn:
+            put(d_hidden, gradient[p], head - size)
+            put(d_biases, gradient[p], head + size * outputs)
+        to_hidden(x[p, :own], vector[p], gradient[p], 0, sizes, kind, units[p], units[p], rows, slopes[p], learn)
+
+
+@kernel("void(f4[:,::1], f4[:,::1], i8[::1], i8, i8, f4[:,:,::1])")
+def to_inputs(slopes, vector, sizes, first, copies, out):
+    """Propagate the first layer's slopes to the inputs from `first` on.
+
+    The result is (P, B, ...). Copies of a network lie side by side and have the same inputs; their slopes are summed.
+    """
+    members, rows, inputs = out.shape
+    size = sizes[1]
+    for p in range(members):
+        out[p] = ZERO
+        for c in range(p * copies, (p + 1) * copies):
+            weights, _ = layer_at(vector[c], 0, sizes[0], size)
+            g = rows_of(slopes[c], 0, rows, size)
+            for r in range(rows):
+                for j in range(inputs):
+                    out[p, r, j] += dot(g[r], weights[first + j])
+
+
+@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,:,::1], f4[:,:,::1])")
+def infer(x, vector, sizes, kind, last, out):
+    """Fill in last hidden units and outputs for x (P, N, inputs)."""
+    head = head_of(sizes, 0)
+    for p in range(len(x)):
+        h = perceptron(x[p], vector[p], 0, sizes, kind)
+        weights, biases = layer_at(vector[p], head, sizes[-2], sizes[-1])
+        outputs_of(h, weights, biases, out[p])
+        for r in range(len(h)):
+            put(h[r], last[p, r], 0)
+
+
+@kernel("void(f4[:,:,:], f4[:,:,:], i8, f4[:,:,:])")
+def join(x, extra, copies, out):
+    """Concatenate inputs and further numbers, and repeat them for each copy.
+
+    Both are (P, B, ...); the result is (P * copies, B, ...).
+    """
+    members, rows, n = x.shape
+    more = extra.shape[2]
+    for p in range(members):
+        for c in range(copies):
+            to = out[p * copies + c]
+            for r in range(rows):
+                for j in range(n):
+                    to[r, j] = x[p, r, j]
+                for j in range(more):
+                    to[r, n + j] = extra[p, r, j]
