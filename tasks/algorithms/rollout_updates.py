@@ -151,7 +151,7 @@ class Collector:
 class OverlappedCollector(Collector, Stacked):
     """Collection of the next rollout during the update on the last one.
 
-    One rollout is part of the state.
+    The last one is stored, member first, and is part of the state: where training resumes, it was not learned from yet.
     """
 
     scratch = ("acting",)
@@ -172,32 +172,28 @@ class OverlappedCollector(Collector, Stacked):
         members, num_envs, dist, device = envs.num_members, envs.num_envs, agent.policy.distribution, agent.device
         form = (members, steps, num_envs)
         kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
-        self.tensors = {name: torch.zeros(form, device=device) for name in BY_TIME} | {
+        self._last = {name: torch.zeros(form, device=device) for name in BY_TIME} | {
             "obs": torch.zeros(members, steps + 1, num_envs, *envs.obs_shape, dtype=kind, device=device),
             "next_obs": torch.zeros(*form, *envs.obs_shape, dtype=kind, device=device),
             "actions": torch.zeros(*form, *dist.action_shape, dtype=dist.action_type, device=device),
             "log_probs": torch.zeros(members, steps * num_envs, device=device),
-            "filled": torch.zeros(members, 1, device=device),
         }
         if agent.policy.state_size:
-            self.tensors["memory"] = torch.zeros(members, num_envs, agent.policy.state_size, device=device)
+            self._last["memory"] = torch.zeros(members, num_envs, agent.policy.state_size, device=device)
+        self._filled = torch.zeros(members, 1, device=device)  # 1 once there is a last rollout
+        self.tensors = {**self._last, "filled": self._filled}
 
     @contextmanager
     def rollout(self, envs: Envs, iteration: int, keep_next: bool) -> Iterator[Rollout]:
-        if not bool(self.tensors["filled"].all()):  # the first rollout; there is no update to overlap with
-            self._follow()
+        with torch.no_grad():  # the update changes the learning networks while the acting ones collect
+            self.acting.policy.parameters.vector.copy_(self.agent.policy.parameters.vector)
+        if not self._filled.all():
             self._store(self._collect(envs, iteration))
-        self._follow()
         # A new thread has its own number of torch threads, which must be 1: sums round differently on several.
         with ThreadPoolExecutor(1, "rollout", torch.set_num_threads, (1,)) as pool:
             following = pool.submit(self._collect, envs, iteration + 1)
             yield self._stored()
         self._store(following.result())
-
-    @torch.no_grad()
-    def _follow(self) -> None:
-        """Copy the learning networks to the acting ones."""
-        self.acting.policy.parameters.vector.copy_(self.agent.policy.parameters.vector)
 
     def _collect(self, envs: Envs, iteration: int) -> Rollout:
         rollout = self.acting.collect(envs, iteration, keep_next=True)
@@ -205,17 +201,16 @@ class OverlappedCollector(Collector, Stacked):
 
     @torch.no_grad()
     def _store(self, rollout: Rollout) -> None:
-        for name, tensor in self.tensors.items():
-            if name == "filled":
-                tensor.fill_(1)
-            else:
-                new: Tensor = getattr(rollout, name)
-                tensor.copy_(new.transpose(0, 1) if name in BY_TIME else new)
+        for name, tensor in self._last.items():
+            new: Tensor = getattr(rollout, name)
+            tensor.copy_(new.transpose(0, 1) if name in BY_TIME else new)
+        self._filled.fill_(1)
 
     def _stored(self) -> Rollout:
-        tensors = {name: x for name, x in self.tensors.items() if name != "filled"}
-        by_time = {name: tensors.pop(name).transpose(0, 1).contiguous() for name in BY_TIME}
+        """Return the last rollout, with the truncations that follow from its ends."""
+        by_time = {name: self._last[name].transpose(0, 1).contiguous() for name in BY_TIME}
+        rest = {name: x for name, x in self._last.items() if name not in BY_TIME}
         cut = (by_time["ended"] > by_time["terminated"]).cpu().numpy()
-        finals = tensors["next_obs"].cpu().numpy()
+        finals = self._last["next_obs"].cpu().numpy()
         truncations = [(t, mask, finals[:, t].copy()) for t, mask in enumerate(cut) if mask.any()]
-        return Rollout(truncations=truncations, **by_time, **tensors)
+        return Rollout(truncations=truncations, **by_time, **rest)
