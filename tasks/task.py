@@ -268,7 +268,7 @@ class Task:
     def _resume(self, policy: Packed | None, source: str) -> None:
         """Take the lease and load the last checkpoint, if there is one.
 
-        The first checkpoint of a warm start is its policy.
+        The first checkpoint of a warm start is its policy; a task that has no other starts rather than resumes.
         """
         lease = self.stored.take_lease(self.uid, self.identity)
         if lease is None:
@@ -277,14 +277,16 @@ class Task:
         if saved is None and policy is not None:
             assert self.load_report is not None
             self.stored.begin(policy, self.load_report, source)
-        resumed = saved is not None and self._load(saved)
-        left_out = {*self.learner.refillable} if self.stored.state else set()
-        refilled = bool(left_out) and not left_out & (self.stored.state or {}).keys()
+        state = None if saved is None else self._load(saved)
+        refillable = self.learner.refillable
+        refilled = state is not None and bool(refillable) and not state.keys() & refillable
         modules = [type(self).__module__, self.learner.__module__, *self.env.modules]
-        self.stored.note_init(self.device, modules, saved if resumed else None, refilled)
+        self.stored.note_init(self.device, modules, None if state is None else saved, refilled)
 
-    def _load(self, saved: Saved) -> bool:
-        """Load a stored checkpoint; return False if it is only a policy.
+    def _load(self, saved: Saved) -> Tree | None:
+        """Load a stored checkpoint, and return the learner's state in it.
+
+        It is None if the checkpoint is only a policy.
 
         Raises:
             StateMismatch: the checkpoint belongs to another task.
@@ -294,11 +296,11 @@ class Task:
             if self.ref is None:
                 self.ref = MemberRef(self._new_learner(), 0)
                 self.ref.learner.adopt(0, policy_in(state))
-            return False
+            return None
         self.identity.check_state(state, str(self), perturb=saved.digest == self.identity.start)
         self.ref = None
         self.stored.resume(saved, state["learner"])
-        return True
+        return self.stored.state
 
     # --- training ---
 
