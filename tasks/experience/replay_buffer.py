@@ -58,7 +58,7 @@ class ReplayBuffer:
         images: fields of bytes, each (P, slots, N, ...).
     """
 
-    scratch = ("_digests", "_known_at", "_run", "_columns", "_sizes")
+    scratch = ("_digests", "_checked_at", "_run", "_columns", "_sizes")
 
     def __init__(
         self, members: int, capacity: int, num_envs: int, fields: dict[str, Field], device: torch.device | str = "cpu"
@@ -102,8 +102,9 @@ class ReplayBuffer:
             spans = [range(width)[columns] for columns in (self.columns[name] for name in PARTS)]
             self._columns = np.array([(x, x + 1) if isinstance(x, int) else (x.start, x.stop) for x in spans])
             self._sizes = (self._columns[:3, 1] - self._columns[:3, 0]).tolist()
-        self._digests: list[dict[str, list[str | None]]] = [{} for _ in range(members)]
-        self._known_at = [0] * members  # `steps` at each member's last checkpoint; slots written later need new digests
+        # Digests of each member's chunks, by table, and `steps` when `member_state` last saw which of them still hold.
+        self._digests: list[dict[str, list[str | None]]] = [{name: [] for name in self._tables} for _ in range(members)]
+        self._checked_at = [0] * members
 
     @property
     def size(self) -> int:
@@ -141,7 +142,7 @@ class ReplayBuffer:
     def truncate_all(self) -> None:
         """Mark the newest transitions as truncated."""
         self.numbers[:, self.newest(), :, self.columns["truncated"]] = 1
-        self._known_at = [min(known, self.steps - 1) for known in self._known_at]
+        self._checked_at = [min(at, self.steps - 1) for at in self._checked_at]  # the newest ones changed
 
     def clear(self) -> None:
         """Delete all transitions."""
@@ -250,16 +251,17 @@ class ReplayBuffer:
     def member_state(self, member: int) -> Tree:
         """Return one member's state, with views of the ring.
 
-        A checkpoint therefore copies and hashes only the transitions that were written since the last one.
+        Chunks that were written to since the last call lose their digests, until `pack` fills them in. A checkpoint
+        therefore copies and hashes these alone.
         """
-        written, known = min(self.steps, self.slots), self._known_at[member]
-        changed = np.unique(np.arange(max(known, self.steps - self.slots), self.steps) % self.slots)
+        since = max(self._checked_at[member], self.steps - self.slots)
+        changed = np.arange(since, self.steps) % self.slots
+        self._checked_at[member] = self.steps
         tree: Tree = {"steps": self.steps, "start": self.start}
         for name, table in self._tables.items():
-            leaf = Chunked(torch.from_numpy(table[member]), self._digests[member].setdefault(name, []), written)
+            leaf = Chunked(torch.from_numpy(table[member]), self._digests[member][name], min(self.steps, self.slots))
             leaf.changed(changed)
             tree[name] = leaf
-        self._known_at[member] = self.steps
         return tree
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
@@ -271,7 +273,7 @@ class ReplayBuffer:
             leaf = tree[name]
             table[member] = (leaf.tensor if isinstance(leaf, Chunked) else leaf).numpy()
             self._digests[member][name] = list(leaf.digests) if isinstance(leaf, Chunked) else []
-        self._known_at[member] = self.steps
+        self._checked_at[member] = self.steps
 
     @property
     def _tables(self) -> dict[str, NDArray[Any]]:
