@@ -44,6 +44,7 @@ class Sequences(Sampler):
                 transitions learned from at once) are used.
         """
         self.length, self.burn_in = hp.model.sequence_length, hp.model.burn_in
+        self.transitions = self.burn_in + self.length + hp.n_step - 1  # of a sequence, T - 1
         super().__init__(replay, keys, hp.batch_size // self.length, hp.n_step)
         room = (replay.slots // self.length + 1) * replay.num_envs
         self.states = ReplayBuffer(
@@ -56,11 +57,14 @@ class Sequences(Sampler):
             self.states.add(state=state.cpu().numpy())
 
     def starts(self, draw: int) -> tuple[Index, Index]:
-        """Return the numbers and environments of a draw's sequences, (P, B)."""
-        replay, window = self.replay, self.burn_in + self.length + self.n_step - 1
-        first = -(-(replay.steps - replay.size) // self.length)
-        whole = (replay.steps - window) // self.length + 1 - first
-        index = (self.draws(draw) * (whole * replay.num_envs)).astype(np.int64)
+        """Return the numbers and environments of a draw's sequences, (P, B).
+
+        A sequence starts at the step of its number times L. Drawn are those that are in the replay buffer as a whole.
+        """
+        replay = self.replay
+        first = -(-(replay.steps - replay.size) // self.length)  # rounded up from the oldest step
+        last = (replay.steps - self.transitions) // self.length
+        index = (self.draws(draw) * ((last + 1 - first) * replay.num_envs)).astype(np.int64)
         return first + index // replay.num_envs, index % replay.num_envs
 
     def batch(self, draw: int, gamma: Tensor) -> dict[str, Tensor]:
@@ -97,24 +101,24 @@ class Sequences(Sampler):
 
         `number` and `env` (P, B) are their numbers and environments.
         """
-        steps = number[..., None] * self.length + np.arange(self.burn_in + self.length + self.n_step - 1)
+        steps = number[..., None] * self.length + np.arange(self.transitions)
         rows: Index = steps % self.replay.slots * self.replay.num_envs + env[..., None]
         return rows
 
     def _returns(self, reward: Tensor, terminated: Tensor, truncated: Tensor, gamma: Tensor) -> dict[str, Tensor]:
         """Return reward, discount and mask of the steps learned from.
 
-        The arguments cover all steps, (P, B, T - 1); gamma is (P, 1, 1).
+        The arguments cover all steps, (P, B, T - 1); gamma is (P, 1, 1). A return in which the episode terminates has
+        no bootstrap, one in which it is cut off is masked.
         """
         total, factor = torch.zeros_like(reward[..., : self.length]), torch.ones_like(gamma)
         alive, bootstrap, mask = (torch.ones_like(total) for _ in range(3))
-        for k in range(self.n_step):
+        for k in range(self.n_step):  # all L returns at once: their kth steps
             at = slice(self.burn_in + k, self.burn_in + k + self.length)
-            total = total + factor * alive * reward[..., at]
-            factor = factor * gamma
-            bootstrap = bootstrap - alive * bootstrap * terminated[..., at]
-            mask = mask - alive * truncated[..., at] * (1 - terminated[..., at])
-            alive = alive * (1 - torch.maximum(terminated[..., at], truncated[..., at]))
+            total, factor = total + factor * alive * reward[..., at], factor * gamma
+            terminates = alive * terminated[..., at]
+            cut_off = alive * truncated[..., at] * (1 - terminated[..., at])
+            alive, bootstrap, mask = alive - terminates - cut_off, bootstrap - terminates, mask - cut_off
         mask = mask.flatten(1)
         counted = mask.sum(1, keepdim=True).clamp(min=1)
         return {
