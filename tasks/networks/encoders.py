@@ -234,9 +234,7 @@ class Mixed:
     """Numbers, and features of each image from its own encoder."""
 
     def __init__(self, model: SimpleNamespace, prefix: str, shape: MixedShape):
-        self.numbers, self.bytes = shape.numbers, shape[-1]
-        self.forms = [form for form, _ in shape.images]
-        self.starts = [columns.start - 4 * shape.numbers for _, columns in shape.images]
+        self.numbers, self.bytes, self.images = shape.numbers, shape[-1], shape.images
         self.encoders = [encoder_for(model, f"{prefix}.image{k}", form) for k, (form, _) in enumerate(shape.images)]
         self.shapes: Shapes = {name: form for encoder in self.encoders for name, form in encoder.shapes.items()}
         self.features = self.numbers + sum(encoder.features for encoder in self.encoders)
@@ -254,14 +252,13 @@ class Mixed:
         """
         rows = obs.squeeze(2)
         if rows.shape[-1] == self.bytes:
-            rows, begin = rows.to(torch.uint8), 4 * self.numbers  # they are float32 next to a recurrent state
-            numbers = rows[..., :begin].clone(memory_format=torch.contiguous_format).view(torch.float32)
+            rows, shift = rows.to(torch.uint8), 0  # they are float32 next to a recurrent state
+            numbers = rows[..., : 4 * self.numbers].clone(memory_format=torch.contiguous_format).view(torch.float32)
         else:
-            begin, numbers = self.numbers, rows[..., : self.numbers]
-        pixels = rows[..., begin:]
+            numbers, shift = rows[..., : self.numbers], 3 * self.numbers  # each in one column, not in four
         features = [
-            encoder(tensors, pixels[..., start : start + math.prod(form)].unflatten(2, form))
-            for encoder, form, start in zip(self.encoders, self.forms, self.starts, strict=True)
+            encoder(tensors, rows[..., columns.start - shift : columns.stop - shift].unflatten(2, form))
+            for encoder, (form, columns) in zip(self.encoders, self.images, strict=True)
         ]
         return torch.cat([numbers, *features], -1)
 
