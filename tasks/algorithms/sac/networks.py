@@ -65,33 +65,34 @@ class SoftActorCritic(Stacked):
             device: device of all tensors.
         """
         members, model, rows = len(seeds), hp.model, hp.batch_size
-        self.head, self.twins = head_for(actions, hp), TWINS * members
+        self.head, self.twins = head_for(actions, hp), TWINS * members  # twins of all members: the learning critics
         self.padding = int(inputs == 1)  # see Exactness in networks/mlp.py
-        pi = [inputs + self.padding, *actor_layers(model), self.head.outputs]
-        q = [inputs + self.padding + actions.continuous_dim, *critic_layers(model), actions.num_discrete]
-        self._pi = MLP("actor", pi, model.activation, last_gain=0.01)
-        self._q = MLP("critic", q, model.activation, last_gain=1.0)
-        of_actor: list[Network] = [self._pi, *self.cores[:1], self.head]
-        of_critic: list[Network] = [self._q, *self.cores[1:]]
+        numbers = inputs + self.padding
+        pi = MLP("actor", [numbers, *actor_layers(model), self.head.outputs], model.activation, last_gain=0.01)
+        q_sizes = [numbers + actions.continuous_dim, *critic_layers(model), actions.num_discrete]
+        q = MLP("critic", q_sizes, model.activation, last_gain=1.0)
+
+        of_actor: list[Network] = [pi, *self.cores[:1], self.head]
         self.actor = initialize(of_actor, Parameters(shapes_of(of_actor), members, device), seeds)
-        self.critics = Parameters(shapes_of(of_critic), 2 * self.twins, device)
-        initialize(
-            of_critic, self.critics, [streams.seed_of(seed, "critic", twin) for seed in seeds for twin in range(TWINS)]
-        )
         self.actor_vector = self.actor.vector
-        self.critic_vector, self.target_vector = self.critics.vector.view(2, members, -1)
+        of_critic: list[Network] = [q, *self.cores[1:]]
+        critic_seeds = [streams.seed_of(seed, "critic", twin) for seed in seeds for twin in range(TWINS)]
+        self.critics = initialize(of_critic, Parameters(shapes_of(of_critic), 2 * self.twins, device), critic_seeds)
+        self.critic_vector, self.target_vector = self.critics.vector.view(2, members, -1)  # of [4P, D] twice [P, 2D]
         self.target_vector.copy_(self.critic_vector)
         self.critic_vectors = {"critic": self.critic_vector}
         self.tensors = {"actor": self.actor_vector, "critic": self.critic_vector, "target": self.target_vector}
-        self._pi_layers, self._q_layers = self._pi.layers(self.actor.views), self._q.layers(self.critics.views)
+
+        self._pi, self._pi_layers = pi, pi.layers(self.actor.views)
+        self._q, self._q_layers = q, q.layers(self.critics.views)
         self._online_layers = [(weight[: self.twins], bias[: self.twins]) for weight, bias in self._q_layers]
         plain = type(self) is SoftActorCritic and type(self.head) is Head  # a tape cannot differentiate anything else
         self.autograd: Autograd | Tape = Tape() if plain else Autograd()
         activation = ACTIVATIONS[model.activation]
-        self._acting = ActingMLP.of(pi, activation, self.actor_vector)
-        self._fused_pi = FusedMLP(pi, activation, self.actor_vector, members, 2 * rows)
+        self._acting = ActingMLP.of(pi.sizes, activation, self.actor_vector)
+        self._fused_pi = FusedMLP(pi.sizes, activation, self.actor_vector, members, 2 * rows)  # and next observations
         self._online_vector = self.critics.vector[: self.twins]
-        self._fused_q = FusedMLP(q, activation, self._online_vector, 2 * self.twins, rows)
+        self._fused_q = FusedMLP(q.sizes, activation, self._online_vector, 2 * self.twins, rows)
 
     # --- acting ---
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import accumulate, count, pairwise
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,15 @@ from ...experience.sequence_replay import REMEMBERS, Sequences, check_sequences
 from ...learner import Learner
 from ...networks.encoders import ENCODERS, encoder_choice, needs_encoder, unused_width
 from ...networks.fused.losses import SoftSample, soft_value, twins
-from ...networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
+from ...networks.optimizers import (
+    GRAD_NORM_INTERVAL,
+    Optimizer,
+    clip_norm,
+    network_spans,
+    norms,
+    optimizer_space,
+    schedule_space,
+)
 from ...networks.recurrent import ActingMemory
 from ...rng.draws import Normals
 from ...rng.streams import Keys
@@ -142,11 +150,11 @@ class SACLearner(Learner):
         self.guidance = ReplayGuidance.of(self, SoftImitator(self.policy, self.actions))
         self.demonstrations = self.guidance.examples
         self.actor_optimizer = Optimizer(self.policy.actor_vector, hp.optimizer)
-        vectors = self.policy.critic_vectors
+        vectors = self.policy.critic_vectors  # side by side in the critics' gradient
         self.critic_optimizers = {name: Optimizer(vector, hp.optimizer) for name, vector in vectors.items()}
-        self.critic_optimizer, self.encoder_optimizer = map(self.critic_optimizers.get, ("critic", "encoder"))
-        spans = pairwise(accumulate((vector.shape[1] for vector in vectors.values()), initial=0))
-        self.critic_spans = {name: [span] for name, span in zip(vectors, spans, strict=True)}
+        self.critic_optimizer = self.critic_optimizers["critic"]
+        self.encoder_optimizer = self.critic_optimizers.get("encoder")
+        self.critic_spans = network_spans({name: vector.shape[1:] for name, vector in vectors.items()})
         own_lrs = (hp.critic_lr, hp.entropy.lr)
         self.critic_lr, self.entropy_lr = (hp.optimizer.lr if lr is None else lr for lr in own_lrs)
         if hp.entropy.learn:
@@ -309,9 +317,10 @@ class SACLearner(Learner):
 
         The gradient has their parts side by side.
         """
-        for name, optimizer in self.critic_optimizers.items():
-            ((start, stop),) = self.critic_spans[name]
-            optimizer.step(gradient[:, start:stop].contiguous(), lr)
+        optimizers = self.critic_optimizers.values()
+        parts = gradient.split([optimizer.vector.shape[1] for optimizer in optimizers], 1)
+        for optimizer, part in zip(optimizers, parts, strict=True):
+            optimizer.step(part.contiguous(), lr)
 
     def total_reward(self, batch: Batch) -> Tensor:
         """Return the scaled rewards (P, B) plus those of signals.
