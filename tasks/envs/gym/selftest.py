@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -31,9 +31,24 @@ from .make import Env, make_drawn, make_env, of_reset
 EPISODES, STEPS, IMAGE_STEPS = 6, 100, 8
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
 DRAWS = (0, 0, 1, 2)  # of seeds and actions, for each attempt; the second one tells failing always from failing once
-Episode = tuple[int, Array, dict[str, Any]]  # seed, actions, parameters
-Record = tuple[bytes, float, bool, bool, bytes]  # observation, reward, terminated, truncated, reported info
-PARTS = ("observation", "reward", "terminated", "truncated", "info")
+
+
+class Episode(NamedTuple):
+    """An episode to play."""
+
+    seed: int
+    actions: Array
+    parameters: dict[str, Any]
+
+
+class Record(NamedTuple):
+    """A step of an episode."""
+
+    observation: bytes
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: bytes  # the numbers that the spec names
 
 
 @dataclass(frozen=True)
@@ -171,42 +186,45 @@ def _check_read(trial: _Trial) -> None:
 
 
 def _compare(trial: _Trial, draw: int) -> Restore:
-    """Find the way to restore an environment, the most convenient first."""
-    new = trial.new
-    used = new()
+    """Find the way to restore an environment, the most convenient first.
+
+    The same episodes are played one after another in a used environment, and each in a new one. If some differ, either
+    chance has a part in them, or the environment remembers earlier episodes.
+    """
+    used = trial.new()
     plan = _plan(used, trial.spec, draw)
     if any(name.startswith(KWARGS) for name in trial.spec.parameters):
         return _of_drawn(trial, used, plan)
-    of_used = [_episode(trial, used, *episode) for episode in plan]
-    of_new = [_episode(trial, new(), *episode) for episode in plan]
-    differ = [i for i in range(len(plan)) if _difference(of_used[i], of_new[i]) is not None]
+    of_used = [_episode(trial, used, episode) for episode in plan]
+    of_new = [_episode(trial, trial.new(), episode) for episode in plan]
+    differences = [_difference(old, new) for old, new in zip(of_used, of_new, strict=True)]
+    differ = [i for i, difference in enumerate(differences) if difference is not None]
     if not differ:
         return _clean(trial, used, plan[0])
 
     for i in {0, differ[0]}:
-        if (where := _difference(of_new[i], _episode(trial, new(), *plan[i]))) is not None:
+        if (where := _difference(of_new[i], _episode(trial, trial.new(), plan[i]))) is not None:
             return Restore("restart", False, f"two new environments with the same seed and actions differ in {where}")
-    where = _difference(of_used[differ[0]], of_new[differ[0]])
+    remembered = f"an earlier episode shows in {differences[differ[0]]}"
     if all(of_used[i][0] == of_new[i][0] for i in differ) and snapshot.only_transparent(used):
         # Episodes start equal, but a trace of earlier ones survives in the simulator.
-        reason = f"an earlier episode shows in {where}, so each episode has a new environment"
-        return Restore("replay", True, reason, renew=True)
+        return Restore("replay", True, f"{remembered}, so each episode has a new environment", renew=True)
     # The memory may be intended (running statistics, a curriculum), so the environment keeps it within an epoch.
-    other = new()
-    for i, episode in enumerate(plan):
-        if (again := _difference(of_used[i], _episode(trial, other, *episode))) is not None:
-            return Restore("restart", False, f"two new environments with the same seeds and actions differ in {again}")
-    return Restore("restart", True, f"an earlier episode shows in {where}, so each epoch begins with new environments")
+    other = trial.new()
+    for episode, played in zip(plan, of_used, strict=True):
+        if (where := _difference(played, _episode(trial, other, episode))) is not None:
+            return Restore("restart", False, f"two new environments with the same seeds and actions differ in {where}")
+    return Restore("restart", True, f"{remembered}, so each epoch begins with new environments")
 
 
 def _of_drawn(trial: _Trial, like: Env, plan: list[Episode]) -> Restore:
     """Return the way to restore environments whose arguments are drawn per episode."""
     for episode in plan:
         with ExitStack() as made:
-            pair = [make_drawn(trial.spec, episode[2], like) for _ in range(2)]
+            pair = [make_drawn(trial.spec, episode.parameters, like) for _ in range(2)]
             for env in pair:
                 made.callback(env.close)
-            one, other = (_episode(trial, env, *episode) for env in pair)
+            one, other = (_episode(trial, env, episode) for env in pair)
         if (where := _difference(one, other)) is not None:
             return Restore("restart", False, f"two new environments with the same seed and actions differ in {where}")
     return Restore("replay", True, "each episode has a new environment, whose arguments are drawn", renew=True)
@@ -235,13 +253,13 @@ def _plan(env: Env, spec: EnvSpec, draw: int) -> list[Episode]:
     actions = codec.decode(codec.pick(draws.reshape(steps, width)))
     drawn = Curriculum(spec.parameters, [0], "self-test", tuple(spec.info))
     seeds = range(draw * EPISODES, (draw + 1) * EPISODES)
-    return [(seed, actions[: len(actions) // (1 + seed % 3)], drawn.options(0, seed)) for seed in seeds]
+    return [Episode(seed, actions[: len(actions) // (1 + seed % 3)], drawn.options(0, seed)) for seed in seeds]
 
 
-def _episode(trial: _Trial, env: Env, seed: int, actions: Array, options: dict[str, Any]) -> list[Record]:
+def _episode(trial: _Trial, env: Env, episode: Episode) -> list[Record]:
     """Return the records of an episode, as long as there are actions."""
-    obs = _first(trial, env, seed, options)
-    return [(_bits(obs), 0.0, False, False, b""), *_steps(trial, env, actions)]
+    obs = _first(trial, env, episode.seed, episode.parameters)
+    return [Record(_bits(obs), 0.0, False, False, b""), *_steps(trial, env, episode.actions)]
 
 
 def _first(trial: _Trial, env: Env, seed: int, parameters: dict[str, Any]) -> Any:
@@ -274,7 +292,7 @@ def _steps(trial: _Trial, env: Env, actions: Array) -> list[Record]:
         tick()
         trial.numbers.update(info.numbers_in(said))
         info.write(said, reported, entries, trial.spec.id)
-        records.append((_bits(obs), float(reward), bool(terminated), bool(truncated), entries.tobytes()))
+        records.append(Record(_bits(obs), float(reward), bool(terminated), bool(truncated), entries.tobytes()))
         if terminated or truncated:
             break
     return records
@@ -294,7 +312,7 @@ def _difference(one: list[Record], other: list[Record]) -> str | None:
     for step, (x, y) in enumerate(zip_longest(one, other)):
         if x is None or y is None:
             return f"the length of the episode ({min(len(one), len(other)) - 1} steps)"
-        for part, p, q in zip(PARTS, x, y, strict=True):
+        for part, p, q in zip(Record._fields, x, y, strict=True):
             if p != q and not (p != p and q != q):
                 return f"the {part} at step {step}"
     return None
@@ -309,7 +327,7 @@ def _snapshots_hold(trial: _Trial, env: Env, episode: Episode) -> bool:
     records: list[Record] = []
     for step in range(len(actions)):
         records += _steps(trial, env, actions[step : step + 1])
-        if records[-1][2] or records[-1][3]:
+        if records[-1].terminated or records[-1].truncated:
             break
         if len(records) in SNAPSHOTS_AT:
             shots.append((len(records), snapshot.take(env)))

@@ -25,7 +25,7 @@ from rekindle.tasks.envs.gym import snapshot
 from rekindle.tasks.envs.gym.backend import InProcess
 from rekindle.tasks.envs.gym.envs import GymEnvs, reset_seed
 from rekindle.tasks.envs.gym.make import make_env
-from rekindle.tasks.envs.gym.selftest import PARTS, Restore, _difference, self_test
+from rekindle.tasks.envs.gym.selftest import Record, Restore, _difference, self_test
 from rekindle.tasks.errors import Diverged, EnvironmentFailed, StateMismatch, UnsupportedSpace
 from rekindle.tasks.rng import streams
 from support_path import SUPPORT
@@ -472,7 +472,7 @@ def test_a_replay_ends_with_its_episode() -> None:
 
 
 def test_episodes_of_different_lengths_differ_in_that() -> None:
-    record: Any = ("the same",) * len(PARTS)
+    record = Record(b"the same", 0.0, False, False, b"")
     assert _difference([record] * 3, [record] * 3) is None
     assert _difference([record] * 3, [record] * 4) == "the length of the episode (2 steps)"
 
