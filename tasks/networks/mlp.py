@@ -17,7 +17,8 @@ following rules ensure that. They hold everywhere in tasks/, and other files ref
   computed in the same way.
 - (a b) c rounds differently from a (b c), and g / B from g (1 / B). The place where a gradient is divided by the batch
   size is part of the result (see `fused`), and so is the form of a hand-written derivative.
-- The rows of a product depend on their number: B rows of a product of 2B differ from a product of B.
+- The rows of a product depend on their number: B rows of a product of 2B differ from a product of B. (What is said here
+  of products is true of libraries. Those of kernels sum term by term, see `compiled.products`.)
 - A factorization on several threads rounds by the number of threads: `orthogonal` uses one.
 
 Notation: P members, B batch, D numbers in a member's parameter vector.
