@@ -6,7 +6,7 @@ PPO, A2C: CartPole-v1, 8 environments, two networks of 64-64; PPO 128 steps, 4 e
 5 steps, one gradient step, RMSprop. PPO also on HalfCheetah-v5, where the share of time is shown that the environments
 take, which nothing here makes faster. DQN: CartPole-v1, one environment, 64-64, 4 steps per gradient step on a batch of
 64. SAC: Pendulum-v1, one environment, a gradient step per step on a batch of 256, networks of 64-64 and of 256-256; how
-fast it would be if nothing but its matrix products took time is shown beside it.
+fast it would be if nothing but its matrix products took time, by torch, is shown beside it.
 
 All take turns, and the median of each is compared. A cohort's figure is the sum over its members. Steps are divided by
 seconds of processor time, so that other work on the machine counts less.
@@ -249,7 +249,7 @@ def products_of_sac(width: int, batch: int, obs: int = 3, actions: int = 1) -> l
 
 
 def speed_of_products(setting: Setting) -> float:
-    """Gradient steps per second, and so env steps, if only the matrix products of SAC took time."""
+    """Gradient steps per second, and so env steps, if only the matrix products of SAC, by torch, took time."""
     values = setting.hyperparameters
     pairs = [
         (torch.randn(stacked, rows, inner), torch.randn(stacked, inner, columns))
@@ -311,7 +311,7 @@ def compare(setting: Setting, repeat: int, jax: JaxPeer | None = None) -> None:
         name = "one task" if members == 1 else f"a cohort of {members} (sum)"
         runs[f"Rekindle, {name}"] = partial(our_speed, setting, members)
     if setting.task == "sac":
-        runs["its matrix products alone"] = partial(speed_of_products, setting)
+        runs["torch's matrix products alone"] = partial(speed_of_products, setting)
     runs |= peers_of(setting, jax)
     figures: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeat):
