@@ -123,10 +123,16 @@ def study_config(
         known = [first, *known]
     if generation is None:
         generation = OWN_GENERATION.get(scheduler, TOGETHER if several else GENERATION)
+    is_given = epochs is not None
     if epochs is None:
         epochs = sorted({1, default_epochs(algorithm, (env, *others))})
     numbers = [epochs] if isinstance(epochs, int) else epochs
     rungs = parse_epochs(numbers, scheduler) if isinstance(numbers, str) else check_epochs(numbers, scheduler)
+    if scheduler == "pbt" and is_given and rungs[0] != rungs[1]:
+        raise BadConfig(
+            f"all members of a population train for as many epochs, but --epochs is {rungs[0]}:{rungs[1]}; say --epochs "
+            f"{rungs[1]}, and --interval for the epochs between comparisons"
+        )
     if twice := sorted({name for name in search if list(search).count(name) > 1}):
         raise BadConfig(f"a hyperparameter is searched once, but {twice[0]} is named twice; leave one out")
     if search:

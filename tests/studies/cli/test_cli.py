@@ -520,6 +520,7 @@ def test_a_worker_says_what_the_study_is_when_it_ends(finished_url: str, cli: Ca
         (["tune", "--search", "gamma", "--search", "gamma"], "gamma is named twice; leave one out"),
         (["tune", "--scheduler", "pbt", "--population", "1"], "--population is 1; give it at least 2"),
         (["tune", "--scheduler", "pbt", "--epochs", "2", "--interval", "5"], "--interval 5 is above the 2 epochs"),
+        (["tune", "--scheduler", "pbt", "--epochs", "1:8"], "but --epochs is 1:8; say --epochs 8, and --interval"),
         (
             ["tune", "--scheduler", "pbt", "--trials", "50"],
             "trains its members, 8, but --trials is 50; say --population 50",
