@@ -45,7 +45,7 @@ def on_policy_space(
         lr_schedule=schedule_space(),
         model=model_space(),
         gamma=near_one(0.9, 0.9999, default=0.99, accept=(0.0, 1.0)),
-        gae_lambda=near_one(0.8, 0.999, default=0.95, accept=(0.0, 1.0)),
+        gae_lambda=near_one(0.8, 0.995, default=0.95, accept=(0.0, 1.0)),
         ent_coef=log_real(1e-6, 1e-1, default=1e-3, accept=(0.0, 1e3)),
         ent_coef_schedule=decay_space(),
         vf_coef=real(0.2, 1.0, default=0.5, accept=(0.0, 1e3)),
