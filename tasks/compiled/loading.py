@@ -11,7 +11,9 @@ import hashlib
 import importlib
 import importlib.util
 import os
+import pickle
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +27,7 @@ _off = os.environ.get(VARIABLE) == "0"
 
 
 def kernels() -> ModuleType | None:
-    """Return the kernels; None if switched off or without numba."""
+    """Return the kernels; None if switched off or without numba's compiler."""
     return None if _off else _load()
 
 
@@ -64,15 +66,24 @@ def without_kernels() -> Iterator[None]:
 def _load() -> ModuleType | None:
     if importlib.util.find_spec("numba") is None:
         return None
-    import numba
-
-    config: Any = numba.config
+    config = _numba().config
+    if config.DISABLE_JIT:  # the loops would run as Python code, and machine code that they call would not
+        return None
     before = config.CACHE_DIR
     folder = _folder(before)
     if not folder.exists() and sys.stderr is not None and sys.stderr.isatty():
         print("rekindle: compiling kernels for this machine, once; half a minute", file=sys.stderr)
     config.CACHE_DIR = str(folder)
     try:
+        return importlib.import_module(".kernels", __package__)
+    except (OSError, EOFError, pickle.UnpicklingError) as error:  # the disk is full, or a crash cut a file short
+        warnings.warn(
+            f"the machine code in {folder} is of no use ({error}), so every process compiles its own for half a minute;"
+            " make room on the disk, or remove the folder",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        config.CACHE_DIR = ""
         return importlib.import_module(".kernels", __package__)
     finally:
         config.CACHE_DIR = before
@@ -82,10 +93,15 @@ def _folder(given: str) -> Path:
     """Return the folder for machine code.
 
     Each version of the source files has a folder of its own, since numba notices changes only in a kernel's own file.
+    So have versions of numba and processors: on a shared disk, two that compile at once could take each other's code.
     `given` is the user's setting NUMBA_CACHE_DIR.
     """
+    from numba.core.registry import cpu_target
+
     sources = sorted(Path(__file__).parent.glob("*.py"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    compiler = _numba().__version__, cpu_target.target_context.codegen().magic_tuple()
+    content = b"".join(path.read_bytes() for path in sources) + repr(compiler).encode()
+    digest = hashlib.sha256(content).hexdigest()[:16]
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(given or Path(caches) / "rekindle") / f"kernels-{digest}"
 

@@ -88,7 +88,7 @@ class FusedMLP:
 
     def evaluate(self, vector: Tensor, x: Tensor) -> Tensor:
         """Return the outputs (P, B, outputs) of x, without gradients."""
-        return self.passes.forward(vector, x)[1].clone()
+        return self.passes.forward(vector, x.contiguous())[1].clone()
 
     def inputs(self, sets: Sequence[tuple[Tensor, Tensor | None]], num_copies: int, by_rows: bool) -> Tensor:
         """Join several sets of inputs and further numbers in one array.
@@ -105,8 +105,10 @@ class FusedMLP:
             place = (member, members, row, rows)
             if place not in self._inputs:
                 self._inputs[place] = self._input[member : member + members, row : row + rows].numpy()
-            given = array(x)
-            self._run.join(given, given[..., :0] if extra is None else array(extra), num_copies, self._inputs[place])
+            given, to = array(x), self._inputs[place]
+            more = given[..., :0] if extra is None else array(extra)
+            _require(to.shape == (members, rows, given.shape[2] + more.shape[2]), x)
+            self._run.join(given, more, num_copies, to)
             member, row = (0, row + rows) if by_rows else (member + members, 0)
         return _part(self._input, *((members, row) if by_rows else (member, rows))).contiguous()
 
@@ -181,16 +183,23 @@ class _Kernels:
         self, run: ModuleType, sizes: Sequence[int], activation: Activation, vector: Tensor, members: int, rows: int
     ):
         self._run, self._kind, self._sizes = run, activation.kind or 0, np.array(sizes, np.int64)
-        self._hidden = sizes[1:-1]
+        self._hidden, self._room = sizes[1:-1], (members, rows, sizes[0])
         units, slopes = (vector.new_empty(members, rows * sum(self._hidden)) for _ in range(2))
         self._out, self.buffers, self._slopes = vector.new_empty(members * rows * sizes[-1]), [units], slopes
         self.gradient = torch.zeros_like(vector)
+        _require(vector.shape[1] >= sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes)), vector)
         self._arrays = [x.numpy() for x in (units, slopes, self.gradient)]
         self._vectors: dict[int, tuple[NDArray[np.float32], Tensor]] = {}  # as `_layers` of `_Torch`
 
     def forward(self, vector: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return last hidden activations and outputs for x (P, B, inputs)."""
-        (members, rows), outputs, units = x.shape[:2], int(self._sizes[-1]), self.buffers[0]
+        """Return last hidden activations and outputs for x (P, B, inputs).
+
+        Raises:
+            ValueError: if buffers or parameters are too small for x; kernels would write beyond them.
+        """
+        (members, rows, _), outputs, units = x.shape, int(self._sizes[-1]), self.buffers[0]
+        _require(members <= len(vector), x)
+        _require(members <= self._room[0] and rows <= self._room[1] and x.shape[2] == self._room[2], x)
         out = self._out[: members * rows * outputs].view(members, rows, outputs)
         self._run.forward(array(x), self._numbers(vector), self._sizes, self._kind, self._arrays[0], out.numpy())
         for changed in (units, self._out):
@@ -201,6 +210,7 @@ class _Kernels:
 
     def backward(self, x: Tensor, vector: Tensor, g: Tensor, learn: bool) -> Tensor:
         """Propagate the gradient of the last layer's outputs to the first's."""
+        _require(not learn or len(g) <= len(self.gradient), g)
         given = (array(g), array(x), self._numbers(vector))
         self._run.backward(*given, self._sizes, self._kind, *self._arrays, learn)
         (members, rows), units = g.shape[:2], self._hidden[0]
@@ -219,6 +229,7 @@ class _Kernels:
 
     def _numbers(self, vector: Tensor) -> NDArray[np.float32]:
         if id(vector) not in self._vectors:
+            _require(vector.shape[1] >= self.gradient.shape[1], vector)
             self._vectors[id(vector)] = vector.detach().numpy(), vector
         return self._vectors[id(vector)][0]
 
@@ -248,7 +259,8 @@ class ActingMLP:
 
         x is (P, N, inputs).
         """
-        members, rows = x.shape[:2]
+        members, rows, inputs = x.shape
+        _require(members <= len(self._vector) and inputs == self._sizes[0], x)
         hidden = np.empty((members, rows, self._units), np.float32)
         out = np.empty((members, rows, self._outputs), np.float32)
         self._run.infer(array(x.contiguous()), self._vector, self._sizes, self._kind, hidden, out)
@@ -264,6 +276,12 @@ def layers_of(vector: Tensor, sizes: Sequence[int]) -> Layers:
         (weight.unflatten(1, shape), bias.unsqueeze(1))
         for weight, bias, shape in zip(parts[::2], parts[1::2], pairs, strict=True)
     ]
+
+
+def _require(fits: bool, x: Tensor) -> None:
+    """Raise a ValueError unless a tensor fits; kernels do not check bounds."""
+    if not fits:
+        raise ValueError(f"a perceptron's kernels have no room for {tuple(x.shape)}")
 
 
 def _part(x: Tensor, members: int, rows: int) -> Tensor:
@@ -316,7 +334,7 @@ class _MLPFunction(Operation):
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         mlp, (learn, needs_grad_x, needs_grad_extra) = ctx.mlp, ctx.needs_input_grad[:3]
         inputs = ctx.saved_tensors[0]  # raises if any were overwritten
-        g = g.contiguous() if ctx.num_copies == 1 else g.flatten(0, 1)
+        g = (g if ctx.num_copies == 1 else g.flatten(0, 1)).contiguous()
         first = mlp.passes.backward(inputs, ctx.vector, g, learn)
         grad_x = grad_extra = None
         if needs_grad_x or needs_grad_extra:

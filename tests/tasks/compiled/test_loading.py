@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from types import ModuleType
 
+import numba
 import pytest
 import torch
 from rekindle.tasks.compiled import loading
@@ -30,6 +36,44 @@ def test_the_environment_switches_kernels_off(monkeypatch: pytest.MonkeyPatch) -
 def test_without_numba_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert loaded_anew().kernels() is None
+
+
+def test_without_numbas_compiler_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    assert loaded_anew().kernels() is None
+
+
+MULTIPLIED = """
+import numpy as np
+from rekindle.tasks.compiled.loading import kernels
+loaded = kernels()
+out = np.zeros((1, 5, 2), "f4")
+last, x, vector = np.zeros((1, 5, 4), "f4"), np.ones((1, 5, 3), "f4"), np.ones((1, 26), "f4")
+loaded.infer(x, vector, np.array([3, 4, 2]), 1, last, out)
+print(out.min(), out.max())
+"""
+
+
+@pytest.mark.parametrize("cut", ["off_policy.follow*.nbc", "off_policy.follow*.nbi"])
+def test_machine_code_that_a_crash_cut_short_is_compiled_again(cut: str, tmp_path: Path) -> None:
+    assert loading.kernels() is not None
+    own = loading._folder(numba.config.CACHE_DIR)
+    shutil.copytree(own, tmp_path / own.name)
+    (file,) = tmp_path.rglob(cut)
+    os.truncate(file, 10)
+    command = [sys.executable, "-c", MULTIPLIED]
+    settings = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
+    assert done.stdout == "17.0 17.0\n"  # 4 (1 + 3) + 1
+    assert "make room on the disk, or remove the folder" in done.stderr
+
+
+def test_versions_and_processors_have_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = loading._folder("")
+    monkeypatch.setattr(numba.config, "CPU_NAME", "nehalem")
+    other = loading._folder("")
+    monkeypatch.setattr(numba, "__version__", "0.0")
+    assert len({own, other, loading._folder("")}) == 3
 
 
 def test_kernels_take_float32_in_order_on_the_cpu_alone() -> None:

@@ -20,7 +20,7 @@ from rekindle.tasks.networks.fused.losses import (
     state_dependent_log_std,
     twins,
 )
-from rekindle.tasks.networks.fused.mlp import FusedMLP, joined
+from rekindle.tasks.networks.fused.mlp import ActingMLP, FusedMLP, joined
 from rekindle.tasks.networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Activation, Layers, Parameters, initialize
 from torch import Tensor
 from torch.autograd import gradcheck
@@ -107,6 +107,36 @@ def test_a_call_that_was_overwritten_cannot_be_differentiated(kind: torch.dtype)
     mlp(vector, draw(2, 5, 3, seed=1).to(kind))
     with pytest.raises(RuntimeError, match=r"modified (by an )?inplace"):
         torch.autograd.grad(outputs.sum(), mlp.leaf)
+
+
+@pytest.mark.parametrize(
+    ("x", "copies"),
+    [((4, 11, 3), 1), ((1, 20, 3), 1), ((5, 5, 3), 1), ((3, 5, 3), 2), ((4, 5, 2), 1), ((4, 5, 4), 1), ((2, 5, 4), 2)],
+)
+def test_kernels_refuse_inputs_that_their_arrays_have_no_room_for(x: tuple[int, ...], copies: int) -> None:
+    vector = draw(4, 64).float()
+    mlp = FusedMLP(SIZES, ACTIVATIONS["tanh"], vector, 4, 10)
+    assert mlp(vector, torch.zeros(4 // copies, 10, 3), num_copies=copies)[0].any()
+    with pytest.raises(ValueError, match="no room"):
+        mlp(vector, torch.zeros(x), num_copies=copies)
+
+
+def test_kernels_refuse_parameters_that_are_too_few() -> None:
+    vector = draw(4, 64).float()
+    mlp = FusedMLP(SIZES, ACTIVATIONS["tanh"], vector[:2], 4, 10)
+    for own in (vector[:1], vector[:, :40].contiguous()):
+        with pytest.raises(ValueError, match="no room"):
+            mlp(own, torch.zeros(2, 5, 3))
+    outputs, _, _ = mlp(vector, torch.zeros(4, 5, 3))  # of which only two learn
+    with pytest.raises(ValueError, match="no room"):
+        torch.autograd.grad(outputs.sum(), mlp.leaf)
+    with pytest.raises(ValueError, match="no room"):
+        FusedMLP(SIZES, ACTIVATIONS["tanh"], vector[:, :40].contiguous(), 4, 10)
+    acting = ActingMLP.of(SIZES, ACTIVATIONS["tanh"], vector[:2])
+    assert acting is not None
+    for x in (torch.zeros(3, 5, 3), torch.zeros(2, 5, 4)):
+        with pytest.raises(ValueError, match="no room"):
+            acting(x)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
@@ -239,6 +269,22 @@ def test_copies_of_a_network_see_the_same_inputs() -> None:
         strict=True,
     ):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_slopes_and_inputs_may_lie_in_memory_in_any_order(compiled: bool) -> None:
+    vector, x, g = draw(4, 64).float(), draw(2, 5, 3).float(), draw(2, 2, 2, 5).float().transpose(2, 3)
+    with nullcontext() if compiled else without_kernels():
+        mlp = FusedMLP(SIZES, ACTIVATIONS["tanh"], vector, 4, 5)
+    for slopes in (g, torch.ones(1).expand(g.shape)):
+        found = [
+            torch.autograd.grad(mlp(vector, x, num_copies=2)[0], mlp.leaf, own)[0].clone()
+            for own in (slopes, slopes.contiguous())
+        ]
+        assert torch.equal(*found)
+    every = draw(4, 5, 3).float()
+    turned = every.transpose(1, 2).contiguous().transpose(1, 2)
+    assert torch.equal(mlp.evaluate(vector, turned), mlp.evaluate(vector, every))
 
 
 @pytest.mark.parametrize("numbers", [1, 3])
