@@ -130,8 +130,8 @@ def study_config(
     rungs = parse_epochs(numbers, scheduler) if isinstance(numbers, str) else check_epochs(numbers, scheduler)
     if scheduler == "pbt" and is_given and rungs[0] != rungs[1]:
         raise BadConfig(
-            f"all members of a population train for as many epochs, but --epochs is {rungs[0]}:{rungs[1]}; say --epochs "
-            f"{rungs[1]}, and --interval for the epochs between comparisons"
+            f"all members of a population train for as many epochs, but --epochs is {rungs[0]}:{rungs[1]}; say "
+            f"--epochs {rungs[1]}, and --interval for the epochs between comparisons"
         )
     if twice := sorted({name for name in search if list(search).count(name) > 1}):
         raise BadConfig(f"a hyperparameter is searched once, but {twice[0]} is named twice; leave one out")

@@ -87,6 +87,9 @@ def to_hidden(x, vector, gradient, start, sizes, kind, units, at, rows, slopes, 
 
     Slopes are taken before the activation. `units` and `at` belong to `rows` rows, and x and the slopes to the first of
     them. With `learn`, fill in the gradient of the hidden layers, except for the biases of the last one.
+
+    The layers are taken from last to first. Three places move backwards with them: where the layer's parameters start,
+    where its units do (`first`), and where its slopes do (`place`).
     """
     own, total = len(x), number_of_units(sizes)
     start, first, place = head_of(sizes, start), rows * total, own * total
@@ -170,7 +173,7 @@ def backward(g, x, vector, sizes, kind, units, slopes, gradient, learn):
     """Propagate slopes g (P', B', outputs) of the outputs to all layers.
 
     They belong to the first members and rows of a `forward` for x, which filled in `units`. With `learn`, fill in the
-    gradient.
+    gradient. `policies.to_parameters` does the same for one member of an actor-critic, whose outputs are always few.
     """
     rows = x.shape[1]
     learning, own, outputs = g.shape

@@ -107,7 +107,7 @@ def value_loss(value, old, target, clip, clipping, huber):
 
 
 @inner()
-def scratch(sizes, rows, kind):
+def arrays_for(sizes, rows, kind):
     """Return arrays for a member's hidden units, `at` and slopes."""
     n = rows * number_of_units(sizes)
     units, slopes = np.empty(n, F), np.empty(n, F)
@@ -118,7 +118,7 @@ def scratch(sizes, rows, kind):
 def to_parameters(x, head_slopes, w, vector, gradient, start, sizes, kind, units, at, slopes):
     """Fill in one network's gradient by its outputs' slopes (B, outputs).
 
-    The network's inputs are x, its last layer's weights w (outputs, units), and its arrays those of `scratch`.
+    The network's inputs are x, its last layer's weights w (outputs, units), and its arrays those of `arrays_for`.
     """
     rows, size, outputs = len(x), sizes[-2], sizes[-1]
     last, head = len(units) - rows * size, head_of(sizes, start)
@@ -165,8 +165,8 @@ def differentiate(
     share = ONE / F(rows)
     out, z, slopes, value_slopes = np.empty(n, F), np.empty(n, F), np.empty((rows, n), F), np.empty((rows, 1), F)
     to_std = np.empty(n, F)
-    actor_units, actor_at, actor_slopes = scratch(actor_sizes, rows, kind)
-    critic_units, critic_at, critic_slopes = scratch(critic_sizes, rows, kind)
+    actor_units, actor_at, actor_slopes = arrays_for(actor_sizes, rows, kind)
+    critic_units, critic_at, critic_slopes = arrays_for(critic_sizes, rows, kind)
     for p in range(members):
         own = vector[p]
         of_actor = hidden(obs[p], own, actor, actor_sizes, kind, actor_units, actor_at)

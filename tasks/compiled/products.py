@@ -103,7 +103,13 @@ def _filling(block: Block) -> Any:
     """Return a function that fills in one block of a product.
 
     Its arguments are (x, x0, x1, w, w0, out, out0, terms): the addresses of the block's first row in x, of its first
-    column in w and of its first number in the result, each followed by strides in bytes, and the number of terms.
+    column in w and of its first number in the result, each followed by strides in bytes, and the number of terms, at
+    least 1. In the notation of NumPy:
+
+        sums = zeros((rows, vectors * lanes))
+        for k in range(terms):
+            sums += x[:rows, k, None] * w[k, :vectors * lanes]
+        out[:rows, :vectors * lanes] = sums
     """
     kind = ir.VectorType(NUMBER, block.lanes)
     places = list(product(range(block.rows), range(block.vectors)))
