@@ -173,7 +173,7 @@ def backward(g, x, vector, sizes, kind, units, slopes, gradient, learn):
     """Propagate slopes g (P', B', outputs) of the outputs to all layers.
 
     They belong to the first members and rows of a `forward` for x, which filled in `units`. With `learn`, fill in the
-    gradient. `policies.to_parameters` does the same for one member of an actor-critic, whose outputs are always few.
+    gradient. `policies.to_parameters` does the same for one member of an actor-critic, by inner products alone.
     """
     rows = x.shape[1]
     learning, own, outputs = g.shape
