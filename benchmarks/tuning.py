@@ -165,8 +165,12 @@ def search_with_optuna_and_sb3(study: Study, steps: int, url: str) -> Found:
         model, score = _sb3(study, _zoo(trial), study.number), -math.inf
         for epoch in range(1, study.epochs + 1):
             before = model.num_timesteps
-            model.learn(max(1, epoch * study.epoch_steps - before), reset_num_timesteps=False)
-            spent[0] += model.num_timesteps - before
+            try:
+                model.learn(max(1, epoch * study.epoch_steps - before), reset_num_timesteps=False)
+            except ValueError as error:  # NaN as an action's mean; rl-zoo prunes such trials, too
+                raise optuna.TrialPruned from error
+            finally:
+                spent[0] += model.num_timesteps - before
             score = mean_return(study.env, player(model), 10)
             trial.report(score, epoch)
             if spent[0] >= steps:
