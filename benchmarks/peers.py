@@ -40,7 +40,12 @@ def _lr(hp: dict[str, Any], steps: int) -> float | Callable[[float], float]:
 
 def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], common: dict[str, Any]) -> Any:
     import stable_baselines3
+    from stable_baselines3.common.vec_env import VecNormalize
 
+    if hp["normalize_obs"]:
+        raise SystemExit("their policies are evaluated on observations as they are; leave normalize_obs out")
+    if hp["normalize_reward"]:
+        worlds = VecNormalize(worlds, norm_obs=False, gamma=hp["gamma"])
     name = NAMES.get(algorithm, algorithm)
     made, kind = getattr(stable_baselines3, name.upper()), "MlpPolicy"
     if (memory := hp.get("model.memory", "none")) != "none":

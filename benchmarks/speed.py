@@ -67,12 +67,14 @@ def _sac(width: int, batch: int, cohorts: Sequence[int]) -> Setting:
     return Setting(f"SAC {width}-{width}, batch {batch}", "sac", "Pendulum-v1", 512, cohorts, values)
 
 
+PPO = {"epoch_steps": 1024, "normalize_reward": False}  # the latter as Stable-Baselines3 by default
+A2C = {**PPO, "num_steps": 5, "epoch_steps": 1000}
 SETTINGS: dict[str, list[Setting]] = {
     "ppo": [
-        Setting("PPO", "ppo", "CartPole-v1", 20_480, (1, 8, 32), {"epoch_steps": 1024}),
-        Setting("PPO on HalfCheetah-v5", "ppo", "HalfCheetah-v5", 10_240, (1,), {"epoch_steps": 1024}, simulated=True),
+        Setting("PPO", "ppo", "CartPole-v1", 20_480, (1, 8, 32), PPO),
+        Setting("PPO on HalfCheetah-v5", "ppo", "HalfCheetah-v5", 10_240, (1,), PPO, simulated=True),
     ],
-    "a2c": [Setting("A2C", "a2c", "CartPole-v1", 20_000, (1, 8, 16), {"num_steps": 5, "epoch_steps": 1000})],
+    "a2c": [Setting("A2C", "a2c", "CartPole-v1", 20_000, (1, 8, 16), A2C)],
     "dqn": [
         Setting(
             "DQN",

@@ -194,5 +194,5 @@ class A2C(Task):
     """
 
     name = "a2c"
-    version = 3
+    version = 4
     learner = A2CLearner

@@ -62,7 +62,8 @@ def on_policy_space(
         num_envs=integer(1, 65536, default=8, structural=True, search=False),
         epoch_steps=integer(1, 10**9, default=4096, structural=True, search=False),
         normalize_obs=categorical(False, True, default=False, structural=True, search=False),
-        normalize_reward=categorical(False, True, default=False, structural=True, search=False),
+        # The critic's gradient would outweigh the actor's where returns are large: both share max_grad_norm.
+        normalize_reward=categorical(False, True, default=True, structural=True, search=False),
         stats_window_size=window_size(),
     )
 

@@ -284,5 +284,5 @@ class PPO(Task):
     """
 
     name = "ppo"
-    version = 3
+    version = 4
     learner = PPOLearner

@@ -175,10 +175,10 @@ class PPO2(Task):
     """PPO with joint loss and clipped values, as in OpenAI's ppo2.
 
     Schulman et al. (2017), arXiv:1707.06347; Dhariwal et al. (2017), "OpenAI Baselines". It acts in discrete and Box
-    spaces, and in Dicts and Tuples of both. The clip range limits values in units of reward, so environments with large
-    rewards need `normalize_reward` or a `clip_value`.
+    spaces, and in Dicts and Tuples of both. The clip range limits values in units of reward, so without
+    `normalize_reward`, environments with large rewards need a `clip_value`.
     """
 
     name = "ppo2"
-    version = 3
+    version = 4
     learner = PPO2Learner

@@ -284,7 +284,7 @@ class SVPG(Task):
     """
 
     name = "svpg"
-    version = 3
+    version = 4
     learner: ClassVar[type[Learner]] = SVPGLearner
 
     def particle_state(self, particle: int) -> Tree:

@@ -119,8 +119,12 @@ def import_policy(path: str | os.PathLike[str], vec_normalize: str | os.PathLike
     found = _networks(Path(path))
     if vec_normalize is None:
         return found
-    policy = found.policy | {f"obs_normalizer.{name}": x for name, x in _statistics(Path(vec_normalize)).items()}
-    return replace(found, policy=policy, hyperparameters=found.hyperparameters | {"normalize_obs": True})
+    statistics, scales_rewards = _statistics(Path(vec_normalize))
+    policy = found.policy | {f"obs_normalizer.{name}": x for name, x in statistics.items()}
+    hyperparameters = found.hyperparameters | {"normalize_obs": True}
+    if "normalize_reward" in hyperparameters:
+        hyperparameters["normalize_reward"] = scales_rewards
+    return replace(found, policy=policy, hyperparameters=hyperparameters)
 
 
 def _networks(path: Path) -> ImportedPolicy:
@@ -156,6 +160,7 @@ def _actor_critic(model: _Model) -> ImportedPolicy:
     if "log_std" in model.weights:
         policy["actor.log_std"] = _log_std(model, len(model.layer("action_net")[1]))
     hyperparameters: dict[str, Any] = {"model": _shape(model, activation, [*dense, *pi], [*dense, *vf])}
+    hyperparameters["normalize_reward"] = False  # the critic's values are in units of the environment's rewards
     if model.data.get("use_sde"):
         hyperparameters["use_sde"] = True
     return ImportedPolicy("ppo" if "clip_range" in model.data else "a2c", hyperparameters, policy)
@@ -221,8 +226,11 @@ class _InertUnpickler(pickle.Unpickler):
         return type(name, (_Inert,), {})
 
 
-def _statistics(path: Path) -> dict[str, Tensor]:
-    """Return the observation statistics of a VecNormalize, by our names."""
+def _statistics(path: Path) -> tuple[dict[str, Tensor], bool]:
+    """Return a VecNormalize's statistics of observations, by our names.
+
+    The second result is whether it scaled rewards, too.
+    """
     law = f"{path} must be the file that a VecNormalize of Stable-Baselines3 saved"
     try:
         with path.open("rb") as file:
@@ -241,9 +249,10 @@ def _statistics(path: Path) -> dict[str, Tensor]:
             raise StateMismatch(f"{path}: observations are normalized with {name}={value:g}, but got {kept.get(name)}")
     try:
         parts = {"mean": moments.mean, "variance": moments.var, "count": [moments.count]}
-        return {name: torch.tensor(np.asarray(part, np.float64).reshape(-1)) for name, part in parts.items()}
+        tensors = {name: torch.tensor(np.asarray(part, np.float64).reshape(-1)) for name, part in parts.items()}
     except (TypeError, ValueError, AttributeError) as error:
         raise StateMismatch(f"{law}, but: {error}") from None
+    return tensors, bool(kept.get("norm_reward"))
 
 
 def _named(network: str, layers: Sequence[Layer]) -> dict[str, Tensor]:

@@ -82,6 +82,29 @@ class ReturnMoments(RunningMoments):
         self.gamma = gamma
         self.returns = np.zeros((members, num_envs))
 
+    def learn(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_]) -> None:
+        """Merge the returns after each of T steps.
+
+        Args:
+            rewards: (T, P, N).
+            ended: (T, P, N), episodes that ended; their returns begin again at 0.
+        """
+        steps, members, num_envs = rewards.shape
+        returns = np.empty((members, steps, num_envs))  # how the moments are summed depends on the order in memory
+        for t, (reward, end) in enumerate(zip(rewards, ended, strict=True)):
+            self.returns = returns[:, t] = self.gamma * self.returns + reward
+            self.reset(end)
+        self.update(returns.reshape(members, -1, 1))
+
+    def reset(self, ended: NDArray[np.bool_]) -> None:
+        """Reset the returns of episodes that ended, (P, N)."""
+        self.returns = self.returns * ~ended
+
+    @property
+    def deviation(self) -> Array:
+        """Running standard deviation, (P, 1)."""
+        return np.sqrt(self.variance + 1e-8)
+
     def member_state(self, member: int) -> Tree:
         return {"returns": torch.from_numpy(self.returns[member].copy()), **super().member_state(member)}
 
@@ -93,20 +116,18 @@ class ReturnMoments(RunningMoments):
 class RewardNormalizer(ReturnMoments):
     """Division of rewards by the running standard deviation of discounted returns.
 
-    Rewards are (P, N); the results are clipped to ±10.
+    Engstrom et al. (2020), arXiv:2005.12729, section 3, as in Gymnasium's `NormalizeReward`; but all rewards of a
+    rollout are divided by the deviation that follows from all steps up to its end.
     """
 
     def __call__(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_]) -> NDArray[np.float32]:
-        self.returns = self.gamma * self.returns + rewards
-        self.update(self.returns[:, :, None])
-        self.reset(ended)
-        scaled = rewards / np.sqrt(self.variance + 1e-8)
-        return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
+        """Merge rewards (T, P, N) into the moments, and scale them.
+
+        The results are clipped to ±10.
+        """
+        self.learn(rewards, ended)
+        return np.clip(rewards / self.deviation, -CLIP, CLIP).astype(np.float32)
 
     def scale(self, rewards: Tensor) -> Tensor:
-        """Divide stored rewards by the current standard deviation."""
-        return rewards / torch.from_numpy(np.sqrt(self.variance + 1e-8)).to(rewards)
-
-    def reset(self, ended: NDArray[np.bool_]) -> None:
-        """Reset the returns of episodes that ended, (P, N)."""
-        self.returns = self.returns * ~ended
+        """Divide stored rewards (P, B) by the current standard deviation."""
+        return rewards / torch.from_numpy(self.deviation).to(rewards)

@@ -144,9 +144,16 @@ class Agent:
             iteration: number of the iteration, which selects the noise.
             keep_next: whether to store the next observations.
         """
-        noise, dist = self.noise(iteration), self.policy.distribution
-        if (played := self._played(envs, noise, keep_next)) is not None:
-            return played
+        noise = self.noise(iteration)
+        rollout = self._played(envs, noise, keep_next) or self._stepped(envs, noise, keep_next)
+        if self.reward_normalizer is not None:
+            rewards, ended = rollout.rewards.cpu().numpy(), rollout.ended.cpu().numpy() > 0
+            rollout.rewards = torch.from_numpy(self.reward_normalizer(rewards, ended)).to(self.device)
+        return rollout
+
+    def _stepped(self, envs: Envs, noise: Sequence[Tensor] | Tensor, keep_next: bool) -> Rollout:
+        """Return a rollout made step by step."""
+        dist = self.policy.distribution
         steps, members, num_envs = len(noise), envs.num_members, envs.num_envs
         kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
         # Allocated outside of inference mode, since a loss will be differentiated through them.
@@ -162,8 +169,6 @@ class Agent:
                 action_t.copy_(action)
                 step = envs.step(action.cpu().numpy())
                 rewards[t], terminated[t], ended[t] = step.reward, step.terminated, step.terminated | step.truncated
-                if self.reward_normalizer is not None:
-                    rewards[t] = self.reward_normalizer(rewards[t], ended[t])
                 self._end_episodes(ended[t])
                 if next_obs is not None:
                     next_obs[:, t].copy_(self._tensor(self._normalized(step.next_obs)))
@@ -181,8 +186,8 @@ class Agent:
 
         Return None if no kernel covers it.
         """
-        kernels, scaled = self.policy.kernels, self.obs_normalizer is not None or self.reward_normalizer is not None
-        if scaled or not isinstance(noise, Tensor):
+        kernels = self.policy.kernels
+        if self.obs_normalizer is not None or not isinstance(noise, Tensor):
             return None
         if self.device.type == "cuda" and type(self) is Agent:
             return self._played_on_device(envs, noise, keep_next)

@@ -215,7 +215,7 @@ class SACLearner(Learner):
         """Update the scale of rewards, and reset what belongs to ended episodes."""
         ended = step.terminated | step.truncated
         if self.rewards is not None:
-            self.rewards(step.reward, ended)
+            self.rewards.learn(step.reward[None], ended[None])
         self.memory.reset(ended)
 
     def actor(

@@ -77,7 +77,7 @@ def test_a_model_of_stable_baselines3_is_imported_and_trained_on(cli: Cli, tmp_p
     source, file, url = tmp_path / "a2c.zip", tmp_path / "policy.safetensors", f"sqlite:///{tmp_path / 'r.db'}"
     model.save(source)
     found = result_of(cli, "import-policy", source, file)
-    assert found["hyperparameters"] == {"model.activation": "tanh", "model.hidden": [16, 8]}
+    assert found["hyperparameters"] == {"model.activation": "tanh", "model.hidden": [16, 8], "normalize_reward": False}
     status, out, _ = cli("import-policy", str(source), str(file))
     assert status == 0
     command = shlex.split(out.splitlines()[-1])

@@ -230,13 +230,19 @@ def normalized(path: Path, env: str, **options: Any) -> VecNormalize:
     return envs
 
 
+@pytest.mark.parametrize("scales_rewards", [False, True])
 @pytest.mark.parametrize(("kind", "arguments"), [(sb3.PPO, {"n_steps": 64}), (sb3.SAC, {"buffer_size": 10})])
-def test_statistics_of_observations_come_along(kind: Any, arguments: dict[str, Any], tmp_path: Path) -> None:
+def test_statistics_of_observations_come_along(
+    kind: Any, arguments: dict[str, Any], scales_rewards: bool, tmp_path: Path
+) -> None:
     file, statistics = tmp_path / "model.zip", tmp_path / "vecnormalize.pkl"
     small = {"policy_kwargs": {"net_arch": [16, 16]}}
-    model, envs = made(kind, "MlpPolicy", "Pendulum-v1", arguments | small, file), normalized(statistics, "Pendulum-v1")
+    model = made(kind, "MlpPolicy", "Pendulum-v1", arguments | small, file)
+    envs = normalized(statistics, "Pendulum-v1", norm_reward=scales_rewards)
     found = import_policy(file, statistics)
     assert found.hyperparameters["normalize_obs"] is True
+    assert found.hyperparameters.get("normalize_reward", scales_rewards) is scales_rewards
+    assert import_policy(file).hyperparameters.get("normalize_reward", False) is False
     task = load(found.task)("Pendulum-v1", warm_start=found.policy)
     task.init(**found.hyperparameters, **SMALL.get(found.task, {}))
     observations = np.random.default_rng(2).normal(size=(1000, 3)).astype(np.float32) * [1, 1, 20]  # some are clipped

@@ -16,7 +16,7 @@ SPECS = [*map(EnvSpec, NAMES), EnvSpec("CartPole-v1", max_episode_steps=9), EnvS
 
 def learner(env: EnvSpec) -> Any:
     with without_kernels():
-        return A2C(env, seed=1).init(num_steps=40, num_envs=3, epoch_steps=240)._new_learner()
+        return A2C(env, seed=1).init(num_steps=40, num_envs=3, epoch_steps=240, normalize_reward=False)._new_learner()
 
 
 @pytest.mark.parametrize("env", SPECS, ids=str)

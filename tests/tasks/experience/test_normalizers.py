@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -107,26 +109,35 @@ def discounted(rewards: np.ndarray, ended: np.ndarray, gamma: np.ndarray) -> np.
     return returns
 
 
-def test_rewards_are_divided_by_the_deviation_of_the_return_and_never_shifted() -> None:
+def test_rewards_are_divided_by_the_deviation_of_the_returns_up_to_the_rollouts_end() -> None:
     rng = np.random.default_rng(0)
     gamma = np.array([[0.9], [0.99]])
     rewards = rng.normal(3.0, 1.0, size=(200, 2, 4)).astype(np.float32)
     ended = rng.random((200, 2, 4)) < 0.1
     normalizer = RewardNormalizer(2, 4, gamma)
-    scaled = np.stack([normalizer(r, e) for r, e in zip(rewards, ended, strict=True)])
     returns = discounted(rewards.astype(np.float64), ended, gamma)
-    for t in (0, 10, 199):
-        _, variance = moments_of(returns[: t + 1].transpose(1, 0, 2).reshape(2, -1, 1))
-        np.testing.assert_allclose(scaled[t], np.clip(rewards[t] / np.sqrt(variance + 1e-8), -CLIP, CLIP), rtol=1e-4)
-    assert scaled.dtype == np.float32
+    for first, end in itertools.pairwise((0, 1, 11, 139, 200)):  # rollouts of 1, 10, 128 and 61 steps
+        scaled = normalizer(rewards[first:end], ended[first:end])
+        _, variance = moments_of(returns[:end].transpose(1, 0, 2).reshape(2, -1, 1))
+        expected = np.clip(rewards[first:end] / np.sqrt(variance + 1e-8), -CLIP, CLIP)
+        np.testing.assert_allclose(scaled, expected, rtol=1e-4)
+        assert scaled.dtype == np.float32
 
 
 def test_the_sign_of_a_reward_is_kept() -> None:
     normalizer = RewardNormalizer(1, 2, np.array([[0.99]]))
-    for _ in range(20):
-        scaled = normalizer(np.array([[1.0, -1.0]], np.float32), np.zeros((1, 2), bool))
-    assert scaled[0, 0] > 0 > scaled[0, 1]
-    assert normalizer(np.zeros((1, 2), np.float32), np.zeros((1, 2), bool)).tolist() == [[0, 0]]
+    going_on = np.zeros((20, 1, 2), bool)
+    scaled = normalizer(np.tile(np.array([1.0, -1.0], np.float32), (20, 1, 1)), going_on)
+    assert (scaled[..., 0] > 0).all()
+    assert (scaled[..., 1] < 0).all()
+    assert not normalizer(np.zeros((20, 1, 2), np.float32), going_on).any()
+
+
+def test_rare_rewards_are_clipped() -> None:
+    rewards = np.zeros((400, 1, 1), np.float32)
+    rewards[50] = 1000.0  # 20 deviations
+    scaled = RewardNormalizer(1, 1, np.array([[0.0]]))(rewards, np.zeros(rewards.shape, bool))
+    assert np.unique(scaled).tolist() == [0.0, CLIP]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 17])
@@ -150,12 +161,15 @@ def test_a_members_rewards_are_those_alone_bit_for_bit(num_envs: int) -> None:
     gamma = rng.uniform(0.9, 1, size=(5, 1))
     together = RewardNormalizer(5, num_envs, gamma)
     alone = [RewardNormalizer(1, num_envs, gamma[p : p + 1]) for p in range(5)]
-    for _ in range(20):
-        rewards, ended = rng.normal(size=(5, num_envs)).astype(np.float32), rng.random((5, num_envs)) < 0.2
+    for steps in (1, 2, 17, 128):
+        rewards, ended = (
+            rng.normal(size=(steps, 5, num_envs)).astype(np.float32),
+            rng.random((steps, 5, num_envs)) < 0.2,
+        )
         scaled = together(rewards, ended)
         for p in range(5):
-            mine = alone[p](rewards[p : p + 1].copy(), ended[p : p + 1].copy())
-            assert mine.tobytes() == scaled[p].tobytes()
+            mine = alone[p](rewards[:, p : p + 1].copy(), ended[:, p : p + 1].copy())
+            assert mine.tobytes() == scaled[:, p].tobytes()
 
 
 @pytest.mark.parametrize("kind", ["observations", "rewards"])
@@ -168,7 +182,8 @@ def test_a_state_that_was_packed_goes_on_in_another_place(kind: str) -> None:
 
     def feed(normalizer: ObservationNormalizer | RewardNormalizer, x: np.ndarray) -> np.ndarray:
         if isinstance(normalizer, RewardNormalizer):
-            return normalizer(x[..., 0], x[..., 0] > 1)
+            rollout = x.transpose(2, 0, 1)
+            return normalizer(rollout, rollout > 1).transpose(1, 2, 0)
         return normalizer(x, learn=True)
 
     one, other = make(2), make(3)

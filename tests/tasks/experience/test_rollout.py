@@ -158,11 +158,11 @@ def test_the_policy_sees_normalized_observations_and_final_ones_teach_nothing() 
     assert rollout.obs[0, 4].tolist() == twin(np.array([[[1.0, 1.0]]], np.float32), learn=False)[0].tolist()
 
 
-def test_rewards_are_normalized_on_the_way() -> None:
+def test_rewards_of_a_rollout_are_normalized() -> None:
     normalizer, twin = (RewardNormalizer(1, 1, np.array([[0.9]])) for _ in range(2))
     rollout = walk(corridor(length=3), 5, reward_normalizer=normalizer)
-    expected = [twin(np.array([[r]], np.float32), np.array([[r == 3]])).item() for r in (1, 2, 3, 1, 2)]
-    assert over_time(rollout.rewards) == expected
+    rewards = np.array([1, 2, 3, 1, 2], np.float32).reshape(5, 1, 1)
+    assert over_time(rollout.rewards) == twin(rewards, rewards == 3).reshape(-1).tolist()
 
 
 def test_a_policy_of_nan_acts_without_a_crash() -> None:
