@@ -41,14 +41,16 @@ def kernels_of(*tensors: Tensor) -> ModuleType | None:
 def version() -> str:
     """Return the compiler and processor, on which last bits depend.
 
-    The result is "none" without kernels.
+    The user may set another processor and its features (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES). The result is "none"
+    without kernels.
     """
     if kernels() is None:
         return "none"
     import llvmlite.binding
-    import numba
 
-    return f"numba {numba.__version__} {llvmlite.binding.get_host_cpu_name()}"
+    config = _numba().config
+    name, features = config.CPU_NAME or llvmlite.binding.get_host_cpu_name(), config.CPU_FEATURES
+    return f"numba {_numba().__version__} {name}" + (f" {features}" if features else "")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import llvmlite.binding
 import numba
 import pytest
 import torch
@@ -82,6 +83,25 @@ def test_kernels_take_float32_in_order_on_the_cpu_alone() -> None:
     assert loading.kernels_of(x, x[:2]) is not None
     for other in (x.double(), x.T, x[:, :3], x.to("meta")):
         assert loading.kernels_of(x, other) is None
+
+
+FINGERPRINT = """
+import torch
+from rekindle.tasks.compiled import loading
+loading._load = lambda: torch  # no kernel is compiled
+print(loading.version())
+"""
+
+
+def test_the_fingerprint_names_the_processor_that_machine_code_is_for() -> None:
+    def said(**settings: str) -> str:
+        command = [sys.executable, "-c", FINGERPRINT]
+        return subprocess.check_output(command, env=os.environ | settings, text=True).strip()
+
+    here = f"numba {numba.__version__} {llvmlite.binding.get_host_cpu_name()}"
+    assert said() == loading.version() == here
+    assert said(NUMBA_CPU_NAME="nehalem") == f"numba {numba.__version__} nehalem"
+    assert said(NUMBA_CPU_FEATURES="+sse2,-avx") == f"{here} +sse2,-avx"
 
 
 def test_the_fingerprint_says_which_path_was_taken() -> None:
