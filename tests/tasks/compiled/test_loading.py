@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -76,6 +77,24 @@ def test_versions_and_processors_have_folders_of_their_own(monkeypatch: pytest.M
     other = loading._folder("")
     monkeypatch.setattr(numba, "__version__", "0.0")
     assert len({own, other, loading._folder("")}) == 3
+
+
+def test_machine_code_that_was_not_used_for_a_month_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, old, recent = (
+        loading._folder(str(tmp_path)),
+        tmp_path / f"kernels-{'0a' * 8}",
+        tmp_path / f"kernels-{'1' * 16}",
+    )
+    others = [tmp_path / "mine", tmp_path / "kernels-of-mine"]
+    now = time.time()
+    for folder in (own, old, recent, *others):
+        (folder / "compiled").mkdir(parents=True)
+        (folder / "compiled" / "play.nbi").touch()
+        os.utime(folder, (now, now - (29 if folder == recent else 31) * 86400))
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    assert loaded_anew().kernels() is not None
+    assert {*tmp_path.iterdir()} == {own, recent, *others}
+    assert own.stat().st_mtime >= now - 1
 
 
 def test_kernels_take_float32_in_order_on_the_cpu_alone() -> None:
