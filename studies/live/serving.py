@@ -75,9 +75,9 @@ class Studies:
         return self._live[name].look()
 
     def report(self, name: str) -> str:
-        """Return a study's report; it is rebuilt when the study or what is in training has changed.
+        """Return a study's report; it is rebuilt after a change.
 
-        No row changes when a worker dies.
+        A worker that dies changes no row, so the trials in training are compared, too.
         """
         self.view(name)
         now = self._live[name].progress.rows.revision, self.store.in_training(name)
