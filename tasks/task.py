@@ -28,6 +28,7 @@ from .errors import NotInitialized, StateMismatch
 from .evaluation import (
     EVALUATION_EPISODES,
     EVALUATION_SEED,
+    OnStep,
     acting,
     evaluate,
     evaluate_episodes,
@@ -644,13 +645,15 @@ class Task:
         deterministic: bool = True,
         env: EnvLike | None = None,
         seed: int | None = None,
+        on_step: OnStep | None = None,
     ) -> list[float]:
         """Return the return of each evaluation episode.
 
-        The arguments are those of `evaluate`. For SVPG, the particles' episodes follow one another.
+        The arguments are those of `evaluate`. For SVPG, the particles' episodes follow one another. `on_step` is called
+        at each step and may raise to stop (see `measure_episodes`).
         """
         learner, member = self._evaluated(episodes)
-        rows = evaluate_episodes(learner, episodes, deterministic, **self._elsewhere(env, seed))
+        rows = evaluate_episodes(learner, episodes, deterministic, on_step, **self._elsewhere(env, seed))
         returns: list[float] = rows[member].tolist()
         return returns
 

@@ -66,8 +66,8 @@ def _run_safely(arguments: Namespace) -> int:
         return _run(arguments)
     try:
         return _run(arguments)
-    except KeyboardInterrupt:
-        return _say("stopped", 130)
+    except KeyboardInterrupt as error:  # an Interrupted has a text and a signal
+        return _say(str(error) or "stopped", 128 + getattr(error, "signal", signal.SIGINT))
     except BrokenPipeError:  # e.g. in `rekindle trials x | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
@@ -108,10 +108,7 @@ def _explain(error: Exception) -> int:
     from ...tasks.errors import Diverged, EnvironmentFailed, Stopped, TaskError
     from ..errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy
     from ..failures import is_environment
-    from ..workers.supervisor import Interrupted
 
-    if isinstance(error, Interrupted):
-        return _say(str(error), 128 + error.signal)
     if isinstance(error, Stopped):
         return _say(str(error), 143)
     if isinstance(error, DamagedCheckpoint):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import urllib.request
 from collections.abc import Sequence
+from http.client import HTTPException
 from pathlib import Path
+from ssl import SSLError
+from urllib.error import HTTPError
 
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
@@ -14,6 +18,7 @@ from .runs import Point, Run
 
 MOST_METRICS = 1000  # in one request; each request is stored whole or not at all
 NAME = "rekindle.run"  # tag that identifies a run
+PATIENCE = 10.0  # seconds for a server's first answer; MLflow itself would try for minutes
 STATES = {"failed": "FAILED"}  # any other state is FINISHED
 
 
@@ -27,6 +32,8 @@ class MLflow:
     def __init__(self, place: Path | str, names: str):
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         self.names = names
+        if isinstance(place, str) and place.startswith("http"):
+            _check_answers(place)
         self.client = MlflowClient(place if isinstance(place, str) else f"sqlite:///{place}")
         self._ids: dict[str, str] = {}
         self._ended: set[str] = set()
@@ -79,3 +86,20 @@ class MLflow:
             params = [Param(name, str(value)) for name, value in values.items()]
             self.client.log_batch(made.info.run_id, params=params)
         return self._ids[run.name]
+
+
+def _check_answers(address: str) -> None:
+    """Raise ValueError unless a server answers, whatever it says."""
+    try:
+        urllib.request.urlopen(address, timeout=PATIENCE).close()
+    except (HTTPError, HTTPException):
+        return
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, SSLError):  # MLflow may be told to trust it
+            return
+        why = getattr(reason, "strerror", None) or reason
+        raise ValueError(
+            f"MLflow's server must answer, but {address} does not: {why}; start it (`mlflow server`), mend the "
+            "address, or write to mlflow:FILE.db"
+        ) from None

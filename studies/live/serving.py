@@ -50,7 +50,7 @@ class Studies:
         self.store, self._lock = store, threading.Lock()
         self._live: dict[str, LiveStudy] = {}
         self._views: dict[str, tuple[float, View]] = {}
-        self._reports: dict[str, tuple[int, str]] = {}
+        self._reports: dict[str, tuple[tuple[int, set[int]], str]] = {}
 
     def names(self) -> list[str]:
         """Return the names of all studies, oldest first."""
@@ -75,13 +75,16 @@ class Studies:
         return self._live[name].look()
 
     def report(self, name: str) -> str:
-        """Return a study's report; it is rebuilt when the study has changed."""
+        """Return a study's report; it is rebuilt after a change.
+
+        A worker that dies changes no row, so the trials in training are compared, too.
+        """
         self.view(name)
-        revision = self._live[name].progress.rows.revision
-        built, html = self._reports.get(name, (-1, ""))
-        if built != revision:
+        now = self._live[name].progress.rows.revision, self.store.in_training(name)
+        built, html = self._reports.get(name, (None, ""))
+        if built != now:
             html = page([report_json(self.store, name)])
-            self._reports[name] = revision, html
+            self._reports[name] = now, html
         return html
 
     def index(self) -> str:

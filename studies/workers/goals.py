@@ -24,6 +24,7 @@ from ..study.objectives import RETURN
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from ...tasks.evaluation import OnStep
     from ...tasks.task import Task
     from ..storage.rows import Segment
     from ..storage.store import Store
@@ -36,7 +37,13 @@ Returns = Callable[[int, int], Sequence[float]]  # (episodes, seed) -> returns
 
 
 def check_goal(
-    store: Store, study: str, segment: Segment, score: float, task: Task, untrained: Callable[[], Task]
+    store: Store,
+    study: str,
+    segment: Segment,
+    score: float,
+    task: Task,
+    untrained: Callable[[], Task],
+    on_step: OnStep | None = None,
 ) -> None:
     """Test a result that reaches the goal; if confirmed, stop the study.
 
@@ -49,6 +56,7 @@ def check_goal(
         score: the result.
         task: the trained task.
         untrained: creates the same task without training.
+        on_step: function called at each step of an episode; it may raise to stop.
     """
     goal = store.study(study).config.get("options", {}).get("goal", {}).get(RETURN)  # as it is now
     if goal is None or score < goal:
@@ -58,8 +66,8 @@ def check_goal(
     held, tests = hold_of(given), [each.data for each in given if each.kind == CHECK]
     if (held is not None and held.kind == STOP) or any(place.items() <= each.items() for each in tests):
         return
-    returns: Returns = lambda episodes, seed: task.returns(episodes, seed=seed)  # noqa: E731
-    least = min(goal, *untrained().returns(seed=SEED))
+    returns: Returns = lambda episodes, seed: task.returns(episodes, seed=seed, on_step=on_step)  # noqa: E731
+    least = min(goal, *untrained().returns(seed=SEED, on_step=on_step))
     found, reached = play(returns, goal, least, len(tests) + 1)
 
     def work(connection: Connection) -> Command:

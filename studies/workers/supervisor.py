@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from ..engine.progress import Snapshot, StudyProgress
@@ -75,8 +76,8 @@ class WorkerProcess(CommandProcess):
         super().__init__(words, url, crew)
 
 
-class Interrupted(Exception):
-    """The user asked to stop; everything is saved.
+class Interrupted(KeyboardInterrupt):
+    """SIGINT or SIGTERM asked to stop; everything is saved.
 
     Attributes:
         signal: the signal received.
@@ -85,6 +86,21 @@ class Interrupted(Exception):
     def __init__(self, number: signal.Signals):
         self.signal = number
         super().__init__(f"stopped by {number.name}; everything is saved; run the same command to resume")
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Raise Interrupted at SIGINT and SIGTERM, where no `Supervisor` runs."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Interrupted(signal.Signals(number))
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Supervisor:

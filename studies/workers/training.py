@@ -214,14 +214,14 @@ class Training:
             return []
         objectives = objectives_of(self.runner.config)
         measured = None
+        untrained = lambda: self.runner.task(item.trial, None)  # noqa: E731
         if objectives != DEFAULT:
-            twin = lambda: self.runner.task(item.trial, None)  # noqa: E731
-            measured = measure(objectives, task, score, twin, self.episodes)
+            measured = measure(objectives, task, score, untrained, self.episodes)
             score = point(objectives, measured)[0]
-        check_goal(self.store, self.runner.name, segment, score, task, lambda: self.runner.task(item.trial, None))
+        check_goal(self.store, self.runner.name, segment, score, task, untrained, self._stop_if_asked)
         noise = {}
         if "plateau" in self.runner.config.options and seeds_of(self.runner.config) == 1 and self.own == RETURN:
-            noise = {NOISE: standard_error(task.returns(seed=self.episodes))}
+            noise = {NOISE: standard_error(task.returns(seed=self.episodes, on_step=self._stop_if_asked))}
         metrics = [(segment.epochs, (measured or {self.own: score}) | noise)]
         lease = self.storage.leases[task.uid]
         return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured)]

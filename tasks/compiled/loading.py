@@ -12,10 +12,12 @@ import importlib
 import importlib.util
 import os
 import pickle
+import shutil
 import sys
+import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +25,7 @@ from typing import Any
 from torch import Tensor, float32
 
 VARIABLE = "REKINDLE_KERNELS"  # 0 in the environment switches the kernels off
+UNUSED = 30 * 24 * 3600.0  # seconds after which machine code is removed, of which each upgrade leaves 13 MB
 _off = os.environ.get(VARIABLE) == "0"
 
 
@@ -41,14 +44,16 @@ def kernels_of(*tensors: Tensor) -> ModuleType | None:
 def version() -> str:
     """Return the compiler and processor, on which last bits depend.
 
-    The result is "none" without kernels.
+    The user may set another processor and its features (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES). The result is "none"
+    without kernels.
     """
     if kernels() is None:
         return "none"
     import llvmlite.binding
-    import numba
 
-    return f"numba {numba.__version__} {llvmlite.binding.get_host_cpu_name()}"
+    config = _numba().config
+    name, features = config.CPU_NAME or llvmlite.binding.get_host_cpu_name(), config.CPU_FEATURES
+    return f"numba {_numba().__version__} {name}" + (f" {features}" if features else "")
 
 
 @contextmanager
@@ -73,6 +78,7 @@ def _load() -> ModuleType | None:
     folder = _folder(before)
     if not folder.exists() and sys.stderr is not None and sys.stderr.isatty():
         print("rekindle: compiling kernels for this machine, once; half a minute", file=sys.stderr)
+    _remove_unused(folder)
     config.CACHE_DIR = str(folder)
     try:
         return importlib.import_module(".kernels", __package__)
@@ -104,6 +110,19 @@ def _folder(given: str) -> Path:
     digest = hashlib.sha256(content).hexdigest()[:16]
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(given or Path(caches) / "rekindle") / f"kernels-{digest}"
+
+
+def _remove_unused(own: Path) -> None:
+    """Remove machine code that was not used for long, except one's own.
+
+    A folder's time of modification is that of its last use. numba compiles again what is removed while it loads.
+    """
+    with suppress(OSError):  # new, or not ours to change
+        os.utime(own)
+    for folder in own.parent.glob("kernels-" + 16 * "[0-9a-f]"):
+        with suppress(OSError):  # removed by another process
+            if folder != own and folder.stat().st_mtime < time.time() - UNUSED:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def kernel(signature: str, **options: Any) -> Any:

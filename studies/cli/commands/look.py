@@ -64,6 +64,9 @@ def tasks(arguments: argparse.Namespace) -> int:
         result = tasks_json(store)
     if arguments.json:
         return print_json(result)
+    if not result["tasks"]:
+        note(new_console(), f"{result['storage']}: no training outside a study yet; `rekindle train` makes one")
+        return 0
     columns = ("uid", "task", "env", "seed", "epochs", "return")
     rows = [row | {"uid": row["uid"][:8], "env": row["env"]["id"] if row["env"] else ""} for row in result["tasks"]]
     new_console().print(tables.rows_table(f"{result['storage']}: {len(rows)} trainings in no study", rows, columns))

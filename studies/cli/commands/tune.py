@@ -36,7 +36,7 @@ from ...storage.store import Store
 from ...study.config import BadConfig, Config
 from ...study.digits import counted
 from ...workers.forked import Crew, can_fork
-from ...workers.supervisor import Supervisor, WorkerHandle, WorkerProcess
+from ...workers.supervisor import Supervisor, WorkerHandle, WorkerProcess, stoppable
 from ..output import tables
 from ..output.progress import Progress
 from ..output.terminal import new_console, note, print_json
@@ -107,6 +107,7 @@ def tune(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         crew = stack.enter_context(_crew(arguments))  # forks before threads start; ends if an error follows
         make = _maker(arguments, config, errors, check)
+        stack.enter_context(stoppable())
         store = stack.enter_context(open_store(arguments))
         name, config = make(store)
         copiers: Sequence[Copier] = ()
@@ -132,7 +133,7 @@ def confirm(arguments: argparse.Namespace) -> int:
     """Train a study's best configurations on fresh seeds, and print estimates."""
     _check_backend(arguments)
     errors = new_console(stderr=True)
-    with _crew(arguments) as crew, existing_store(arguments) as store:
+    with _crew(arguments) as crew, stoppable(), existing_store(arguments) as store:
         _confirm(arguments, store, arguments.study, arguments.top, arguments.seeds, errors, crew)
         result = confirmation_json(store, arguments.study)
     assert result is not None

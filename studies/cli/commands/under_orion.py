@@ -57,6 +57,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def refuse_study(arguments: argparse.Namespace) -> int:
+    """Raise ValueError: Orion's trials are trainings, not studies.
+
+    Orion would break the trial at the end of the study, for want of a result.
+    """
+    raise ValueError(
+        f"Orion waits for the result of one training in {RESULTS_VARIABLE}, but `rekindle tune` trains a whole study "
+        "and writes none; run `rekindle train` under `orion hunt`, or `rekindle tune` without Orion; a script that "
+        f"reports a result of its own starts `env -u {RESULTS_VARIABLE} rekindle tune` with --storage"
+    )
+
+
 def _trial_row() -> tuple[str, int, str] | None:
     """Return database, experiment and trial if the database has checkpoints."""
     url, trial, experiment = storage_url(), os.environ.get(TRIAL_VARIABLE), os.environ.get(EXPERIMENT_VARIABLE, "")

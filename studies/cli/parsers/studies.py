@@ -6,12 +6,14 @@ import argparse
 from functools import partial
 from typing import Any
 
+from ...orion.trial import is_under_orion
 from .shared import add_backends, add_device, add_env_processes, add_lease, add_outputs, add_task, add_use_previous
 from .values import MANY, Container, Parser, command, few, option, positive
 
 
 def add_tune(commands: Any) -> None:
-    parser = command(commands, "tune", "search for good hyperparameters; rerun to resume", "tune.tune")
+    run = "under_orion.refuse_study" if is_under_orion() else "tune.tune"
+    parser = command(commands, "tune", "search for good hyperparameters; rerun to resume", run)
     seeds = _add_options_of_studies(parser)
     option(
         seeds,

@@ -26,6 +26,7 @@ from rekindle.studies.cli import main
 from rekindle.studies.cli.output import tables
 from rekindle.studies.engine import json_views as report
 from rekindle.studies.engine.confirming import confirmation_config, start_confirmation
+from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.store import Store
@@ -148,6 +149,44 @@ def test_a_killed_worker_is_replaced_and_all_stop_when_asked(sqlite_url: str, ga
     with Store(sqlite_url) as store:
         assert store.workers() == []
     assert run(sqlite_url, CONFIG) == undisturbed(CONFIG)
+
+
+HELD = """
+import os, pathlib, time
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+folder = pathlib.Path(__file__).parent
+
+class Held(CartPoleEnv):
+    def __init__(self, **options):
+        while (folder / f"hold-{os.getpid()}").exists():
+            (folder / "held").touch()
+            time.sleep(0.01)
+        super().__init__(**options)
+
+gymnasium.register("Held-v0", Held, max_episode_steps=30)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_between_a_study_and_its_confirmation_says_how_to_resume(
+    sqlite_url: str, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "held.py").write_text(HELD)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    command = ["tune", "ppo", "held:Held-v0", *COMMON, *settings(), "--confirm", "3"]
+    process = start(sqlite_url, "--workers", "1", command=command)
+    wait_for(lambda: listens(process), process)  # has made the environment once, to see that it can
+    (tmp_path / f"hold-{process.pid}").touch()
+    wait_for((tmp_path / "held").exists, process)  # makes it again, to see that the confirmation can
+    process.send_signal(number)
+    _, errors = process.communicate()
+    assert process.returncode == 128 + number
+    assert f"stopped by {number.name}; everything is saved; run the same command to resume" in errors
+    with Store(sqlite_url) as store:
+        assert look(store, "s").complete
+        assert [study.name for study in store.studies()] == ["s"]
 
 
 @pytest.mark.slow

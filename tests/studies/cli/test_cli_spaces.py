@@ -86,6 +86,12 @@ def test_the_package_is_run_as_the_command(capsys: pytest.CaptureFixture[str], m
     assert capsys.readouterr().out == f"rekindle {rekindle.__version__}\n"
 
 
+def test_a_storage_without_such_trainings_says_what_makes_one(sqlite_url: str, cli: Cli) -> None:
+    Store(sqlite_url).close()
+    said = " ".join(cli("tasks", "--storage", sqlite_url)[1].split())
+    assert said == f"{sqlite_url}: no training outside a study yet; `rekindle train` makes one"
+
+
 def test_trainings_without_a_study_are_listed(sqlite_url: str, cli: Cli) -> None:
     asked = ["train", "ppo", "CartPole-v1", "--epochs", "1", *SETTINGS, "--storage", sqlite_url, "--json"]
     trained = json.loads(cli(*asked)[1])

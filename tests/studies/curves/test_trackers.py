@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import rekindle
 from reading_copies import expected, of_mlflow, of_wandb
+from rekindle.studies.cli import main
 from rekindle.studies.curves import sinks
 from rekindle.studies.curves.beside import Copier
 from rekindle.studies.curves.copying import Copy
@@ -109,6 +113,32 @@ def test_a_tracker_that_is_not_installed_says_what_to_install(
     with pytest.raises(ValueError, match=rf"{kind} needs the library {kind}: pip install 'rekindle\[{kind}\]'"):
         parse(f"{kind}:{tmp_path}/x")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_tracking_server_that_nobody_reaches_is_an_error_at_once(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    assert main(["export-curves", "s", "--to", f"mlflow:{address}", "--storage", store.url]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"error: MLflow's server must answer, but {address} does not: Connection refused; start it" in said
+    assert "`mlflow server`" in said
+
+
+def test_a_tracking_server_need_not_let_everybody_in() -> None:
+    from rekindle.studies.curves.mlflow import MLflow
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(401)
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.handle_request).start()
+        MLflow(f"http://127.0.0.1:{server.server_port}", "sb3")
 
 
 def test_a_tracking_server_is_a_place_of_mlflow_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 from urllib.parse import quote
 
@@ -91,6 +94,27 @@ def test_a_study_that_was_made_anew_is_shown_and_not_the_one_before(sqlite_url: 
         studies._views.clear()
         with pytest.raises(UnknownStudy, match="there is no study 's'"):
             studies.view("s")
+
+
+HOLDER = "from rekindle.studies.storage.locks.owner import Owner; print(Owner.current(), flush=True); input()"
+
+
+def test_a_report_shows_that_a_worker_has_died(sqlite_url: str) -> None:
+    """Its death changes no row."""
+    with Store(sqlite_url, keep=ALL) as store:
+        fill(store)
+        store.add_rows(NAME, segments=[Segment(2, 1, RUNGS[1])])
+        studies = Studies(store)
+        waiting = studies.report(NAME)
+        with subprocess.Popen([sys.executable, "-c", HOLDER], stdin=PIPE, stdout=PIPE, text=True) as worker:
+            assert worker.stdout is not None
+            hold(store, uid(2), worker.stdout.readline().strip(), 600.0)
+            running = studies.report(NAME)
+            assert running == studies.report(NAME) == page([report_json(store, NAME)])
+            worker.kill()
+        assert "<td>running</td>" in running
+        assert "<td>running</td>" not in waiting
+        assert studies.report(NAME) == waiting
 
 
 def test_a_browser_that_is_closed_before_it_has_its_answer_is_no_error(

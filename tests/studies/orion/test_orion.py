@@ -269,6 +269,19 @@ def test_what_makes_no_sense_for_one_of_many_trials_is_refused(
     assert not under_orion.exists()
 
 
+@pytest.mark.parametrize("words", [["ppo", "CartPole-v1", "--set:gamma", "0.9"], ["digits", "--trials", "4"]])
+def test_a_study_is_no_trial_of_orions(
+    under_orion: Path, sqlite_url: str, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert cli.main(["tune", *words]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "rekindle: error: Orion waits for the result of one training in ORION_RESULTS_PATH" in said
+    assert "but `rekindle tune` trains a whole study and writes none; run `rekindle train` under `orion hunt`" in said
+    assert "env -u ORION_RESULTS_PATH rekindle tune" in said
+    assert not under_orion.exists()
+    assert not Path(sqlite_url.removeprefix("sqlite:///")).exists()
+
+
 def test_a_trial_that_the_database_does_not_know_has_no_parent(
     under_orion: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,6 +438,15 @@ def test_a_trial_whose_program_is_killed_is_tried_again(sqlite_url: str, tmp_pat
     trials = get_experiment("h", storage=storage_of(sqlite_url)).fetch_trials()
     assert [trial.status for trial in trials] == ["completed"] * 5, said
     assert (tmp_path / "deaths").read_bytes() == b""
+
+
+@pytest.mark.slow
+def test_the_orion_command_shows_why_it_cannot_hunt_studies(sqlite_url: str, tmp_path: Path) -> None:
+    program = ["rekindle", "tune", "surrogate", "--trials", "2", "--epochs", "1:3", "--set:lr~loguniform(1e-5, 1e-2)"]
+    said = orion_says(["hunt", "-n", "x", *program], sqlite_url, tmp_path)
+    assert "error: Orion waits for the result of one training" in said
+    with Store(sqlite_url) as store:
+        assert not store.studies()
 
 
 @pytest.mark.slow

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import slow_envs
 from rekindle.studies import Study
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.statistics.betting import wealth
 from rekindle.studies.storage.store import Store
-from rekindle.studies.workers.goals import ERROR, error_of, play
+from rekindle.studies.workers import training
+from rekindle.studies.workers.goals import ERROR, check_goal, error_of, play
 from rekindle.studies.workers.training import Training
 from rekindle.studies.workers.worker import Worker
 from studying import bits, tiny, undisturbed
@@ -60,6 +63,35 @@ def test_a_bettor_of_known_bets() -> None:
     assert wealth([1.0, 1.0], 0.5, 0.0) == pytest.approx(1 + 0.5 * min(mean / (variance + mean**2), 0.9 / 0.5))
     assert wealth([0.0] * 9, 0.5, 0.0) == 1.0
     assert wealth([1.0, 1.0, -100.0, 1e9], 0.5, 0.0) < 2  # what is below the least ends the bets
+
+
+def test_the_test_of_a_goal_ends_at_a_step_when_asked_and_is_repeated(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = undisturbed(tiny(1, (1, 2, 2), env="slow_envs:Slow-v0"))
+    config = tiny(1, (1, 2, 2), env="slow_envs:Slow-v0", options={"goal": {"return": 8.9}})
+    before: list[int] = []
+    steps = lambda: sum(path.stat().st_size for path in tmp_path.glob("[0-9]*"))  # noqa: E731
+
+    def asked(*arguments: Any, **more: Any) -> None:
+        before.append(steps())
+        check_goal(*arguments, **more)
+
+    monkeypatch.setenv(slow_envs.VARIABLE, str(tmp_path))
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        with monkeypatch.context() as patched:
+            patched.setattr(training, "check_goal", asked)
+            assert not Worker(store, "s").run(lambda: bool(before))
+        assert before == [steps()]
+        assert not store.commands("s")
+        assert not store.claims()
+        assert not [row for row in store.segments("s") if row.state == "done"]
+        assert not Worker(store, "s").run()
+        assert [each.kind for each in store.commands("s")] == ["check", "stop"]
+        Study("s", store).extend(goal="return:400")
+        assert Worker(store, "s").run()
+        assert bits(store) == expected
 
 
 def test_a_study_stops_at_its_goal_and_carries_on_with_a_higher_one(sqlite_url: str) -> None:

@@ -7,9 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
+import llvmlite.binding
 import numba
 import pytest
 import torch
@@ -77,11 +79,48 @@ def test_versions_and_processors_have_folders_of_their_own(monkeypatch: pytest.M
     assert len({own, other, loading._folder("")}) == 3
 
 
+def test_machine_code_that_was_not_used_for_a_month_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, old, recent = (
+        loading._folder(str(tmp_path)),
+        tmp_path / f"kernels-{'0a' * 8}",
+        tmp_path / f"kernels-{'1' * 16}",
+    )
+    others = [tmp_path / "mine", tmp_path / "kernels-of-mine"]
+    now = time.time()
+    for folder in (own, old, recent, *others):
+        (folder / "compiled").mkdir(parents=True)
+        (folder / "compiled" / "play.nbi").touch()
+        os.utime(folder, (now, now - (29 if folder == recent else 31) * 86400))
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    assert loaded_anew().kernels() is not None
+    assert {*tmp_path.iterdir()} == {own, recent, *others}
+    assert own.stat().st_mtime >= now - 1
+
+
 def test_kernels_take_float32_in_order_on_the_cpu_alone() -> None:
     x = torch.zeros(4, 6)
     assert loading.kernels_of(x, x[:2]) is not None
     for other in (x.double(), x.T, x[:, :3], x.to("meta")):
         assert loading.kernels_of(x, other) is None
+
+
+FINGERPRINT = """
+import torch
+from rekindle.tasks.compiled import loading
+loading._load = lambda: torch  # no kernel is compiled
+print(loading.version())
+"""
+
+
+def test_the_fingerprint_names_the_processor_that_machine_code_is_for() -> None:
+    def said(**settings: str) -> str:
+        command = [sys.executable, "-c", FINGERPRINT]
+        return subprocess.check_output(command, env=os.environ | settings, text=True).strip()
+
+    here = f"numba {numba.__version__} {llvmlite.binding.get_host_cpu_name()}"
+    assert said() == loading.version() == here
+    assert said(NUMBA_CPU_NAME="nehalem") == f"numba {numba.__version__} nehalem"
+    assert said(NUMBA_CPU_FEATURES="+sse2,-avx") == f"{here} +sse2,-avx"
 
 
 def test_the_fingerprint_says_which_path_was_taken() -> None:
