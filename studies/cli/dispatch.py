@@ -73,6 +73,12 @@ def _run_safely(arguments: Namespace) -> int:
         return FAILED
     except Exception as error:  # noqa: BLE001 - users get one line; --debug shows the rest
         return _explain(error)
+    except BaseException as error:
+        from ..failures import is_environment
+
+        if not is_environment(error):
+            raise
+        return _explain(error)  # sys.exit in an environment, or a panic of its Rust code
 
 
 def _explain_word(parser: ArgumentParser, word: str) -> str:
@@ -103,7 +109,7 @@ def _run(arguments: Namespace) -> int:
         return int(run(arguments))
 
 
-def _explain(error: Exception) -> int:
+def _explain(error: BaseException) -> int:
     """Print an error as one line; return the exit status."""
     from ...tasks.errors import Diverged, EnvironmentFailed, Stopped, TaskError
     from ..errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy
