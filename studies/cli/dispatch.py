@@ -9,6 +9,7 @@ import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from itertools import islice
 
 from ..garbage import end_quickly, importing
@@ -21,6 +22,8 @@ from .run_files.reading import expand
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit status."""
     own_process = argv is None  # not called by a program that has threads and databases of its own
+    if own_process:
+        _complete_streams()
     try:
         arguments = _parse(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
@@ -35,6 +38,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run_safely(arguments)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a further Ctrl-C, while the interpreter ends, is silent
+
+
+def _complete_streams() -> None:
+    """Open standard streams that the caller closed, and let stdout show all names.
+
+    A file that is opened later, such as a database, must not get the descriptor to which C code reports errors.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, "w" if descriptor else "r", closefd=False))  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # its encoding may lack letters of a study's name
 
 
 def _parse(words: Sequence[str]) -> Namespace | int:

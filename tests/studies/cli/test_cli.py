@@ -29,8 +29,9 @@ from rekindle.studies.engine.confirming import confirmation_config, start_confir
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.fsck import check
 from rich.console import Console
-from studying import TINY, bits, run, tiny, undisturbed
+from studying import TINY, bits, run, surrogate, tiny, undisturbed
 
 EPOCHS = (1, 4, 2)
 CONFIG = tiny(4, EPOCHS, env="gated:Gated-v0", generation=2)
@@ -616,3 +617,28 @@ def test_a_file_is_no_uid(sqlite_url: str, tmp_path: Path, cli: Callable[..., An
     status, _, errors = cli(*(word.replace("sb3.zip", "sb3.pt") for word in asked))
     assert status == 2
     assert "or a file (.npz, .npy, .safetensors, .zip), but got" in errors
+
+
+@pytest.mark.parametrize("streams", ["<&- >&- 2>&-", ">&-"])
+def test_a_study_needs_no_standard_streams(sqlite_url: str, streams: str) -> None:
+    argv = ["tune", "surrogate", "--trials", "2", "--epochs", "1:2", "--study", "s", "--workers", "1"]
+    program = [sys.executable, "-m", "rekindle.studies.cli", *argv, "--storage", sqlite_url]
+    done = subprocess.run(["sh", "-c", f'exec "$0" "$@" {streams}', *program], check=False)
+    assert done.returncode == 0
+    with Store(sqlite_url) as store:
+        assert len(store.trials("s")) == 2
+        assert check(store) == []
+
+
+def test_a_name_that_the_terminal_cannot_show_is_escaped(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "gr\u00fcn", surrogate(2))
+    done = subprocess.run(
+        [sys.executable, "-m", "rekindle.studies.cli", "trials", "gr\u00fcn", "--storage", sqlite_url],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gr\\xfcn: surrogate" in done.stdout
