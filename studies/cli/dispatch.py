@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complete_streams() -> None:
-    """Open standard streams that the caller closed, and let stdout show all names.
+    """Open closed standard streams, and let stdout escape letters.
 
     A file that is opened later, such as a database, must not get the descriptor to which C code reports errors.
     """

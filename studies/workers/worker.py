@@ -329,7 +329,7 @@ class Worker:
 
 
 class _Ended(RuntimeError):
-    """An environment tried to end the process: sys.exit, or a panic of Rust code."""
+    """The sys.exit of an environment, or a panic of its Rust code."""
 
     def __init__(self, error: BaseException):
         super().__init__(f"the environment ended the process with {error!r}")

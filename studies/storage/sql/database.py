@@ -180,7 +180,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def sqlite_url(path: Path) -> str:
-    """Return the URL of a SQLite file, whose path may contain any character."""
+    """Return the URL of a SQLite file at any path."""
     return sa.URL.create("sqlite", database=str(path)).render_as_string()
 
 
