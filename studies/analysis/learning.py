@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-from sqlalchemy.engine import make_url
 
 from ...spaces import flatten
 from ..engine.json_views import rank, study_json
 from ..errors import UnknownStudy
 from ..redact import masked
 from ..samplers.registry import KNOWN, LEARNED
+from ..storage.sql.database import sqlite_file
 from ..storage.store import Store
 from ..study.config import BadConfig, Config
 from ..study.objectives import objectives_of
@@ -73,8 +71,8 @@ def _copied(store: Store, source: str, config: Config) -> dict[str, Any]:
     url, _, name = source.rpartition("#") if "://" in source else ("", "", source)
     if not url:
         return _rows(store, name, name, config)
-    path = make_url(url).database if url.startswith("sqlite") else None
-    if path and not Path(path).exists():
+    path = sqlite_file(url)
+    if path is not None and not path.exists():
         raise BadConfig(f"a source is a study, or URL#STUDY, but there is no database {path}; correct --learn-from")
     with Store(url) as other:
         return _rows(other, name, masked(source), config)

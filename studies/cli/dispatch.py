@@ -9,6 +9,7 @@ import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from itertools import islice
 
 from ..garbage import end_quickly, importing
@@ -21,6 +22,8 @@ from .run_files.reading import expand
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit status."""
     own_process = argv is None  # not called by a program that has threads and databases of its own
+    if own_process:
+        _complete_streams()
     try:
         arguments = _parse(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
@@ -35,6 +38,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run_safely(arguments)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a further Ctrl-C, while the interpreter ends, is silent
+
+
+def _complete_streams() -> None:
+    """Open closed standard streams, and let stdout escape letters.
+
+    A file that is opened later, such as a database, must not get the descriptor to which C code reports errors.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, "w" if descriptor else "r", closefd=False))  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # its encoding may lack letters of a study's name
 
 
 def _parse(words: Sequence[str]) -> Namespace | int:
@@ -73,6 +91,12 @@ def _run_safely(arguments: Namespace) -> int:
         return FAILED
     except Exception as error:  # noqa: BLE001 - users get one line; --debug shows the rest
         return _explain(error)
+    except BaseException as error:
+        from ..failures import is_environment
+
+        if not is_environment(error):
+            raise
+        return _explain(error)  # sys.exit in an environment, or a panic of its Rust code
 
 
 def _explain_word(parser: ArgumentParser, word: str) -> str:
@@ -103,7 +127,7 @@ def _run(arguments: Namespace) -> int:
         return int(run(arguments))
 
 
-def _explain(error: Exception) -> int:
+def _explain(error: BaseException) -> int:
     """Print an error as one line; return the exit status."""
     from ...tasks.errors import Diverged, EnvironmentFailed, Stopped, TaskError
     from ..errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy

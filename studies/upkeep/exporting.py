@@ -26,6 +26,7 @@ from ..errors import DamagedCheckpoint, StoreError
 from ..redact import masked
 from ..storage import studies as study_rows
 from ..storage.commands import commands
+from ..storage.sql.database import sqlite_url
 from ..storage.sql.schema import blob, checkpoint, checkpoint_blob, command, event, metric, segment, study, task, trial
 from ..storage.store import Store
 
@@ -74,7 +75,7 @@ def export_study(store: Store, name: str, path: Path) -> Transferred:
         ) from None
     with directory as part:
         built, whole = Path(part) / "built.db", Path(part) / "whole.db"
-        with Store(f"sqlite:///{built}") as copy:
+        with Store(sqlite_url(built)) as copy:
             done = store.database.read(lambda source: copy.database.write(lambda target: _copy(source, target, name)))
             with copy.database.sqlite() as connection:
                 connection.execute("VACUUM INTO ?", (str(whole),))

@@ -32,6 +32,7 @@ from ..storage.commands import Command, commands
 from ..storage.locks.owner import Owner
 from ..storage.rows import Segment, Study, Trial
 from ..storage.sql.columns import Double, Integer, Text
+from ..storage.sql.database import sqlite_url
 from ..storage.sql.schema import blob, checkpoint, command, event, metric, segment, study, task, trial
 from ..storage.sql.writes import add_task, insert
 from ..storage.store import Store
@@ -65,7 +66,7 @@ def import_study(store: Store, path: Path) -> Transferred:
         copy = Path(directory) / "study.db"
         _copy(path, copy)
         try:
-            with Store(f"sqlite:///{copy}") as source:
+            with Store(sqlite_url(copy)) as source:
                 own = _check(source)
                 trials, segments = source.trials(own.name), source.segments(own.name)
                 given = source.commands(own.name)
@@ -74,7 +75,7 @@ def import_study(store: Store, path: Path) -> Transferred:
             raise _bad(path, str(error).replace(str(copy), path.name)) from None
         Config.from_json(own.config, own.name)
         store.database.read(lambda connection: _compare(connection, own, trials, segments, given))
-        with Store(f"sqlite:///{copy}") as source:
+        with Store(sqlite_url(copy)) as source:
             new = checkpoints = 0
             for uid in uids:
                 rows = source.database.read(partial(_read_task, uid=uid))

@@ -238,10 +238,11 @@ class Worker:
             pass  # everything is saved; the next turn sees the command
         except Stopped:
             raise
-        except SystemExit as error:
-            self._find_the_failing(claimed, _Exited(error), training.storage.busy)
-        except Exception as error:  # noqa: BLE001 - an environment may raise anything
-            self._find_the_failing(claimed, error, training.storage.busy)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - an environment may raise anything
+            failure = error if isinstance(error, Exception) else _Ended(error)
+            self._find_the_failing(claimed, failure, training.storage.busy)
         for each in claimed:
             self._report(each, training)
         for item in items:
@@ -327,10 +328,10 @@ class Worker:
             return None
 
 
-class _Exited(RuntimeError):
-    """An environment tried to end the process."""
+class _Ended(RuntimeError):
+    """The sys.exit of an environment, or a panic of its Rust code."""
 
-    def __init__(self, error: SystemExit):
+    def __init__(self, error: BaseException):
         super().__init__(f"the environment ended the process with {error!r}")
         self.__traceback__ = error.__traceback__
 

@@ -313,6 +313,8 @@ class Faulty(Walk):
         self.steps = 0
         obs, info = super().reset(seed=seed, options=options)
         obs = obs * np.nan if (self.what, self.at) == ("observation", 0) else obs
+        if self.what == "no info":
+            return obs  # type: ignore[return-value]
         return obs[:1] if self.what == "shape" else obs, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -322,6 +324,12 @@ class Faulty(Walk):
         end_or_sleep(self.what.removesuffix(" in a step"))
         obs, reward, *ends = super().step(action)
         wrong = self.what if self.steps == self.at else ""
+        if wrong == "no dict":
+            return obs, reward, *ends[:2], None  # type: ignore[return-value]
+        if wrong == "two rewards":
+            return obs, np.zeros(2), *ends  # type: ignore[return-value]
+        if wrong == "shape of a step":
+            return obs[:1], reward, *ends
         return obs * np.nan if wrong == "observation" else obs, np.nan if wrong == "reward" else reward, *ends
 
 

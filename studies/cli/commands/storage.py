@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 from functools import partial
-from pathlib import Path
 
+from ...storage.sql.database import sqlite_file
 from ...storage.sql.retry import RetryPolicy
 from ...storage.store import Store
 from ..output.terminal import new_console, note
@@ -15,15 +15,15 @@ from ..output.terminal import new_console, note
 def existing_store(arguments: argparse.Namespace, first: bool = False) -> Store:
     """Open an existing storage, or raise ValueError."""
     if not database_exists(arguments):
-        path = arguments.storage.partition(":///")[2]
-        raise ValueError(f"there is no database {path} yet; give --storage, or let `rekindle tune` create it")
+        file = sqlite_file(arguments.storage)
+        raise ValueError(f"there is no database {file} yet; give --storage, or let `rekindle tune` create it")
     return open_store(arguments, first)
 
 
 def database_exists(arguments: argparse.Namespace) -> bool:
     """Return False for a SQLite file that does not exist."""
-    kind, _, path = arguments.storage.partition(":///")
-    return not (kind.startswith("sqlite") and path) or Path(path.partition("?")[0].removeprefix("file:")).exists()
+    file = sqlite_file(arguments.storage)
+    return file is None or file.exists()
 
 
 def repeated(store: Store) -> str:

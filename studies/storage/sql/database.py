@@ -179,6 +179,23 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
+def sqlite_url(path: Path) -> str:
+    """Return the URL of a SQLite file at any path."""
+    return sa.URL.create("sqlite", database=str(path)).render_as_string()
+
+
+def sqlite_file(url: str) -> Path | None:
+    """Return the file of a SQLite URL, None for another database.
+
+    Raises:
+        BadURL: the URL is not one of a storage.
+    """
+    parsed = _checked(url)
+    if parsed.get_backend_name() != "sqlite":
+        return None
+    return Path((parsed.database or "").removeprefix("file:"))
+
+
 def _checked(url: str) -> sa.URL:
     try:
         parsed = sa.make_url(url)

@@ -6,6 +6,7 @@ for bit.
 
 from __future__ import annotations
 
+import reprlib
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -266,21 +267,39 @@ def _first(trial: _Trial, env: Env, seed: int, parameters: dict[str, Any]) -> An
     """Return the first observation of an episode."""
     told = of_reset(parameters)
     tick()
-    obs = env.reset(seed=seed, **({} if told is None else {"options": _Watched(told, trial.read)}))[0]
-    _check_shape(obs, env.observation_space, trial.spec)
-    return obs
+    given = env.reset(seed=seed, **({} if told is None else {"options": _Watched(told, trial.read)}))
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise EnvSpecError(
+            f"{trial.spec.id}: reset returns (observation, info), as Gymnasium's does, but it returned "
+            f"{reprlib.repr(given)}; mend it"
+        )
+    _check_shape(given[0], env.observation_space, trial.spec, "reset")
+    return given[0]
 
 
-def _check_shape(obs: Any, space: spaces.Space[Any], spec: EnvSpec) -> None:
+def _check_shape(obs: Any, space: spaces.Space[Any], spec: EnvSpec, where: str) -> None:
     """Raise EnvSpecError if an observation has the wrong shape.
 
     NumPy would broadcast its numbers, or fail later and elsewhere.
     """
     if isinstance(space, spaces.Box) and np.size(obs) != int(np.prod(space.shape)):
         raise EnvSpecError(
-            f"{spec.id}: an observation has the shape that observation_space names, {space.shape}, but reset gave "
+            f"{spec.id}: an observation has the shape that observation_space names, {space.shape}, but {where} gave "
             f"{np.shape(obs)}; mend one of them"
         )
+
+
+def _check_step(given: Any, space: spaces.Space[Any], spec: EnvSpec) -> None:
+    """Raise EnvSpecError unless a step has returned what Gymnasium's do."""
+    try:
+        obs, reward, terminated, truncated, said = given
+        float(reward), bool(terminated), bool(truncated), said.items()
+    except (TypeError, ValueError, AttributeError) as error:
+        raise EnvSpecError(
+            f"{spec.id}: step returns (observation, reward, terminated, truncated, info), as Gymnasium's does, with a "
+            f"number, two booleans and a dict, but it returned {reprlib.repr(given)} ({error}); mend it"
+        ) from None
+    _check_shape(obs, space, spec, "step")
 
 
 def _steps(trial: _Trial, env: Env, actions: Array) -> list[Record]:
@@ -288,8 +307,10 @@ def _steps(trial: _Trial, env: Env, actions: Array) -> list[Record]:
     reported = tuple(trial.spec.info)
     entries = np.empty(len(reported))
     for action in actions:
-        obs, reward, terminated, truncated, said = env.step(action)
+        given = env.step(action)
         tick()
+        _check_step(given, env.observation_space, trial.spec)
+        obs, reward, terminated, truncated, said = given
         trial.numbers.update(info.numbers_in(said))
         info.write(said, reported, entries, trial.spec.id)
         records.append(Record(_bits(obs), float(reward), bool(terminated), bool(truncated), entries.tobytes()))

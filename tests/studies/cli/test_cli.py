@@ -23,15 +23,18 @@ import optuna
 import psutil
 import pytest
 from rekindle.studies.cli import main
+from rekindle.studies.cli.commands.storage import repeated
 from rekindle.studies.cli.output import tables
 from rekindle.studies.engine import json_views as report
 from rekindle.studies.engine.confirming import confirmation_config, start_confirmation
 from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.steering.steering import Steering
+from rekindle.studies.storage.sql.database import sqlite_url
 from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.fsck import check
 from rich.console import Console
-from studying import TINY, bits, run, tiny, undisturbed
+from studying import TINY, bits, run, surrogate, tiny, undisturbed
 
 EPOCHS = (1, 4, 2)
 CONFIG = tiny(4, EPOCHS, env="gated:Gated-v0", generation=2)
@@ -382,7 +385,7 @@ BAD = {
     "seed": (["tune", "ppo", "CartPole-v1", "--seed", "-1"], "seed"),
     "sampler": (["tune", "ppo", "CartPole-v1", "--sampler", "tep"], "did you mean tpe?"),
     "storage": (["tune", "ppo", "CartPole-v1", "--storage", "mongo://x"], "sqlite"),
-    "no database": (["status", "--storage", "sqlite:///nowhere.db"], "there is no database nowhere.db"),
+    "no database": (["status", "--storage", "sqlite:///nowhere.db"], "nowhere.db yet; give --storage"),
     "device": (["train", "ppo", "CartPole-v1", "--device", "gpu"], "must be auto, cpu, cuda, cuda:1 (or another"),
     "device elsewhere": (["tune", "ppo", "CartPole-v1", "--device", "cuda:99"], "'cuda:99' is not available"),
     "GPUs in vain": (["tune", "ppo", "CartPole-v1", "--engine", "ray", "--gpus-per-worker", "1"], "add --device cuda"),
@@ -655,3 +658,47 @@ def test_a_file_is_no_uid(sqlite_url: str, tmp_path: Path, cli: Callable[..., An
     status, _, errors = cli(*(word.replace("sb3.zip", "sb3.pt") for word in asked))
     assert status == 2
     assert "or a file (.npz, .npy, .safetensors, .zip), but got" in errors
+
+
+@pytest.mark.parametrize("streams", ["<&- >&- 2>&-", ">&-"])
+def test_a_study_needs_no_standard_streams(sqlite_url: str, streams: str) -> None:
+    argv = ["tune", "surrogate", "--trials", "2", "--epochs", "1:2", "--study", "s", "--workers", "1"]
+    program = [sys.executable, "-m", "rekindle.studies.cli", *argv, "--storage", sqlite_url]
+    done = subprocess.run(["sh", "-c", f'exec "$0" "$@" {streams}', *program], check=False)
+    assert done.returncode == 0
+    with Store(sqlite_url) as store:
+        assert len(store.trials("s")) == 2
+        assert check(store) == []
+
+
+def test_a_name_that_the_terminal_cannot_show_is_escaped(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "gr\u00fcn", surrogate(2))
+    done = subprocess.run(
+        [sys.executable, "-m", "rekindle.studies.cli", "trials", "gr\u00fcn", "--storage", sqlite_url],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gr\\xfcn: surrogate" in done.stdout
+
+
+def test_a_database_may_lie_in_a_folder_of_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "\u00fc 100%25 a"
+    folder.mkdir()
+    url = sqlite_url(folder / "studies.db")
+    run(url, surrogate(2))
+    with Store(url) as store:
+        assert Path(store.database.url.database) == folder / "studies.db"
+        assert repeated(store) == shlex.quote(url)
+    assert main(["trials", "s", "--storage", url]) == 0
+    assert main(["export", "s", str(folder / "s.rekindle"), "--storage", url]) == 0
+    assert main(["import", str(folder / "s.rekindle"), "--storage", sqlite_url(folder / "other.db")]) == 0
+    here = f"sqlite:///file:{folder.with_name('plain.db')}"
+    run(here.replace("file:", ""), surrogate(2))
+    assert main(["trials", "s", "--storage", f"{here}?mode=ro&uri=true"]) == 0
+    capsys.readouterr()
+    assert main(["trials", "s", "--storage", url.replace("studies", "nowhere")]) == 2
+    assert f"there is no database {folder / 'nowhere.db'} yet" in capsys.readouterr().err

@@ -26,9 +26,13 @@ from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.checkpoint.storage import Write
 from rekindle.tasks.evaluation import evaluate
 from rekindle.tasks.learner import Learner
-from studying import bits, run, tiny, undisturbed
+from studying import TINY, bits, run, tiny, undisturbed
 
 FORK = multiprocessing.get_context("fork")
+
+
+class Panic(BaseException):
+    """What a simulator in Rust raises: PyO3's PanicException is no Exception either."""
 
 
 class Flaky(CartPoleEnv):
@@ -80,6 +84,7 @@ def of_trial(learner: Any, params: dict[str, Any]) -> bool:
         pytest.param(ValueError("the simulator is upset"), "environment", 2, marks=pytest.mark.slow),
         (MemoryError("no memory"), "memory", 3),
         (SystemExit(3), "environment", 2),
+        (Panic("index 7"), "environment", 2),
     ],
     ids=lambda value: str(value)[:12],
 )
@@ -97,6 +102,18 @@ def test_what_passes_is_tried_again_and_ends_as_if_nothing_had_happened(
         ] * times
         assert all("in step" in note["report"] for note in notes)
         assert check(store) == []
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), Panic("index 7")], ids=repr)
+def test_a_training_that_its_environment_ends_has_failed(
+    error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Flaky.crashes = [error]
+    settings = [f"--set={name}={value}" for name, value in TINY.items()]
+    assert main(["train", "ppo", "Flaky-v0", "--epochs", "1", *settings]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"the environment's own code raised {type(error).__name__}: {error}" in said
+    assert "test_retries.py, line" in said
 
 
 def test_who_failed_in_company_is_trained_alone_at_once(sqlite_url: str) -> None:

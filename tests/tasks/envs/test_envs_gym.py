@@ -492,9 +492,13 @@ def test_an_environment_that_cannot_be_made_or_seeded_is_named() -> None:
         ("no space", "observation_space and action_space, but Faulty has no action_space; set it in its __init__"),
         ("no Gymnasium", "action_space, but Faulty has a builtins.tuple as observation_space; set it"),
         ("shape", r"has the shape that observation_space names, \(2,\), but reset gave \(1,\); mend one of them"),
+        ("shape of a step", r"observation_space names, \(2,\), but step gave \(1,\); mend one of them"),
+        ("no info", r"reset returns \(observation, info\), .* but it returned array\(.*; mend it"),
+        ("no dict", r"step returns \(observation, .* two booleans and a dict, but .*, None\) .*; mend it"),
+        ("two rewards", r"a number, two booleans and a dict, but it returned .* array\(\[0., 0.\]\), .*; mend it"),
     ],
 )
-def test_spaces_are_gymnasium_s_and_hold_the_observations(what: str, message: str) -> None:
+def test_environments_have_gymnasium_s_spaces_resets_and_steps(what: str, message: str) -> None:
     with pytest.raises(EnvSpecError, match=f"own_envs:Faulty-v0: .*{message}"):
         make_envs(EnvSpec("own_envs:Faulty-v0", {"what": what}), [1], 1)
 
