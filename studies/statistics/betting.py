@@ -23,7 +23,8 @@ def wealth(results: Sequence[float], value: float, least: float) -> float:
         value: the bettor claims that the mean exceeds it.
         least: lower bound of the results.
     """
-    gaps, width = np.asarray(results, float) - value, max(value - least, 1e-12)
+    gaps = np.asarray(results, float) - value
+    width = max(value - least, 1e-3 * max(1.0, abs(value)))  # a lower bound than `least` holds as well
     counts = np.arange(1, len(gaps) + 1)  # one more than the earlier results, for the prior guess
     means = (np.cumsum(gaps) - gaps) / counts  # over earlier results only, so that each bet is predictable
     squares = (gaps - means) ** 2
