@@ -63,7 +63,7 @@ def test_a_bettor_of_known_bets() -> None:
     assert wealth([1.0, 1.0], 0.5, 0.0) == pytest.approx(1 + 0.5 * min(mean / (variance + mean**2), 0.9 / 0.5))
     assert wealth([0.0] * 9, 0.5, 0.0) == 1.0
     assert wealth([1.0, 1.0, -100.0, 1e9], 0.5, 0.0) < 2  # what is below the least ends the bets
-    assert wealth([15.0] * 5, 5.0, 5.0) > 1e6  # the untrained policy had reached the goal
+    assert wealth([15.0] * 20, 5.0, 5.0) > 1e5  # the untrained policy had reached the goal
     assert wealth([5.0] * 5, 5.0, 5.0) == 1.0
 
 
