@@ -32,7 +32,7 @@ class RunningMoments:
     def update(self, batch: NDArray[Any]) -> None:
         """Merge a batch (P, B, D)."""
         number = batch.shape[1]
-        batch = batch.astype(np.float64)
+        batch = batch.astype(np.float64, copy=False)
         mean = batch.mean(1)
         variance = np.square(batch - mean[:, None]).mean(1)
         total = self.count + number
@@ -91,9 +91,12 @@ class ReturnMoments(RunningMoments):
         """
         steps, members, num_envs = rewards.shape
         returns = np.empty((members, steps, num_envs))  # how the moments are summed depends on the order in memory
-        for t, (reward, end) in enumerate(zip(rewards, ended, strict=True)):
-            self.returns = returns[:, t] = self.gamma * self.returns + reward
-            self.reset(end)
+        returns[:] = rewards.transpose(1, 0, 2)
+        before, decay = self.returns, self.gamma
+        for now, following in zip(returns.transpose(1, 0, 2), self.gamma * ~ended, strict=True):
+            now += decay * before
+            before, decay = now, following
+        self.returns = before * ~ended[-1]
         self.update(returns.reshape(members, -1, 1))
 
     def reset(self, ended: NDArray[np.bool_]) -> None:
