@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from gated import VARIABLE, Gate
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.progress import Progress
 from rekindle.studies.engine.runner import start_study
@@ -24,6 +25,7 @@ from rekindle.studies.workers.ray_workers import RayWorker, cluster
 from rekindle.studies.workers.supervisor import Interrupted, Supervisor, WorkersFailed
 from rich.console import Console
 from studying import bits, tiny, undisturbed
+from support_path import SUPPORT
 
 TUNE = ["tune", "ppo", "CartPole-v1", "--trials", "2", "--epochs", "1", "--workers", "1", "--set", "epoch_steps=128"]
 
@@ -93,9 +95,13 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings(r"ignore:subprocess \d+ is still running:ResourceWarning")  # Ray waits for none of its own
 def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_stopped(
-    sqlite_url: str, wait_until: Callable[..., None]
+    sqlite_url: str, wait_until: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = tiny(6, (1, 9, 3), fixed={"epoch_steps": 2048})
+    config = tiny(6, (1, 9, 3), env="gated:Gated-v0")
+    gate = Gate(tmp_path / "gate")
+    gate.close(1000)  # steps of each process; the study takes more than three of them can make
+    monkeypatch.setenv(VARIABLE, str(gate.directory))
+    monkeypatch.setenv("PYTHONPATH", SUPPORT)
     said, left = io.StringIO(), list[psutil.Process]()
 
     def disturb(tuning: Supervisor) -> None:
@@ -109,6 +115,7 @@ def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_
         wait_until(lambda: {first, second}.isdisjoint(tuning.workers) and all(map(process_of, tuning.workers)))
         left.extend(map(process_of, tuning.workers))
         os.kill(os.getpid(), signal.SIGINT)
+        gate.open()
 
     with Store(sqlite_url) as store:
         start_study(store, "s", config)
