@@ -293,6 +293,16 @@ def end_or_sleep(what: str) -> None:
         time.sleep(60)
 
 
+class Unclosable(Walk):
+    """An environment that cannot be closed."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, spaces.Discrete(2))
+
+    def close(self) -> None:
+        raise OSError("the device is gone")
+
+
 class Faulty(Walk):
     """An environment with NaNs at some step, that cannot be created, or that ends or blocks its process."""
 
@@ -398,6 +408,7 @@ OWN = (
     Curriculum,
     Fragile,
     Faulty,
+    Unclosable,
     Brittle,
     Seedless,
 )

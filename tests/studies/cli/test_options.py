@@ -111,6 +111,12 @@ def test_what_an_environment_s_own_code_raises_is_told_with_its_place(sqlite_url
     assert "own_envs.py, line " in errors
 
 
+def test_a_failure_to_close_an_environment_names_it(sqlite_url: str, cli: Cli) -> None:
+    status, out, errors = cli("tune", "ppo", "own_envs:Unclosable-v0", "--storage", sqlite_url)
+    assert (status, out) == (1, "")
+    assert errors == "rekindle: error: own_envs:Unclosable-v0: its close() raised OSError: the device is gone\n"
+
+
 WINDY = {"id": "CartPole-v1", "max_episode_steps": 9, "info": {"wind": "mean"}}
 
 
