@@ -329,6 +329,8 @@ class Faulty(Walk):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.steps += 1
+        if self.what == "quote":
+            raise ValueError(f"no such map: {'#' * 3_000_000}")
         if self.what == "fuel":
             raise ValueError("there is no fuel")
         end_or_sleep(self.what.removesuffix(" in a step"))
