@@ -18,6 +18,8 @@ from .commands.options import FAILED, USAGE
 from .parsers import make_parser
 from .run_files.reading import expand
 
+LENGTH = 8192  # of an error
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit status."""
@@ -149,7 +151,10 @@ def _explain(error: BaseException) -> int:
 
 
 def _say(text: str, status: int) -> int:
-    print("rekindle: " + printable(masked(" ".join(text.split()))), file=sys.stderr, flush=True)
+    line = masked(" ".join(text.split()))
+    if len(line) > LENGTH:  # an environment's exception may quote megabytes
+        line = f"{line[: LENGTH // 2]} ... {line[-LENGTH // 2 :]}"
+    print("rekindle: " + printable(line), file=sys.stderr, flush=True)
     return status
 
 

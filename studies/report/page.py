@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -237,7 +238,7 @@ def _trials(shown: Json) -> str:
 
 
 def write_report(studies: Sequence[Json], path: Path) -> None:
-    """Write a report on studies to a file.
+    """Write a report on studies to a file, atomically.
 
     Args:
         studies: results of `data.report_json`.
@@ -248,7 +249,15 @@ def write_report(studies: Sequence[Json], path: Path) -> None:
     """
     html = page(studies)
     try:
-        path.write_text(html, encoding="utf-8")
+        if path.is_file() or not path.exists():
+            part = path.with_name(f".{path.name}.{os.getpid()}.part")
+            try:
+                part.write_text(html, encoding="utf-8")
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
+        else:  # such as /dev/stdout
+            path.write_text(html, encoding="utf-8")
     except OSError as error:
         why = error.strerror or str(error)
         raise ValueError(f"a report is written to a file, but {path} cannot be: {why}; give another -o") from None

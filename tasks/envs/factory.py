@@ -13,7 +13,7 @@ from .base.spec import EnvSpec
 from .classic.envs import ClassicEnvs, is_classic
 from .gym.backend import Backend, InProcess
 from .gym.envs import GymEnvs
-from .gym.make import make_env
+from .gym.make import close_env, make_env
 from .gym.selftest import self_test
 from .pools.makers import is_pool
 from .pools.pool import Pool, pool_spaces, pool_test
@@ -69,6 +69,6 @@ def spaces_of(spec: EnvSpec) -> Spaces:
         with at_work():  # a constructor may hang, or end the process
             env = make_env(spec)
         spaces = Spaces(env.observation_space, env.action_space)
-        env.close()
+        close_env(env, spec)
     Observations(spaces.observation, spec.id)
     return spaces

@@ -293,6 +293,16 @@ def end_or_sleep(what: str) -> None:
         time.sleep(60)
 
 
+class Unclosable(Walk):
+    """An environment that cannot be closed."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, spaces.Discrete(2))
+
+    def close(self) -> None:
+        raise OSError("the device is gone")
+
+
 class Faulty(Walk):
     """An environment with NaNs at some step, that cannot be created, or that ends or blocks its process."""
 
@@ -319,6 +329,8 @@ class Faulty(Walk):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.steps += 1
+        if self.what == "quote":
+            raise ValueError(f"no such map: {'#' * 3_000_000}")
         if self.what == "fuel":
             raise ValueError("there is no fuel")
         end_or_sleep(self.what.removesuffix(" in a step"))
@@ -398,6 +410,7 @@ OWN = (
     Curriculum,
     Fragile,
     Faulty,
+    Unclosable,
     Brittle,
     Seedless,
 )

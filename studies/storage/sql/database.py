@@ -36,6 +36,7 @@ _WRITES = "rekindle_writes"  # execution option that marks connections for writi
 _REFUSED = re.compile(
     r"authentication failed|does not exist|no pg_hba|no password supplied|not permitted to log in|invalid \w+ value"
 )
+_CROWDED = re.compile(r"too many (clients|connections)|connection slots are reserved")  # without a code, too
 # If the server's machine is cut off, no error arrives: without these timeouts, clients would wait for hours.
 _NETWORK = {
     "connect_timeout": 10,
@@ -310,6 +311,14 @@ def _damaged(text: str) -> str:
 def _explain_postgresql(state: str, text: str, lost: bool, writes: bool) -> tuple[StoreError, bool]:
     if state in ("40001", "40P01", "55P03"):
         return StoreLocked(f"other processes kept the database busy: {text}; try again"), True
+    if state in ("57014", "25P04"):  # on a server with less to do, the same takes less time
+        return StoreLocked(
+            f"the server ended what took too long: {text}; raise its statement_timeout or transaction_timeout"
+        ), True
+    if state == "53300" or (not state and _CROWDED.search(text)):
+        return StoreLocked(
+            f"the server has no connection left: {text}; use fewer processes, or raise its limit of connections"
+        ), True
     if state == "42501" and not writes:
         return StoreError(f"the database must be readable: {text}; use a role that may read, or ask its owner"), False
     if state in ("25006", "42501"):

@@ -18,7 +18,7 @@ from ..base.encode import Observations
 from ..base.envs import Array
 from ..base.spec import EnvSpec
 from . import snapshot
-from .make import Env, make_drawn, make_env, of_reset
+from .make import Env, close_env, make_drawn, make_env, of_reset
 
 Options = Mapping[str, Any] | None  # parameters of an episode
 
@@ -93,7 +93,7 @@ class InProcess:
             if self.drawn or (fresh and self.used[i]):
                 old = self.envs[i]
                 self.envs[i] = make_drawn(self.spec, chosen or {}, old) if self.drawn else make_env(self.spec)
-                old.close()
+                close_env(old, self.spec)
             self.used[i] = True
             told = of_reset(chosen)
             obs, _ = self.envs[i].reset(seed=seed, **({} if told is None else {"options": told}))
@@ -137,5 +137,5 @@ class InProcess:
 
     def close(self) -> None:
         for env in self.envs:
-            env.close()
+            close_env(env, self.spec)
         self.envs = []

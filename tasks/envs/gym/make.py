@@ -176,6 +176,14 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
     return wrapped
 
 
+def close_env(env: Env, spec: EnvSpec) -> None:
+    """Close an environment; raise EnvironmentFailed if its own code fails."""
+    try:
+        env.close()
+    except Exception as error:
+        raise EnvironmentFailed(f"{spec.id}: its close() raised {type(error).__name__}: {error}") from error
+
+
 def _refusal(what: str, error: Exception) -> Exception:
     """Return the error to raise for an exception in a constructor.
 

@@ -27,7 +27,7 @@ from ..base.encode import Actions, Observations
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
-from .make import Env, make_drawn, make_env, of_reset
+from .make import Env, close_env, make_drawn, make_env, of_reset
 
 EPISODES, STEPS, IMAGE_STEPS = 6, 100, 8
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
@@ -138,7 +138,7 @@ def _tested(spec: EnvSpec, draw: int) -> Restore:
 
         def new() -> Env:
             env = make_env(spec)
-            made.callback(env.close)
+            made.callback(close_env, env, spec)
             return env
 
         trial = _Trial(spec, new)
@@ -224,7 +224,7 @@ def _of_drawn(trial: _Trial, like: Env, plan: list[Episode]) -> Restore:
         with ExitStack() as made:
             pair = [make_drawn(trial.spec, episode.parameters, like) for _ in range(2)]
             for env in pair:
-                made.callback(env.close)
+                made.callback(close_env, env, trial.spec)
             one, other = (_episode(trial, env, episode) for env in pair)
         if (where := _difference(one, other)) is not None:
             return Restore("restart", False, f"two new environments with the same seed and actions differ in {where}")

@@ -111,6 +111,22 @@ def test_what_an_environment_s_own_code_raises_is_told_with_its_place(sqlite_url
     assert "own_envs.py, line " in errors
 
 
+def test_an_exception_that_quotes_megabytes_is_shortened(sqlite_url: str, cli: Cli) -> None:
+    spec = json.dumps({"id": "own_envs:Faulty-v0", "kwargs": {"what": "quote"}})
+    status, out, errors = cli("tune", "ppo", spec, "--storage", sqlite_url)
+    assert (status, out, errors.count("\n")) == (1, "", 1)
+    assert "the environment's own code raised ValueError: no such map: ####" in errors
+    assert "#### ... ####" in errors
+    assert "own_envs.py, line " in errors
+    assert len(errors) < 10_000
+
+
+def test_a_failure_to_close_an_environment_names_it(sqlite_url: str, cli: Cli) -> None:
+    status, out, errors = cli("tune", "ppo", "own_envs:Unclosable-v0", "--storage", sqlite_url)
+    assert (status, out) == (1, "")
+    assert errors == "rekindle: error: own_envs:Unclosable-v0: its close() raised OSError: the device is gone\n"
+
+
 WINDY = {"id": "CartPole-v1", "max_episode_steps": 9, "info": {"wind": "mean"}}
 
 

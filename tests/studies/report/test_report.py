@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from rekindle.studies.report import figures, what_mattered
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.drawing import escape
 from rekindle.studies.report.matplotlib_figures import figure_of
-from rekindle.studies.report.page import page
+from rekindle.studies.report.page import page, write_report
 from rekindle.studies.report.pictures import save
 from rekindle.studies.report.timeline import timeline
 from rekindle.studies.storage.rows import Event, Trial
@@ -191,6 +192,21 @@ def test_a_study_that_failed_whole_says_why(tmp_path: Path) -> None:
         html = page([report_json(store, "f")])
     assert "The study has nothing to show: all 2 of its trials failed." in html
     assert "&lt;b&gt;Diverged&lt;/b&gt;: loss became NaN" in html
+
+
+def test_a_report_that_finds_no_room_leaves_the_old_one(studies: Store, tmp_path: Path) -> None:
+    path, shown = tmp_path / "x.html", [report_json(studies, "halved")]
+    path.write_text("the old report")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(ValueError, match=r"x.html cannot be: File too large; give another -o"):
+            write_report(shown, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["the old report"]
+    write_report(shown, path)
+    assert [file.read_text() for file in tmp_path.iterdir()] == [page(shown)]
 
 
 def test_a_report_is_refused_in_one_line(studies: Store, tmp_path: Path, cli: Cli) -> None:

@@ -247,6 +247,39 @@ def test_a_reader_sees_one_moment(url: str) -> None:
     database.close()
 
 
+@pytest.mark.parametrize("limit", ["statement_timeout", "transaction_timeout"])
+def test_a_time_limit_of_the_server_is_retried_and_named(limit: str, postgres_url: str) -> None:
+    attempts: list[str] = []
+
+    def work(connection: sa.Connection) -> int:
+        attempts.append(limit)
+        if len(attempts) == 1:
+            connection.exec_driver_sql("SELECT pg_sleep(60)")
+        return int(connection.exec_driver_sql("SELECT 7").scalar_one())
+
+    database = Database(f"{postgres_url}&options=-c%20{limit}%3D500ms", 60.0)
+    assert database.write(work) == 7
+    assert len(attempts) > 1
+    with pytest.raises(StoreLocked, match=rf"the server ended what took too long: .*; raise its .*{limit}"):
+        database.read(lambda c: c.exec_driver_sql("SELECT pg_sleep(60)"), seconds=0.0)
+    database.close()
+
+
+def test_a_server_without_a_free_connection_is_waited_for_and_named(postgres: Any, postgres_url: str) -> None:
+    name = postgres_url.partition("@/")[2].partition("?")[0]
+    role, url = f"guest_of_{name}", postgres_url.replace("postgres@", f"guest_of_{name}@")
+    postgres.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")
+    with pytest.raises(StoreLocked, match=r"no connection left: .*too many connections for role.*; use fewer process"):
+        Database(url, 0.0).read(lambda c: c.exec_driver_sql("SELECT 7"))
+
+    def make_room(text: str) -> None:
+        postgres.execute(f"ALTER ROLE {role} CONNECTION LIMIT 1")
+
+    database = Database(url, RetryPolicy(60, say=make_room))
+    assert database.read(lambda c: c.exec_driver_sql("SELECT 7").scalar_one()) == 7
+    database.close()
+
+
 def test_a_statement_that_is_wrong_is_not_tried_again(url: str) -> None:
     database = Database(url, 60.0)
     with pytest.raises(StoreError, match=r"the database refused: .*nowhere"):
