@@ -441,6 +441,8 @@ INTERRUPTED = """
 import atexit, signal, sys
 from rekindle.studies.cli import dispatch, main
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
+
 def interrupt(*arguments):
     signal.raise_signal(signal.SIGINT)  # as by Ctrl-C at this moment
 
