@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from ...tasks.checkpoint.policy_files import replace_whole
 from ..engine.json_views import Json
 from ..study.digits import in_digits
 from . import figures, results, what_mattered
@@ -249,15 +249,7 @@ def write_report(studies: Sequence[Json], path: Path) -> None:
     """
     html = page(studies)
     try:
-        if path.is_file() or not path.exists():
-            part = path.with_name(f".{path.name}.{os.getpid()}.part")
-            try:
-                part.write_text(html, encoding="utf-8")
-                part.replace(path)
-            finally:
-                part.unlink(missing_ok=True)
-        else:  # such as /dev/stdout
-            path.write_text(html, encoding="utf-8")
+        replace_whole(path, html.encode())
     except OSError as error:
         why = error.strerror or str(error)
         raise ValueError(f"a report is written to a file, but {path} cannot be: {why}; give another -o") from None

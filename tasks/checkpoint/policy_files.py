@@ -45,13 +45,21 @@ def write_policy(path: str | os.PathLike[str], policy: Mapping[str, Tensor], abo
 def write_whole(path: Path, data: bytes) -> Path:
     """Write a file atomically, and create its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    replace_whole(path, data)
+    return path
+
+
+def replace_whole(path: Path, data: bytes) -> None:
+    """Write a file atomically, or to a device such as /dev/stdout."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.write_bytes(data)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-    return path
 
 
 def read_policy(path: Any, where: str) -> Any:
