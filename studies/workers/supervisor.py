@@ -88,13 +88,14 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(f"stopped by {number.name}; everything is saved; run the same command to resume")
 
 
+def raise_interrupted(number: int, frame: object) -> None:
+    """Raise Interrupted, as a signal's handler."""
+    raise Interrupted(signal.Signals(number))
+
+
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """Raise Interrupted at SIGINT and SIGTERM, where no `Supervisor` runs."""
-
-    def stop(number: int, frame: object) -> None:
-        raise Interrupted(signal.Signals(number))
-
+def stoppable(stop: Callable[[int, object], None] = raise_interrupted) -> Iterator[None]:
+    """Call a function at SIGINT and SIGTERM."""
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -138,21 +139,19 @@ class Supervisor:
             Interrupted: SIGINT or SIGTERM asked to stop.
             WorkersFailed: workers die without progress.
         """
-        before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        self.store.wait_until(lambda: self.asked is not None)
-        try:
-            self._watch()
-        except StoreError:
-            if self.asked is None:  # else the wait for the database was interrupted
-                raise
-        finally:
-            for worker in self.workers:
-                worker.stop()
-            deadline = time.monotonic() + self.grace  # of all, who were asked at the same time
-            for worker in self.workers:
-                worker.wait(max(0.0, deadline - time.monotonic()))
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with stoppable(self._ask):
+            self.store.wait_until(lambda: self.asked is not None)
+            try:
+                self._watch()
+            except StoreError:
+                if self.asked is None:  # else the wait for the database was interrupted
+                    raise
+            finally:
+                for worker in self.workers:
+                    worker.stop()
+                deadline = time.monotonic() + self.grace  # of all, who were asked at the same time
+                for worker in self.workers:
+                    worker.wait(max(0.0, deadline - time.monotonic()))
         if self.asked is not None:
             raise Interrupted(self.asked)
 
