@@ -25,6 +25,7 @@ from .intervals import CONFIDENCE, Interval
 Indices = NDArray[np.intp]
 LEVELS = 6  # a hyperparameter with at most six values has indicator terms; others have polynomials
 DEGREE = 3  # of the polynomials
+CONFIGURATIONS_PER_TERM = 2  # with fewer, resamples have fewer than terms, and their shares say nothing
 ROWS_PER_TERM = 3  # at least; with fewer rows the model has fewer terms
 REPETITIONS = 200  # bootstrap resamples
 MOST_CLUSTERS = 1000  # resampled units; with more configurations, several share one
@@ -69,7 +70,8 @@ def decompose(
         return Decomposition([NOTHING for _ in columns], [[] for _ in columns], [])
     products = _products(columns)
     room = max((each.shape[1] for each in products.values()), default=0)
-    fits = lambda d, more: (_size(columns, d) + more) * ROWS_PER_TERM <= len(scores)  # noqa: E731
+    sure = lambda d: _size(columns, d) * CONFIGURATIONS_PER_TERM <= len(np.unique(groups))  # noqa: E731
+    fits = lambda d, more: sure(d) and (_size(columns, d) + more) * ROWS_PER_TERM <= len(scores)  # noqa: E731
     paired = fits(1, room)
     degree = next((d for d in range(DEGREE, 1, -1) if fits(d, room if paired else 0)), 1)
     terms = [_terms(column, degree) for column in columns]
@@ -78,8 +80,11 @@ def decompose(
     additive = moments.shares()
     if forest and (better := forest_shares(columns, scores)) is not None:
         additive[0] = better
+    shares = [_interval(share) for share in np.clip(additive, 0, 1).T]
+    if not sure(degree):
+        shares = [Interval(share.estimate, 0.0, 1.0) for share in shares]
     return Decomposition(
-        [_interval(share) for share in np.clip(additive, 0, 1).T],
+        shares,
         [
             [(value, _interval(moments.effect(index, at))) for value, at in _places(column)]
             for index, column in enumerate(columns)

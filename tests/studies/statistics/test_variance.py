@@ -66,3 +66,15 @@ def test_many_configurations_are_resampled_together() -> None:
     few, many = (decomposed(*planted(rows)) for rows in (MOST_CLUSTERS, 4 * MOST_CLUSTERS))
     widths = [found.shares[0].high - found.shares[0].low for found in (few, many)]
     assert widths[1] == pytest.approx(widths[0] / 2, rel=0.4)  # four times as much is twice as exact
+
+
+def test_with_fewer_configurations_than_terms_every_share_is_possible() -> None:
+    random = np.random.default_rng(4)
+    configurations, rungs = 16, 3
+    columns = [np.tile(random.permutation(configurations), rungs).astype(float) for _ in range(17)]
+    scores = columns[0] + random.normal(size=configurations * rungs)
+    groups, blocks = np.tile(np.arange(configurations), rungs), np.repeat(np.arange(rungs), configurations)
+    many, few = (decompose(columns[:count], scores, groups, blocks).shares for count in (17, 3))
+    assert {(share.low, share.high) for share in many} == {(0.0, 1.0)}
+    assert few[0].low > 0.5
+    assert max(share.high for share in few[1:]) < 0.2
