@@ -69,14 +69,18 @@ def _parse(words: Sequence[str]) -> Namespace | int:
     if not words:
         parser.print_help(sys.stderr)
         return USAGE
-    if not words[0].startswith("-") and words[0] not in parser.commands:
+    name, *rest = words
+    if name.startswith("-"):
+        parser.parse_args(words)  # --help or --version, or an error
+    if name not in parser.commands:
         from ...spaces.errors import near  # slow to import
 
-        parser.error(f"there is no command {words[0]!r}{near(words[0], parser.commands)}")
-    arguments, unknown = parser.parse_known_args(words)
-    arguments.parser = parser.commands[arguments.command]
+        parser.error(f"there is no command {name!r}{near(name, parser.commands)}")
+    command = parser.commands[name]
+    arguments, unknown = command.parse_known_intermixed_args(rest)  # ENV may follow options after TASK
     if unknown:
-        arguments.parser.error(_explain_word(arguments.parser, unknown[0]))
+        command.error(_explain_word(command, unknown[0]))
+    arguments.command, arguments.parser = name, command
     return arguments
 
 

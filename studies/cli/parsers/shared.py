@@ -26,7 +26,7 @@ def add_task(parser: Parser, epochs: str, setting: str, several: str = "") -> No
     text = "Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON or @FILE; omitted for tasks without an environment"
     parser.add_argument("env", metavar="ENV", nargs="?", help=text)
     if several:
-        parser.add_argument("others", metavar="ENV", nargs="*", help=several)
+        parser.add_argument("others", metavar="ENV", nargs="*", default=[], help=several)
     text = "write all settings of this command, including defaults, as a run file"
     option(parser, "--save-config FILE", text, type=Path)
     add = partial(option, parser.add_argument_group("what is trained"))

@@ -10,6 +10,8 @@ from ...orion.trial import is_under_orion
 from .shared import add_backends, add_device, add_env_processes, add_lease, add_outputs, add_task, add_use_previous
 from .values import MANY, Container, Parser, command, few, option, positive
 
+FRESH_SEEDS = 20  # of each estimate of a confirmation
+
 
 def add_tune(commands: Any) -> None:
     run = "under_orion.refuse_study" if is_under_orion() else "tune.tune"
@@ -19,8 +21,10 @@ def add_tune(commands: Any) -> None:
         seeds,
         "--confirm SEEDS",
         "at the end, race the best 5 configurations and the defaults, and estimate the winner, the runner-up and the "
-        "defaults on this many fresh seeds, like `rekindle confirm`",
+        f"defaults on so many fresh seeds, like `rekindle confirm` ({FRESH_SEEDS} without a number)",
         type=positive,
+        nargs="?",
+        const=FRESH_SEEDS,
     )
     text = "create the study that tune would create, and leave its trials to workers"
     _add_options_of_studies(command(commands, "create", text, "tune.create"))
@@ -51,7 +55,8 @@ def _add_options_of_studies(parser: Parser) -> Container:
         "choices('adam', 'sgd'), normal(0, 1), maybe(PRIOR); may be repeated",
         **MANY,
     )
-    add("--try @FILE", "try the hyperparameters in this file first, as with --set @FILE; may be repeated", **MANY)
+    text = "try the hyperparameters in this file first, as with --set @FILE; may be repeated"
+    add("--try|--enqueue @FILE", text, **MANY)
     add(
         "--learn-from STUDY",
         "choose three of four early trials by the results of another study of the same task, as far as these agree "
@@ -185,7 +190,7 @@ def add_confirm(commands: Any) -> None:
     add(
         "--seeds N",
         "fresh seeds of each estimate, at least 3; the race before it, which decides the winner, has half as many more",
-        default=20,
+        default=FRESH_SEEDS,
     )
     add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)", type=few)
     add_backends(parser, parser)

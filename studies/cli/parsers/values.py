@@ -82,16 +82,16 @@ def command(commands: Any, name: str, text: str, run: str) -> Parser:
 
 
 def option(parser: Container, form: str, text: str, **more: Any) -> None:
-    """Add an option "--name PLACEHOLDER", or a flag "--name".
+    """Add an option "--name PLACEHOLDER" or "--name|--other PLACEHOLDER", or a flag "--name".
 
     The placeholder determines the type, unless `more` has one. The default is appended to the text, unless the text
     already names it.
     """
-    name, _, placeholder = form.partition(" ")
+    names, _, placeholder = form.partition(" ")
     value = {"metavar": placeholder, "type": TYPES.get(placeholder, str)} if placeholder else {"action": "store_true"}
     if more.get("default", []) != [] and "(default" not in text:
         text += " (default: %(default)s)"
-    parser.add_argument(name, help=text, **(value | more))
+    parser.add_argument(*names.split("|"), help=text, **(value | more))
 
 
 def positive(text: str) -> int:

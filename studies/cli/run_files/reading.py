@@ -58,7 +58,7 @@ def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) 
     """
     if not argv or argv[0] not in COMMANDS:
         return list(argv)
-    takers = {word for action in parsers[argv[0]]._actions if action.nargs != 0 for word in action.option_strings}
+    takers = {word for each in parsers[argv[0]]._actions if each.nargs not in (0, "?") for word in each.option_strings}
     places_of_files = (n for n, word in enumerate(argv) if not word.startswith(("-", "@")) and word.endswith(SUFFIXES))
     files = [n for n in places_of_files if n and argv[n - 1] not in takers]  # the others are values of options
     if not files:
@@ -83,7 +83,7 @@ def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) 
 
             raise ValueError(f"{file}: there is no {path!r} in a run file{near(path, known)}")
         action = own.get(path)  # `train` takes a study's file, too, and ignores options that only studies have
-        if action is not None and not given & {(option := action.option_strings[0]), INSTEAD.get(option, option)}:
+        if action is not None and not given & {*action.option_strings, INSTEAD.get(action.option_strings[0])}:
             words += _words(action, value, f"{file}: {path}")
     after = (word for before, word in pairwise(typed) if before == "--prior")
     typed_priors = {word.partition("=")[0].strip() for word in after}

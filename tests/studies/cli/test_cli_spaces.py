@@ -157,7 +157,7 @@ def test_known_configurations_are_tried_first(sqlite_url: str, tmp_path: Path, c
     asked = ["ppo", "CartPole-v1", *SETTINGS, "--trials", "3", "--epochs", "1", "--storage", sqlite_url, "--json"]
     for n, content in enumerate(({"gamma": 0.97, "optimizer": {"lr": 2e-3}}, {"hyperparameters": {"gamma": 0.95}})):
         (tmp_path / f"{n}.json").write_text(json.dumps(content))
-    known = ["--try", f"@{tmp_path / '0.json'}", "--try", f"@{tmp_path / '1.json'}"]
+    known = ["--try", f"@{tmp_path / '0.json'}", "--enqueue", f"@{tmp_path / '1.json'}"]
     status, out, errors = cli("tune", *asked, *known, "--workers", "1")
     assert status == 0, errors
     first, second, third = (trial["hyperparameters"] for trial in json.loads(out)["trials"])

@@ -17,6 +17,7 @@ import pytest
 from rekindle.studies.cli.commands.options import expand_files, parse_env
 from rekindle.studies.cli.parsers import make_parser
 from rekindle.studies.cli.parsers.looking import PICTURES
+from rekindle.studies.cli.run_files.reading import expand
 from rekindle.studies.report.pictures import KINDS
 from studying import TINY
 
@@ -41,6 +42,24 @@ def test_what_is_named_beside_a_file_comes_on_top(tmp_path: Path) -> None:
         "gamma=0.5",
     ]
     assert expand_files(["gamma=0.5"]) == ["gamma=0.5"]
+
+
+def test_options_may_stand_between_task_and_environments(sqlite_url: str, cli: Cli) -> None:
+    asked = ["create", "--trials", "2", "ppo", "--study", "s", "CartPole-v1", "--across", "iqm", "Acrobot-v1"]
+    status, out, errors = cli(*asked, "--json", "--storage", sqlite_url)
+    assert status == 0, errors
+    assert [env["id"] for env in json.loads(out)["environments"]] == ["CartPole-v1", "Acrobot-v1"]
+
+
+def test_a_confirmation_without_a_number_has_the_usual_seeds(tmp_path: Path) -> None:
+    commands = make_parser().commands
+    usual = commands["confirm"].parse_args(["s"]).seeds
+    for words in (["ppo", "CartPole-v1", "--confirm"], ["ppo", "CartPole-v1", "--confirm", "--racing"]):
+        assert commands["tune"].parse_args(words).confirm == usual
+    assert commands["tune"].parse_args(["ppo", "CartPole-v1", "--confirm=3"]).confirm == 3
+    (tmp_path / "run.toml").write_text('task = "ppo"\nenv = "CartPole-v1"\n')
+    words = expand(commands, ["tune", "--confirm", str(tmp_path / "run.toml")])
+    assert commands["tune"].parse_args(words[1:]).confirm == usual
 
 
 @pytest.mark.slow
