@@ -4,9 +4,10 @@
 
 over the configurations that were tried. Intervals come from an additive linear model, fitted by least squares to terms
 of each hyperparameter, whose explained variance is corrected for noise (Hays's omega squared); configurations are
-resampled. A random forest also captures interactions (Hutter, Hoos and Leyton-Brown 2014, fANOVA); where scikit-learn
-is installed, it gives the estimates of the shares. A pair's share is what the products of its hyperparameters' terms
-explain beyond the additive model.
+resampled. With fewer than two configurations for each term of that model, each hyperparameter's share comes from a
+model of its terms alone, and the intervals are wide. A random forest also captures interactions (Hutter, Hoos and
+Leyton-Brown 2014, fANOVA); where scikit-learn is installed, it gives the estimates of the shares. A pair's share is
+what the products of its hyperparameters' terms explain beyond the additive model.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .intervals import CONFIDENCE, Interval
 Indices = NDArray[np.intp]
 LEVELS = 6  # a hyperparameter with at most six values has indicator terms; others have polynomials
 DEGREE = 3  # of the polynomials
-CONFIGURATIONS_PER_TERM = 2  # with fewer, resamples have fewer than terms, and their shares say nothing
+CONFIGURATIONS_PER_TERM = 2  # of one model of all hyperparameters; with fewer, each has a model of its own
 ROWS_PER_TERM = 3  # at least; with fewer rows the model has fewer terms
 REPETITIONS = 200  # bootstrap resamples
 MOST_CLUSTERS = 1000  # resampled units; with more configurations, several share one
@@ -43,7 +44,7 @@ class Decomposition:
     Attributes:
         shares: each column's share of the variance.
         effects: for each column, pairs (value, effect): how far scores with this value lie above their rung's mean,
-            with the other columns held fixed.
+            with the other columns held fixed; empty for too few configurations.
         pairs: (column, column, share), the share that the two explain together beyond the additive model; largest
             first.
     """
@@ -76,17 +77,15 @@ def decompose(
     degree = next((d for d in range(DEGREE, 1, -1) if fits(d, room if paired else 0)), 1)
     terms = [_terms(column, degree) for column in columns]
     largest = _largest(terms, products, scores) if paired else []
-    moments = _Moments(terms, [products[pair] for pair in largest], scores, _resampled(groups))
-    additive = moments.shares()
+    drawn, together = _resampled(groups), sure(1)
+    moments = _Moments(terms, [products[pair] for pair in largest], scores, drawn)
+    additive = moments.shares() if together else _shares_alone(terms, scores, drawn)
     if forest and (better := forest_shares(columns, scores)) is not None:
         additive[0] = better
-    shares = [_interval(share) for share in np.clip(additive, 0, 1).T]
-    if not sure(degree):
-        shares = [Interval(share.estimate, 0.0, 1.0) for share in shares]
     return Decomposition(
-        shares,
+        [_interval(share) for share in np.clip(additive, 0, 1).T],
         [
-            [(value, _interval(moments.effect(index, at))) for value, at in _places(column)]
+            [(value, _interval(moments.effect(index, at))) for value, at in _places(column)] if together else []
             for index, column in enumerate(columns)
         ],
         [(*pair, _interval(np.clip(moments.beyond(index), 0, 1))) for index, pair in enumerate(largest)],
@@ -119,6 +118,11 @@ def forest_shares(columns: Sequence[Floats], scores: Floats) -> Floats | None:
         center = np.average(means, weights=weights)
         shares.append(float(np.average((means - center) ** 2, weights=weights)) * len(active) / len(column) / total)
     return np.array(shares)
+
+
+def _shares_alone(terms: Sequence[Floats], scores: Floats, resampled: tuple[Indices, Floats]) -> Floats:
+    """Return the share of each column (draws, columns) in a model of its terms only."""
+    return np.concatenate([_Moments([each], [], scores, resampled).shares() for each in terms], 1)
 
 
 def _without_blocks(scores: Floats, blocks: Indices) -> Floats:
