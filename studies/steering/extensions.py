@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import SpaceError, unflatten
-from ..engine.configs import load_task
+from ..engine.checked_config import load_task
 from ..errors import CommandRefused
 from ..samplers.registry import check_sampler
 from ..schedulers.seeds import is_racing, seeds_of

@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..engine.bounds import is_lifted, resume_if_lifted
-from ..engine.configs import load_task
-from ..engine.configuring import check_bounds
+from ..engine.checked_config import load_task
+from ..engine.tune_options import check_bounds
 from ..errors import CommandRefused
 from ..samplers.registry import KNOWN, check_exhausted, check_sampler
 from ..schedulers.confirming import CONFIRM

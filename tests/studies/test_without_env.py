@@ -10,7 +10,7 @@ import optuna
 import pytest
 from rekindle import Objective, Store
 from rekindle.studies.engine.branching import replay
-from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.orion import hunt
 from rekindle.studies.study.config import BadConfig
 from rekindle.tasks.examples.digits import Digits, DigitsLearner

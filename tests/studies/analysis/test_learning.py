@@ -11,7 +11,7 @@ import pytest
 import rekindle
 from rekindle.studies.analysis import learning
 from rekindle.studies.analysis.learning import source, with_learned
-from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.samplers.learned import UNTIL, follows
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.storage.rows import Trial

@@ -561,21 +561,21 @@ def test_a_worker_says_what_the_study_is_when_it_ends(finished_url: str, cli: Ca
         (["train", "--no-better", "foo:2"], "--no-better's metric must be one of episode_return, episode_length"),
         (["train", "--no-better", "return:2"], "--no-better return:2 needs the return of each epoch, but --snapshots"),
         (["tune", "--epochs", "3", "--env-steps", "9"], "got --epochs 3 and --env-steps 9; leave one out"),
-        (["tune", "--search", "gamma", "--search", "gamma"], "gamma is named twice; leave one out"),
+        (["tune", "--search", "gamma", "--search", "gamma"], "--search names gamma twice; leave one out"),
         (["tune", "--scheduler", "pbt", "--population", "1"], "--population is 1; give it at least 2"),
         (["tune", "--scheduler", "pbt", "--epochs", "2", "--interval", "5"], "--interval 5 is above the 2 epochs"),
-        (["tune", "--scheduler", "pbt", "--epochs", "1:8"], "but --epochs is 1:8; say --epochs 8, and --interval"),
+        (["tune", "--scheduler", "pbt", "--epochs", "1:8"], "but --epochs is 1:8; use --epochs 8, and --interval"),
         (
             ["tune", "--scheduler", "pbt", "--trials", "50"],
-            "trains its members, 8, but --trials is 50; say --population 50",
+            "--trials is 50, but a population trains its members, 8; use --population 50",
         ),
         (
             ["tune", "--population", "4"],
-            "--population is for a population, but the scheduler is adaptive; add --scheduler",
+            "only --scheduler pbt takes --population, but the scheduler is adaptive; add --scheduler pbt",
         ),
         (
             ["tune", "--scheduler", "asha", "--interval", "2", "--perturb", "gamma"],
-            "--interval and --perturb are for a population, but the scheduler is asha",
+            "only --scheduler pbt takes --interval and --perturb, but the scheduler is asha",
         ),
     ],
 )

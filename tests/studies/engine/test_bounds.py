@@ -21,10 +21,10 @@ from rekindle.studies import Study
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.progress import Progress
 from rekindle.studies.engine import bounds
-from rekindle.studies.engine.configuring import study_config
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.study_rows import StudyRows
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import CommandRefused
 from rekindle.studies.failures import FAILED
 from rekindle.studies.schedulers.seeds import seed_options

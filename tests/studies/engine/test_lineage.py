@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.engine.branching import score_at
-from rekindle.studies.engine.configs import make_population
+from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.engine.lineage import LineageError, NotEqual, lineage, retrain
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.branches import Start

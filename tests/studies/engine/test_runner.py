@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rekindle.studies.engine.configs import make_config
+from rekindle.studies.engine.checked_config import make_config
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.errors import StoreError, StudyMismatch, UnknownStudy
 from rekindle.studies.storage.store import Store

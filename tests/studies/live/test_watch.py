@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from rekindle.studies.cli.commands.live import watch as command
 from rekindle.studies.cli.output.progress import Progress
 from rekindle.studies.cli.output.watching import sparkline
-from rekindle.studies.engine.configs import make_config
+from rekindle.studies.engine.checked_config import make_config
 from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.failures import FAILED

@@ -14,10 +14,10 @@ import rekindle
 from gated import Gate
 from rekindle.studies.analysis.comparing import compare
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configuring import study_config
 from rekindle.studies.engine.confirming import confirmation_config
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.progress import StudyProgress
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.report.data import report_json
 from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.schedulers.seeds import collapse

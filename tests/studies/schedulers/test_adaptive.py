@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from rekindle import tune
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configuring import study_config
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.samplers.registry import make_sampler
 from rekindle.studies.schedulers.adaptive import EXPECTED, SAVING, promotions, wanted

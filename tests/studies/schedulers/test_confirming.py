@@ -11,7 +11,7 @@ import pytest
 from gated import Gate
 from rekindle.studies import Study
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configs import make_config, make_population
+from rekindle.studies.engine.checked_config import make_config, make_population
 from rekindle.studies.engine.confirming import confirmation_config, confirmation_json, confirmation_name, verdict
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.schedulers.confirming import Confirmation, Standing, standing

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, near_one, normal, ordinal, real
 from rekindle.spaces.quantiles import has_scale, quantile
-from rekindle.studies.engine.configs import load_task
+from rekindle.studies.engine.checked_config import load_task
 from rekindle.studies.errors import StoreError
 from rekindle.studies.schedulers.pb2 import PB2, check_pb2
 from rekindle.studies.schedulers.registry import plan
@@ -188,5 +188,5 @@ def test_a_bandit_needs_its_package_and_a_scale(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(BadConfig, match=r"needs scikit-learn, which is not installed: pip install 'rekindle\[pb2\]'"):
         bandit_population()
-    with pytest.raises(StoreError, match="a study resumes with what it started with, but --explore pb2 needs scikit"):
+    with pytest.raises(StoreError, match="the study cannot be resumed here: --explore pb2 needs scikit"):
         load_task(config())

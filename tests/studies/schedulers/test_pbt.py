@@ -137,7 +137,7 @@ def test_what_makes_no_population_is_refused(options: dict[str, Any], message: s
 
 def test_a_population_needs_something_to_explore() -> None:
     everything = {name: value for name, value in params(population()).items() if name not in TINY}
-    with pytest.raises(BadConfig, match="explores what may change while it trains, but all that is fixed"):
+    with pytest.raises(BadConfig, match="may change while it trains, but all of these are fixed"):
         population(fixed=everything)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configs import make_config, make_population
+from rekindle.studies.engine.checked_config import make_config, make_population
 from rekindle.studies.engine.json_views import rank, study_json
 from rekindle.studies.schedulers.racing import at_once, run_race
 from rekindle.studies.schedulers.registry import plan

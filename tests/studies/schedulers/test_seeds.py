@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configs import make_population
+from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.schedulers.registry import scheduler as scheduler_of

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configs import make_population
+from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.optuna_mirror import frozen, mirror
 from rekindle.studies.engine.progress import look
@@ -25,7 +25,7 @@ from rekindle.studies.schedulers.seeds import collapse, seed_options
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, Config, invalid_field
-from rekindle.studies.study.digits import in_digits, in_digits_alone
+from rekindle.studies.study.number_text import in_digits, in_digits_alone
 from rekindle.studies.study.objectives import (
     Unmeasured,
     best_first,

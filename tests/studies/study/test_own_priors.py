@@ -9,7 +9,7 @@ import optuna
 import pytest
 from rekindle import PPO, EnvSpec, Objective
 from rekindle.spaces import flatten, unflatten
-from rekindle.studies.engine.configs import make_population
+from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.study.searched import open_space
 from rekindle.tasks import load
 from studying import TINY

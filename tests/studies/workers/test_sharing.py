@@ -163,7 +163,7 @@ def test_studies_that_are_made_meanwhile_are_found_and_stopped_ones_left(
         states = {name: {trial.state for trial in store.trials(name)} for name in ("a", "later", "stopped")}
         assert states == {"a": {"complete", "pruned"}, "later": {"complete", "pruned"}, "stopped": set()}
         [left] = [text for study, text in said if study == "foreign"]
-        assert left.startswith("is left to others: a study resumes with the version of its task that it started with")
+        assert left.startswith("is left to others: the study was started with surrogate 99, but")
         Steering(store, "stopped").resume()
         assert rekindle.work(store, "stopped", "a")
 

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.cli.commands.train import fit_task
-from rekindle.studies.engine.configs import make_config
+from rekindle.studies.engine.checked_config import make_config
 from rekindle.studies.engine.json_views import rank, study_json
 from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import start_study
