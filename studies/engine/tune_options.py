@@ -249,14 +249,16 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
         raise BadConfig(f"--budget counts steps of an epoch, but {algorithm.name} names none; write 200epochs")
     if "goal" in options and (own != DEFAULT or objectives != DEFAULT):
         raise BadConfig(
-            f"a goal is a return, which fresh episodes confirm, but this study seeks {', '.join(objectives)}; leave "
+            f"a goal is a return, which fresh episodes confirm, but the objective is {', '.join(objectives)}; leave "
             "--goal out"
         )
     if "plateau" not in options:
         return
     check_count("plateau", options["plateau"])
     if scheduler == "pbt" or len(objectives) > 1:
-        what = "the members of a population are no trials of their own" if scheduler == "pbt" else "a front has no best"
+        what = (
+            "the members of a population depend on each other" if scheduler == "pbt" else "a Pareto front has no best"
+        )
         raise BadConfig(f"a plateau counts trials since the best one, but {what}; leave --plateau out")
 
 
@@ -308,9 +310,9 @@ def _with_known(config: Config, algorithm: type[Task], known: Sequence[Mapping[s
     if not known:
         return config
     if not KNOWN[config.sampler].defaults or len(known) > config.trials[0]:
-        law = "each takes one trial" if KNOWN[config.sampler].defaults else "a grid has its own trials"
+        rule = "each takes one trial" if KNOWN[config.sampler].defaults else "a grid tries its own points only"
         raise BadConfig(
-            f"{law}, but {len(known)} known configurations are to be tried in {config.trials[0]}; leave some out"
+            f"{rule}, but {len(known)} known configurations are given for {config.trials[0]} trials; leave some out"
         )
     first = [known_values(config, algorithm, flatten(each)) for each in known]
     return replace(config, options={**config.options, "known": first})

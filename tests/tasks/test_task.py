@@ -685,7 +685,7 @@ FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "shape": (learner(policy={"vector": torch.zeros(3)}), r"policy/vector must be torch.float32 of shape \("),
     "type": (
         lambda state: state["learner"]["counters"].update(epochs=torch.tensor(1)),
-        "counters/epochs must be a int",
+        "counters/epochs must be an integer",
     ),
     "other env": (lambda state: state["learner"]["envs"].update(env="{}"), "cannot be loaded into"),
     "mode": (lambda state: state["learner"]["envs"].update(mode="replay"), "mode"),

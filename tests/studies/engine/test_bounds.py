@@ -174,7 +174,7 @@ def test_a_resumption_lifts_no_bound_that_is_reached_meanwhile(
             return hold(connection, name, *arguments)
 
         monkeypatch.setattr(commands, "hold", spent_before)
-        with pytest.raises(CommandRefused, match="resume continues what a user has stopped, but study 's' had the "):
+        with pytest.raises(CommandRefused, match="study 's' cannot be resumed while its bound is reached: it had the "):
             steering.resume()
 
 
@@ -311,7 +311,7 @@ def test_a_bound_is_lifted_by_extending_the_study(sqlite_url: str, monkeypatch: 
         study = Study("s", store)
         assert not Worker(store, "s").run()
         law = (
-            "resume continues what a user has stopped, but study 's' had the stop by budget: 5 of 5 epochs are "
+            "study 's' cannot be resumed while its bound is reached: it had the stop by budget: 5 of 5 epochs are "
             "trained; `rekindle extend s --budget MORE` (or off) continues it"
         )
         with pytest.raises(CommandRefused, match=re.escape(law)):
@@ -325,7 +325,7 @@ def test_a_bound_is_lifted_by_extending_the_study(sqlite_url: str, monkeypatch: 
         assert kinds == ["stop", "bound", "resume", "stop", "bound", "resume"]
         assert [each.data for each in study.commands][1::3] == [{"budget": {"epochs": 11}}, {"budget": None}]
         for given, error in (
-            ({}, "extend changes something, but got nothing; give --trials"),
+            ({}, "extend needs something to change, such as --trials or --budget"),
             ({"budget": "5"}, "--budget must be a number of at least 1 with a unit"),
             ({"goal": "475"}, "--goal must be return:VALUE, such as return:475, but got '475'"),
             ({"goal": "return:nan"}, "--goal must be return:VALUE"),
@@ -396,14 +396,17 @@ def test_the_noise_of_several_seeds_is_their_standard_error(sqlite_url: str) -> 
 
 def test_goals_and_plateaus_are_of_one_return() -> None:
     for options, error in (
-        ({"goal": "return:1"}, "a goal is a return, which fresh episodes confirm, but this study seeks model_size"),
+        ({"goal": "return:1"}, "a goal is a return, which fresh episodes confirm, but the objective is model_size"),
         ({"plateau": 0}, "plateau must be an integer of at least 1, but got 0"),
     ):
         with pytest.raises(BadConfig, match=error):
             study_config(load("ppo"), "CartPole-v1", epochs=3, objective=["model_size"], **options)
     for options, error in (
-        ({"scheduler": "pbt"}, "the members of a population are no trials of their own; leave --plateau out"),
-        ({"objective": ["return", "model_size"], "scheduler": "none"}, "a front has no best; leave --plateau out"),
+        ({"scheduler": "pbt"}, "the members of a population depend on each other; leave --plateau out"),
+        (
+            {"objective": ["return", "model_size"], "scheduler": "none"},
+            "a Pareto front has no best; leave --plateau out",
+        ),
     ):
         with pytest.raises(BadConfig, match=error):
             study_config(load("ppo"), "CartPole-v1", epochs=3, plateau=5, **options)  # type: ignore[arg-type]

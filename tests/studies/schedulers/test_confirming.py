@@ -105,7 +105,7 @@ def test_equal_results_of_all_seeds_are_no_certainty() -> None:
     assert "at most 14% of seeds give another result" in text  # 0.86 to the power of 20 is 0.05
     assert "confidence between" not in text
     estimate |= {"low": 480.0, "seeds": 14, "failed": 6}
-    assert "6 of its fresh trainings failed, of which these figures say nothing." in verdict(told)
+    assert "6 of its fresh trainings failed and are not counted." in verdict(told)
 
 
 def searched(url: str, config: Config) -> None:

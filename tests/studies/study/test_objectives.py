@@ -341,11 +341,11 @@ def test_a_result_that_lacks_an_objective_is_named_as_damage(sqlite_url: str) ->
         rows = store.segments("s")
         raw = sa.text("UPDATE rk_segment SET objectives = :text WHERE number = 1").bindparams(text='{"return":1.0}')
         store.database.write(lambda c: c.execute(raw))
-        with pytest.raises(DamagedRow, match="all objectives that its study seeks, but one has no model_size"):
+        with pytest.raises(DamagedRow, match="all objectives of its study, but one lacks model_size"):
             study_json(store, "s")
-        with pytest.raises(DamagedRow, match="one has no return"):
+        with pytest.raises(DamagedRow, match="one lacks return"):
             best_first(config, [rows[0], replace(rows[1], objectives=None)])
-        with pytest.raises(DamagedRow, match="one has no model_size"):
+        with pytest.raises(DamagedRow, match="one lacks model_size"):
             frozen(config, (store.trials("s")[1], [store.segments("s")[1]], {}), None)
         findings = check(store)
         assert [(each.kind, each.what) for each in findings] == [("segment-result", "it has no model_size")]

@@ -95,7 +95,9 @@ def test_the_confirmation_of_a_study_goes_with_it(sqlite_url: str, cli: Cli) -> 
     made: dict[str, Any] = {"storage": sqlite_url, "study": "s", "epochs": 1, "trials": 2, "progress": False}
     study = rekindle.tune("surrogate", seed=1, **made)
     assert study.confirm(top=1, seeds=3, progress=False)["state"] == "complete"
-    with pytest.raises(StudyMismatch, match=r"s was confirmed with other numbers, .* `rekindle delete s:confirmation`"):
+    with pytest.raises(
+        StudyMismatch, match=r"was started with other --top or --seeds, .* `rekindle delete s:confirmation`"
+    ):
         study.confirm(top=1, seeds=4)
     with Store(sqlite_url) as store:
         first = {trial.uid for trial in store.trials("s")}

@@ -89,7 +89,7 @@ def test_a_mode_says_what_is_kept(mode: Any, keep: Keep | None) -> None:
     ],
 )
 def test_a_mode_that_means_nothing_is_refused_before_any_training(mode: Any) -> None:
-    with pytest.raises(ValueError, match=r"snapshots must be latest, best, .*how many of the latest"):
+    with pytest.raises(ValueError, match=r"snapshots must be latest, best, .*a number of epochs to keep"):
         PPO("CartPole-v1", snapshots=mode)
 
 

@@ -167,7 +167,9 @@ def test_an_environment_that_only_this_program_knows_is_named() -> None:
     from own_envs import BoxWalk
 
     gym.register("OnlyHere-v0", BoxWalk, max_episode_steps=30)
-    with pytest.raises(EnvSpecError, match=r"in a process of its own, OnlyHere-v0 must be .* 'module:Name-v0'"):
+    with pytest.raises(
+        EnvSpecError, match=r"the environment's process reports: OnlyHere-v0 must be .* 'module:Name-v0'"
+    ):
         make_envs(EnvSpec("OnlyHere-v0"), [1], 2, processes=1)
     del gym.registry["OnlyHere-v0"]
 

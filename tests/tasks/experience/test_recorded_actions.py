@@ -85,11 +85,17 @@ def test_every_environment_has_its_own_cursor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Recording.of([]), r"at least one action each, .* but got \[\(0,\)\]"),
-        (lambda: Recording.of([[1.0]], [[1.0, 2.0]]), r"all of one shape, but got \[\(1, 1\), \(1, 2\)\]"),
-        (lambda: Recording.of(), r"but got \[\]"),
+        (lambda: Recording.of([]), r"at least one action, .* but got the shapes \[\(0,\)\]"),
+        (
+            lambda: Recording.of([[1.0]], [[1.0, 2.0]]),
+            r"all of the same shape, but got the shapes \[\(1, 1\), \(1, 2\)\]",
+        ),
+        (lambda: Recording.of(), r"but got the shapes \[\]"),
         (lambda: Recording.of(["left"]), "recorded actions are numbers"),
-        (lambda: Recording(np.zeros((2, 3)), np.array([3])), r"of 2 recorded episodes .* from 1 to 3, but got \[3\]"),
+        (
+            lambda: Recording(np.zeros((2, 3)), np.array([3])),
+            r"2 recorded episodes need as many lengths from 1 to 3, but got \[3\]",
+        ),
         (lambda: Recording(np.zeros((1, 3)), np.array([4])), r"got \[4\]"),
         (lambda: Recording(np.zeros((1, 3)), np.array([0])), r"got \[0\]"),
         (lambda: Replayed(WALK, end="stop"), "must be one of raise, loop, model, but got 'stop'"),
