@@ -37,6 +37,21 @@ def _add_options_of_studies(parser: Parser) -> Container:
         "further environments, with --across: one configuration is searched for all of them",
     )
     parser.usage = "%(prog)s [OPTION ...] TASK [ENV ...]"
+    _add_space(parser)
+    _add_size_and_bounds(parser)
+    _add_search(parser)
+    seeds = _add_seeds(parser)
+    _add_population(parser)
+    add_outputs(parser)
+    processes = parser.add_argument_group("processes and devices")
+    add_device(processes)
+    add_env_processes(processes)
+    add_lease(processes)
+    add_backends(parser, processes)
+    return seeds
+
+
+def _add_space(parser: Parser) -> None:
     add = partial(option, parser.add_argument_group("what is searched"))
     add(
         "--search NAME",
@@ -67,6 +82,9 @@ def _add_options_of_studies(parser: Parser) -> Container:
         "episode_length:minimize; may be repeated, for a Pareto front (default: return)",
         **MANY,
     )
+
+
+def _add_size_and_bounds(parser: Parser) -> None:
     add = partial(option, parser.add_argument_group("the study: its size, and when it ends"))
     add("--study NAME", "name of the study (default: TASK-ENV)")
     add(
@@ -99,9 +117,12 @@ def _add_options_of_studies(parser: Parser) -> Container:
         "--weight W",
         "share of the workers that train several studies, such as 3, if the others have 1; `extend` changes it",
     )
-    searching = parser.add_argument_group("how it is searched")
-    add = partial(option, searching)
-    _add_scheduler(searching)
+
+
+def _add_search(parser: Parser) -> None:
+    group = parser.add_argument_group("how it is searched")
+    add = partial(option, group)
+    _add_scheduler(group)
     add(
         "--sampler NAME",
         "sampler of Optuna: tpe, random, gp, cmaes, qmc, nsgaii, nsgaiii, bruteforce or grid (default: tpe; "
@@ -118,8 +139,11 @@ def _add_options_of_studies(parser: Parser) -> Container:
     )
     add("--generation N", text, type=positive)
     add("--cohort N", "consecutive trials with the same structure, so that they train as one batch", default=4)
-    seeds = parser.add_argument_group("seeds and environments")
-    add = partial(option, seeds)
+
+
+def _add_seeds(parser: Parser) -> Container:
+    group = parser.add_argument_group("seeds and environments")
+    add = partial(option, group)
     add("--seeds N", "seeds per configuration", default=1)
     add("--aggregate NAME", "aggregate of the seeds' returns: mean, median, iqm or top_quartile", default="mean")
     add(
@@ -134,14 +158,7 @@ def _add_options_of_studies(parser: Parser) -> Container:
         "configurations that lose in the first environments are not trained in the others (racing), except with "
         "--scheduler adaptive",
     )
-    _add_population(parser)
-    add_outputs(parser)
-    processes = parser.add_argument_group("processes and devices")
-    add_device(processes)
-    add_env_processes(processes)
-    add_lease(processes)
-    add_backends(parser, processes)
-    return seeds
+    return group
 
 
 def _add_scheduler(group: Container) -> None:

@@ -85,7 +85,7 @@ def test_a_segment_is_finished_once_under_its_lease(planned: Store, write: Calla
     with pytest.raises(ResultMismatch, match=r"segment 0 of trial 0 of study 'cartpole' already has the result .*475"):
         planned.finish_segments("cartpole", [Result(lease, 0, 0, score=476.0, digest="d")])
     with pytest.raises(
-        ResultMismatch, match="segment 5 of trial 0 of study .* cannot be finished, because it does not exist"
+        ResultMismatch, match=r"segment 5 of trial 0 of study .* cannot be finished, because it does not exist"
     ):
         planned.finish_segments("cartpole", [Result(lease, 0, 5, score=1.0)])
     with pytest.raises(ValueError, match="got NaN; fail the trial instead"):
