@@ -93,7 +93,7 @@ def study_config(
         snapshots: which checkpoints are kept, see `Task`.
         budget: budget of the whole study, such as 200epochs, 5e6steps or 2h; a rerun with more continues.
         goal: such as return:475; the study stops once fresh episodes confirm it, see `workers.goals`.
-        plateau: number of trials without a better one after which the study stops, see `engine.bounds`.
+        plateau: number of trials without an improvement after which the study stops, see `engine.bounds`.
         trial_time: seconds, or text such as 2h, after which a trial fails; its share of a cohort's time counts.
         weight: share of the workers that train several studies, 1 unless given; see `workers.sharing`.
         known: hyperparameters of the first trials, nested or by dotted name.

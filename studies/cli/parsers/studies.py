@@ -69,8 +69,8 @@ def _add_space(parser: Parser) -> None:
     add("--try @FILE", "try the hyperparameters in this file first, as with --set @FILE; may be repeated", **MANY)
     add(
         "--learn-from STUDY",
-        "choose three of four early trials by the results of another study of the same task, as far as these agree "
-        "with the results here; STUDY is in this storage, or URL#STUDY; the results are copied, so a rerun does not "
+        "choose three of four early trials by the results of another study of the same task, while these agree with "
+        "the results here; STUDY is in this storage, or URL#STUDY; the results are copied, so a rerun does not "
         "need the source; may be repeated",
         **MANY,
     )
@@ -94,7 +94,7 @@ def _add_size_and_bounds(parser: Parser) -> None:
     )
     add(
         "--budget WORK",
-        "stop after this work of all workers together: 200epochs, 5e6steps, or training time such as 2h; rerun with "
+        "stop after this much work by all workers together: 200epochs, 5e6steps, or training time such as 2h; rerun with "
         "more to continue",
     )
     add(
@@ -104,7 +104,7 @@ def _add_size_and_bounds(parser: Parser) -> None:
     )
     add(
         "--plateau N",
-        "stop when this many trials in a row were not better, beyond the noise of evaluation",
+        "stop after this many trials in a row without an improvement beyond the noise of evaluation",
         type=positive,
     )
     add(
@@ -115,7 +115,8 @@ def _add_size_and_bounds(parser: Parser) -> None:
     add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)", type=few)
     add(
         "--weight W",
-        "share of the workers that train several studies, such as 3, if the others have 1; `extend` changes it",
+        "weight by which workers divide their time between studies: one of 3 gets three times as much as one of 1; "
+        "`extend` changes it (default: 1)",
     )
 
 
@@ -165,8 +166,8 @@ def _add_scheduler(group: Container) -> None:
     option(
         group,
         "--scheduler NAME",
-        "adaptive (default), which costs as much as training a third of --trials to the end, and prunes fewer of them "
-        "if the study's rungs agree less; halving (default with --racing); hyperband, whose brackets start on "
+        "adaptive (default), which costs as much as training a third of --trials to the end, and prunes more cautiously "
+        "where early rungs do not predict later ones; halving (default with --racing); hyperband, whose brackets start on "
         "different rungs; asha, which promotes a trial as soon as it is among the best that have finished its rung: no "
         "worker waits, but promotions depend on timing (each trial's own result does not); none, which trains every "
         "trial to the end; or pbt, which trains a population to --epochs, whose members copy and change each other's "
@@ -201,7 +202,7 @@ def add_confirm(commands: Any) -> None:
     add("--top N", "number of the study's configurations that take part, besides the defaults", default=5)
     add(
         "--seeds N",
-        "fresh seeds of each estimate, at least 3; the race before it, which decides the winner, has half as many more",
+        "fresh seeds of each estimate, at least 3; the race that decides the winner first uses half as many others",
         default=20,
     )
     add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)", type=few)
@@ -224,8 +225,8 @@ def add_worker(commands: Any) -> None:
     )
     add(
         "--workers N",
-        "number of workers that share a study, so that each leaves work for the others; starts none (default: as many "
-        "as train)",
+        "expected number of workers on a study, so that each leaves work for the others; this command starts no further "
+        "workers (default: those that train now)",
         default=1,
     )
     add("--quiet", "print only errors")
@@ -262,6 +263,6 @@ def add_steering(commands: Any) -> None:
             option(parser, "--prior NAME=PRIOR", f"{text}; may be repeated", **MANY)
             option(parser, "--budget WORK", "work after which the study stops, as in tune; off: none")
             option(parser, "--goal GOAL", "return at which it stops, as in tune; off: none")
-            option(parser, "--plateau TRIALS", "trials without a better one after which it stops; off: none")
-            option(parser, "--weight W", "its share of the workers that train several studies, as in tune")
+            option(parser, "--plateau TRIALS", "trials without an improvement after which it stops; off: none")
+            option(parser, "--weight W", "weight by which workers divide their time between studies, as in tune")
         option(parser, "--why TEXT", "reason, for later readers of the study", default="")
