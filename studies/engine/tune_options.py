@@ -202,7 +202,7 @@ def _rungs(
 def _fix_others(
     algorithm: type[Task], env: Any, search: Sequence[str], fixed: Mapping[str, Any], priors: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return `fixed` plus the defaults of all hyperparameters that are not searched."""
+    """Return `fixed` and the defaults of what is not searched."""
     from ...tasks.envs import EnvSpec  # imports gymnasium
 
     if twice := sorted({name for name in search if search.count(name) > 1}):

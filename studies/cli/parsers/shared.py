@@ -104,8 +104,8 @@ def add_lease(parser: Container) -> None:
 
 def add_grace(parser: Container) -> None:
     text = (
-        "time between SIGTERM and the SIGKILL of a cluster's scheduler: a process saves between two steps, even within epochs and "
-        "evaluations, and exits in time if a step takes longer"
+        "time between SIGTERM and the SIGKILL of a cluster's scheduler: a process saves between two steps, even "
+        "within epochs and evaluations, and exits in time if a step takes longer"
     )
     option(parser, "--grace SECONDS", text, default=60)
 

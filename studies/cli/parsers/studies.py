@@ -94,8 +94,8 @@ def _add_size_and_bounds(parser: Parser) -> None:
     )
     add(
         "--budget WORK",
-        "stop after this much work by all workers together: 200epochs, 5e6steps, or training time such as 2h; rerun with "
-        "more to continue",
+        "stop after this much work by all workers together: 200epochs, 5e6steps, or training time such as 2h; rerun "
+        "with more to continue",
     )
     add(
         "--goal return:VALUE",
@@ -166,9 +166,9 @@ def _add_scheduler(group: Container) -> None:
     option(
         group,
         "--scheduler NAME",
-        "adaptive (default), which costs as much as training a third of --trials to the end, and prunes more cautiously "
-        "where early rungs do not predict later ones; halving (default with --racing); hyperband, whose brackets start on "
-        "different rungs; asha, which promotes a trial as soon as it is among the best that have finished its rung: no "
+        "adaptive (default), which costs as much as training a third of --trials to the end, and prunes more "
+        "cautiously where early rungs do not predict later ones; halving (default with --racing); hyperband, whose "
+        "brackets start on different rungs; asha, which promotes a trial as soon as it is among the best that have finished its rung: no "
         "worker waits, but promotions depend on timing (each trial's own result does not); none, which trains every "
         "trial to the end; or pbt, which trains a population to --epochs, whose members copy and change each other's "
         "hyperparameters",
@@ -225,8 +225,8 @@ def add_worker(commands: Any) -> None:
     )
     add(
         "--workers N",
-        "expected number of workers on a study, so that each leaves work for the others; this command starts no further "
-        "workers (default: those that train now)",
+        "expected number of workers on a study, so that each leaves work for the others; this command starts no "
+        "further workers (default: those that train now)",
         default=1,
     )
     add("--quiet", "print only errors")
