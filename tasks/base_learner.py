@@ -102,8 +102,8 @@ class BaseLearner:
 
     hyperparameters: ClassVar[Space]
     parts: ClassVar[tuple[str, ...]] = ()
-    refillable: ClassVar[tuple[str, ...]] = ()  # parts that a checkpoint may leave out, as training fills them again
-    scratch: ClassVar[tuple[str, ...]] = ()  # caches, not state
+    refillable: ClassVar[tuple[str, ...]] = ()
+    scratch: ClassVar[tuple[str, ...]] = ()
     objective: ClassVar[str]
     direction: ClassVar[str] = "maximize"
     unit: ClassVar[str] = "iterations"

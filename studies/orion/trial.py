@@ -86,7 +86,7 @@ def train(
         at_epoch_end(event)
 
     def train_again(task: Task) -> Task:
-        """Train up to this trial's epochs without the storage, whose task has more."""
+        """Train again without the storage, whose task has more epochs."""
         if start is None:
             return make(None).init(**values)
         from ..engine.lineage import lineage, retrain

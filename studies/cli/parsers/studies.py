@@ -168,10 +168,10 @@ def _add_scheduler(group: Container) -> None:
         "--scheduler NAME",
         "adaptive (default), which costs as much as training a third of --trials to the end, and prunes more "
         "cautiously where early rungs do not predict later ones; halving (default with --racing); hyperband, whose "
-        "brackets start on different rungs; asha, which promotes a trial as soon as it is among the best that have finished its rung: no "
-        "worker waits, but promotions depend on timing (each trial's own result does not); none, which trains every "
-        "trial to the end; or pbt, which trains a population to --epochs, whose members copy and change each other's "
-        "hyperparameters",
+        "brackets start on different rungs; asha, which promotes a trial as soon as it is among the best that have "
+        "finished its rung: no worker waits, but promotions depend on timing (each trial's own result does not); "
+        "none, which trains every trial to the end; or pbt, which trains a population to --epochs, whose members "
+        "copy and change each other's hyperparameters",
     )
 
 
