@@ -14,10 +14,11 @@ from ..samplers.registry import KNOWN, check_exhausted, check_sampler, finite_si
 from ..schedulers.pb2 import check_pb2
 from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
-from ..study.config import MOST_AT_ONCE, SCHEDULERS, BadConfig, Config, check_at_once, check_count, check_epochs, choose
+from ..study.config import SCHEDULERS, BadConfig, Config, check_at_once, check_count, check_epochs, choose
 from ..study.environments import check_across
 from ..study.objectives import ALWAYS, DEFAULT, EVALUATED, known_objectives, objectives_of, own_objective
 from ..study.searched import open_space
+from ..study.stored_form import MOST_AT_ONCE
 
 if TYPE_CHECKING:
     from ...tasks.task import Task

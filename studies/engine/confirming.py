@@ -19,10 +19,11 @@ from ..schedulers.registry import remembered
 from ..statistics.aggregates import probability_of_improvement
 from ..statistics.intervals import FEWEST, Interval, interval, mean_interval
 from ..storage.rows import Segment, score_of
-from ..study.config import MOST_SEEDS, BadConfig, Config, check_count
+from ..study.config import BadConfig, Config, check_count
 from ..study.environments import SCALE, is_across, labels, scale_of
 from ..study.number_text import counted, in_digits
 from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of, point
+from ..study.stored_form import MOST_SEEDS
 from .checked_config import load_task
 from .json_views import Json, rank, study_json
 from .runner import start_study

@@ -24,7 +24,7 @@ from rekindle.studies.schedulers.asha import ASHA
 from rekindle.studies.schedulers.seeds import collapse, seed_options
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config, invalid_field
+from rekindle.studies.study.config import BadConfig, Config
 from rekindle.studies.study.number_text import in_digits, in_digits_alone
 from rekindle.studies.study.objectives import (
     Unmeasured,
@@ -39,6 +39,7 @@ from rekindle.studies.study.objectives import (
     ranking,
     undominated,
 )
+from rekindle.studies.study.stored_form import invalid_field
 from rekindle.studies.upkeep.exporting import export_study
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.upkeep.fsck_repair import repair
