@@ -109,6 +109,6 @@ def test_a_hyperparameter_without_a_default_stays_without_none() -> None:
         ({"width": "__import__('os')"}, r"there is no prior '__import__'"),
     ],
 )
-def test_what_makes_no_sense_is_named(priors: dict[str, str], message: str) -> None:
+def test_invalid_values_are_named(priors: dict[str, str], message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         with_priors(SPACE, priors)

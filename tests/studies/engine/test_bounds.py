@@ -72,9 +72,7 @@ def test_a_budget_stops_a_study_and_more_of_it_carries_on(
         assert [each.kind for each in store.commands("s")] == ["stop", "resume"]
 
 
-def test_what_was_trained_when_the_budget_was_spent_has_results(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trainings_at_the_end_of_the_budget_get_results(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All four members of a cohort end their first epoch at once, beyond the budget."""
     monkeypatch.setattr(training, "LOOK_EVERY", 0.0)
     with Store(sqlite_url) as store:
@@ -84,7 +82,7 @@ def test_what_was_trained_when_the_budget_was_spent_has_results(
         assert [given.kind for given in store.commands("s")] == ["stop"]
 
 
-def test_what_spent_the_budget_has_results_though_the_process_that_trained_it_died(
+def test_trainings_that_spent_the_budget_get_results_even_if_their_process_died(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "LOOK_EVERY", 0.0)

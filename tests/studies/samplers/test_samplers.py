@@ -275,7 +275,7 @@ def test_every_sampler_of_optuna_has_an_answer() -> None:
         assert isinstance(make_sampler(config(sampler_name(name)), 8), optuna.samplers.BaseSampler), name
 
 
-def test_what_a_sampler_cannot_do_is_said_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_a_sampler_are_reported_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         BadConfig, match=r"finite space, but .*optimizer\.lr, .* gamma, .*clip_value, .* may take any value"
     ):

@@ -44,7 +44,7 @@ def of(candidates: int, defaults: int | None = None, seeds: int = 6, race_seeds:
     return Confirmation("s", candidates, defaults, seeds, race_seeds, (None,) * candidates)
 
 
-def test_the_worse_half_goes_then_all_but_two_and_fresh_seeds_estimate() -> None:
+def test_the_race_drops_half_then_all_but_two_and_fresh_seeds_estimate() -> None:
     first, second, third, fourth, last = through(of(6, defaults=5), lambda n, s: [3, 9, 4, 8, 5, 1][n])
     assert first.wanted == [(n, 0) for n in range(6)]
     assert second.wanted == [(1, 1), (3, 1), (4, 1)]
@@ -215,7 +215,7 @@ def test_a_search_is_confirmed_at_its_end(sqlite_url: str, capsys: pytest.Captur
         (["s", "--top", "1"], "needs a result at the top rung, 3 epochs, but s has none yet; run `rekindle tune`"),
     ],
 )
-def test_what_cannot_be_confirmed_is_refused(
+def test_a_study_that_cannot_be_confirmed_is_refused(
     options: list[str], message: str, sqlite_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Store(sqlite_url) as store:

@@ -121,7 +121,7 @@ def simulate(config: Config, rng: random.Random) -> tuple[dict[int, Trial], dict
 
 
 @pytest.mark.parametrize("seeds", [2, pytest.param(1, marks=pytest.mark.slow)])
-def test_what_is_explored_follows_from_the_rows_in_whatever_order_they_came(seeds: int) -> None:
+def test_exploration_does_not_depend_on_the_order_of_rows(seeds: int) -> None:
     one = config(rungs=3, **seed_options(seeds, "mean"))
     trials, segments = simulate(one, random.Random(0))
     assert len(trials) > 10 * seeds

@@ -73,7 +73,7 @@ def test_configurations_are_scheduled_as_single_trials_are(scheduler: str) -> No
 
 
 @pytest.mark.parametrize("scheduler", ["halving", "hyperband", "pbt"])
-def test_without_one_of_its_seeds_a_configuration_goes_no_further(scheduler: str) -> None:
+def test_a_configuration_without_one_of_its_seeds_is_not_promoted(scheduler: str) -> None:
     def score(number: int, rung: int) -> float | None:
         return None if number == 4 else float(number)
 

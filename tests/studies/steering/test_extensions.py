@@ -87,7 +87,7 @@ def test_a_worker_that_lives_while_ranges_change_suggests_what_a_new_one_does(tm
     assert found[0] == found[1]
 
 
-def test_what_cannot_be_extended_is_an_error(sqlite_url: str) -> None:
+def test_an_extension_that_is_impossible_is_an_error(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
         start_study(store, "s", surrogate())
         start_study(store, "brackets", surrogate(scheduler="hyperband"))
@@ -113,7 +113,7 @@ def test_what_cannot_be_extended_is_an_error(sqlite_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_training_goes_on_from_its_checkpoint(sqlite_url: str) -> None:
+def test_a_real_training_resumes_from_its_checkpoint(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
         start_study(store, "s", tiny(4, (1, 2, 2)))
         study = Study("s", store).run(progress=False)

@@ -105,7 +105,7 @@ def test_objectives_that_make_no_sense_are_refused(texts: list[str], message: st
         objective_options(texts)
 
 
-def test_what_cannot_be_sought_is_said_before_anything_is_trained() -> None:
+def test_an_impossible_objective_is_reported_before_training() -> None:
     with pytest.raises(BadConfig, match=r"sampler cmaes takes one objective, but got 2; use tpe, .*nsgaii"):
         tiny(sampler="cmaes", options=RETURN_AND_SIZE)
     with pytest.raises(BadConfig, match=r"objective must be one of .*; did you mean approx_kl\?"):
@@ -157,7 +157,7 @@ def test_dominance() -> None:
     assert not dominates([2, 0], [1, 1])
 
 
-def test_what_lies_apart_comes_first_within_a_front() -> None:
+def test_distant_points_come_first_within_a_front() -> None:
     points = [[0.0, 4.0], [1.0, 3.0], [1.5, 2.5], [4.0, 0.0], [0.0, 0.0]]
     assert crowding(points[:4]) == [math.inf, 1.5 / 4 + 1.5 / 4, 3 / 4 + 3 / 4, math.inf]
     assert ranking(points) == [0, 3, 2, 1, 4]

@@ -74,7 +74,7 @@ def test_with_search_nothing_else_is_searched(sqlite_url: str, cli: Cli) -> None
         ("epoch_steps=ordinal(64, 128)", "there is no hyperparameter 'epoch_steps' that is open"),
     ],
 )
-def test_what_makes_no_sense_is_one_line_and_leaves_no_study(
+def test_invalid_options_are_reported_in_one_line_and_create_no_study(
     sqlite_url: str, cli: Cli, prior: str, message: str
 ) -> None:
     status, out, errors = cli(*tune(sqlite_url, "--prior", prior))

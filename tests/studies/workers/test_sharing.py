@@ -249,7 +249,7 @@ def test_a_damaged_study_is_left_and_the_others_are_trained(sqlite_url: str) -> 
         assert bits(store, "a") == undisturbed(configs["a"])
 
 
-def test_what_a_worker_cannot_share_is_an_error(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_that_a_worker_cannot_share_is_an_error(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Store(sqlite_url) as store:
         with pytest.raises(UnknownStudy, match=r"trains studies, but .* has none yet; `rekindle create` makes one"):
             rekindle.work(store)

@@ -99,7 +99,7 @@ def changed(path: Path, data: Any, weights: Any) -> Path:
     return path
 
 
-def test_what_has_no_counterpart_is_refused(tmp_path: Path) -> None:
+def test_settings_without_a_counterpart_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.zip"
     file.write_bytes(b"no archive")
     with pytest.raises(StateMismatch, match=r"model.zip must be a model that.* saved, but: File is not"):

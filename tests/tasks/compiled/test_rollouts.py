@@ -90,7 +90,7 @@ def test_what_needs_each_step_is_stepped() -> None:
     assert calls == 16
 
 
-def test_stepping_goes_on_where_playing_stopped() -> None:
+def test_stepping_continues_where_playing_stopped() -> None:
     played, stepped = learner_of("CartPole-v1", num_steps=300), learner_of("CartPole-v1", True, num_steps=300)
     for learner in (played, stepped):
         learner.agent.collect(learner.envs, 0)

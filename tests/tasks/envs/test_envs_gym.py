@@ -146,7 +146,7 @@ every = pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pyte
 
 @pytest.mark.slow
 @every
-def test_a_new_process_goes_on_bit_for_bit(name: str) -> None:
+def test_a_new_process_resumes_bit_for_bit(name: str) -> None:
     uninterrupted, resumed = resumed_elsewhere(QUICK if name in QUICK else (name,))[name]
     assert resumed == uninterrupted
 
@@ -374,7 +374,7 @@ def test_box_actions_are_clipped_where_there_are_bounds() -> None:
     assert np.array_equal(step.next_obs, clipped.next_obs)
 
 
-def test_what_cannot_be_seen_or_done_is_named() -> None:
+def test_unsupported_observations_and_actions_are_named() -> None:
     with pytest.raises(UnsupportedSpace, match=r"TextWalk.*observation_space\['said'\]\[0\] is Text"):
         make_envs(EnvSpec("own_envs:TextWalk-v0"), [1], 1)
     with pytest.raises(UnsupportedSpace, match=r"GraphActionWalk.*action_space is Dict"):

@@ -49,7 +49,7 @@ def test_demonstrations_come_back_from_a_file_as_they_were(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["demo.npz"]
 
 
-def test_what_a_task_does_is_recorded_as_its_environment_takes_it() -> None:
+def test_actions_are_recorded_as_the_environment_takes_them() -> None:
     task = PPO("CartPole-v1", seed=1).init(**without({}))
     found = task.record(3)
     assert found.steps == sum(task.returns(3))  # a reward of 1 for each step
@@ -105,7 +105,7 @@ def test_episodes_of_somebody_elses_become_what_networks_take(monkeypatch: pytes
         ({"actions": np.array(["left"] * 30)}, "finite numbers, but actions are not"),
     ],
 )
-def test_what_is_no_demonstration_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_demonstrations_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BadDemonstrations, match=message):
         Demonstrations(**{**vars(shown()), **changes})
 
