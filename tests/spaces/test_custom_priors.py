@@ -62,7 +62,7 @@ def test_a_prior_takes_the_place_of_the_range_and_leaves_the_rest(name: str, tex
     assert list(changed.flat()) == list(SPACE.flat())
 
 
-def test_what_was_not_searched_is_searched_then_and_what_depends_on_it_follows() -> None:
+def test_a_prior_makes_a_hyperparameter_searched_and_resolves_its_conditions() -> None:
     assert {SPACE.searched().sample(seed)["optimizer"]["name"] for seed in range(20)} == {"adam"}
     changed = with_priors(SPACE, {"optimizer.name": "choices('sgd', 'adam')"}).searched()
     samples = [changed.sample(seed)["optimizer"] for seed in range(20)]

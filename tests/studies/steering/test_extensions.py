@@ -101,7 +101,11 @@ def test_an_extension_that_is_impossible_is_an_error(sqlite_url: str) -> None:
                 "only schedulers that compare rung by rung .* can add rungs, but 'brackets' has hyperband",
             ),
             ("s", {"priors": {"lr": "uniform(1e-4, 1e-3)"}}, "a changed --prior keeps its kind, such as loguniform"),
-            ("s", {"priors": {"noise": "uniform(0, 1)"}}, "a study goes on to search the same, but --prior names 'noi"),
+            (
+                "s",
+                {"priors": {"noise": "uniform(0, 1)"}},
+                "a study keeps searching the same names, but --prior names 'noi",
+            ),
             ("points", {"trials": 5000}, "a grid is trained once, but it has 16 points for 5000 trials"),
             ("points", {"priors": {"lr": "loguniform(1e-4, 1e-3)"}}, "a grid keeps its points, but --prior names 'lr'"),
         ):
