@@ -129,7 +129,40 @@ def study_config(
     else:
         options = seed_options(seeds, aggregate, racing)
     options |= objective_options(objective, own_objective(algorithm))
-    given = {
+    options |= _optional(grid_points, snapshots, budget, goal, plateau, weight, trial_time)
+    is_single = len(options.get("objectives", DEFAULT)) == 1
+    if is_single and scheduler in OWN_GOOD and sampler_name(sampler or "tpe") == "tpe":
+        options[GOOD] = OWN_GOOD[scheduler]
+    check_bounds(options, scheduler, algorithm)
+    common: dict[str, Any] = {"seed": seed, "fixed": fixed, "priors": priors}
+    if scheduler == "pbt":
+        common |= {"population": population, "interval": interval, "exploit": exploit, "explore": explore}
+        common |= {"perturb": perturb, "sampler": sampler}
+        made = make_population(algorithm, first_env, epochs=rungs[1], **common, **options)
+    else:
+        if generation is None:
+            generation = OWN_GENERATION.get(scheduler, TOGETHER if several else GENERATION)
+        common |= {"scheduler": scheduler, "sampler": sampler or "tpe", "generation": generation, "cohort": cohort}
+        made = make_config(algorithm, first_env, trials=trials, epochs=rungs, options=options, **common)
+        _check_spaces_alike(made, algorithm, priors, fixed)
+    return _with_known(made, algorithm, known)
+
+
+def _as_json(algorithm: type[Task], environments: Sequence[Any], fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [algorithm(env, **fixed).env.to_json() for env in environments]
+
+
+def _optional(
+    grid_points: int | None,
+    snapshots: str | None,
+    budget: str | None,
+    goal: str | None,
+    plateau: int | None,
+    weight: float | str | None,
+    trial_time: float | str | None,
+) -> dict[str, Any]:
+    """Return those options of the configuration that were given, parsed."""
+    options = {
         "grid_points": grid_points,
         "snapshots": snapshots,
         "budget": parse_budget(budget) if budget else None,
@@ -138,49 +171,7 @@ def study_config(
         "weight": None if weight is None else parse_weight(str(weight)),
         "trial_time": None if trial_time is None else _seconds(trial_time),
     }
-    options |= {name: value for name, value in given.items() if value is not None}
-    is_single = len(options.get("objectives", DEFAULT)) == 1
-    if is_single and scheduler in OWN_GOOD and sampler_name(sampler or "tpe") == "tpe":
-        options[GOOD] = OWN_GOOD[scheduler]
-    check_bounds(options, scheduler, algorithm)
-    if scheduler == "pbt":
-        made = make_population(
-            algorithm,
-            first_env,
-            epochs=rungs[1],
-            interval=interval,
-            population=population,
-            seed=seed,
-            fixed=fixed,
-            exploit=exploit,
-            explore=explore,
-            perturb=perturb,
-            sampler=sampler,
-            priors=priors,
-            **options,
-        )
-    else:
-        default_generation = OWN_GENERATION.get(scheduler, TOGETHER if several else GENERATION)
-        made = make_config(
-            algorithm,
-            first_env,
-            trials=trials,
-            epochs=rungs,
-            seed=seed,
-            fixed=fixed,
-            priors=priors,
-            scheduler=scheduler,
-            sampler=sampler or "tpe",
-            generation=default_generation if generation is None else generation,
-            cohort=cohort,
-            options=options,
-        )
-        _check_spaces_alike(made, algorithm, priors, fixed)
-    return _with_known(made, algorithm, known)
-
-
-def _as_json(algorithm: type[Task], environments: Sequence[Any], fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [algorithm(env, **fixed).env.to_json() for env in environments]
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _rungs(
