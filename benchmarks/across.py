@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from rekindle.spaces import flatten
-from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.schedulers.racing import at_once
 from rekindle.studies.schedulers.registry import scheduler

@@ -146,7 +146,7 @@ def prepare(url: str, trials: int, scheduler: str, sampler: str) -> None:
 
 
 def _begin(store: Any, name: str, trials: int, seed: int = 0, **options: Any) -> str:
-    from rekindle.studies.engine.configs import make_config
+    from rekindle.studies.engine.checked_config import make_config
     from rekindle.studies.engine.runner import start_study
     from rekindle.tasks.algorithms.surrogate import Surrogate
 

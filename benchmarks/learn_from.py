@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from rekindle.spaces import flatten
 from rekindle.studies.analysis.learning import source
-from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.storage.rows import Trial
 from rekindle.studies.study.plan import Plan

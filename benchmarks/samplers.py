@@ -26,7 +26,7 @@ import optuna
 from optuna.samplers import BaseSampler, TPESampler
 from rekindle.spaces.choices import Ordinal
 from rekindle.spaces.ranges import Real
-from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.samplers import suggest
 from rekindle.studies.samplers.registry import make_sampler
 from rekindle.studies.study.config import Config

@@ -21,7 +21,7 @@ import numpy as np
 import optuna
 from rekindle.spaces import flatten
 from rekindle.spaces.drivers.to_optuna import suggest as suggest_values
-from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.schedulers.registry import scheduler
 from rekindle.studies.storage.rows import Segment, Trial

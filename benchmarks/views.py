@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rekindle.spaces import flatten
-from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.sql import schema
 from rekindle.studies.storage.store import Store

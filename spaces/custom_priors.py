@@ -44,13 +44,13 @@ def _replaced(old: Dimension, text: str, name: str) -> Dimension:
         raise SpaceError(f"{name}: a prior must be searched, but got {text}; to fix a value write {name}=VALUE")
     if new.when or not new.search:
         raise SpaceError(
-            f"{name}: a prior that is given has no when= and no search=, which {name} has already, but got {text}"
+            f"{name}: a prior must have no when= and no search=, since {name} keeps its own, but got {text}"
         )
     for value in _ends(new):
         try:
             old.check(value, name)
         except SpaceError as error:
-            raise type(error)(f"the prior {render(new)} goes too far: {error}") from None
+            raise type(error)(f"the prior {render(new)} has values that are not allowed: {error}") from None
     if new.default is REQUIRED:
         new = replace(new, default=_default(old, new, name))
     return replace(new, when=old.when, structural=old.structural)

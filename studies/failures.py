@@ -80,9 +80,7 @@ RETRY_RULES: Mapping[str, RetryRule] = {
         3, "the machine ran out of memory; fewer trials at once, or a later time, may help", 5.0, alone=True
     ),
     "environment": RetryRule(2, "a simulator may crash independently of the trial", pause=1.0, alone=True),
-    HUNG: RetryRule(
-        2, "a simulator may wait in vain once; if it does so again and again, it is the trial's fault", 1.0, alone=True
-    ),
+    HUNG: RetryRule(2, "a simulator may hang once; if it hangs repeatedly, that is the trial's fault", 1.0, alone=True),
     KILLED: RetryRule(
         4,
         "machines get preempted, but a trial that kills all workers probably needs too much memory",
@@ -90,7 +88,7 @@ RETRY_RULES: Mapping[str, RetryRule] = {
         together=1,
     ),
     "diverged": RetryRule(0, "the same hyperparameters give the same NaN again"),
-    "time": RetryRule(0, "the time of its training goes on counting when it is retried"),
+    "time": RetryRule(0, "retries do not reset the training time that it has used up"),
     "input": RetryRule(0, "invalid input stays invalid"),
     "damaged": RetryRule(0, "only the user can decide to go back to an earlier checkpoint"),
     "unknown": RetryRule(1, "it may have been an accident; a second time, it is the trial's fault", alone=True),

@@ -25,8 +25,8 @@ from ..tasks.runtime import progress
 from ..tasks.runtime.observers import EpochEvent
 from .storage.store import Store
 from .study.config import check_epochs
-from .study.digits import in_digits_alone
 from .study.durations import seconds_of
+from .study.number_text import in_digits_alone
 from .study.objectives import DEFAULT, Unmeasured, measure, objective_options, own_objective
 from .study.searched import open_space
 from .workers.waiting import open_when_free

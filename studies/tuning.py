@@ -26,12 +26,12 @@ from ..tasks.registry import load
 from ..tasks.runtime.notebook import html_table
 from ..tasks.signals.demonstrations import Demonstrations
 from .analysis.learning import with_learned
-from .engine.configuring import listed, study_config
 from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, start_confirmation
 from .engine.json_views import front, rank, study_json
 from .engine.optuna_mirror import mirror
 from .engine.progress import StudyProgress
 from .engine.runner import scheduler_of, start_study
+from .engine.tune_options import listed, study_config
 from .errors import StoreError
 from .redact import printable
 from .report.data import report_json
@@ -41,7 +41,7 @@ from .steering.steering import Steering
 from .storage.commands import Command
 from .storage.store import Store
 from .study.config import Config, title
-from .study.digits import in_digits_alone
+from .study.number_text import in_digits_alone
 from .study.objectives import RETURN, objectives_of
 from .study.starts import started
 from .workers.worker import Worker
@@ -365,7 +365,7 @@ def tune(
         learn_from: earlier studies whose results guide the early trials: names, or URL#NAME for another storage.
         callbacks: see `Study.run`.
         options: trials, seed, search, priors, sampler, scheduler, seeds, objective and the other options of
-            `engine.configuring.study_config`.
+            `engine.tune_options.study_config`.
 
     Returns:
         The study.

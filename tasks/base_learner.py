@@ -64,7 +64,7 @@ def check_counters(tree: Any, where: str, names: Sequence[str] = ("iterations", 
     for name in {**dict.fromkeys(names), **(counters if isinstance(counters, Mapping) else {})}:
         count = counters.get(name) if isinstance(counters, Mapping) else None
         if not isinstance(count, int) or not 0 <= count < 2**62:
-            raise StateMismatch(f"{where}: counters/{name} must be a int of at least 0, but got {str(count)[:40]}")
+            raise StateMismatch(f"{where}: counters/{name} must be an integer of at least 0, but got {str(count)[:40]}")
 
 
 def lies_within_epoch(state: Mapping[str, Any]) -> bool:
@@ -102,8 +102,8 @@ class BaseLearner:
 
     hyperparameters: ClassVar[Space]
     parts: ClassVar[tuple[str, ...]] = ()
-    refillable: ClassVar[tuple[str, ...]] = ()  # parts that a checkpoint may leave out, as training fills them again
-    scratch: ClassVar[tuple[str, ...]] = ()  # caches, not state
+    refillable: ClassVar[tuple[str, ...]] = ()
+    scratch: ClassVar[tuple[str, ...]] = ()
     objective: ClassVar[str]
     direction: ClassVar[str] = "maximize"
     unit: ClassVar[str] = "iterations"

@@ -105,9 +105,7 @@ class Learner(BaseLearner):
     def actor(
         self, episodes: int, deterministic: bool = True, keys: streams.Keys | None = None, memory: Any = None
     ) -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function from observations to actions.
-
-        It is called step by step.
+        """Return a function that acts, called at each step.
 
         It maps observations (P, episodes, ...), as the environments give them, to actions (P, episodes, ...).
 
@@ -203,9 +201,8 @@ class Learner(BaseLearner):
         return {name: cast(Part, part) for name, part in parts.items() if hasattr(part, "load_member")}
 
     def cure(self, member: int) -> str:
-        """Return advice for a member whose numbers are not finite."""
         evaluated = {} if self.evaluation_envs is None else self.evaluation_envs.faults
-        return {**evaluated, **self.envs.faults}.get(member, "try a lower learning rate")
+        return {**evaluated, **self.envs.faults}.get(member) or super().cure(member)
 
     # --- warm starts ---
 

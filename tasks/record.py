@@ -43,13 +43,13 @@ class TaskRecord:
     def __init__(
         self,
         storage: Storage | None,
-        mode: str | int | Keep | None,
+        snapshots: str | int | Keep | None,
         objective: str = RETURN,
         direction: str = "maximize",
     ):
         self.storage = storage
-        self.keep = None if mode is None else keep_of(mode, objective, direction == "minimize")
-        self.saves = mode is None or self.keep is not None
+        self.keep = None if snapshots is None else keep_of(snapshots, objective, direction == "minimize")
+        self.saves = snapshots is None or self.keep is not None
         self.lease: Lease | None = None
         self.history: list[tuple[int, Metrics]] = []
         self.written = 0

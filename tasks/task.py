@@ -47,7 +47,7 @@ from .warm_start import LoadReport, WarmStart, is_policy, match_beginning, polic
 
 FIDELITY = "epochs"
 SHOWN = ("return", "episode_return", "env_steps")  # metrics shown in a notebook
-FIRST = ("gamma", "optimizer", "lr_schedule", "model")  # positional arguments of init
+POSITIONAL = ("gamma", "optimizer", "lr_schedule", "model")  # hyperparameters that init takes by position
 
 
 class Task:
@@ -218,19 +218,8 @@ class Task:
             pass
         if self._identity is not None:
             raise StateMismatch(f"{self} is initialized already; build a new task to train with other hyperparameters")
-        if len(first) > len(FIRST) or hyperparameters.keys() & set(FIRST[: len(first)]):
-            raise TypeError(
-                f"{self}: init takes {', '.join(FIRST)} in this order, each value once, but got {len(first)} values "
-                f"and {', '.join(hyperparameters) or 'none'} by name; give all by name"
-            )
-        values = flatten({**dict(zip(FIRST, first, strict=False)), **hyperparameters})
+        values = self._values_by_name(first, hyperparameters)
         self.suggested_epochs = values.pop(FIDELITY, None)
-        for name in values.keys() & self.fixed.keys():
-            if values[name] != self.fixed[name]:
-                raise ValueError(
-                    f"{self}: {name} was fixed to {self.fixed[name]!r} when the task was made, but init got "
-                    f"{values[name]!r}"
-                )
         demonstrations = None if self.demonstrations is None else Demonstrations.load(self.demonstrations)
         if demonstrations is not None:
             if "demonstrated_steps" not in self.learner.space_in(self.env):
@@ -248,6 +237,27 @@ class Task:
             self._identity, self.uid, self.ref, self.stored.state = None, "", None, None
             raise
         return self
+
+    def _values_by_name(self, first: Sequence[Any], hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values that `init` got, by dotted name.
+
+        Raises:
+            TypeError: there are too many values by position, or a value is given twice.
+            ValueError: a value differs from the one that the constructor fixed.
+        """
+        if len(first) > len(POSITIONAL) or hyperparameters.keys() & set(POSITIONAL[: len(first)]):
+            raise TypeError(
+                f"{self}: init takes {', '.join(POSITIONAL)} in this order, each value once, but got {len(first)} "
+                f"values and {', '.join(hyperparameters) or 'none'} by name; give all by name"
+            )
+        values = flatten({**dict(zip(POSITIONAL, first, strict=False)), **hyperparameters})
+        for name in values.keys() & self.fixed.keys():
+            if values[name] != self.fixed[name]:
+                raise ValueError(
+                    f"{self}: {name} was fixed to {self.fixed[name]!r} when the task was made, but init got "
+                    f"{values[name]!r}"
+                )
+        return values
 
     def _begin(self, start: WarmStart | None, demonstrations: Demonstrations | None) -> Packed:
         """Build a learner that starts with the given policy and demonstrations.

@@ -46,3 +46,13 @@ def test_docstrings_are_in_plain_english(folder: str) -> None:
         if found
     ]
     assert wrong == []
+
+
+def test_names_of_tests_have_a_subject() -> None:
+    names = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for name in re.findall(r"def (test_\w+)", path.read_text())
+    ]
+    assert len(names) > 1000
+    assert [name for name in names if re.search(r": test_(what|who|whoever)_", name)] == []

@@ -18,7 +18,8 @@ from ...tasks.task import Task
 from ..engine.lineage import LineageTask, lineage, restore
 from ..statistics.intervals import FEWEST, mean_interval
 from ..storage.store import Store
-from ..study.config import MOST_SEEDS, BadConfig, check_count
+from ..study.config import BadConfig, check_count
+from ..study.stored_form import MOST_SEEDS
 
 Json = dict[str, Any]
 

@@ -100,6 +100,6 @@ def _check_answers(address: str) -> None:
             return
         why = getattr(reason, "strerror", None) or reason
         raise ValueError(
-            f"MLflow's server must answer, but {address} does not: {why}; start it (`mlflow server`), mend the "
+            f"MLflow's server must answer, but {address} does not: {why}; start it (`mlflow server`), correct the "
             "address, or write to mlflow:FILE.db"
         ) from None

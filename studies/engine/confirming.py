@@ -19,11 +19,12 @@ from ..schedulers.registry import remembered
 from ..statistics.aggregates import probability_of_improvement
 from ..statistics.intervals import FEWEST, Interval, interval, mean_interval
 from ..storage.rows import Segment, score_of
-from ..study.config import MOST_SEEDS, BadConfig, Config, check_count
-from ..study.digits import counted, in_digits
+from ..study.config import BadConfig, Config, check_count
 from ..study.environments import SCALE, is_across, labels, scale_of
+from ..study.number_text import counted, in_digits
 from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of, point
-from .configs import load_task
+from ..study.stored_form import MOST_SEEDS
+from .checked_config import load_task
 from .json_views import Json, rank, study_json
 from .runner import start_study
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 TOP, SEEDS = 5, 20
+KEPT = ("objectives", "warm_start", "environments")  # options that a confirmation has from its study
 
 
 def confirmation_name(study: str) -> str:
@@ -59,24 +61,31 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
             f"a confirmation needs a result at the top rung, {config.rungs[-1]} epochs, but {study} has none yet; run "
             f"`rekindle tune` or `rekindle worker --study {study}` first"
         )
-    candidates: dict[str, Json] = {}
-    for trial in ranked:
-        candidates.setdefault(repr(sorted(trial["hyperparameters"].items())), trial)
-    best = list(candidates.values())[:top]
+    best = _different(ranked)[:top]
     values = [dict(flatten(trial["hyperparameters"])) for trial in best]
     defaults = _defaults(config)
     if defaults is not None and defaults not in values:
         values.append(defaults)
+    added = [None] * (len(values) - len(best))  # the defaults are no trial of the study, and claim nothing
     claims = [point(objectives, trial["objectives"] or {RETURN: trial["return"]})[0] for trial in best]
     if is_across(config) and MINIMIZE in objectives.values():  # 0 is the best then, see `as_objective`
         claims = [1 + claim for claim in claims]
-    others = [None] * (len(values) - len(best))
-    kept = {
-        name: config.options[name] for name in ("objectives", "warm_start", "environments") if name in config.options
+    options: dict[str, Any] = {
+        "seeds": (max(FEWEST, seeds // 2) + seeds) * len(config.environments),
+        "aggregate": config.options["aggregate"] if is_across(config) else "mean",
+        "known": values,
+        "confirms": {
+            "study": study,
+            "seeds": seeds,
+            "trials": [*(trial["number"] for trial in best), *added],
+            "claims": [*claims, *added],
+            "defaults": values.index(defaults) if defaults in values else None,
+        },
     }
+    options |= {name: config.options[name] for name in KEPT if name in config.options}
     if is_across(config):
         results = remembered(store.trials(study), store.segments(study))[1]
-        kept |= {SCALE: [*map(list, scale_of(config, results))]}
+        options[SCALE] = [*map(list, scale_of(config, results))]
     return Config(
         task=config.task,
         task_version=config.task_version,
@@ -90,20 +99,16 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
         cohort=1,
         sampler="random",
         scheduler=CONFIRM,
-        options={
-            "seeds": (max(FEWEST, seeds // 2) + seeds) * len(config.environments),
-            "aggregate": config.options["aggregate"] if is_across(config) else "mean",
-            "known": values,
-            "confirms": {
-                "study": study,
-                "seeds": seeds,
-                "trials": [*(trial["number"] for trial in best), *others],
-                "claims": [*claims, *others],
-                "defaults": values.index(defaults) if defaults in values else None,
-            },
-            **kept,
-        },
+        options=options,
     )
+
+
+def _different(trials: Sequence[Json]) -> list[Json]:
+    """Return the first trial of each set of hyperparameters."""
+    first: dict[str, Json] = {}
+    for trial in trials:
+        first.setdefault(repr(sorted(trial["hyperparameters"].items())), trial)
+    return list(first.values())
 
 
 def start_confirmation(store: Store, study: str, config: Config) -> str:
@@ -119,8 +124,8 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
         start_study(store, name, config)
     except StudyMismatch as error:
         raise StudyMismatch(
-            f"{study} was confirmed with other numbers, or before it got other trials, so {name!r} keeps what it has; "
-            f"`rekindle delete {shlex.quote(name)}` lets it begin anew ({error})"
+            f"{name!r} was started with other --top or --seeds, or with other best trials, and is kept; "
+            f"`rekindle delete {shlex.quote(name)}` removes it, so that {study} can be confirmed again ({error})"
         ) from None
     return name
 
@@ -269,20 +274,9 @@ def verdict(confirmation: Json) -> str:
     best = None if winner is None else confirmation["candidates"][winner]
     if best is None or best["estimate"] is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
-    estimate, name = best["estimate"], candidate_name(best)
-    value, low, high = in_digits([estimate[end] for end in ("value", "low", "high")])
-    scale = (
-        ", on a scale where 1 is the best that the search found in each environment" if "across" in confirmation else ""
-    )
-    sentences = [f"Expect {value} of {name}, with 95% confidence between {low} and {high}{scale}."]
-    if estimate["low"] == estimate["high"]:  # which would seem to be certain of any further seed
-        seeds = estimate["seeds"]
-        sentences = [
-            f"Expect {value} of {name}{scale}: all {seeds} fresh seeds gave exactly this, so with 95% confidence at "
-            f"most {1 - 0.05 ** (1 / seeds):.0%} of seeds give another result."
-        ]
-    if estimate["failed"]:
-        sentences.append(f"{estimate['failed']} of its fresh trainings failed, of which these figures say nothing.")
+    sentences = [_expectation(best, across="across" in confirmation)]
+    if best["estimate"]["failed"]:
+        sentences.append(f"{best['estimate']['failed']} of its fresh trainings failed and are not counted.")
     if confirmation["optimism"] is not None:
         claim, difference = in_digits([best["claim"], abs(best["claim"] - best["estimate"]["value"])])
         sentences.append(f"The search claimed {claim}, which differs by {difference}.")
@@ -296,6 +290,21 @@ def verdict(confirmation: Json) -> str:
             probability = f"{better['estimate']:.2f} ({better['low']:.2f} to {better['high']:.2f})"
             sentences.append(f"A training of it beats a training of {name} with probability {probability}.")
     return " ".join([*sentences, spent])
+
+
+def _expectation(best: Json, across: bool) -> str:
+    """Return a sentence about the winner's estimate."""
+    estimate, name = best["estimate"], candidate_name(best)
+    value, low, high = in_digits([estimate[end] for end in ("value", "low", "high")])
+    scale = ", on a scale where 1 is the best that the search found in each environment" if across else ""
+    if estimate["low"] < estimate["high"]:
+        return f"Expect {value} of {name}, with 95% confidence between {low} and {high}{scale}."
+    # An interval without width would claim that no further seed can differ.
+    seeds = estimate["seeds"]
+    return (
+        f"Expect {value} of {name}{scale}: all {seeds} fresh seeds gave exactly this, so with 95% confidence at most "
+        f"{1 - 0.05 ** (1 / seeds):.0%} of seeds give another result."
+    )
 
 
 def candidate_name(candidate: Json) -> str:

@@ -29,7 +29,7 @@ from ..study.environments import environment_of
 from ..study.objectives import objectives_of
 from ..study.plan import Branch, Plan
 from .bounds import resume_if_lifted, stop_if_plateau, stop_if_spent
-from .configs import load_task
+from .checked_config import load_task
 from .study_rows import StudyRows
 
 if TYPE_CHECKING:

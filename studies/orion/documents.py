@@ -98,7 +98,7 @@ def _untag(value: Document, blob: bytes | None) -> Any:
         return datetime.fromisoformat(content)
     if tag == "$float":
         if content not in ("nan", "inf", "-inf"):
-            raise DocumentError(f"no number is written {content!r}")
+            raise DocumentError(f"a $float must be nan, inf or -inf, but is {content!r}")
         return float(content)
     if tag == "$tuple":
         return tuple(content)

@@ -228,29 +228,41 @@ def hunt(
     client = _experiment(name, objective, storage, chosen, max_trials)
     try:
         with client.tmp_executor("poolexecutor" if workers > 1 else "singleexecutor", n_workers=workers):
-            while True:
-                before = _states(client)
-                try:
-                    client.workon(
-                        objective,
-                        n_workers=workers,
-                        max_trials=max_trials,
-                        max_broken=max(3, max_trials),
-                        trial_arg="trial",
-                        on_error=_on_error,
-                        prepare_trial=_no_directory,
-                        idle_timeout=idle_timeout,
-                    )
-                    return client
-                except LazyWorkers:
-                    if _states(client) == before and not _others_train(client):
-                        raise
+            _work(client, objective, workers, max_trials, idle_timeout)
+        return client
     except KeyboardInterrupt as error:
         if objective.stopped is not None:
             raise objective.stopped from error
         raise
     finally:
         objective.close()
+
+
+def _work(
+    client: ExperimentClient, objective: OrionObjective, workers: int, max_trials: int, idle_timeout: int
+) -> None:
+    """Train trials until the hunt is complete.
+
+    Raises:
+        LazyWorkers: nobody has trained anything for `idle_timeout` seconds.
+    """
+    while True:
+        before = _states(client)
+        try:
+            client.workon(
+                objective,
+                n_workers=workers,
+                max_trials=max_trials,
+                max_broken=max(3, max_trials),
+                trial_arg="trial",
+                on_error=_on_error,
+                prepare_trial=_no_directory,
+                idle_timeout=idle_timeout,
+            )
+            return
+        except LazyWorkers:  # Orion gives up, though another worker's result may let the algorithm continue
+            if _states(client) == before and not _others_train(client):
+                raise
 
 
 def _states(client: ExperimentClient) -> set[tuple[str, str]]:

@@ -77,7 +77,6 @@ def train(
         Hung: the environment hung repeatedly; the reason is also stored with the task.
         Stopped: after SIGTERM.
     """
-    from ...tasks.errors import Diverged, Hung
     from ..workers.waiting import open_when_free
     from .trial_rows import start_of
 
@@ -86,36 +85,68 @@ def train(
             event.metrics[event.task.objective] = event.task.evaluate()
         at_epoch_end(event)
 
+    def train_again(task: Task) -> Task:
+        """Train again without the storage, whose task has more epochs."""
+        if start is None:
+            return make(None).init(**values)
+        from ..engine.lineage import lineage, retrain
+
+        return retrain(lineage(store, task.uid), epochs, evaluate, device=str(task.device))
+
     start = warm
     if parent is not None:
         start = start_of(store, make(None).init(**values).identity.to_json(), parent)
     while True:
         with open_when_free(lambda: make(_storage(store, start, use_previous)), {**values, "start": start}) as task:
-            resumed = task.epochs
             try:
-                _raise_if_hung(store, task)
-                # The stored task may have more epochs than this trial: train again up to here, without the storage.
-                if task.is_beyond(epochs) and start is None:
-                    task, resumed = make(None).init(**values), 0
-                elif task.is_beyond(epochs):
-                    from ..engine.lineage import lineage, retrain
+                return _train_once(task, epochs, store, evaluate, train_again)
+            except _Transient as error:
+                failure = error
+        say(f"tried again in {failure.pause:.0f} s: {failure}")
+        time.sleep(failure.pause)
 
-                    task, resumed = retrain(lineage(store, task.uid), epochs, evaluate, device=str(task.device)), 0
-                metrics = task.fit(epochs, evaluate)
-            except (Diverged, Hung) as error:  # Orion's trials have no field for the reason
-                reason = {"error": f"{type(error).__name__}: {error}"}
-                _write_event(store, task, task.epochs, "broken", reason)
-                raise
-            except Exception as error:  # an environment may raise anything; errors that do not pass are raised again
-                if (pause := _pause(store, task, error)) is None:
-                    raise
-                failure = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            else:
-                learner = task.learner
-                score = metrics[learner.objective] if learner.objective in metrics else task.evaluate()
-                return results(score, learner, uid=task.uid, resumed=resumed, epochs=task.epochs, digest=task.digest)
-        say(f"tried again in {pause:.0f} s: {failure}")
-        time.sleep(pause)
+
+class _Transient(Exception):
+    """A failure that may pass, with the seconds until the retry."""
+
+    def __init__(self, error: Exception, pause: float):
+        super().__init__(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        self.pause = pause
+
+
+def _train_once(
+    task: Task, epochs: int, store: Store, evaluate: Callable[[EpochEvent], None], train_again: Callable[[Task], Task]
+) -> Results:
+    """Train an initialized task; store the reason if that fails.
+
+    Args:
+        task: the task.
+        epochs: total epochs.
+        store: store of the tasks.
+        evaluate: function that is called after each epoch.
+        train_again: replaces a task that has more epochs already.
+
+    Raises:
+        _Transient: the failure may pass, and the trial has retries left.
+    """
+    from ...tasks.errors import Diverged, Hung
+
+    resumed = task.epochs
+    try:
+        _raise_if_hung(store, task)
+        if task.is_beyond(epochs):
+            task, resumed = train_again(task), 0
+        metrics = task.fit(epochs, evaluate)
+    except (Diverged, Hung) as error:  # Orion's trials have no field for the reason
+        _write_event(store, task, task.epochs, "broken", {"error": f"{type(error).__name__}: {error}"})
+        raise
+    except Exception as error:  # an environment may raise anything; errors that do not pass are raised again
+        if (pause := _pause(store, task, error)) is None:
+            raise
+        raise _Transient(error, pause) from error
+    objective = task.learner.objective
+    score = metrics[objective] if objective in metrics else task.evaluate()
+    return results(score, task.learner, uid=task.uid, resumed=resumed, epochs=task.epochs, digest=task.digest)
 
 
 def _raise_if_hung(store: Store, task: Task) -> None:

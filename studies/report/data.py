@@ -21,8 +21,8 @@ from ..schedulers.registry import remembered
 from ..statistics.intervals import FEWEST, mean_interval
 from ..storage.rows import Segment
 from ..study.config import Config
-from ..study.digits import in_digits_alone
 from ..study.environments import is_across, scale_of
+from ..study.number_text import in_digits_alone
 from ..study.objectives import MINIMIZE, RETURN, objectives_of
 from .analysis import rank_correlations, result_of
 from .timeline import timeline

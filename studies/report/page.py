@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...tasks.checkpoint.policy_files import replace_whole
 from ..engine.json_views import Json
-from ..study.digits import in_digits
+from ..study.number_text import in_digits
 from . import figures, results, what_mattered
 from .analysis import result_of
 from .drawing import escape, number

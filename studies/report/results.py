@@ -10,7 +10,7 @@ from ..engine.confirming import candidate_name
 from ..engine.json_views import Json
 from ..statistics.aggregates import AGGREGATES
 from ..statistics.intervals import FEWEST, interval
-from ..study.digits import in_digits
+from ..study.number_text import in_digits
 from . import figures
 from .drawing import escape
 from .markup import figure, part, table

@@ -22,7 +22,8 @@ from ...spaces.dimension import Maybe
 from ...spaces.ranges import NearOne, Normal, Real
 from ...tasks.rng import streams
 from ...tasks.runtime.warning_filters import changed_filters
-from ..study.config import MOST_GRID_POINTS, BadConfig, Config, choose
+from ..study.config import BadConfig, Config, choose
+from ..study.stored_form import MOST_GRID_POINTS
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler

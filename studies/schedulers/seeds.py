@@ -13,10 +13,11 @@ from typing import Any
 
 from ...tasks.rng import streams
 from ..storage.rows import Segment, Trial, score_of
-from ..study.config import MOST_SEEDS, BadConfig, Config, check_count, choose
+from ..study.config import BadConfig, Config, check_count, choose
 from ..study.environments import FIRST_SEEDS, Scale, across, as_objective, is_across, scale_of
 from ..study.objectives import AGGREGATES, MINIMIZE, objectives_of, value_of
 from ..study.plan import Plan, Scheduler
+from ..study.stored_form import MOST_SEEDS
 
 
 def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import SpaceError, unflatten
-from ..engine.configs import load_task
+from ..engine.checked_config import load_task
 from ..errors import CommandRefused
 from ..samplers.registry import check_sampler
 from ..schedulers.seeds import is_racing, seeds_of
@@ -73,8 +73,8 @@ def search_otherwise(connection: Connection, study: str, priors: Mapping[str, st
 def _prior(config: Config, study: str, name: str, text: str) -> str:
     """Return the text of a new prior, as a study stores it."""
     if name not in config.open or config.sampler == "grid":
-        law = "a grid keeps its points" if config.sampler == "grid" else "a study goes on to search the same"
-        raise BadConfig(f"{law}, but --prior names {name!r}; {study!r} searches {', '.join(config.open)}")
+        rule = "a grid keeps its points" if config.sampler == "grid" else "a study keeps searching the same names"
+        raise BadConfig(f"{rule}, but --prior names {name!r}; {study!r} searches {', '.join(config.open)}")
     from ...tasks.envs import EnvSpec  # imports gymnasium
 
     space = open_space(load_task(config), EnvSpec.of(config.env), unflatten(config.fixed), {name: text})

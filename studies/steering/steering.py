@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..engine.bounds import is_lifted, resume_if_lifted
-from ..engine.configs import load_task
-from ..engine.configuring import check_bounds
+from ..engine.checked_config import load_task
+from ..engine.tune_options import check_bounds
 from ..errors import CommandRefused
 from ..samplers.registry import KNOWN, check_exhausted, check_sampler
 from ..schedulers.confirming import CONFIRM
@@ -80,7 +80,7 @@ class Steering:
             options = commands.stored_options(connection, self.study)
             if kind == RESUME and held and held.who in BOUNDS and not is_lifted(held.who, held.data, options):
                 raise CommandRefused(
-                    f"resume continues what a user has stopped, but study {self.study!r} had the {held}; "
+                    f"study {self.study!r} cannot be resumed while its bound is reached: it had the {held}; "
                     f"{commands.cure_of(self.study, held)}"
                 )
             return given
@@ -129,7 +129,7 @@ class Steering:
         """
         self._only_of_searches("enqueue", "pbt")
         if not KNOWN[self.config.sampler].defaults:
-            raise CommandRefused(f"a grid has its own trials, but {self.study!r} is one; use `rekindle train`")
+            raise CommandRefused(f"a grid tries its own points only, and {self.study!r} is one; use `rekindle train`")
         values = known_values(self.config, load_task(self.config), hyperparameters)
 
         def work(connection: Connection) -> Command:
@@ -189,7 +189,9 @@ class Steering:
             share = {"weight": parse_weight(str(weight))}
             changes.append((WEIGHT, share, lambda c: _bound(c, self.study, share)))
         if not changes:
-            raise CommandRefused("extend changes something, but got nothing; give --trials, --budget, ... (see --help)")
+            raise CommandRefused(
+                "extend needs something to change, such as --trials or --budget, but got nothing (see --help)"
+            )
         if {kind for kind, _, _ in changes} != {WEIGHT}:
             self._only_of_searches("extend", *(["pbt"] if changes[0][0] == EXTEND else []))
 
@@ -206,8 +208,8 @@ class Steering:
     def _only_of_searches(self, what: str, *others: str) -> None:
         if self.config.scheduler in (CONFIRM, *others):
             raise CommandRefused(
-                f"{what} changes a search by trials, but {self.study!r} is by {self.config.scheduler}, whose trials "
-                "depend on each other; cancel one, or begin another study"
+                f"the trials of {self.study!r} depend on each other ({self.config.scheduler}), so {what} cannot change "
+                "them; cancel a trial, or start another study"
             )
 
     def _numbers(self, trial: int | str) -> Collection[int]:
@@ -250,7 +252,9 @@ def _extend(connection: Connection, study: str, total: int) -> None:
     def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
         config = Config.from_json(stored or {}, study)
         if total <= config.trials[-1]:
-            raise CommandRefused(f"extend takes more trials than {study!r} has, {config.trials[-1]}, but got {total}")
+            raise CommandRefused(
+                f"{study!r} has {config.trials[-1]} trials already; give extend more than that, not {total}"
+            )
         longer = replace(config, trials=[*config.trials, total])
         check_sampler(longer)
         check_exhausted(longer)

@@ -118,9 +118,9 @@ def hold(connection: Connection, name: str, kind: str, who: str, why: str, data:
     revise(connection, name)
     now = hold_of(commands(connection, name))
     if kind == RESUME and now is None:
-        raise CommandRefused(f"resume continues what is stopped or paused, but study {name!r} is neither")
+        raise CommandRefused(f"only a stopped or paused study can be resumed, but {name!r} is neither")
     if now is not None and (kind == now.kind or now.kind == STOP != RESUME != kind):
-        raise CommandRefused(f"a study is stopped or paused once, but {name!r} had the {now}; {cure_of(name, now)}")
+        raise CommandRefused(f"study {name!r} is held already, by the {now}; {cure_of(name, now)}")
     return add(connection, name, kind, data, who, why)
 
 
@@ -146,9 +146,9 @@ def cancel(
         raise CommandRefused(f"there is no {label}; `rekindle trials {name}` shows them")
     running = [row.number for row in rows if row.state == "running"]
     if not running and not forget:
-        raise CommandRefused(f"only a trial that runs can be cancelled, but {label} is {rows[0].state}; exclude it")
+        raise CommandRefused(f"only a running trial can be cancelled, but {label} is {rows[0].state}; exclude it")
     if forget and all(EXCLUDED in row.attrs for row in rows):
-        raise CommandRefused(f"a trial is excluded once, but {label} is so already")
+        raise CommandRefused(f"{label} is excluded already")
     given = add(connection, name, EXCLUDE if forget else CANCEL, {"trials": sorted(numbers)}, who, why)
     which = (segment.c.study == name) & segment.c.number.in_(running) & (segment.c.state == "ready")
     connection.execute(segment.update().where(which).values(state="failed", revision=revision))

@@ -227,7 +227,7 @@ class Store:
             return start if start in matches else matches[0]
         if matches:
             raise ValueError(
-                f"a uid may be cut short as long as one task begins so, but {start!r} begins {len(matches)}"
+                f"a uid may be shortened to a unique prefix, but {start!r} begins {len(matches)} uids; give more of it"
             )
         raise ValueError(
             f"no task of {self.url} has a uid that begins with {start!r}; `rekindle trials STUDY` shows them"

@@ -217,8 +217,8 @@ def segments(connection: Connection, name: str, since: int = -1, of: Any = None,
 
 def _contradictory(name: str, state: str, score: float | None) -> DamagedRow:
     return DamagedRow(
-        f"a trial or segment is in a state that there is, with a score when it is done, but {name} is "
-        f"{state[:40]!r} with {score}; `rekindle fsck --repair` cures what can be cured"
+        f"a finished segment has a score and no other has one, but {name} has the state {state[:40]!r} and the score "
+        f"{score}; `rekindle fsck --repair` repairs what it can"
     )
 
 
@@ -277,12 +277,12 @@ def reopen_trials(connection: Connection, name: str) -> int:
 
 def _same_again(name: str, row: Any, values: dict[str, Any]) -> None:
     if row is None:
-        raise ResultMismatch(f"only what was added can be finished, but there is no {name}; add it first")
+        raise ResultMismatch(f"{name} cannot be finished, because it does not exist; add it first")
     before = {key: row._mapping[key] for key in values}
     if before != values:
         raise ResultMismatch(
-            f"{name} is finished once, with {before}, but now got {values}; the first result stands. "
-            "Equal work gives equal results on one kind of machine and versions of libraries: compare these"
+            f"{name} already has the result {before}, but now got {values}; the first one is kept. Results are equal "
+            "on machines of one kind with equal versions of libraries: compare these"
         )
 
 

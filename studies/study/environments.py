@@ -16,8 +16,9 @@ from typing import Any
 from ...spaces import Space
 from ...spaces.choices import Fixed
 from ..storage.rows import Segment, score_of
-from .config import MOST_SEEDS, BadConfig, Config, check_count, choose
+from .config import BadConfig, Config, check_count, choose
 from .objectives import AGGREGATES, MINIMIZE, objectives_of
+from .stored_form import MOST_SEEDS
 
 SCALE = "scale"  # option of a confirmation: the scale of the confirmed study
 DECILE = 0.1

@@ -187,8 +187,8 @@ def value_of(values: Mapping[str, float] | None, name: str) -> float:
     """Return one objective of a result, or raise DamagedRow."""
     if values is None or name not in values:
         raise DamagedRow(
-            f"a result has all objectives that its study seeks, but one has no {name}; "
-            "`rekindle fsck --repair` has it trained again"
+            f"a result must have all objectives of its study, but one lacks {name}; `rekindle fsck --repair` makes "
+            "workers train it again"
         )
     return values[name]
 

@@ -54,7 +54,7 @@ def shrink(store: Store) -> Shrunk | None:
             how = _give_back(connection, path)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.OperationalError as error:
-            how = f"others kept it busy, or there was no room ({error}); the same command again continues"
+            how = f"the database was busy, or the disk full ({error}); rerun the command to continue"
         except sqlite3.Error as error:
             raise StoreError(f"{store.url} cannot be shrunk: {error}; `rekindle fsck` says what is wrong") from None
         return Shrunk(before, _size(path), how)
@@ -65,11 +65,11 @@ def _give_back(connection: sqlite3.Connection, path: Path) -> str:
     if _pragma(connection, "auto_vacuum") != INCREMENTAL:
         room, size = shutil.disk_usage(path.parent).free, path.stat().st_size
         if free and room < 2 * size:
-            return f"rewriting it would take {2 * size:,} bytes of room for a while, and there are {room:,}"
+            return f"rewriting it would need {2 * size:,} bytes of disk for a while, but only {room:,} are free"
         if free:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute("VACUUM")
-        return "written anew; from now on space comes back without that" if free else "nothing in it is free"
+        return "rewritten; from now on space is given back without rewriting" if free else "nothing in it is free"
     while _pragma(connection, "freelist_count"):
         connection.execute(f"PRAGMA incremental_vacuum({PAGES})").fetchall()
     return f"{free:,} free pages given back" if free else "nothing in it is free"

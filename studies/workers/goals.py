@@ -18,7 +18,7 @@ from ..errors import CommandRefused
 from ..statistics.betting import wealth
 from ..storage.commands import CHECK, STOP, Command, add, commands, hold_of
 from ..storage.studies import revise
-from ..study.digits import in_digits
+from ..study.number_text import in_digits
 from ..study.objectives import RETURN
 
 if TYPE_CHECKING:

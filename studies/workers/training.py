@@ -27,7 +27,7 @@ from ..storage.commands import CANCELLED, hold_of
 from ..storage.locks.leases import StoreLease
 from ..storage.rows import Result, score_of
 from ..storage.store import Store
-from ..study.digits import in_digits_alone
+from ..study.number_text import in_digits_alone
 from ..study.objectives import DEFAULT, RETURN, measure, objectives_of, point
 from .goals import check_goal
 

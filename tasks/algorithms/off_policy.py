@@ -129,7 +129,7 @@ def check_replay(learner: type[Learner], values: Mapping[str, Any]) -> None:
         values[key] for key in ("buffer_size", "batch_size", "learning_starts", "n_step", "num_envs")
     )
     window, refill, epoch = n * envs, values["refill_interval"], values["epoch_steps"]
-    laws = [
+    rules = [
         (batch <= buffer, f"batch_size ({batch}) must be at most buffer_size ({buffer})"),
         (window <= buffer, f"n_step * num_envs ({window}) must be at most buffer_size ({buffer})"),
         (starts <= buffer, f"learning_starts ({starts}) must be at most buffer_size ({buffer})"),
@@ -140,9 +140,9 @@ def check_replay(learner: type[Learner], values: Mapping[str, Any]) -> None:
             f"learning_starts ({starts}) must be at most refill_interval * epoch_steps ({refill * epoch})",
         ),
     ]
-    for holds, law in laws:
+    for holds, rule in rules:
         if not holds:
-            raise ValueError(f"{learner.algorithm()}: {law}; raise the latter or lower the former")
+            raise ValueError(f"{learner.algorithm()}: {rule}; raise the latter or lower the former")
     check_replay_guidance(values, learner.algorithm())
 
 

@@ -93,11 +93,12 @@ def check_on_policy(learner: type[Learner], values: Mapping[str, Any]) -> None:
         raise ValueError(
             f"{algorithm}: sde_sample_freq must be -1, for once per rollout, or a number of steps, but got 0; try 1"
         )
-    for of in SCHEDULED:
-        name = f"{of}_schedule"
-        if name in values and values[name]["name"] != "constant" and values[of] is None:
+    for name in SCHEDULED:
+        schedule = f"{name}_schedule"
+        if schedule in values and values[schedule]["name"] != "constant" and values[name] is None:
             raise ValueError(
-                f"{algorithm}: {name} needs a {of} to act on, but {of} is None; give {of}, or leave {name} out"
+                f"{algorithm}: {schedule} needs a {name} to act on, but {name} is None; give {name}, or leave "
+                f"{schedule} out"
             )
 
 

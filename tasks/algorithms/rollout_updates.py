@@ -95,7 +95,8 @@ def can_be_one_graph(host: SignalHost) -> bool:
     hp = host.hp
     if host.device.type != "cuda" or hp.overlap or needs_whole_episodes(vars(hp)) or hp.model.encoder not in ENCODERS:
         return False
-    return all(vars(hp)[plan].name == "constant" for of in SCHEDULED if (plan := f"{of}_schedule") in vars(hp))
+    schedules = [vars(hp)[f"{name}_schedule"] for name in SCHEDULED if f"{name}_schedule" in vars(hp)]
+    return all(schedule.name == "constant" for schedule in schedules)
 
 
 def overlap_choice() -> Dimension:

@@ -124,9 +124,9 @@ def keep_of(mode: str | int | Keep, metric: str = RETURN, minimize: bool = False
     for part in text.split(","):
         if (fields := _fields(part.strip())) is None or rule.keys() & fields.keys():
             raise ValueError(
-                "snapshots must be latest, best, best:EPOCHS (between two evaluations), every:EPOCHS (between two that "
-                "stay), every:EPOCHS:N (the last N of these), initial, all, no-replay, how many of the latest epochs "
-                f"to keep, several of these with commas between, or no, but got {mode!r}{near(text, [*MODES, NONE])}"
+                "snapshots must be latest, best, best:EPOCHS (evaluated every EPOCHS), every:EPOCHS (one kept every "
+                "EPOCHS), every:EPOCHS:N (the last N of these), initial, all, no-replay or a number of epochs to keep, "
+                f"or several of these, separated by commas, or no, but got {mode!r}{near(text, [*MODES, NONE])}"
             )
         rule |= fields
     return Keep(metric=metric, minimize=minimize, **rule)

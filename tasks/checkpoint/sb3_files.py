@@ -67,7 +67,7 @@ class _Model:
     def layer(self, name: str) -> Layer:
         weight, bias = self.take(f"{name}.weight"), self.take(f"{name}.bias")
         if weight.ndim not in (2, 4) or not weight.is_floating_point() or bias.shape != weight.shape[:1]:
-            raise self.refuse(NETWORKS, f"{name}, which is no layer of theirs")
+            raise self.refuse(NETWORKS, f"{name}, which is not one of their layers")
         return weight, bias
 
     def take(self, name: str) -> Tensor:

@@ -65,8 +65,8 @@ class Recording:
         fits = lengths.shape == actions.shape[:1] and ((lengths >= 1) & (lengths <= actions.shape[1])).all()
         if not fits or not len(lengths):
             raise BadRecording(
-                f"of {len(actions)} recorded episodes each has a length from 1 to {actions.shape[1]}, "
-                f"but got {lengths.tolist()}"
+                f"{len(actions)} recorded episodes need as many lengths from 1 to {actions.shape[1]}, but got "
+                f"{lengths.tolist()}"
             )
 
     @classmethod
@@ -82,7 +82,7 @@ class Recording:
         forms = {(array.shape[1:], array.dtype.kind) for array in arrays}
         if len(forms) != 1 or not all(array.ndim and len(array) for array in arrays):
             raise BadRecording(
-                f"recorded episodes have at least one action each, all of one shape, but got "
+                "each recorded episode must have at least one action, all of the same shape, but got the shapes "
                 f"{[array.shape for array in arrays]}"
             )
         lengths = np.array([len(array) for array in arrays])

@@ -83,15 +83,15 @@ class Demonstrations:
         lengths = {name: len(x) if x.ndim else 0 for name, x in arrays.items()}
         if len(set(lengths.values())) != 1 or not lengths["begins"] or self.begins.ndim != 1:
             raise BadDemonstrations(
-                f"demonstrations are observations, actions and begins, at least one and as many of "
-                f"each, but got the shapes {[x.shape for x in arrays.values()]}"
+                "demonstrations must have the same number of observations, actions and begins, at least one, but got "
+                f"the shapes {[x.shape for x in arrays.values()]}"
             )
         for name, x in arrays.items():
             if x.dtype.kind not in "iufb" or not np.isfinite(x).all():
                 raise BadDemonstrations(f"demonstrations are finite numbers, but {name} are not: {x.dtype}")
         if not np.isin(self.begins, (0, 1)).all() or not self.begins[0]:
             raise BadDemonstrations(
-                "begins is 1 where an episode begins, as at the first step, and else 0, but got "
+                "begins must be 1 at the first step of each episode and 0 elsewhere, but got "
                 f"{self.begins[:8].tolist()} ..."
             )
 

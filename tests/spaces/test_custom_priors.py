@@ -50,7 +50,9 @@ SPACE = Space(
 )
 def test_a_prior_takes_the_place_of_the_range_and_leaves_the_rest(name: str, text: str, found: str | None) -> None:
     if found is None:
-        with pytest.raises(SpaceError, match=r"the prior .* goes too far: limit must be None or a number in"):
+        with pytest.raises(
+            SpaceError, match=r"the prior .* has values that are not allowed: limit must be None or a number in"
+        ):
             with_priors(SPACE, {name: text})
         return
     changed = with_priors(SPACE, {name: text})
@@ -60,7 +62,7 @@ def test_a_prior_takes_the_place_of_the_range_and_leaves_the_rest(name: str, tex
     assert list(changed.flat()) == list(SPACE.flat())
 
 
-def test_what_was_not_searched_is_searched_then_and_what_depends_on_it_follows() -> None:
+def test_a_prior_makes_a_hyperparameter_searched_and_resolves_its_conditions() -> None:
     assert {SPACE.searched().sample(seed)["optimizer"]["name"] for seed in range(20)} == {"adam"}
     changed = with_priors(SPACE, {"optimizer.name": "choices('sgd', 'adam')"}).searched()
     samples = [changed.sample(seed)["optimizer"] for seed in range(20)]
@@ -88,19 +90,25 @@ def test_a_hyperparameter_without_a_default_stays_without_none() -> None:
     ("priors", "message"),
     [
         ({"optimizer.rl": "uniform(0, 1)"}, r"there is no hyperparameter 'optimizer.rl' that is open; did you mean"),
-        ({"optimizer.lr": "uniform(-1, 1)"}, r"the prior uniform\(-1.0, 1.0\) goes too far: optimizer.lr must be"),
+        (
+            {"optimizer.lr": "uniform(-1, 1)"},
+            r"the prior uniform\(-1.0, 1.0\) has values that are not allowed: optimizer.lr must be",
+        ),
         ({"optimizer.lr": "loguniform(1, 1000)"}, r"optimizer.lr must be a number in \[0.0, 100.0\], not 1000.0"),
-        ({"optimizer.lr": "choices('a', 'b')"}, r"goes too far: optimizer.lr must be a number in .*, not 'a'"),
+        (
+            {"optimizer.lr": "choices('a', 'b')"},
+            r"has values that are not allowed: optimizer.lr must be a number in .*, not 'a'",
+        ),
         ({"optimizer.name": "choices('adam', 'lion')"}, r"optimizer.name must be .*, not 'lion'"),
         ({"epochs": "uniform(1, 3)"}, r"epochs must be an integer in \[1, 1000\], not"),
         ({"epochs": "normal(0.5, 1)"}, r"epochs must be an integer"),
         ({"width": "fixed(32)"}, r"width: a prior must be searched, but got fixed\(32\)"),
         ({"epochs": "fidelity(1, 27)"}, r"epochs: a prior must be searched"),
-        ({"width": "ordinal(32, 64, when={'limit': 1})"}, r"width: a prior that is given has no when= and no search="),
+        ({"width": "ordinal(32, 64, when={'limit': 1})"}, r"width: a prior must have no when= and no search="),
         ({"width": "ordinal(32, 64"}, r"width: ordinal\(32, 64: a prior is a word with literals"),
         ({"width": "__import__('os')"}, r"there is no prior '__import__'"),
     ],
 )
-def test_what_makes_no_sense_is_named(priors: dict[str, str], message: str) -> None:
+def test_invalid_values_are_named(priors: dict[str, str], message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         with_priors(SPACE, priors)

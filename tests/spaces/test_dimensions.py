@@ -61,7 +61,7 @@ every_kind = pytest.mark.parametrize("dimension", EVERY_KIND.values(), ids=EVERY
 
 
 @every_kind
-def test_what_a_dimension_samples_it_holds_in_canonical_form(dimension: Any) -> None:
+def test_samples_of_a_dimension_are_in_canonical_form(dimension: Any) -> None:
     for u in np.linspace(0, 1, 101, endpoint=False):
         value = dimension.at(float(u))
         assert json.dumps(dimension.check(value, "x")) == json.dumps(value)

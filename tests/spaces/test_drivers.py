@@ -286,14 +286,14 @@ def test_orion_takes_a_default_at_the_very_bound(low: float, width: float, where
 # both
 
 
-def test_what_optuna_cannot_express_is_an_error_that_names_it() -> None:
+def test_a_dimension_that_optuna_cannot_express_is_named() -> None:
     with pytest.raises(SpaceError, match=r"a: Optuna cannot express the weights of a categorical"):
         to_optuna.distributions(Space(a=categorical("x", "y", weights=(1, 3))))
     with pytest.raises(SpaceError, match=r"b: Optuna cannot express a normal prior"):
         to_optuna.suggest(Space(b=normal(0, 2)), a_study().ask())
 
 
-def test_what_orion_cannot_express_is_an_error_that_names_it() -> None:
+def test_a_dimension_that_orion_cannot_express_is_named() -> None:
     with pytest.raises(SpaceError, match=r"steps: Orion cannot express a second fidelity"):
         to_orion.priors(Space(epochs=fidelity(1, 9), steps=fidelity(1, 9)))
 

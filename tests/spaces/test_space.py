@@ -235,7 +235,7 @@ def test_samples_are_the_same_on_every_day() -> None:
     assert SPACE.sample(7) == {"gamma": 0.0} or SPACE.sample(7)["optimizer"]
 
 
-def test_what_is_not_searched_is_at_its_default_in_samples_and_fixed_for_drivers() -> None:
+def test_unsearched_dimensions_have_their_defaults_in_samples_and_are_fixed_for_drivers() -> None:
     space = Space(num_envs=integer(1, 64, default=8, search=False), lr=real(0, 1))
     assert {space.sample(seed)["num_envs"] for seed in range(20)} == {8}
     assert space.validate({"num_envs": 16, "lr": 0})["num_envs"] == 16
@@ -264,7 +264,7 @@ def test_a_silent_value_at_its_default_is_left_out_of_identity_and_structure() -
         categorical(False, True, default=False, silent=True)
 
 
-def test_what_depends_on_something_that_is_not_searched_is_decided_with_it() -> None:
+def test_conditions_on_a_fixed_hyperparameter_are_resolved_with_it() -> None:
     kind = categorical("linear", "exponential", default="linear", search=False)
     space = Space(
         kind=kind,

@@ -130,13 +130,13 @@ def test_every_kind_has_a_policy_and_a_case() -> None:
     assert all(policy.why for policy in RETRY_RULES.values())
 
 
-def test_what_would_fail_again_is_not_tried_again() -> None:
+def test_deterministic_failures_are_not_retried() -> None:
     for error in (Diverged("NaN"), ValueError("lr"), errors.DamagedCheckpoint("a bit")):
         decision = decide(error)
         assert (decision.retry, decision.release) == (False, False)
 
 
-def test_what_others_carry_on_is_let_go() -> None:
+def test_interruptions_and_lost_leases_release_without_a_retry() -> None:
     for error in (Stopped("asked to"), errors.LeaseLost(["uid"])):
         decision = decide(error, tried=100)
         assert (decision.retry, decision.release) == (False, True)
@@ -155,7 +155,7 @@ def test_a_database_that_is_away_is_waited_for_as_long_as_it_takes() -> None:
     assert decision.pause == RETRY_RULES["storage"].longest
 
 
-def test_who_is_killed_is_tried_in_company_first_and_then_alone() -> None:
+def test_a_killed_trial_is_retried_in_a_cohort_first_and_then_alone() -> None:
     decisions = [decide(Killed("5 processes"), tried) for tried in range(5)]
     assert [each.retry for each in decisions] == [True, True, True, True, False]
     assert [each.alone for each in decisions] == [False, True, True, True, False]

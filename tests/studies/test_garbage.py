@@ -17,7 +17,7 @@ def test_a_program_that_calls_a_command_keeps_its_garbage_collection() -> None:
     assert gc.get_freeze_count() == frozen
 
 
-def test_what_a_command_has_imported_is_never_searched_for_garbage_and_later_objects_are() -> None:
+def test_imported_objects_are_never_searched_for_garbage_and_later_ones_are() -> None:
     program = """
 import gc, weakref
 from rekindle.studies.garbage import importing

@@ -168,7 +168,7 @@ def test_a_study_of_fewer_epochs_gets_the_result_of_fewer_epochs(sqlite_url: str
 
 
 @pytest.mark.filterwarnings("ignore:.*nan is not acceptable")
-def test_a_trial_that_diverges_fails_by_name_and_the_study_goes_on(
+def test_a_diverged_trial_fails_with_its_reason_and_the_study_continues(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -277,7 +277,7 @@ def test_a_trial_whose_process_was_killed_is_retried_by_optunas_heartbeat_and_ca
         ({"gama": 0.9}, "did you mean gamma"),
     ],
 )
-def test_what_makes_no_objective_is_refused_at_once(sqlite_url: str, options: dict[str, Any], message: str) -> None:
+def test_an_invalid_objective_is_refused_at_once(sqlite_url: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         objective(sqlite_url, **options)
     assert not Path(sqlite_url.removeprefix("sqlite:///")).exists()

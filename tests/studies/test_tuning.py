@@ -133,7 +133,7 @@ def test_bad_options_are_refused_before_a_database_exists(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_there_and_what_differs_is_said(study: rekindle.Study) -> None:
+def test_an_unknown_or_differing_study_is_refused(study: rekindle.Study) -> None:
     with pytest.raises(UnknownStudy, match="there is no study 'other'; there are 's'"):
         rekindle.Study("other", study.store)
     with pytest.raises(StudyMismatch, match="'s' differs in seed"):

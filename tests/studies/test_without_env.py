@@ -10,7 +10,7 @@ import optuna
 import pytest
 from rekindle import Objective, Store
 from rekindle.studies.engine.branching import replay
-from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.orion import hunt
 from rekindle.studies.study.config import BadConfig
 from rekindle.tasks.examples.digits import Digits, DigitsLearner
@@ -64,7 +64,7 @@ def test_the_command_line_tunes_shows_evaluates_and_replays_it(cli: Cli, sqlite_
     assert "equal" in shown["replay"]
 
 
-def test_what_is_of_episodes_is_refused(cli: Cli, sqlite_url: str) -> None:
+def test_objectives_of_episodes_are_refused_without_an_environment(cli: Cli, sqlite_url: str) -> None:
     for text, message in {
         "return": "objective 'return' is not one of accuracy, model_size, which have a direction of their own",
         "loos:minimize": "must be one of accuracy, model_size, samples, loss, but got 'loos'; did you mean loss",
@@ -86,7 +86,7 @@ class Errors(Digits):
     learner = LossLearner
 
 
-def test_what_is_minimized_is_the_best_when_it_is_lowest(monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> None:
+def test_the_lowest_minimized_metric_is_the_best(monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> None:
     monkeypatch.setattr("rekindle.tasks.examples.digits.Digits", Errors)
     config = study_config(Errors, None, trials=3, epochs=[1], sampler="random", fixed={"batch_size": 128})
     assert config.options["objectives"] == {"error": "minimize"}

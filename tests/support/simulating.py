@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rekindle.spaces import flatten, unflatten
-from rekindle.studies.engine.configs import make_population
+from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.schedulers.seeds import seeds_of
 from rekindle.studies.storage.rows import Segment, Trial

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from gated import Gate
-from rekindle.studies.engine.configs import make_config
+from rekindle.studies.engine.checked_config import make_config
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config

@@ -75,7 +75,7 @@ def test_members_at_different_epochs_end_together() -> None:
     assert_as_alone(tasks, 3)
 
 
-def test_those_who_are_behind_train_up_to_the_others_first() -> None:
+def test_members_that_are_behind_catch_up_first() -> None:
     heard: list[tuple[int, int]] = []
     tasks = [make(0), make(1), make(2)]
     tasks[1].fit(2)
@@ -84,7 +84,7 @@ def test_those_who_are_behind_train_up_to_the_others_first() -> None:
     assert sorted(heard[4:]) == [(3, 0), (3, 1), (3, 2), (4, 0), (4, 1), (4, 2)]
 
 
-def test_members_who_are_done_are_left_alone() -> None:
+def test_members_that_are_done_are_not_trained() -> None:
     done = alone(0, 5)
     digest = done.digest
     other = make(1)
@@ -102,7 +102,7 @@ def test_a_member_can_be_taken_out_and_trained_alone() -> None:
     assert_as_alone(tasks, 2)
 
 
-def test_what_a_member_can_be_asked_while_it_is_in_a_cohort() -> None:
+def test_a_member_answers_questions_while_it_is_in_a_cohort() -> None:
     tasks = [make(seed) for seed in range(3)]
     Cohort(tasks).fit(1)
     other = alone(1, 1)

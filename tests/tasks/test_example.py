@@ -49,7 +49,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     sys.path.remove(str(folder))
 
 
-def test_the_example_stands_in_a_file_too() -> None:
+def test_the_example_equals_its_file() -> None:
     assert (ROOT / "examples" / "own_algorithm.py").read_text() == example()
 
 
@@ -120,7 +120,7 @@ def offered(folder: Path, package: str, *lines: str) -> None:
         ("twice", r"names of their own, but 'twice' is json:A of one and json:B of two; give yours another name"),
     ],
 )
-def test_what_a_package_offers_wrongly_is_refused_by_name(
+def test_a_faulty_offer_of_a_package_is_refused_by_name(
     name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offered(

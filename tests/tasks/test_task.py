@@ -162,7 +162,7 @@ def test_a_name_of_another_library_is_answered_with_ours(name: str, answer: str)
 
 
 @pytest.mark.parametrize("name", ["device", "seed", "demo_path"])
-def test_what_init_does_not_take_is_an_argument_of_the_task(name: str) -> None:
+def test_arguments_that_init_lacks_are_named_as_the_tasks(name: str) -> None:
     with pytest.raises(SpaceError, match=rf"{name}'; that is .*an argument of the task \(--\w+\)"):
         PPO("CartPole-v1").init(**{name: 1})
 
@@ -197,7 +197,7 @@ def test_the_space_has_the_fidelity_that_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_the_space_samples_is_what_init_takes(seed: int) -> None:
+def test_init_takes_samples_of_the_space(seed: int) -> None:
     task = PPO("CartPole-v1", num_envs=4)
     values = task.get_space(epochs=fidelity(1, 3)).sample(seed)
     task.init(**values)
@@ -438,7 +438,7 @@ def test_fit_refuses_what_is_no_number_of_epochs(epochs: Any) -> None:
     assert task.bad is None
 
 
-def test_everybody_who_listens_hears_of_every_epoch() -> None:
+def test_every_listener_is_called_at_every_epoch() -> None:
     heard: list[EpochEvent] = []
     logged: list[EpochEvent] = []
     task = PPO("CartPole-v1", seed=1, logger=logged.append).init(**SMALL)
@@ -462,7 +462,7 @@ def test_a_mapping_is_a_context_that_the_logger_finds() -> None:
         ({"until": 3}, "until must be a function.*but got int '3'"),
     ],
 )
-def test_what_cannot_listen_is_refused_before_training(arguments: dict[str, Any], message: str) -> None:
+def test_an_invalid_listener_is_refused_before_training(arguments: dict[str, Any], message: str) -> None:
     task = make()
     with pytest.raises(TypeError, match=message):
         task.fit(1, **arguments)
@@ -470,7 +470,7 @@ def test_what_cannot_listen_is_refused_before_training(arguments: dict[str, Any]
 
 
 @pytest.mark.parametrize("of", ["logger", "context", "until"])
-def test_what_a_listener_raises_leaves_the_task_clean_and_saved(of: str, store: Store) -> None:
+def test_an_exception_of_a_listener_leaves_the_task_clean_and_saved(of: str, store: Store) -> None:
     def broken(heard: Any) -> bool:
         if of != "until" or len(heard) == 1:
             raise ZeroDivisionError("mine")
@@ -685,7 +685,7 @@ FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "shape": (learner(policy={"vector": torch.zeros(3)}), r"policy/vector must be torch.float32 of shape \("),
     "type": (
         lambda state: state["learner"]["counters"].update(epochs=torch.tensor(1)),
-        "counters/epochs must be a int",
+        "counters/epochs must be an integer",
     ),
     "other env": (lambda state: state["learner"]["envs"].update(env="{}"), "cannot be loaded into"),
     "mode": (lambda state: state["learner"]["envs"].update(mode="replay"), "mode"),
@@ -732,7 +732,7 @@ def test_members_of_a_learner_are_at_the_same_point() -> None:
 
 
 @pytest.mark.parametrize("state", [{}, {"format": 1}, {"format": 1, "identity": {}, "structure": "", "learner": {}}])
-def test_what_is_no_state_is_refused(state: dict[str, Any]) -> None:
+def test_an_invalid_state_is_refused(state: dict[str, Any]) -> None:
     with pytest.raises(StateMismatch):
         make().load_state_dict(state)
 
@@ -932,7 +932,7 @@ def test_a_damaged_checkpoint_is_an_error_and_never_a_fresh_start(store: Store, 
     assert again.epochs == 0
 
 
-def test_a_uid_of_ones_own_is_used_and_belongs_to_one_identity(store: Store) -> None:
+def test_a_uid_given_by_the_user_belongs_to_one_identity(store: Store) -> None:
     task = PPO("CartPole-v1", seed=1, storage=store).init(**SMALL, uid="mine")
     task.fit(1)
     task.finish()

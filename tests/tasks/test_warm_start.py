@@ -105,7 +105,7 @@ def test_a_task_that_was_warm_started_is_a_source(source: PPO) -> None:
 # What is taken over, and what begins anew
 
 
-def test_weights_are_taken_over_and_all_else_begins_anew(source: PPO) -> None:
+def test_a_warm_start_copies_weights_and_nothing_else(source: PPO) -> None:
     warm, cold = make(source), make()
     assert (warm.epochs, warm.env_steps, warm.resumed, warm.bad) == (0, 0, False, None)
     changed = difference(warm.state_dict(), cold.state_dict())
@@ -346,7 +346,7 @@ def test_two_starts_at_once_are_refused(source: PPO) -> None:
         ({"critic.1.bias": "zero"}, r"critic\.1\.bias is none|has the type"),
     ],
 )
-def test_what_does_not_fit_is_named_before_anything_is_made(
+def test_a_misfit_is_named_before_anything_is_created(
     store: Store, source: PPO, change: dict[str, Any], message: str
 ) -> None:
     policy: dict[str, Any] = {**source.model, **change}
@@ -406,7 +406,7 @@ def test_a_wider_network_is_refused_and_a_clean_try_follows(source: PPO) -> None
     assert task.init(**SMALL).uid == make(source).uid
 
 
-def test_what_fits_is_taken_only_when_asked_and_said(source: PPO) -> None:
+def test_a_partial_fit_is_loaded_on_request_and_reported(source: PPO) -> None:
     policy = {**source.model, "extra": torch.zeros(1), "critic.0.weight": torch.zeros(2, 2)}
     del policy["critic.1.bias"]
     warm = make(WarmStart(policy, partial=True))

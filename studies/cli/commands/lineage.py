@@ -10,7 +10,7 @@ from ....tasks.registry import task_of
 from ...analysis.schedules import schedule_json
 from ...engine import branching
 from ...engine.lineage import lineage
-from ...study.digits import in_digits
+from ...study.number_text import in_digits
 from ...workers.training import TaskStorage
 from ..output import tables
 from ..output.terminal import new_console, note, print_json

@@ -27,7 +27,7 @@ from ...storage.branches import Start
 from ...storage.sql.retry import RetryPolicy
 from ...storage.store import Store
 from ...study.config import EPOCHS, check_epochs, choose, default_epochs, parse_epochs
-from ...study.digits import counted
+from ...study.number_text import counted
 from ...study.objectives import ALWAYS
 from ...workers.grace import graceful
 from ...workers.hangs import watched

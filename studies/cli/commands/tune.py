@@ -19,13 +19,13 @@ from ....tasks.compiled.loading import kernels
 from ...analysis.learning import with_learned
 from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import parse
-from ...engine.configs import load_task
-from ...engine.configuring import study_config
+from ...engine.checked_config import load_task
 from ...engine.confirming import TOP, check_confirmable, confirmation_config, confirmation_json, start_confirmation
 from ...engine.json_views import study_json
 from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
 from ...engine.runner import scheduler_of, start_study
+from ...engine.tune_options import study_config
 from ...errors import StoreError
 from ...garbage import importing
 from ...redact import printable
@@ -34,7 +34,7 @@ from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
 from ...study.config import BadConfig, Config
-from ...study.digits import counted
+from ...study.number_text import counted
 from ...workers.forked import Crew, can_fork
 from ...workers.supervisor import Supervisor, WorkerHandle, WorkerProcess, stoppable
 from ..output import tables

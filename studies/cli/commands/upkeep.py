@@ -26,7 +26,7 @@ from ...engine.confirming import confirmation_json, confirmation_name
 from ...engine.optuna_mirror import forget
 from ...redact import printable
 from ...storage.store import Store
-from ...study.digits import counted
+from ...study.number_text import counted
 from ...upkeep.deleting import delete as remove
 from ...upkeep.exporting import export_study
 from ...upkeep.fsck import check, repair

@@ -15,7 +15,7 @@ from rich.text import Text
 from ...engine.json_views import RUNNING, WAITING
 from ...engine.progress import OPEN, Snapshot, Speed, clock
 from ...redact import printable
-from ...study.digits import in_digits_alone
+from ...study.number_text import in_digits_alone
 
 LINE_EVERY = 5.0  # seconds between two lines if there is no terminal
 LOOKS = {

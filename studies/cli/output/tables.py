@@ -16,7 +16,7 @@ from ...engine.confirming import candidate_name, verdict
 from ...engine.json_views import RUNNING, STATES, Json, rank
 from ...redact import printable
 from ...study.config import title
-from ...study.digits import in_digits, in_digits_alone
+from ...study.number_text import in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
 
 LONG = ("digest", "kept", "more", "searched", "until", "when")  # columns whose text may wrap

@@ -13,7 +13,7 @@ from ...engine.json_views import Json
 from ...engine.progress import clock
 from ...live.views import ALIVE, DIED, View, trial_name
 from ...redact import printable
-from ...study.digits import in_digits
+from ...study.number_text import in_digits
 from .progress import Progress
 
 BLOCKS = "▁▂▃▄▅▆▇█"

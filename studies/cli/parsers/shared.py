@@ -35,7 +35,7 @@ def add_task(parser: Parser, epochs: str, setting: str, several: str = "") -> No
     add("--seed N", "seed of all randomness", type=seed, default=0)
     text = f"{setting}; may be repeated; @FILE reads them from JSON, as printed by `rekindle show --json`"
     add("--set NAME=VALUE", text, **MANY)
-    text = "known-good hyperparameters of TASK, such as cartpole; --set wins; a study tries them first, then searches"
+    text = "known-good hyperparameters of TASK, such as cartpole; --set wins; tune tries them in its first trial"
     add("--preset NAME", text)
     add(
         "--warm-start POLICY",
@@ -104,8 +104,8 @@ def add_lease(parser: Container) -> None:
 
 def add_grace(parser: Container) -> None:
     text = (
-        "time between SIGTERM and the scheduler's SIGKILL: a process saves between two steps, even within epochs and "
-        "evaluations, and exits in time if a step takes longer"
+        "time between SIGTERM and the SIGKILL of a cluster's scheduler: a process saves between two steps, even "
+        "within epochs and evaluations, and exits in time if a step takes longer"
     )
     option(parser, "--grace SECONDS", text, default=60)
 

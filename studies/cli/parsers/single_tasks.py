@@ -90,7 +90,7 @@ def add_policy(commands: Any) -> None:
         "evaluate in another environment with the same observations and actions: an id, an EnvSpec as JSON or "
         """@FILE, or JSON without an id that changes the task's own, such as '{"parameters": {"gravity": 5}}'""",
     )
-    add("--seed N", "seed of other episodes than those on which all tasks are compared", type=seed)
+    add("--seed N", "seed of the episodes (default: the one with which all tasks are compared)", type=seed)
     add("--stochastic", "sample actions as in training, with the same random numbers each time")
     add(
         "--record FILE",

@@ -41,6 +41,21 @@ def _add_options_of_studies(parser: Parser) -> Container:
         "further environments, with --across: one configuration is searched for all of them",
     )
     parser.usage = "%(prog)s [OPTION ...] TASK [ENV ...]"
+    _add_space(parser)
+    _add_size_and_bounds(parser)
+    _add_search(parser)
+    seeds = _add_seeds(parser)
+    _add_population(parser)
+    add_outputs(parser)
+    processes = parser.add_argument_group("processes and devices")
+    add_device(processes)
+    add_env_processes(processes)
+    add_lease(processes)
+    add_backends(parser, processes)
+    return seeds
+
+
+def _add_space(parser: Parser) -> None:
     add = partial(option, parser.add_argument_group("what is searched"))
     add(
         "--search NAME",
@@ -59,8 +74,8 @@ def _add_options_of_studies(parser: Parser) -> Container:
     add("--try|--enqueue @FILE", text, **MANY)
     add(
         "--learn-from STUDY",
-        "choose three of four early trials by the results of another study of the same task, as far as these agree "
-        "with the results here; STUDY is in this storage, or URL#STUDY; the results are copied, so a rerun does not "
+        "choose three of four early trials by the results of another study of the same task, while these agree with "
+        "the results here; STUDY is in this storage, or URL#STUDY; the results are copied, so a rerun does not "
         "need the source; may be repeated",
         **MANY,
     )
@@ -72,6 +87,9 @@ def _add_options_of_studies(parser: Parser) -> Container:
         "episode_length:minimize; may be repeated, for a Pareto front (default: return)",
         **MANY,
     )
+
+
+def _add_size_and_bounds(parser: Parser) -> None:
     add = partial(option, parser.add_argument_group("the study: its size, and when it ends"))
     add("--study NAME", "name of the study (default: TASK-ENV)")
     add(
@@ -81,8 +99,8 @@ def _add_options_of_studies(parser: Parser) -> Container:
     )
     add(
         "--budget WORK",
-        "stop after this work of all workers together: 200epochs, 5e6steps, or training time such as 2h; rerun with "
-        "more to continue",
+        "stop after this much work by all workers together: 200epochs, 5e6steps, or training time such as 2h; rerun "
+        "with more to continue",
     )
     add(
         "--goal return:VALUE",
@@ -91,7 +109,7 @@ def _add_options_of_studies(parser: Parser) -> Container:
     )
     add(
         "--plateau N",
-        "stop when this many trials in a row were not better, beyond the noise of evaluation",
+        "stop after this many trials in a row without an improvement beyond the noise of evaluation",
         type=positive,
     )
     add(
@@ -102,11 +120,15 @@ def _add_options_of_studies(parser: Parser) -> Container:
     add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)", type=few)
     add(
         "--weight W",
-        "share of the workers that train several studies, such as 3, if the others have 1; `extend` changes it",
+        "weight by which workers divide their time between studies: one of 3 gets three times as much as one of 1; "
+        "`extend` changes it (default: 1)",
     )
-    searching = parser.add_argument_group("how it is searched")
-    add = partial(option, searching)
-    _add_scheduler(searching)
+
+
+def _add_search(parser: Parser) -> None:
+    group = parser.add_argument_group("how it is searched")
+    add = partial(option, group)
+    _add_scheduler(group)
     add(
         "--sampler NAME",
         "sampler of Optuna: tpe, random, gp, cmaes, qmc, nsgaii, nsgaiii, bruteforce or grid (default: tpe; "
@@ -123,8 +145,11 @@ def _add_options_of_studies(parser: Parser) -> Container:
     )
     add("--generation N", text, type=positive)
     add("--cohort N", "consecutive trials with the same structure, so that they train as one batch", default=4)
-    seeds = parser.add_argument_group("seeds and environments")
-    add = partial(option, seeds)
+
+
+def _add_seeds(parser: Parser) -> Container:
+    group = parser.add_argument_group("seeds and environments")
+    add = partial(option, group)
     add("--seeds N", "seeds per configuration", default=1)
     add("--aggregate NAME", "aggregate of the seeds' returns: mean, median, iqm or top_quartile", default="mean")
     add(
@@ -139,26 +164,19 @@ def _add_options_of_studies(parser: Parser) -> Container:
         "configurations that lose in the first environments are not trained in the others (racing), except with "
         "--scheduler adaptive",
     )
-    _add_population(parser)
-    add_outputs(parser)
-    processes = parser.add_argument_group("processes and devices")
-    add_device(processes)
-    add_env_processes(processes)
-    add_lease(processes)
-    add_backends(parser, processes)
-    return seeds
+    return group
 
 
 def _add_scheduler(group: Container) -> None:
     option(
         group,
         "--scheduler NAME",
-        "adaptive (default), which costs as much as training a third of --trials to the end, and prunes fewer of them "
-        "if the study's rungs agree less; halving (default with --racing); hyperband, whose brackets start on "
-        "different rungs; asha, which promotes a trial as soon as it is among the best that have finished its rung: no "
-        "worker waits, but promotions depend on timing (each trial's own result does not); none, which trains every "
-        "trial to the end; or pbt, which trains a population to --epochs, whose members copy and change each other's "
-        "hyperparameters",
+        "adaptive (default), which costs as much as training a third of --trials to the end, and prunes more "
+        "cautiously where early rungs do not predict later ones; halving (default with --racing); hyperband, whose "
+        "brackets start on different rungs; asha, which promotes a trial as soon as it is among the best that have "
+        "finished its rung: no worker waits, but promotions depend on timing (each trial's own result does not); "
+        "none, which trains every trial to the end; or pbt, which trains a population to --epochs, whose members "
+        "copy and change each other's hyperparameters",
     )
 
 
@@ -189,7 +207,7 @@ def add_confirm(commands: Any) -> None:
     add("--top N", "number of the study's configurations that take part, besides the defaults", default=5)
     add(
         "--seeds N",
-        "fresh seeds of each estimate, at least 3; the race before it, which decides the winner, has half as many more",
+        "fresh seeds of each estimate, at least 3; the race that decides the winner first uses half as many others",
         default=FRESH_SEEDS,
     )
     add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)", type=few)
@@ -212,8 +230,8 @@ def add_worker(commands: Any) -> None:
     )
     add(
         "--workers N",
-        "number of workers that share a study, so that each leaves work for the others; starts none (default: as many "
-        "as train)",
+        "expected number of workers on a study, so that each leaves work for the others; this command starts no "
+        "further workers (default: those that train now)",
         default=1,
     )
     add("--quiet", "print only errors")
@@ -250,6 +268,6 @@ def add_steering(commands: Any) -> None:
             option(parser, "--prior NAME=PRIOR", f"{text}; may be repeated", **MANY)
             option(parser, "--budget WORK", "work after which the study stops, as in tune; off: none")
             option(parser, "--goal GOAL", "return at which it stops, as in tune; off: none")
-            option(parser, "--plateau TRIALS", "trials without a better one after which it stops; off: none")
-            option(parser, "--weight W", "its share of the workers that train several studies, as in tune")
+            option(parser, "--plateau TRIALS", "trials without an improvement after which it stops; off: none")
+            option(parser, "--weight W", "weight by which workers divide their time between studies, as in tune")
         option(parser, "--why TEXT", "reason, for later readers of the study", default="")

@@ -105,7 +105,7 @@ class Numbers(Json):
         value = super().parse(text)
         for name, number in value.items():
             if not isinstance(number, int | float):
-                raise ValueError(f"its {name[:40]} is no number")
+                raise ValueError(f"its {name[:40]} is not a number")
         return value
 
 
@@ -122,15 +122,15 @@ class Attributes(Json):
         value = super().parse(text)
         start = value.get("start", {"uid": "", "epochs": 0, "digest": ""})
         if not isinstance(start, dict) or not {"uid", "epochs", "digest"} <= start.keys():
-            raise ValueError("its start is no state")
+            raise ValueError("its start lacks a uid, epochs or digest")
         if "start" in value and "parent" not in value:
-            raise ValueError("it has a start and no parent")
+            raise ValueError("it has a start, but no parent")
         numbers = {name: value[name] for name in _COUNTS if name in value} | {"epochs": start["epochs"]}
         for name, number in numbers.items():
             if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**63:
-                raise ValueError(f"its {name} is no count")
+                raise ValueError(f"its {name} is not an integer of at least 0")
         if not (isinstance(start["uid"], str) and isinstance(start["digest"], str)):
-            raise ValueError("its start has no name")
+            raise ValueError("the uid or digest of its start is not text")
         return value
 
 

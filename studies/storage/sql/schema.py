@@ -17,8 +17,8 @@ from .columns import Attributes, Double, Integer, Json, LargeBinary, Numbers, Te
 from .columns import Now as Now
 
 VERSION = 7
-CHUNK = 500  # rows at a time
-_LOCK = 0x72656B69  # any number: names the advisory lock under which one process at a time changes the tables
+CHUNK = 500  # rows per statement
+_LOCK = 0x72656B69  # arbitrary id of the advisory lock that a process holds while it creates or upgrades the tables
 
 
 metadata = MetaData()
@@ -28,7 +28,7 @@ def _table(name: str, *parts: sa.schema.SchemaItem) -> Table:
     return Table(name, metadata, *parts)
 
 
-BLOB_IN_USE = "rk_blob_in_use"  # the constraint that a blob may not be dropped while a checkpoint names it
+BLOB_IN_USE = "rk_blob_in_use"  # constraint: no blob is deleted while a checkpoint uses it
 
 schema = _table("rk_schema", Column("version", Integer, nullable=False))
 
@@ -36,8 +36,8 @@ task = _table(
     "rk_task",
     Column("uid", Text, primary_key=True),
     Column("identity", Json),  # null until the task is first opened
-    Column("lease_owner", Text),  # null: free
-    Column("lease_epoch", Integer, nullable=False),  # the fencing token: one more each time the lease is taken
+    Column("lease_owner", Text),  # process that holds the lease; null if the task is free
+    Column("lease_epoch", Integer, nullable=False),  # fencing token; incremented each time the lease is taken
     Column("lease_expires", Double, nullable=False),
     Column("epochs", Integer, nullable=False),  # of the last checkpoint
     Column("created", Double, nullable=False),
@@ -48,7 +48,9 @@ task = _table(
 blob = _table(
     "rk_blob",
     Column("digest", Text, primary_key=True),  # sha256 of data
-    Column("size", Integer, nullable=False),  # -1: known to be damaged, to be replaced by whoever has the right bytes
+    Column(
+        "size", Integer, nullable=False
+    ),  # in bytes; -1 if data is known to be damaged, so that the next writer replaces it
     Column("data", LargeBinary, nullable=False),
 )
 
@@ -59,9 +61,9 @@ checkpoint = _table(
     Column("epochs", Integer, nullable=False),
     Column("digest", Text, nullable=False),  # sha256 of manifest: the digest of the state
     Column("manifest", LargeBinary, nullable=False),
-    Column("lease_epoch", Integer, nullable=False),  # under which lease it was written
+    Column("lease_epoch", Integer, nullable=False),  # fencing token of the lease under which it was written
     Column("created", Double, nullable=False),
-    Column("within_epoch", Integer, nullable=False, server_default="0"),  # 1: written amid the epoch after `epochs`
+    Column("within_epoch", Integer, nullable=False, server_default="0"),  # 1 if written during the epoch after `epochs`
     Index("rk_checkpoint_uid", "uid", "epochs"),
 )
 
@@ -94,10 +96,10 @@ study = _table(
     Column("name", Text, primary_key=True),
     Column("config", Json, nullable=False),
     Column("created", Double, nullable=False),
-    Column("revision", Integer, nullable=False, server_default="0"),  # one more with each write of its rows
-    Column("rewritten", Integer, nullable=False, server_default="0"),  # the last one that took rows away
-    Column("planner", Text),  # the process that makes new trials, while the others wait for it
-    Column("planner_until", Double),  # when they do so themselves
+    Column("revision", Integer, nullable=False, server_default="0"),  # incremented by each write of the study's rows
+    Column("rewritten", Integer, nullable=False, server_default="0"),  # last revision that removed rows
+    Column("planner", Text),  # process that holds the planning lock; null if none
+    Column("planner_until", Double),  # when the planning lock expires
 )
 
 trial = _table(
@@ -111,7 +113,7 @@ trial = _table(
     Column("error", Text),
     Column("created", Double, nullable=False),
     Column("finished", Double),
-    Column("revision", Integer, nullable=False, server_default="0"),  # the study's, when the row was last written
+    Column("revision", Integer, nullable=False, server_default="0"),  # revision of the study that last wrote the row
     Index("rk_trial_revision", "study", "revision"),
     Index("rk_trial_uid", "uid"),
 )
@@ -121,12 +123,12 @@ segment = _table(
     Column("study", Text, primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("rung", Integer, primary_key=True),
-    Column("epochs", Integer, nullable=False),  # train until so many in all
+    Column("epochs", Integer, nullable=False),  # total epochs of the trial at its end
     Column("state", Text, nullable=False),
     Column("score", Double),
-    Column("digest", Text),  # of the state at its end
-    Column("revision", Integer, nullable=False, server_default="0"),  # as a trial's
-    Column("objectives", Numbers),  # what was measured by name, in a study that seeks more than the return
+    Column("digest", Text),  # digest of the state at its end
+    Column("revision", Integer, nullable=False, server_default="0"),  # revision of the study that last wrote the row
+    Column("objectives", Numbers),  # values by name, unless the return is the only objective
     sa.ForeignKeyConstraint(["study", "number"], ["rk_trial.study", "rk_trial.number"]),
     Index("rk_segment_revision", "study", "revision"),
 )
@@ -134,7 +136,7 @@ segment = _table(
 command = _table(
     "rk_command",
     Column("study", ForeignKey("rk_study.name"), primary_key=True),
-    Column("number", Integer, primary_key=True),  # in the order of the study's commands
+    Column("number", Integer, primary_key=True),  # index among the study's commands
     Column("kind", Text, nullable=False),
     Column("data", Json, nullable=False),
     Column("who", Text, nullable=False),

@@ -168,10 +168,8 @@ class DQNLearner(Learner):
 
         The batch's tensors are (P, B, ...). No gradients are computed.
         """
-        values, weight = (
-            self.policy.of_batch(batch, self.hp.double, learn=False),
-            batch.get("weight", batch.get("mask")),
-        )
+        values = self.policy.of_batch(batch, self.hp.double, learn=False)
+        weight = batch.get("weight", batch.get("mask"))
         losses, _ = huber(values.q, batch["action"], self.targets(batch, values), weight, self.limit)
         return losses, {"q": values.q.amax(-1).mean(1)}
 

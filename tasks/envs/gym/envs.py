@@ -137,7 +137,7 @@ class GymEnvs(Envs):
                 self.faults.setdefault(
                     p,
                     f"{self.spec.id} gave {what} that is not finite at {step} of episode {self.episode[i]} of its "
-                    f"environment {n} (seed {self.reset_seeds[i]}); mend it, or add a wrapper that does",
+                    f"environment {n} (seed {self.reset_seeds[i]}); fix it, or add a wrapper that does",
                 )
 
     def abandon(self, mask: Array) -> None:

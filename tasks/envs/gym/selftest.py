@@ -271,7 +271,7 @@ def _first(trial: _Trial, env: Env, seed: int, parameters: dict[str, Any]) -> An
     if not isinstance(given, tuple) or len(given) != 2:
         raise EnvSpecError(
             f"{trial.spec.id}: reset returns (observation, info), as Gymnasium's does, but it returned "
-            f"{reprlib.repr(given)}; mend it"
+            f"{reprlib.repr(given)}; fix it"
         )
     _check_shape(given[0], env.observation_space, trial.spec, "reset")
     return given[0]
@@ -285,7 +285,7 @@ def _check_shape(obs: Any, space: spaces.Space[Any], spec: EnvSpec, where: str) 
     if isinstance(space, spaces.Box) and np.size(obs) != int(np.prod(space.shape)):
         raise EnvSpecError(
             f"{spec.id}: an observation has the shape that observation_space names, {space.shape}, but {where} gave "
-            f"{np.shape(obs)}; mend one of them"
+            f"{np.shape(obs)}; fix one of them"
         )
 
 
@@ -297,7 +297,7 @@ def _check_step(given: Any, space: spaces.Space[Any], spec: EnvSpec) -> None:
     except (TypeError, ValueError, AttributeError) as error:
         raise EnvSpecError(
             f"{spec.id}: step returns (observation, reward, terminated, truncated, info), as Gymnasium's does, with a "
-            f"number, two booleans and a dict, but it returned {reprlib.repr(given)} ({error}); mend it"
+            f"number, two booleans and a dict, but it returned {reprlib.repr(given)} ({error}); fix it"
         ) from None
     _check_shape(obs, space, spec, "step")
 

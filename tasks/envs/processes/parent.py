@@ -176,8 +176,8 @@ class Processes:
         content = answer[0]
         if content["spec"]:
             raise EnvSpecError(
-                f"in a process of its own, {content['error']}; an environment that this program registers itself must "
-                "be in a module that its id names, as in 'module:Name-v0'"
+                f"the environment's process reports: {content['error']}; an environment that this program registers "
+                "itself must be in a module that its id names, as in 'module:Name-v0'"
             )
         error = EnvProcessFailed(f"{self.spec.id}: an environment in a process of its own raised {content['error']}")
         error.add_note(content["trace"])

@@ -165,7 +165,9 @@ def test_the_command_warns_of_what_flatters_or_is_left_out(
         (["two", "both"], "by one objective, but both has return, env_steps; compare studies with one"),
     ],
 )
-def test_what_cannot_be_compared_is_told(tmp_path: Path, store: Store, sources: list[str], message: str) -> None:
+def test_runs_that_cannot_be_compared_are_refused(
+    tmp_path: Path, store: Store, sources: list[str], message: str
+) -> None:
     (tmp_path / "nan.csv").write_text("return\n1\nnan\n2\n")
     (tmp_path / "short.csv").write_text("return\n1\n")
     (tmp_path / "empty.csv").write_text("steps,reward\n1,2\n")
@@ -185,7 +187,7 @@ def test_what_cannot_be_compared_is_told(tmp_path: Path, store: Store, sources: 
         ({"A": (0, 1)}, "for each environment or for none, but B has none; add it"),
     ],
 )
-def test_a_scale_that_makes_no_sense_is_told(tmp_path: Path, scales: dict[str, Any], message: str) -> None:
+def test_an_invalid_scale_is_refused(tmp_path: Path, scales: dict[str, Any], message: str) -> None:
     sources = [table(tmp_path / "here.csv", HERE), table(tmp_path / "there.csv", THERE)]
     with pytest.raises(BadSource, match=message):
         compare(None, sources, scales)

@@ -11,7 +11,7 @@ import pytest
 import rekindle
 from rekindle.studies.analysis import learning
 from rekindle.studies.analysis.learning import source, with_learned
-from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.samplers.learned import UNTIL, follows
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.storage.rows import Trial
@@ -119,7 +119,7 @@ def test_a_source_that_misleads_is_believed_the_other_way_round(earlier: tuple[s
     assert sum(followed[16:]) <= 4
 
 
-def test_what_a_source_says_of_some_hyperparameters_alone_is_tried_once(earlier: tuple[str, str]) -> None:
+def test_a_source_with_some_of_the_hyperparameters_is_tried_once(earlier: tuple[str, str]) -> None:
     config = config_of(earlier[1])
     told = [{"a": place} for place in (0.2, 0.4, 0.6)] * 4
     config.options["learned"] = [source("s", told)]  # type: ignore[index]
@@ -162,7 +162,7 @@ def test_the_best_half_and_an_even_part_of_the_others_are_copied() -> None:
     assert len(source("s", [{"a": 1}] * 9)["values"]) == 9
 
 
-def test_what_is_no_source_is_told_in_one_line(
+def test_an_invalid_source_is_reported_in_one_line(
     earlier: tuple[str, str], cli: Callable[..., Any], tmp_path: Path
 ) -> None:
     old, path = earlier

@@ -428,7 +428,7 @@ def test_bad_input_is_one_line_with_a_cure_and_leaves_no_database(
         (["tune", "ppo", "CartPole-v1", "--study", "s", "--seed", "9"], "'s' differs in"),
     ],
 )
-def test_what_a_database_does_not_hold_is_one_line_too(
+def test_a_missing_study_or_task_is_reported_in_one_line(
     arguments: list[str], message: str, finished_url: str, cli: Callable[..., Any]
 ) -> None:
     status, out, errors = cli(*arguments, "--storage", finished_url)
@@ -462,7 +462,7 @@ def test_ctrl_c_prints_no_traceback_while_a_command_begins_or_ends(
     assert (done.returncode, done.stderr) == (status, line)
 
 
-def test_what_tune_refuses_ends_the_processes_that_it_has_forked(sqlite_url: str) -> None:
+def test_forked_processes_end_if_tune_refuses_its_options(sqlite_url: str) -> None:
     with start(sqlite_url, command=["tune", "ppo", "CartPole-v1", "--epochs", "9:1"]) as process:
         out, errors = process.communicate(timeout=120)
     assert (process.returncode, out) == (2, "")
@@ -499,9 +499,7 @@ def test_a_training_ends_when_nothing_gets_better(sqlite_url: str, cli: Callable
     assert "--no-better must be METRIC:N with N epochs, such as episode_return:20, but got 'entropy'" in errors
 
 
-def test_who_waits_for_more_than_there_was_is_told_that_nothing_was_learned(
-    sqlite_url: str, cli: Callable[..., Any]
-) -> None:
+def test_a_training_without_any_gradient_step_is_reported(sqlite_url: str, cli: Callable[..., Any]) -> None:
     asked = ["train", "a2c", "CartPole-v1", "--epochs", "1", "--storage", sqlite_url, "--set", "epoch_steps=64"]
     assert "nothing was learned" not in cli(*asked)[2]
     status, _, errors = cli(*asked, "--set", "min_steps=5000")
@@ -561,25 +559,25 @@ def test_a_worker_says_what_the_study_is_when_it_ends(finished_url: str, cli: Ca
         (["train", "--no-better", "foo:2"], "--no-better's metric must be one of episode_return, episode_length"),
         (["train", "--no-better", "return:2"], "--no-better return:2 needs the return of each epoch, but --snapshots"),
         (["tune", "--epochs", "3", "--env-steps", "9"], "got --epochs 3 and --env-steps 9; leave one out"),
-        (["tune", "--search", "gamma", "--search", "gamma"], "gamma is named twice; leave one out"),
+        (["tune", "--search", "gamma", "--search", "gamma"], "--search names gamma twice; leave one out"),
         (["tune", "--scheduler", "pbt", "--population", "1"], "--population is 1; give it at least 2"),
         (["tune", "--scheduler", "pbt", "--epochs", "2", "--interval", "5"], "--interval 5 is above the 2 epochs"),
-        (["tune", "--scheduler", "pbt", "--epochs", "1:8"], "but --epochs is 1:8; say --epochs 8, and --interval"),
+        (["tune", "--scheduler", "pbt", "--epochs", "1:8"], "but --epochs is 1:8; use --epochs 8, and --interval"),
         (
             ["tune", "--scheduler", "pbt", "--trials", "50"],
-            "trains its members, 8, but --trials is 50; say --population 50",
+            "--trials is 50, but a population trains its members, 8; use --population 50",
         ),
         (
             ["tune", "--population", "4"],
-            "--population is for a population, but the scheduler is adaptive; add --scheduler",
+            "only --scheduler pbt takes --population, but the scheduler is adaptive; add --scheduler pbt",
         ),
         (
             ["tune", "--scheduler", "asha", "--interval", "2", "--perturb", "gamma"],
-            "--interval and --perturb are for a population, but the scheduler is asha",
+            "only --scheduler pbt takes --interval and --perturb, but the scheduler is asha",
         ),
     ],
 )
-def test_what_could_have_no_effect_is_refused(
+def test_options_without_effect_are_refused(
     words: list[str], message: str, sqlite_url: str, cli: Callable[..., Any]
 ) -> None:
     command, *more = words

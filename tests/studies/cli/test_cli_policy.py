@@ -103,7 +103,7 @@ def test_checkpoints_without_replay_memories_are_for_single_tasks(cli: Cli, tmp_
     where = ["--storage", f"sqlite:///{tmp_path / 'r.db'}", "--snapshots", "no-replay"]
     status, _, errors = cli("tune", "dqn", "CartPole-v1", *where)
     assert status == 2
-    assert "a study's trials resume with the same bits from one rung to the next, but snapshots no-replay" in errors
+    assert "a study's trials resume with the same bits from one rung to the next, but --snapshots no-replay" in errors
     small = [word for name in ("learning_starts=64", "epoch_steps=100") for word in ("--set", name)]
     train = ["train", "dqn", "CartPole-v1", *where, *small, "--epochs"]
     uid = result_of(cli, *train, 1)["uid"]

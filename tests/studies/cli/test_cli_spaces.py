@@ -64,7 +64,7 @@ def test_a_study_for_gpus_is_made_where_none_is(sqlite_url: str, cli: Cli, monke
     assert (status, "device 'cuda:7' is not available" in errors) == (2, True)
 
 
-def test_an_environment_of_ones_own_is_found_in_the_folder(
+def test_a_users_environment_is_found_in_the_working_folder(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = "entry_point='gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=9"

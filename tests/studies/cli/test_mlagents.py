@@ -87,7 +87,7 @@ def test_a_configuration_becomes_a_run_file(file: Path, cli: Cli) -> None:
         assert f"no counterpart: {path}" in errors
 
 
-def test_what_it_becomes_is_trained(file: Path, tmp_path: Path, sqlite_url: str, cli: Cli) -> None:
+def test_a_converted_configuration_trains(file: Path, tmp_path: Path, sqlite_url: str, cli: Cli) -> None:
     small = PYRAMIDS.partition("environment_parameters")[0].replace("2048", "256").replace("512", "16")
     file.write_text(small.replace("max_steps: 3.0e6", "max_steps: 512"))
     run = str(tmp_path / "run.toml")
@@ -153,7 +153,7 @@ def test_memories_goals_cloning_and_schedules_have_ours(file: Path, cli: Cli) ->
         ("behaviors:", "behaviors: [", "must be a file of YAML"),
     ],
 )
-def test_what_has_no_counterpart_at_all_is_refused(old: str, new: str, message: str, file: Path, cli: Cli) -> None:
+def test_a_file_without_any_counterpart_is_refused(old: str, new: str, message: str, file: Path, cli: Cli) -> None:
     file.write_text(PYRAMIDS.replace(old, new))
     status, out, errors = cli("import-config", str(file))
     assert (status, out) == (2, "")

@@ -32,7 +32,7 @@ def write(path: Path, content: Any) -> str:
     return f"@{path}"
 
 
-def test_what_is_named_beside_a_file_comes_on_top(tmp_path: Path) -> None:
+def test_assignments_override_those_of_a_file(tmp_path: Path) -> None:
     one = write(tmp_path / "one.json", {"gamma": 0.9, "optimizer": {"lr": 1e-3, "name": "sgd"}, "target_kl": None})
     other = write(tmp_path / "other.json", {"hyperparameters": {"optimizer.lr": 2e-3}, "uid": "x"})
     assert expand_files([one, "gamma=0.5", other]) == [
@@ -64,7 +64,7 @@ def test_a_confirmation_without_a_number_has_the_usual_seeds(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["train", "show"])
-def test_what_is_shown_of_a_task_trains_the_same_one_elsewhere(
+def test_the_output_of_show_trains_the_same_task_elsewhere(
     sqlite_url: str, tmp_path: Path, cli: Cli, command: str
 ) -> None:
     asked = ["train", "ppo", "CartPole-v1", "--epochs", "2", "--json"]
@@ -92,7 +92,7 @@ def test_what_is_shown_of_a_task_trains_the_same_one_elsewhere(
         (None, "must be a file of JSON, but: [Errno 2]"),
     ],
 )
-def test_what_is_no_such_file_is_one_line(
+def test_a_wrong_file_is_reported_in_one_line(
     tmp_path: Path, sqlite_url: str, cli: Cli, content: str | None, message: str
 ) -> None:
     file = tmp_path / "values.json"
@@ -122,7 +122,7 @@ def test_an_environment_that_ends_or_hangs_before_any_training_is_told(
     assert ("own_envs.py" in errors) == what.startswith("sleep"), errors  # where it hangs
 
 
-def test_what_an_environment_s_own_code_raises_is_told_with_its_place(sqlite_url: str, cli: Cli) -> None:
+def test_an_error_in_an_environments_code_is_reported_with_its_place(sqlite_url: str, cli: Cli) -> None:
     spec = json.dumps({"id": "own_envs:Faulty-v0", "kwargs": {"what": "fuel"}})
     status, out, errors = cli("tune", "ppo", spec, "--storage", sqlite_url)
     assert (status, out, errors.count("\n")) == (1, "", 1)

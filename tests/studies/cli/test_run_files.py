@@ -89,7 +89,7 @@ def test_a_file_is_the_command_line_and_what_is_typed_wins(file: str, sqlite_url
     assert train(cli, file, "--env-steps", "128", "--storage", sqlite_url)["epochs"] == 2  # the file has epochs
 
 
-def test_what_is_written_alone_trains_the_same(file: str, sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
+def test_a_written_run_file_alone_trains_the_same(file: str, sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
     saved, shown = tmp_path / "saved.toml", tmp_path / "shown.toml"
     first = train(cli, file, "--set", "gamma=0.9", "--storage", sqlite_url, "--save-config", str(saved))
     content = tomllib.loads(saved.read_text())

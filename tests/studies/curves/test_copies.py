@@ -21,8 +21,8 @@ from rekindle.studies.curves.names import renamed
 from rekindle.studies.curves.runs import Curves
 from rekindle.studies.curves.sinks import opened, parse
 from rekindle.studies.curves.tensorboard import EPOCH
-from rekindle.studies.engine.configuring import study_config
 from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.training import TaskStorage
 from rekindle.studies.workers.worker import Worker

@@ -21,10 +21,10 @@ from rekindle.studies import Study
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.progress import Progress
 from rekindle.studies.engine import bounds
-from rekindle.studies.engine.configuring import study_config
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.study_rows import StudyRows
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import CommandRefused
 from rekindle.studies.failures import FAILED
 from rekindle.studies.schedulers.seeds import seed_options
@@ -72,9 +72,7 @@ def test_a_budget_stops_a_study_and_more_of_it_carries_on(
         assert [each.kind for each in store.commands("s")] == ["stop", "resume"]
 
 
-def test_what_was_trained_when_the_budget_was_spent_has_results(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trainings_at_the_end_of_the_budget_get_results(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All four members of a cohort end their first epoch at once, beyond the budget."""
     monkeypatch.setattr(training, "LOOK_EVERY", 0.0)
     with Store(sqlite_url) as store:
@@ -84,7 +82,7 @@ def test_what_was_trained_when_the_budget_was_spent_has_results(
         assert [given.kind for given in store.commands("s")] == ["stop"]
 
 
-def test_what_spent_the_budget_has_results_though_the_process_that_trained_it_died(
+def test_trainings_that_spent_the_budget_get_results_even_if_their_process_died(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "LOOK_EVERY", 0.0)
@@ -174,7 +172,7 @@ def test_a_resumption_lifts_no_bound_that_is_reached_meanwhile(
             return hold(connection, name, *arguments)
 
         monkeypatch.setattr(commands, "hold", spent_before)
-        with pytest.raises(CommandRefused, match="resume continues what a user has stopped, but study 's' had the "):
+        with pytest.raises(CommandRefused, match="study 's' cannot be resumed while its bound is reached: it had the "):
             steering.resume()
 
 
@@ -311,7 +309,7 @@ def test_a_bound_is_lifted_by_extending_the_study(sqlite_url: str, monkeypatch: 
         study = Study("s", store)
         assert not Worker(store, "s").run()
         law = (
-            "resume continues what a user has stopped, but study 's' had the stop by budget: 5 of 5 epochs are "
+            "study 's' cannot be resumed while its bound is reached: it had the stop by budget: 5 of 5 epochs are "
             "trained; `rekindle extend s --budget MORE` (or off) continues it"
         )
         with pytest.raises(CommandRefused, match=re.escape(law)):
@@ -325,7 +323,7 @@ def test_a_bound_is_lifted_by_extending_the_study(sqlite_url: str, monkeypatch: 
         assert kinds == ["stop", "bound", "resume", "stop", "bound", "resume"]
         assert [each.data for each in study.commands][1::3] == [{"budget": {"epochs": 11}}, {"budget": None}]
         for given, error in (
-            ({}, "extend changes something, but got nothing; give --trials"),
+            ({}, "extend needs something to change, such as --trials or --budget"),
             ({"budget": "5"}, "--budget must be a number of at least 1 with a unit"),
             ({"goal": "475"}, "--goal must be return:VALUE, such as return:475, but got '475'"),
             ({"goal": "return:nan"}, "--goal must be return:VALUE"),
@@ -396,14 +394,17 @@ def test_the_noise_of_several_seeds_is_their_standard_error(sqlite_url: str) -> 
 
 def test_goals_and_plateaus_are_of_one_return() -> None:
     for options, error in (
-        ({"goal": "return:1"}, "a goal is a return, which fresh episodes confirm, but this study seeks model_size"),
+        ({"goal": "return:1"}, "a goal is a return, which fresh episodes confirm, but the objective is model_size"),
         ({"plateau": 0}, "plateau must be an integer of at least 1, but got 0"),
     ):
         with pytest.raises(BadConfig, match=error):
             study_config(load("ppo"), "CartPole-v1", epochs=3, objective=["model_size"], **options)
     for options, error in (
-        ({"scheduler": "pbt"}, "the members of a population are no trials of their own; leave --plateau out"),
-        ({"objective": ["return", "model_size"], "scheduler": "none"}, "a front has no best; leave --plateau out"),
+        ({"scheduler": "pbt"}, "the members of a population depend on each other; leave --plateau out"),
+        (
+            {"objective": ["return", "model_size"], "scheduler": "none"},
+            "a Pareto front has no best; leave --plateau out",
+        ),
     ):
         with pytest.raises(BadConfig, match=error):
             study_config(load("ppo"), "CartPole-v1", epochs=3, plateau=5, **options)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.engine.branching import score_at
-from rekindle.studies.engine.configs import make_population
+from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.engine.lineage import LineageError, NotEqual, lineage, retrain
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.branches import Start
@@ -175,7 +175,7 @@ def test_a_fork_may_start_from_an_ancestor(finished: str, cli: Callable[..., Any
         (99, ["gamma=0.9"], "the one at 99 is not kept"),
     ],
 )
-def test_what_makes_no_fork_is_refused(
+def test_an_invalid_fork_is_refused(
     finished: str, cli: Callable[..., Any], at: int | None, settings: list[str], message: str
 ) -> None:
     with Store(finished) as store:
@@ -318,7 +318,7 @@ def test_a_lineage_is_a_schedule_whose_gain_and_luck_add_up(finished: str, cli: 
         assert text in told
 
 
-def test_what_is_no_schedule_is_told(finished: str, cli: Callable[..., Any]) -> None:
+def test_an_invalid_schedule_is_refused(finished: str, cli: Callable[..., Any]) -> None:
     with Store(finished) as store:
         trial = deepest(store)
         root = lineage(store, trial.uid)[0].uid

@@ -11,9 +11,9 @@ import optuna
 import pytest
 import rekindle
 from optuna.trial import TrialState
-from rekindle.studies.engine.configuring import study_config
 from rekindle.studies.engine.optuna_mirror import FORM, Mirror, MirrorError, forget, frozen, mirror
 from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import StoreError
 from rekindle.studies.storage.rows import Trial
 from rekindle.studies.storage.store import Store

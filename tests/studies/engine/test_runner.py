@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rekindle.studies.engine.configs import make_config
+from rekindle.studies.engine.checked_config import make_config
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.errors import StoreError, StudyMismatch, UnknownStudy
 from rekindle.studies.storage.store import Store
@@ -61,7 +61,7 @@ with Store(sys.argv[1]) as store:
             assert set(after[len(before) :]) <= set(wanted)
 
 
-def test_what_an_older_version_left_out_is_what_it_is_by_default(store: Store) -> None:
+def test_fields_that_an_older_version_lacks_have_their_defaults(store: Store) -> None:
     config = replace(tiny(), cohort=4, options={})
     older = {key: value for key, value in config.to_json().items() if key not in ("options", "cohort", "direction")}
     store.change_study("s", lambda _: older)
@@ -117,7 +117,7 @@ def test_another_study_of_the_same_name_is_an_error_that_names_what_differs(
         ({"fixed": {"gama": 1}}, "did you mean gamma"),
     ],
 )
-def test_what_makes_no_study_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_an_invalid_study_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_config(load("ppo"), "CartPole-v1", **{"trials": 1, "epochs": [1, 2], **changes})
     assert issubclass(BadConfig, ValueError)

@@ -57,7 +57,7 @@ def test_a_study_in_which_nothing_has_happened_is_one_small_query(store: Store, 
     assert "config" not in read[0]
 
 
-def test_what_has_changed_is_read_once_and_nothing_else(store: Store, other: Store) -> None:
+def test_only_changed_rows_are_read_and_only_once(store: Store, other: Store) -> None:
     start_study(store, "s", tiny(trials=9))
     view = StudyRows(other, "s")
     pairs = [rows(number) for number in range(9)]
@@ -121,7 +121,7 @@ def test_of_many_writers_at_once_no_row_is_missed(url: str) -> None:
         assert view.ready == set()
 
 
-def test_a_study_that_is_extended_is_planned_anew(store: Store, other: Store) -> None:
+def test_an_extended_study_is_planned_again(store: Store, other: Store) -> None:
     config = tiny(trials=4, epochs=(1, 1), sampler="random")
     start_study(store, "s", config)
     engine = StudyRunner(other, "s")
@@ -201,7 +201,7 @@ def test_a_plan_that_holds_only_as_long_as_nothing_changes_is_dropped_if_somethi
     assert store.add_rows("s", finished=[(0, "pruned")], since=view.revision)
 
 
-def test_what_is_carried_forward_is_there_as_a_whole_or_not_at_all(store: Store) -> None:
+def test_added_rows_appear_together_or_not_at_all(store: Store) -> None:
     start_study(store, "s", tiny())
     trial, segment = rows(0)
     with pytest.raises(Exception, match="there is no trial 5"):
@@ -226,7 +226,7 @@ def test_a_change_of_a_configuration_that_is_refused_changes_nothing(store: Stor
     assert StudyRows(store, "s").revision == before
 
 
-def test_what_is_asked_at_each_look_goes_through_indexes(sqlite_url: str) -> None:
+def test_frequent_queries_use_indexes(sqlite_url: str) -> None:
     """Of SQLite, whose plans do not depend on how many rows there are."""
     asked: list[tuple[str, Any]] = []
 

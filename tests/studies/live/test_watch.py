@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from rekindle.studies.cli.commands.live import watch as command
 from rekindle.studies.cli.output.progress import Progress
 from rekindle.studies.cli.output.watching import sparkline
-from rekindle.studies.engine.configs import make_config
+from rekindle.studies.engine.checked_config import make_config
 from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.failures import FAILED
@@ -58,7 +58,7 @@ def read_only(url: str) -> str:
 
 
 @sqlite_first
-def test_a_view_tells_who_trains_what_and_what_failed(filled: Store) -> None:
+def test_a_view_shows_each_workers_trials_and_failures(filled: Store) -> None:
     train(filled, str(Owner.current()))
     with Store(read_only(filled.database.url.render_as_string(hide_password=False))) as store:
         view = LiveStudy(store, NAME).look().to_json()
@@ -146,7 +146,7 @@ def test_watch_without_a_keyboard_ends_by_ctrl_c(filled: Store, cli: Cli, monkey
     assert "trials: 1 complete, 1 pruned, 1 failed, 1 waiting" in screen.getvalue()
 
 
-def test_a_panel_stands_in_a_terminal_while_a_study_runs(sqlite_url: str) -> None:
+def test_a_terminal_shows_a_panel_while_a_study_runs(sqlite_url: str) -> None:
     screen = io.StringIO()
     with Store(sqlite_url) as store:
         start_study(store, "s", make_config(load("surrogate"), None, trials=2, epochs=(1, 2, 2), scheduler="none"))

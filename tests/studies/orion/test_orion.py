@@ -72,7 +72,7 @@ def identity(store: Store, uid: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "name", ["random", *(pytest.param(name, marks=pytest.mark.slow) for name in ("asha", "hyperband", *LONG))]
 )
-def test_a_hunt_comes_to_its_end(sqlite_url: str, name: str) -> None:
+def test_a_hunt_completes(sqlite_url: str, name: str) -> None:
     algorithm, epochs, max_trials, count = HUNTS[name]
     trials = start(sqlite_url, algorithm, epochs=epochs, max_trials=max_trials).fetch_trials_by_status("completed")
     assert len(trials) == count
@@ -141,7 +141,7 @@ def test_an_objective_serves_an_experiment_of_the_users_own_and_its_executors(sq
 
 
 @pytest.mark.slow
-def test_a_trial_that_diverges_is_broken_and_the_hunt_goes_on(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diverged_trial_is_broken_and_the_hunt_continues(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run_epoch, calls = PPOLearner.run_epoch, []
 
     def fails_first(learner: PPOLearner, *args: Any, **kwargs: Any) -> Any:
@@ -211,7 +211,7 @@ def test_a_prior_that_orion_cannot_express_is_named(sqlite_url: str) -> None:
         ({"epochs": 0}, "epochs are"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_made(
+def test_invalid_values_are_refused_before_anything_is_created(
     sqlite_url: str, tmp_path: Path, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
@@ -261,7 +261,7 @@ def test_the_trial_is_the_one_that_orion_names(
         (["--epochs", "1:9"], r"a trial has one number of epochs, such as --epochs~'fidelity(1, 9)' gives it, but got"),
     ],
 )
-def test_what_makes_no_sense_for_one_of_many_trials_is_refused(
+def test_options_that_one_of_many_trials_cannot_have_are_refused(
     under_orion: Path, capsys: pytest.CaptureFixture[str], option: list[str], message: str
 ) -> None:
     assert cli.main([*TRAIN, *option]) == 2
@@ -303,7 +303,7 @@ def test_train_reports_to_orion_and_carries_on(under_orion: Path, sqlite_url: st
         assert result["negative_return"] == -store.metrics(result["rk_uid"])[-1][1]["return"]
 
 
-def test_what_does_not_apply_is_left_out_under_orion(under_orion: Path, sqlite_url: str) -> None:
+def test_inapplicable_hyperparameters_are_left_out_under_orion(under_orion: Path, sqlite_url: str) -> None:
     given = ["--set:optimizer.name", "adam", "--set:optimizer.momentum", "0.5"]
     assert cli.main([*TRAIN, *given, "--epochs", "1"]) == 0
     uid = json.loads(under_orion.read_text())[1]["value"]
@@ -332,7 +332,7 @@ def test_the_exit_status_says_broken_or_interrupted(
 
 
 @pytest.mark.slow
-def test_what_is_kept_is_said_under_orion_too(under_orion: Path, sqlite_url: str) -> None:
+def test_snapshots_apply_under_orion_too(under_orion: Path, sqlite_url: str) -> None:
     assert cli.main([*TRAIN, "--epochs", "2", "--snapshots", "best"]) == 0
     uid = json.loads(under_orion.read_text())[1]["value"]
     with Store(sqlite_url) as store:
@@ -363,7 +363,7 @@ def test_a_hunt_starts_warm_and_its_promoted_trials_carry_on(
     assert not under_orion.exists()
 
 
-def test_what_passes_is_tried_again_under_orion_and_what_does_not_is_broken(
+def test_under_orion_transient_failures_are_retried_and_others_break_the_trial(
     under_orion: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run_epoch, failures = PPOLearner.run_epoch, [RuntimeError("an accident"), RuntimeError("another one")]

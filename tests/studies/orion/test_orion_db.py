@@ -162,7 +162,7 @@ def test_numpy_numbers_and_paths_become_plain_ones(db: RekindleSQL, tmp_path: An
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, np.zeros(2), 1j])
-def test_what_cannot_be_stored_is_named_with_its_place(sqlite: RekindleSQL, value: Any) -> None:
+def test_a_value_that_cannot_be_stored_is_named_with_its_path(sqlite: RekindleSQL, value: Any) -> None:
     with pytest.raises(DatabaseError, match=rf"results\[1\]\.value is a {type(value).__name__}"):
         sqlite.write("trials", {"results": [1, {"value": value}]})
     circle: dict[str, Any] = {}
@@ -181,7 +181,7 @@ json_values = st.recursive(
 
 @settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.text(), json_values, max_size=4))
-def test_any_document_comes_back(document: dict[str, Any]) -> None:
+def test_any_document_survives_a_round_trip(document: dict[str, Any]) -> None:
     assert decode(*encode(document)) == document
 
 
@@ -500,7 +500,7 @@ def test_no_message_holds_the_password() -> None:
         assert "sesame" not in str(error.value) + repr(error.value)
 
 
-def test_what_is_shown_of_a_database_is_not_its_password(postgres_url: str) -> None:
+def test_the_shown_url_hides_the_password(postgres_url: str) -> None:
     url = postgres_url.replace("postgres@", "postgres:sesame@")
     for database in (RekindleSQL(host=url), RekindleSQL(host=postgres_url, password="sesame")):
         shown = repr(database) + str(database.host) + repr(pickle.loads(pickle.dumps(database)))
@@ -552,7 +552,7 @@ def test_damaged_rows_and_newer_tables_are_refused(db: RekindleSQL) -> None:
 # Speed
 
 
-def test_what_orion_asks_most_is_answered_by_an_index(sqlite: RekindleSQL) -> None:
+def test_orions_most_frequent_queries_use_an_index(sqlite: RekindleSQL) -> None:
     asked: list[tuple[str, Any]] = []
     assert sqlite._sql is not None
     engine = sqlite._sql._engine

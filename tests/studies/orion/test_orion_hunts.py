@@ -108,13 +108,13 @@ def check_population_in(url: str, trials: list[Trial]) -> None:
         assert check_population(store, trials) > 0
 
 
-def test_a_population_goes_on_from_its_parents_states(population: tuple[Path, list[Trial]]) -> None:
+def test_a_population_continues_from_its_parents_states(population: tuple[Path, list[Trial]]) -> None:
     path, trials = population
     check_population_in(f"sqlite:///{path}", trials)
 
 
 @pytest.mark.slow
-def test_a_population_goes_on_from_its_parents_states_on_postgresql(postgres_url: str) -> None:
+def test_a_population_continues_from_its_parents_states_on_postgresql(postgres_url: str) -> None:
     check_population_in(postgres_url, breed(postgres_url))
 
 
@@ -290,7 +290,7 @@ def test_the_orion_command_trains_a_population_on_postgresql(postgres_url: str, 
     assert list(tmp_path.glob("pbt-v1*")) == []
 
 
-def test_a_trial_that_hung_three_times_in_a_row_is_broken_and_the_hunt_goes_on(sqlite_url: str) -> None:
+def test_a_trial_that_hung_three_times_in_a_row_is_broken_and_the_hunt_continues(sqlite_url: str) -> None:
     params = {"optimizer.lr": 1e-3, "one_minus_gamma": 0.1}
     mine = OrionObjective(PPO, "CartPole-v1", storage=sqlite_url, search=SEARCH, **TINY, model=MODEL)
     identity = mine.make(None).init(**from_params(mine.space, params)).identity
@@ -403,7 +403,7 @@ def test_a_promoted_trial_needs_no_directory_of_its_parents(sqlite_url: str, tmp
     database.close_connection()
 
 
-def test_what_diverges_or_hangs_breaks_a_trial_and_anything_else_the_hunt() -> None:
+def test_divergence_and_hangs_break_a_trial_and_other_errors_end_the_hunt() -> None:
     for error in (Diverged("loss became NaN"), Hung("no step")):
         assert _on_error(None, None, error, 1) is False
     with pytest.raises(ZeroDivisionError):

@@ -253,7 +253,7 @@ def _dies(url: str) -> None:
 
 
 @sqlite_first
-def test_what_a_killed_process_of_this_machine_held_is_free_at_once(url: str) -> None:
+def test_leases_of_a_killed_local_process_are_free_at_once(url: str) -> None:
     worker = client(url)
     victim = FORK.Process(target=_dies, args=(url,))
     victim.start()
@@ -414,7 +414,7 @@ def test_an_algorithm_hears_of_results_whose_worker_died_before_it_told_it(url: 
     assert other.storage._db.read("untold") == []
 
 
-def test_what_a_worker_could_not_tell_the_algorithm_others_tell(url: str) -> None:
+def test_results_that_a_worker_could_not_observe_are_observed_by_others(url: str) -> None:
     worker, other = client(url), client(url)
     trial = worker.suggest()
     with other.storage.acquire_algorithm_lock(uid=other.id):

@@ -17,7 +17,7 @@ import numpy as np
 import optuna
 import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, maybe, near_one, ordinal, real
-from rekindle.studies.engine.configs import load_task, make_config
+from rekindle.studies.engine.checked_config import load_task, make_config
 from rekindle.studies.errors import StoreError
 from rekindle.studies.samplers.grid import grid
 from rekindle.studies.samplers.registry import KNOWN, check_sampler, finite_size, make_sampler, sampler_name
@@ -275,7 +275,7 @@ def test_every_sampler_of_optuna_has_an_answer() -> None:
         assert isinstance(make_sampler(config(sampler_name(name)), 8), optuna.samplers.BaseSampler), name
 
 
-def test_what_a_sampler_cannot_do_is_said_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_a_sampler_are_reported_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         BadConfig, match=r"finite space, but .*optimizer\.lr, .* gamma, .*clip_value, .* may take any value"
     ):
@@ -287,7 +287,7 @@ def test_what_a_sampler_cannot_do_is_said_before_anything_is_trained(monkeypatch
     monkeypatch.setitem(sys.modules, "cmaes", None)
     with pytest.raises(BadConfig, match=r"needs the package cmaes, which is not installed: pip install 'rekindle\[cma"):
         make_config(load("ppo"), "CartPole-v1", trials=4, epochs=[1], sampler="cmaes")
-    with pytest.raises(StoreError, match=r"resumes with what it started with, but sampler cmaes needs"):
+    with pytest.raises(StoreError, match=r"the study cannot be resumed here: sampler cmaes needs"):
         load_task(config("cmaes"))
     with pytest.raises(StoreError, match=r"sampler must be one of tpe, .* but got 'annealing'"):
         load_task(config("annealing"))

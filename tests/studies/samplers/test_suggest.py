@@ -76,7 +76,7 @@ def test_rows_that_the_schedule_does_not_show_change_nothing() -> None:
     assert suggest(study, trials[:16], step) == suggest(study, done, step)
 
 
-def test_what_is_seen_changes_the_suggestions_of_samplers_that_learn() -> None:
+def test_results_change_the_suggestions_of_samplers_that_learn() -> None:
     same_for = {"random", "qmc", "grid"}
     for sampler in sorted(set(KNOWN) - {"gp", "bruteforce"}):
         study = config(sampler=sampler)
@@ -164,7 +164,7 @@ def test_tpe_suggests_what_optunas_own_does() -> None:
     assert asked[0] != asked[1]
 
 
-def test_what_is_remembered_of_trials_changes_no_suggestion() -> None:
+def test_the_cache_of_trials_changes_no_suggestion() -> None:
     study = config()
     optuna_params: OptunaParams = {}
     trials = rows(study, 24)

@@ -14,10 +14,10 @@ import rekindle
 from gated import Gate
 from rekindle.studies.analysis.comparing import compare
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configuring import study_config
 from rekindle.studies.engine.confirming import confirmation_config
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.progress import StudyProgress
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.report.data import report_json
 from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.schedulers.seeds import collapse
@@ -223,7 +223,7 @@ def test_a_study_across_environments_survives_sigkill(
     assert run_and_be_killed(sqlite_url, config, gate, wait_until) == undisturbed
 
 
-def test_what_people_see(
+def test_commands_print_results_across_environments(
     tables: list[str], searched: rekindle.Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where, file = ["--workers", "1", "--storage", searched.store.url], tmp_path / "run.toml"
@@ -265,7 +265,7 @@ def _file(path: Path, x: float) -> Path:
         ({"objective": ["return", "model_size"]}, "one objective of several environments"),
     ],
 )
-def test_what_cannot_be_searched_across_environments_is_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_searches_across_environments_are_refused(options: dict[str, Any], message: str) -> None:
     given = {"env": ["CartPole-v1", "Acrobot-v1"], "across": "iqm", "epochs": 1, **options}
     with pytest.raises(BadConfig, match=message):
         study_config(load("ppo"), given.pop("env"), **given)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from rekindle import tune
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configuring import study_config
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.samplers.registry import make_sampler
 from rekindle.studies.schedulers.adaptive import EXPECTED, SAVING, promotions, wanted
@@ -122,7 +122,7 @@ def test_three_workers_train_the_study_that_one_trains(sqlite_url: str, tmp_path
 
 
 @pytest.mark.slow
-def test_a_study_goes_on_with_its_own_scheduler_unless_another_is_named(sqlite_url: str) -> None:
+def test_a_study_keeps_its_scheduler_unless_another_is_named(sqlite_url: str) -> None:
     def trained(trials: int, **options: str) -> Config:
         return tune("surrogate", None, storage=sqlite_url, study="s", epochs="1:3", trials=trials, **options).config
 

@@ -11,7 +11,7 @@ import pytest
 from gated import Gate
 from rekindle.studies import Study
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configs import make_config, make_population
+from rekindle.studies.engine.checked_config import make_config, make_population
 from rekindle.studies.engine.confirming import confirmation_config, confirmation_json, confirmation_name, verdict
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.schedulers.confirming import Confirmation, Standing, standing
@@ -44,7 +44,7 @@ def of(candidates: int, defaults: int | None = None, seeds: int = 6, race_seeds:
     return Confirmation("s", candidates, defaults, seeds, race_seeds, (None,) * candidates)
 
 
-def test_the_worse_half_goes_then_all_but_two_and_fresh_seeds_estimate() -> None:
+def test_the_race_drops_half_then_all_but_two_and_fresh_seeds_estimate() -> None:
     first, second, third, fourth, last = through(of(6, defaults=5), lambda n, s: [3, 9, 4, 8, 5, 1][n])
     assert first.wanted == [(n, 0) for n in range(6)]
     assert second.wanted == [(1, 1), (3, 1), (4, 1)]
@@ -105,7 +105,7 @@ def test_equal_results_of_all_seeds_are_no_certainty() -> None:
     assert "at most 14% of seeds give another result" in text  # 0.86 to the power of 20 is 0.05
     assert "confidence between" not in text
     estimate |= {"low": 480.0, "seeds": 14, "failed": 6}
-    assert "6 of its fresh trainings failed, of which these figures say nothing." in verdict(told)
+    assert "6 of its fresh trainings failed and are not counted." in verdict(told)
 
 
 def searched(url: str, config: Config) -> None:
@@ -215,7 +215,7 @@ def test_a_search_is_confirmed_at_its_end(sqlite_url: str, capsys: pytest.Captur
         (["s", "--top", "1"], "needs a result at the top rung, 3 epochs, but s has none yet; run `rekindle tune`"),
     ],
 )
-def test_what_cannot_be_confirmed_is_refused(
+def test_a_study_that_cannot_be_confirmed_is_refused(
     options: list[str], message: str, sqlite_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Store(sqlite_url) as store:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, near_one, normal, ordinal, real
 from rekindle.spaces.quantiles import has_scale, quantile
-from rekindle.studies.engine.configs import load_task
+from rekindle.studies.engine.checked_config import load_task
 from rekindle.studies.errors import StoreError
 from rekindle.studies.schedulers.pb2 import PB2, check_pb2
 from rekindle.studies.schedulers.registry import plan
@@ -121,7 +121,7 @@ def simulate(config: Config, rng: random.Random) -> tuple[dict[int, Trial], dict
 
 
 @pytest.mark.parametrize("seeds", [2, pytest.param(1, marks=pytest.mark.slow)])
-def test_what_is_explored_follows_from_the_rows_in_whatever_order_they_came(seeds: int) -> None:
+def test_exploration_does_not_depend_on_the_order_of_rows(seeds: int) -> None:
     one = config(rungs=3, **seed_options(seeds, "mean"))
     trials, segments = simulate(one, random.Random(0))
     assert len(trials) > 10 * seeds
@@ -188,5 +188,5 @@ def test_a_bandit_needs_its_package_and_a_scale(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(BadConfig, match=r"needs scikit-learn, which is not installed: pip install 'rekindle\[pb2\]'"):
         bandit_population()
-    with pytest.raises(StoreError, match="a study resumes with what it started with, but --explore pb2 needs scikit"):
+    with pytest.raises(StoreError, match="the study cannot be resumed here: --explore pb2 needs scikit"):
         load_task(config())

@@ -102,7 +102,7 @@ def test_one_member_trains_to_the_end() -> None:
 # Configurations
 
 
-def test_what_is_structural_is_fixed_and_the_rest_is_searched() -> None:
+def test_structural_hyperparameters_are_fixed_and_the_rest_is_searched() -> None:
     config = population(fixed={"num_steps": 64})
     structural = {name for name, d in load("ppo").learner.hyperparameters.flat().items() if d.structural}
     assert not structural & set(config.open)
@@ -130,14 +130,14 @@ def test_what_is_structural_is_fixed_and_the_rest_is_searched() -> None:
         ({"members": 1}, "--population is 1; give it at least 2"),
     ],
 )
-def test_what_makes_no_population_is_refused(options: dict[str, Any], message: str) -> None:
+def test_an_invalid_population_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadConfig, match=message):
         population(**options)
 
 
 def test_a_population_needs_something_to_explore() -> None:
     everything = {name: value for name, value in params(population()).items() if name not in TINY}
-    with pytest.raises(BadConfig, match="explores what may change while it trains, but all that is fixed"):
+    with pytest.raises(BadConfig, match="may change while it trains, but all of these are fixed"):
         population(fixed=everything)
 
 

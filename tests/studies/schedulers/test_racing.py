@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configs import make_config, make_population
+from rekindle.studies.engine.checked_config import make_config, make_population
 from rekindle.studies.engine.json_views import rank, study_json
 from rekindle.studies.schedulers.racing import at_once, run_race
 from rekindle.studies.schedulers.registry import plan
@@ -28,7 +28,7 @@ from scipy import stats
 from studying import run, run_by_three, tiny, undisturbed
 
 
-def test_who_is_significantly_behind_is_out() -> None:
+def test_a_significantly_worse_configuration_is_dropped() -> None:
     rng = random.Random(0)
     for _ in range(100):
         k, n = rng.randint(3, 8), rng.randint(2, 8)
@@ -78,7 +78,7 @@ def done(number: int, score: float) -> Segment:
     return Segment(number, 0, 1, "done", score)
 
 
-def test_a_race_goes_on_seed_by_seed_and_forgets_nothing_that_was_decided() -> None:
+def test_a_race_adds_seeds_one_by_one_and_keeps_its_decisions() -> None:
     rows = {n: {s: done(0, -10.0 * n + s) for s in range(2)} for n in range(10)}
     race = run_race(rows, 4, 1)
     assert race.eliminated == set(range(1, 10))  # ten that agree twice
@@ -232,7 +232,7 @@ def test_a_race_needs_seeds_to_save(seeds: int) -> None:
         seed_options(seeds, "mean", racing=True)
 
 
-def test_what_cannot_race_is_refused() -> None:
+def test_a_study_that_cannot_race_is_refused() -> None:
     racing = seed_options(3, "mean", racing=True)
     with pytest.raises(
         BadConfig, match="wait for each other, as with --scheduler none, halving, hyperband, but it is asha"

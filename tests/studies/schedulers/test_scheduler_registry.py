@@ -94,7 +94,7 @@ def test_epochs_that_make_no_rungs_are_refused(text: str) -> None:
         parse_epochs(text)
 
 
-def test_the_best_third_goes_on_and_ties_go_to_the_lower_number() -> None:
+def test_the_best_third_is_promoted_and_ties_go_to_the_lower_number() -> None:
     (trials, segments), _ = simulate(config((8,)), random.Random(0), lambda number, rung: float(number in (6, 7)))
     assert [number for number in range(8) if (number, 1) in segments] == [0, 6, 7]
     assert [number for number in range(8) if (number, 3) in segments] == [6]
@@ -107,7 +107,7 @@ def test_a_failed_trial_takes_no_place_of_a_good_one() -> None:
     assert [trials[number].state for number in range(8)] == ["failed"] * 6 + ["pruned", "complete"]
 
 
-def test_a_study_in_which_all_trials_fail_comes_to_its_end() -> None:
+def test_a_study_completes_even_if_all_trials_fail() -> None:
     (trials, segments), _ = simulate(config(), random.Random(0), lambda number, rung: None)
     assert {trial.state for trial in trials.values()} == {"failed"}
     assert len(segments) == 16
@@ -174,7 +174,7 @@ def test_half_of_what_was_planned_being_there_changes_nothing() -> None:
     assert plan(config(), few.values(), []).ask == range(0, 8)
 
 
-def test_what_the_next_suggestions_wait_for_is_most_urgent() -> None:
+def test_segments_that_suggestions_wait_for_are_most_urgent() -> None:
     waiting = [Segment(9, 0, 1), Segment(3, 1, 3), Segment(2, 3, 27), Segment(8, 0, 1), Segment(9, 2, 9)]
     waiting.sort(key=scheduler(config()).priority)
     assert [(row.number, row.rung) for row in waiting] == [(3, 1), (8, 0), (9, 0), (2, 3), (9, 2)]
@@ -255,7 +255,7 @@ def finished(segments: dict[tuple[int, int], Segment], rung: int) -> list[int]:
     base=st.integers(2, 4),
     first=st.integers(0, 30),
 )
-def test_in_every_order_asha_promotes_who_is_among_the_best_of_a_rung_by_then(
+def test_asha_promotes_the_best_of_a_rung_so_far_in_every_order(
     seed: int, total: int, generation: int, base: int, first: int
 ) -> None:
     def check(step: Plan, rows: Rows) -> None:

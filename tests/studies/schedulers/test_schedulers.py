@@ -43,7 +43,7 @@ def test_a_study_whose_workers_are_killed_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.slow
-def test_an_extended_study_by_hyperband_goes_on_with_the_next_bracket(sqlite_url: str) -> None:
+def test_an_extended_hyperband_study_continues_with_the_next_bracket(sqlite_url: str) -> None:
     run(sqlite_url, tiny(trials=6, epochs=(1, 2, 2), scheduler="hyperband"))
     before = bits_of(sqlite_url)
     run(sqlite_url, tiny(trials=8, epochs=(1, 2, 2), scheduler="hyperband"))
@@ -165,7 +165,7 @@ def test_the_command_line_shows_brackets_and_rungs(
     [*(("sqlite", scheduler) for scheduler in ("halving", "hyperband", "asha", "none")), ("postgresql", "hyperband")],
     indirect=["url"],
 )
-def test_what_the_database_counts_is_what_reading_all_trials_gives(url: str, scheduler: str) -> None:
+def test_the_databases_counts_equal_those_of_all_trials(url: str, scheduler: str) -> None:
     with Store(url) as store:
         start_study(store, "s", tiny(trials=8, epochs=(1, 4, 2), scheduler=scheduler, sampler="random"))
         engine, states = StudyRunner(store, "s"), []

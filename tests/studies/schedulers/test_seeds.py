@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configs import make_population
+from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.schedulers.registry import scheduler as scheduler_of
@@ -73,7 +73,7 @@ def test_configurations_are_scheduled_as_single_trials_are(scheduler: str) -> No
 
 
 @pytest.mark.parametrize("scheduler", ["halving", "hyperband", "pbt"])
-def test_without_one_of_its_seeds_a_configuration_goes_no_further(scheduler: str) -> None:
+def test_a_configuration_without_one_of_its_seeds_is_not_promoted(scheduler: str) -> None:
     def score(number: int, rung: int) -> float | None:
         return None if number == 4 else float(number)
 

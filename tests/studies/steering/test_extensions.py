@@ -87,7 +87,7 @@ def test_a_worker_that_lives_while_ranges_change_suggests_what_a_new_one_does(tm
     assert found[0] == found[1]
 
 
-def test_what_cannot_be_extended_is_an_error(sqlite_url: str) -> None:
+def test_an_extension_that_is_impossible_is_an_error(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
         start_study(store, "s", surrogate())
         start_study(store, "brackets", surrogate(scheduler="hyperband"))
@@ -101,7 +101,11 @@ def test_what_cannot_be_extended_is_an_error(sqlite_url: str) -> None:
                 "only schedulers that compare rung by rung .* can add rungs, but 'brackets' has hyperband",
             ),
             ("s", {"priors": {"lr": "uniform(1e-4, 1e-3)"}}, "a changed --prior keeps its kind, such as loguniform"),
-            ("s", {"priors": {"noise": "uniform(0, 1)"}}, "a study goes on to search the same, but --prior names 'noi"),
+            (
+                "s",
+                {"priors": {"noise": "uniform(0, 1)"}},
+                "a study keeps searching the same names, but --prior names 'noi",
+            ),
             ("points", {"trials": 5000}, "a grid is trained once, but it has 16 points for 5000 trials"),
             ("points", {"priors": {"lr": "loguniform(1e-4, 1e-3)"}}, "a grid keeps its points, but --prior names 'lr'"),
         ):
@@ -113,7 +117,7 @@ def test_what_cannot_be_extended_is_an_error(sqlite_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_training_goes_on_from_its_checkpoint(sqlite_url: str) -> None:
+def test_a_real_training_resumes_from_its_checkpoint(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
         start_study(store, "s", tiny(4, (1, 2, 2)))
         study = Study("s", store).run(progress=False)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rekindle.studies import Study
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configs import make_population
+from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.engine.confirming import confirmation_config
 from rekindle.studies.engine.json_views import rank, status_json, study_json, summary_json
 from rekindle.studies.engine.progress import StudyProgress
@@ -63,7 +63,7 @@ def test_a_stopped_study_carries_on_with_the_same_bits(url: str, monkeypatch: py
         assert len(trained) == 7
         assert not store.claims()
         assert not Worker(store, "s").run()
-        with pytest.raises(CommandRefused, match="a study is stopped or paused once, but 's' had the stop by ana@lap"):
+        with pytest.raises(CommandRefused, match="study 's' is held already, by the stop by ana@lap"):
             steering.stop()
         steering.resume()
         assert Worker(store, "s").run()
@@ -103,9 +103,7 @@ def test_a_cancelled_trial_frees_its_worker_within_an_epoch(url: str, monkeypatc
         assert [task.epochs <= 3 for task in store.tasks([first.uid])] == [True]
         assert said == [f"trial 0 ({first.uid[:8]}) was ended by the command cancel by ana: diverges"]
         assert not list(check(store))
-        with pytest.raises(
-            CommandRefused, match="only a trial that runs can be cancelled, but trial 0 of study 's' is "
-        ):
+        with pytest.raises(CommandRefused, match="only a running trial can be cancelled, but trial 0 of study 's' is "):
             Steering(store, "s").cancel(0)
         with pytest.raises(CommandRefused, match="there is no trial 9 of study 's'; `rekindle trials s` shows them"):
             Steering(store, "s").cancel(9)
@@ -172,7 +170,7 @@ def test_an_excluded_trial_is_promoted_no_further_and_taught_to_no_sampler(
         during_epoch(monkeypatch, 2, exclude)
         assert Worker(store, "s").run()
         assert store.trials("s")[best[0]].state == "cancelled"
-        with pytest.raises(CommandRefused, match="a trial is excluded once"):
+        with pytest.raises(CommandRefused, match="is excluded already"):
             study.exclude(best[0])
         reached = {row.number for row in store.segments("s") if row.rung == 2 and row.state == "done"}
         assert reached
@@ -220,11 +218,15 @@ def test_trials_are_excluded_and_enqueued_by_commands(sqlite_url: str, capsys: p
 
 def test_trials_of_grids_and_populations_are_not_chosen_by_hand(store: Store) -> None:
     start_study(store, "grid", surrogate(2, sampler="grid"))
-    with pytest.raises(CommandRefused, match="a grid has its own trials, but 'grid' is one; use `rekindle train`"):
+    with pytest.raises(
+        CommandRefused, match="a grid tries its own points only, and 'grid' is one; use `rekindle train`"
+    ):
         Steering(store, "grid").enqueue({})
     start_study(store, "bred", make_population(load("surrogate"), None, epochs=4))
     for command in (lambda: Steering(store, "bred").exclude(0), lambda: Steering(store, "bred").enqueue({})):
-        with pytest.raises(CommandRefused, match=r"(exclude|enqueue) changes a search by trials, but 'bred' is by pbt"):
+        with pytest.raises(
+            CommandRefused, match=r"the trials of 'bred' depend on each other \(pbt\), so (exclude|enqueue)"
+        ):
             command()
 
 
@@ -248,7 +250,7 @@ def test_enqueued_hyperparameters_are_the_next_trials(sqlite_url: str) -> None:
         study.extend(7)
         study.run(progress=False)
         assert len(study.trials) == 7
-        with pytest.raises(CommandRefused, match="extend takes more trials than 's' has, 7, but got 7"):
+        with pytest.raises(CommandRefused, match="'s' has 7 trials already; give extend more than that, not 7"):
             study.extend(7)
         assert [each.kind for each in study.commands] == ["enqueue", "extend"]
         assert_follows_from_rows(store)
@@ -284,12 +286,12 @@ def test_commands_of_the_command_line(sqlite_url: str, capsys: pytest.CaptureFix
     found = json.loads(capsys.readouterr().out)
     assert (found["state"], found["commands"]) == ("stopped", [{k: given[k] for k in found["commands"][0]}])
     for words, law in (
-        (["stop", "s"], "a study is stopped or paused once, but 's' had the stop by"),
-        (["pause", "s"], "a study is stopped or paused once, but 's' had the stop by"),
+        (["stop", "s"], "study 's' is held already, by the stop by"),
+        (["pause", "s"], "study 's' is held already, by the stop by"),
         (["resume", "t"], "there is no study 't'; there are 's'"),
         (["cancel", "s", "77"], "there is no trial 77 of study 's'; `rekindle trials s` shows them"),
         (["enqueue", "s", "--set", "gamma"], "--set must be written NAME=VALUE, such as gamma=0.98, but got 'gamma'"),
-        (["extend", "s", "--trials", "3"], "extend takes more trials than 's' has, 4, but got 3"),
+        (["extend", "s", "--trials", "3"], "'s' has 4 trials already; give extend more than that, not 3"),
     ):
         assert main([*words, *end]) == 2
         assert law in capsys.readouterr().err
@@ -299,7 +301,7 @@ def test_commands_of_the_command_line(sqlite_url: str, capsys: pytest.CaptureFix
     assert main(["resume", "s", *end]) == 0
     assert main(["worker", "--study", "s", "--quiet", *end]) == 0
     assert main(["resume", "s", *end]) == 2
-    assert "resume continues what is stopped or paused, but study 's' is neither" in capsys.readouterr().err
+    assert "only a stopped or paused study can be resumed, but 's' is neither" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def test_a_password_is_not_in_the_name_of_a_store(postgres_url: str) -> None:
         ("", "a\0b", StoreError, "cannot contain NUL .* check the options of the URL, and names"),
     ],
 )
-def test_what_no_wait_can_change_on_postgresql_is_not_waited_for(
+def test_permanent_errors_of_postgresql_are_not_waited_for(
     query: str, name: str, kind: type[StoreError], message: str, postgres_url: str
 ) -> None:
     asked: list[str] = []

@@ -191,7 +191,7 @@ def test_hostile_json_is_an_error_of_ours(filled_url: str, table: str, column: s
         {"parent": 0, "start": {"uid": 1, "epochs": 1, "digest": "d"}},
     ],
 )
-def test_what_schedulers_note_of_a_trial_is_of_its_form(filled: Store, attrs: dict[str, Any], tmp_path: Path) -> None:
+def test_schedulers_notes_on_a_trial_are_checked(filled: Store, attrs: dict[str, Any], tmp_path: Path) -> None:
     sample.execute(filled, sa.text("UPDATE rk_trial SET attrs = :text").bindparams(text=json.dumps(attrs)))
     with pytest.raises(StoreError, match=r"a JSON column must hold JSON, .* `rekindle fsck` says which"):
         filled.trials(sample.NAME)
@@ -231,7 +231,7 @@ DISGUISES = {
 
 
 @pytest.mark.parametrize("what", DISGUISES)
-def test_what_only_looks_like_a_table_is_refused(what: str, templates: dict[str, str], tmp_path: Path) -> None:
+def test_disguised_tables_are_refused(what: str, templates: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "hostile.db"
     shutil.copy(templates["sqlite"].removeprefix("sqlite:///"), path)
     with sqlite3.connect(path) as connection:

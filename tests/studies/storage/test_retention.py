@@ -129,7 +129,7 @@ def test_a_mode_that_means_nothing_is_refused_before_a_database_is_made(tmp_path
 
 
 @pytest.mark.slow
-def test_what_a_study_keeps_is_no_garbage(tmp_path: Any) -> None:
+def test_checkpoints_that_a_study_needs_are_no_garbage(tmp_path: Any) -> None:
     kept: dict[Any, list[int]] = {}
     for mode in ("best", None):
         url = f"sqlite:///{tmp_path / str(mode)}.db"

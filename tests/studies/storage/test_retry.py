@@ -42,7 +42,7 @@ def wait_for_ever(wait: Backoff) -> None:
         wait.wait_or_raise(StoreLocked("busy"), True, True)
 
 
-def test_room_is_waited_for_by_those_who_say_so(sqlite_url: str) -> None:
+def test_a_full_disk_is_waited_for_on_request(sqlite_url: str) -> None:
     said: list[str] = []
 
     def say(text: str) -> None:
@@ -76,7 +76,7 @@ def test_the_end_of_a_patience_says_how_long_it_was() -> None:
         wait_for_ever(Backoff(RetryPolicy(0.02)))
 
 
-def test_what_does_not_pass_is_not_waited_for() -> None:
+def test_a_permanent_failure_is_not_waited_for() -> None:
     for problem, passing, answered in (
         (StoreLocked("x"), False, True),
         (StoreUnreachable("x"), True, False),
@@ -103,7 +103,7 @@ def test_pauses_grow_and_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wait.pause == module.LONGEST
 
 
-def test_a_server_that_was_killed_and_comes_back_is_waited_for(own_postgres: Any) -> None:
+def test_a_killed_server_is_waited_for_until_it_returns(own_postgres: Any) -> None:
     said: list[str] = []
 
     def say(text: str) -> None:

@@ -140,7 +140,7 @@ def test_a_column_that_holds_no_json_is_an_error_that_says_so(store: Store, text
         store.studies()
 
 
-def test_json_comes_back_as_it_was(store: Store) -> None:
+def test_json_survives_a_round_trip(store: Store) -> None:
     config = {
         "a": [1, 2.5, None, True, "\x00é"],
         "b": {"float": "four"},

@@ -31,7 +31,7 @@ def change(store: Store, statement: Any) -> None:
     store.database.write(lambda c: c.execute(statement))
 
 
-def test_what_is_saved_is_loaded(store: Store, write: Writer) -> None:
+def test_a_saved_policy_can_be_loaded(store: Store, write: Writer) -> None:
     lease = store.open("a", IDENTITY)
     assert lease.load() is None
     given = write(lease, 3, metrics=[(1, {"return": 1.5}), (2, {"return": math.nan}), (3, {"loss": -math.inf})])
@@ -216,7 +216,7 @@ def test_a_damaged_blob_is_named_and_the_one_before_is_used_only_when_told(
     assert healed.fetch(bad) == b"state at 2 epochs"
 
 
-def test_a_damaged_blob_that_others_share_is_healed_by_whoever_makes_it_again(store: Store) -> None:
+def test_a_shared_damaged_blob_is_healed_by_the_next_writer(store: Store) -> None:
     a, b = store.open("a", IDENTITY), store.open("b", {})
     data = b"shared"
     name = hashlib.sha256(data).hexdigest()

@@ -148,7 +148,7 @@ def test_the_best_checkpoint_can_be_named(sqlite_url: str, cli: Cli) -> None:
         ("SOURCE", {"model__width": 32}, r"mismatched actor\.0\.weight: \(4, 16\), not \(4, 32\)"),
     ],
 )
-def test_what_cannot_be_a_start_is_refused_before_any_training(
+def test_an_invalid_start_is_refused_before_training(
     sqlite_url: str, cli: Cli, policy: str, changes: dict[str, Any], message: str
 ) -> None:
     source = json.loads(cli(*train(sqlite_url, "--seed", "9"))[1])["uid"]
@@ -351,7 +351,7 @@ def test_an_imported_study_knows_what_its_trials_started_from(tmp_path: Path, cl
 
 
 @sqlite_first
-def test_a_policy_that_nothing_needs_goes_once_it_is_old(url: str) -> None:
+def test_an_old_policy_that_nothing_needs_is_deleted(url: str) -> None:
     def age(store: Store) -> None:
         store.database.write(lambda connection: connection.execute(checkpoint.update().values(created=0.0)))
 

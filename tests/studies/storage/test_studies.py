@@ -82,9 +82,11 @@ def test_a_segment_is_finished_once_under_its_lease(planned: Store, write: Calla
         )
     assert planned.segments("cartpole")[0] == Segment(0, 0, 9, "done", 475.0, "d")
     assert planned.metrics("uid0") == [(9, {"return": 9.0, "evaluation": 475.0})]
-    with pytest.raises(ResultMismatch, match=r"segment 0 of trial 0 of study 'cartpole' is finished once, with .*475"):
+    with pytest.raises(ResultMismatch, match=r"segment 0 of trial 0 of study 'cartpole' already has the result .*475"):
         planned.finish_segments("cartpole", [Result(lease, 0, 0, score=476.0, digest="d")])
-    with pytest.raises(ResultMismatch, match="there is no segment 5 of trial 0"):
+    with pytest.raises(
+        ResultMismatch, match=r"segment 5 of trial 0 of study .* cannot be finished, because it does not exist"
+    ):
         planned.finish_segments("cartpole", [Result(lease, 0, 5, score=1.0)])
     with pytest.raises(ValueError, match="got NaN; fail the trial instead"):
         planned.finish_segments("cartpole", [Result(lease, 0, 0, score=math.nan)])
@@ -106,7 +108,7 @@ def test_any_worker_may_finish_a_trial_and_all_agree(planned: Store) -> None:
     for _ in range(2):
         planned.add_rows("cartpole", finished=[(2, "pruned")])
     assert planned.trials("cartpole")[2].state == "pruned"
-    with pytest.raises(ResultMismatch, match=r"trial 2 of study 'cartpole' is finished once, with .*pruned.*complete"):
+    with pytest.raises(ResultMismatch, match=r"trial 2 of study 'cartpole' already has the result .*pruned.*complete"):
         planned.add_rows("cartpole", finished=[(2, "complete")])
 
 

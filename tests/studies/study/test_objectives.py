@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configs import make_population
+from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.optuna_mirror import frozen, mirror
 from rekindle.studies.engine.progress import look
@@ -24,8 +24,8 @@ from rekindle.studies.schedulers.asha import ASHA
 from rekindle.studies.schedulers.seeds import collapse, seed_options
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config, invalid_field
-from rekindle.studies.study.digits import in_digits, in_digits_alone
+from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.number_text import in_digits, in_digits_alone
 from rekindle.studies.study.objectives import (
     Unmeasured,
     best_first,
@@ -39,6 +39,7 @@ from rekindle.studies.study.objectives import (
     ranking,
     undominated,
 )
+from rekindle.studies.study.stored_form import invalid_field
 from rekindle.studies.upkeep.exporting import export_study
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.upkeep.fsck_repair import repair
@@ -104,7 +105,7 @@ def test_objectives_that_make_no_sense_are_refused(texts: list[str], message: st
         objective_options(texts)
 
 
-def test_what_cannot_be_sought_is_said_before_anything_is_trained() -> None:
+def test_an_impossible_objective_is_reported_before_training() -> None:
     with pytest.raises(BadConfig, match=r"sampler cmaes takes one objective, but got 2; use tpe, .*nsgaii"):
         tiny(sampler="cmaes", options=RETURN_AND_SIZE)
     with pytest.raises(BadConfig, match=r"objective must be one of .*; did you mean approx_kl\?"):
@@ -156,7 +157,7 @@ def test_dominance() -> None:
     assert not dominates([2, 0], [1, 1])
 
 
-def test_what_lies_apart_comes_first_within_a_front() -> None:
+def test_distant_points_come_first_within_a_front() -> None:
     points = [[0.0, 4.0], [1.0, 3.0], [1.5, 2.5], [4.0, 0.0], [0.0, 0.0]]
     assert crowding(points[:4]) == [math.inf, 1.5 / 4 + 1.5 / 4, 3 / 4 + 3 / 4, math.inf]
     assert ranking(points) == [0, 3, 2, 1, 4]
@@ -341,11 +342,11 @@ def test_a_result_that_lacks_an_objective_is_named_as_damage(sqlite_url: str) ->
         rows = store.segments("s")
         raw = sa.text("UPDATE rk_segment SET objectives = :text WHERE number = 1").bindparams(text='{"return":1.0}')
         store.database.write(lambda c: c.execute(raw))
-        with pytest.raises(DamagedRow, match="all objectives that its study seeks, but one has no model_size"):
+        with pytest.raises(DamagedRow, match="all objectives of its study, but one lacks model_size"):
             study_json(store, "s")
-        with pytest.raises(DamagedRow, match="one has no return"):
+        with pytest.raises(DamagedRow, match="one lacks return"):
             best_first(config, [rows[0], replace(rows[1], objectives=None)])
-        with pytest.raises(DamagedRow, match="one has no model_size"):
+        with pytest.raises(DamagedRow, match="one lacks model_size"):
             frozen(config, (store.trials("s")[1], [store.segments("s")[1]], {}), None)
         findings = check(store)
         assert [(each.kind, each.what) for each in findings] == [("segment-result", "it has no model_size")]

@@ -9,7 +9,7 @@ import optuna
 import pytest
 from rekindle import PPO, EnvSpec, Objective
 from rekindle.spaces import flatten, unflatten
-from rekindle.studies.engine.configs import make_population
+from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.study.searched import open_space
 from rekindle.tasks import load
 from studying import TINY
@@ -74,7 +74,7 @@ def test_with_search_nothing_else_is_searched(sqlite_url: str, cli: Cli) -> None
         ("epoch_steps=ordinal(64, 128)", "there is no hyperparameter 'epoch_steps' that is open"),
     ],
 )
-def test_what_makes_no_sense_is_one_line_and_leaves_no_study(
+def test_invalid_options_are_reported_in_one_line_and_create_no_study(
     sqlite_url: str, cli: Cli, prior: str, message: str
 ) -> None:
     status, out, errors = cli(*tune(sqlite_url, "--prior", prior))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rekindle.spaces import flatten, unflatten
-from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.study.config import BadConfig
 from rekindle.studies.study.presets import preset_values, presets
 from rekindle.tasks import load

@@ -8,7 +8,7 @@ from rekindle.studies.study.searched import defaults_except
 from rekindle.tasks import load
 
 
-def test_what_is_not_searched_has_its_default() -> None:
+def test_hyperparameters_that_are_not_searched_have_their_defaults() -> None:
     dqn = load("dqn")("CartPole-v1")
     space = dqn.get_space().fix(defaults_except(dqn.get_space(), ["optimizer.lr", "replay.name"]))
     conditional = ["replay.alpha", "replay.beta", "replay.beta_horizon", "replay.eps"]

@@ -33,7 +33,7 @@ def trained(url: str) -> None:
 
 
 @sqlite_first
-def test_a_study_goes_and_what_another_one_trains_too_stays(url: str) -> None:
+def test_deleting_a_study_keeps_tasks_that_another_study_trains(url: str) -> None:
     trained(url)
     with Store(url) as store:
         small, others = bits(store, "small"), {trial.uid for trial in store.trials("large")}
@@ -91,11 +91,13 @@ def test_a_study_whose_tasks_are_claimed_while_it_is_deleted_stays(
         assert bits(store) == undisturbed(surrogate(2))
 
 
-def test_the_confirmation_of_a_study_goes_with_it(sqlite_url: str, cli: Cli) -> None:
+def test_the_confirmation_of_a_study_is_deleted_with_it(sqlite_url: str, cli: Cli) -> None:
     made: dict[str, Any] = {"storage": sqlite_url, "study": "s", "epochs": 1, "trials": 2, "progress": False}
     study = rekindle.tune("surrogate", seed=1, **made)
     assert study.confirm(top=1, seeds=3, progress=False)["state"] == "complete"
-    with pytest.raises(StudyMismatch, match=r"s was confirmed with other numbers, .* `rekindle delete s:confirmation`"):
+    with pytest.raises(
+        StudyMismatch, match=r"was started with other --top or --seeds, .* `rekindle delete s:confirmation`"
+    ):
         study.confirm(top=1, seeds=4)
     with Store(sqlite_url) as store:
         first = {trial.uid for trial in store.trials("s")}
@@ -117,7 +119,7 @@ def _delete_only(store: Store, name: str) -> None:
         store.database.write(lambda c, table=table, column=column: c.execute(table.delete().where(column == name)))
 
 
-def test_a_task_goes_once_nothing_needs_it(sqlite_url: str, cli: Cli) -> None:
+def test_a_task_is_deleted_once_nothing_needs_it(sqlite_url: str, cli: Cli) -> None:
     asked = ["train", "ppo", "CartPole-v1", "--epochs", "2", "--snapshots", "all", *SETTINGS, "--storage", sqlite_url]
     uid = json.loads(cli(*asked, "--json")[1])["uid"]
     fork = ["fork", uid, "--at", "1", "--set", "gamma=0.9", "--storage", sqlite_url, "--json"]

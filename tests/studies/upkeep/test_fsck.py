@@ -205,7 +205,7 @@ OWN = (flip, lose, orphan, silent_lease, nameless, ahead, no_trial, rowless_metr
     ],
     indirect=["filled_url"],
 )
-def test_what_is_broken_is_found_and_cured_only_when_told(filled: Store, break_: Break, kinds: set[str]) -> None:
+def test_damage_is_found_and_repaired_only_on_request(filled: Store, break_: Break, kinds: set[str]) -> None:
     break_(filled)
     findings = check(filled)
     assert {finding.kind for finding in findings} == kinds
@@ -256,7 +256,7 @@ def test_a_task_without_a_sound_checkpoint_starts_anew(sqlite_url: str) -> None:
 
 
 @sample.on_sqlite
-def test_an_older_checkpoint_that_is_damaged_goes_alone(filled: Store) -> None:
+def test_only_the_damaged_older_checkpoint_is_dropped(filled: Store) -> None:
     first = filled.checkpoints(uid(0))[0]
     execute(filled, checkpoint.update().where(checkpoint.c.id == first.id).values(manifest=b"{}"))
     repair(filled, check(filled))
@@ -264,7 +264,7 @@ def test_an_older_checkpoint_that_is_damaged_goes_alone(filled: Store) -> None:
     assert len(filled.metrics(uid(0))) == 3
 
 
-def test_what_a_living_process_holds_is_left_alone(filled: Store) -> None:
+def test_leases_of_a_living_process_are_left_alone(filled: Store) -> None:
     flip(filled)
     ahead(filled)
     sample.hold(filled, uid(0), HOST, 60)
@@ -299,9 +299,7 @@ def test_a_claim_that_waits_for_its_worker_is_no_finding(filled: Store) -> None:
 
 @sample.on_sqlite
 @pytest.mark.parametrize("value", ["CAST(x'ff' AS TEXT)", "CAST(data AS TEXT)", "'x'", "7", "1 << 40", "1e300"])
-def test_what_is_stored_as_something_else_than_bytes_is_named_and_the_others_are_examined(
-    filled: Store, value: str
-) -> None:
+def test_a_blob_of_another_storage_class_is_named_and_the_others_are_examined(filled: Store, value: str) -> None:
     name = first_blob(filled)
     other = first_blob(filled, 1)
     assert other != name

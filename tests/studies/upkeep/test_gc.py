@@ -65,7 +65,7 @@ def test_trials_keep_what_their_state_calls_for(filled: Store) -> None:
 
 
 @sample.on_sqlite
-def test_what_stays_is_sound_and_metrics_and_events_stay(filled: Store) -> None:
+def test_gc_leaves_a_sound_database_with_metrics_and_events(filled: Store) -> None:
     gc(filled, dry_run=False)
     assert check(filled) == []
     assert [epoch for epoch, _ in filled.metrics(FAILED)] == [1, 2, 3]
@@ -77,7 +77,7 @@ def test_what_stays_is_sound_and_metrics_and_events_stay(filled: Store) -> None:
     assert saved.digest == pack(sample.state(0, 3)).digest
 
 
-def test_what_several_trials_share_stays_as_long_as_one_needs_it(filled: Store) -> None:
+def test_shared_checkpoints_stay_as_long_as_one_trial_needs_them(filled: Store) -> None:
     filled.change_study("other", lambda _: {**sample.CONFIG, "seed": 1})
     filled.add_rows("other", trials=[Trial(0, FAILED, {})])
     gc(filled, dry_run=False)
@@ -98,7 +98,7 @@ def test_a_blob_that_others_name_is_neither_counted_nor_dropped(filled: Store) -
     assert size - stored(filled) == 5 * alone
 
 
-def test_what_a_branch_starts_from_stays(filled: Store) -> None:
+def test_the_state_that_a_branch_starts_from_is_kept(filled: Store) -> None:
     [_, second, _] = filled.checkpoints(FAILED)
     assert filled.branch("branch", {"start": second.digest}, Start(FAILED, 2, second.digest))
     gc(filled, dry_run=False)
@@ -107,7 +107,7 @@ def test_what_a_branch_starts_from_stays(filled: Store) -> None:
     assert check(filled) == []
 
 
-def test_what_a_living_process_holds_is_left_alone(filled: Store) -> None:
+def test_leases_of_a_living_process_are_left_alone(filled: Store) -> None:
     sample.hold(filled, FAILED, "elsewhere:boot:1:1", 60)
     assert FAILED not in {each.uid for each in gc(filled, dry_run=False)}
     assert epochs(filled)[FAILED] == [1, 2, 3]
@@ -194,7 +194,7 @@ def test_a_file_of_an_earlier_version_is_written_anew_once(sqlite_url: str) -> N
         gc(store, dry_run=False)
         first = shrink(store)
         assert first is not None
-        assert first.how == "written anew; from now on space comes back without that"
+        assert first.how == "rewritten; from now on space is given back without rewriting"
         assert first.before > 8 << 18 > first.after
         bulky(store, 8)
         gc(store, dry_run=False)
@@ -214,7 +214,7 @@ def test_a_file_that_others_write_is_shrunk_another_time(sqlite_url: str, monkey
         other.execute("BEGIN IMMEDIATE")
         shrunk = shrink(store)
         assert shrunk is not None
-        assert "others kept it busy" in shrunk.how
+        assert "the database was busy" in shrunk.how
         other.close()
         shrunk = shrink(store)
         assert shrunk is not None

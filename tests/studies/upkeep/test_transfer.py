@@ -100,7 +100,7 @@ def test_importing_twice_is_importing_once(store: Store, file: Path) -> None:
     assert check(store) == []
 
 
-def test_what_was_dropped_comes_back(filled: Store, file: Path) -> None:
+def test_an_import_restores_dropped_checkpoints(filled: Store, file: Path) -> None:
     gc(filled, dry_run=False)
     assert import_study(filled, file).new == 3  # the failed trial's; the others' later ones are still there
     assert check(filled) == []
@@ -183,7 +183,7 @@ def test_a_damaged_study_is_not_exported(filled: Store, tmp_path: Path) -> None:
 
 
 @sample.on_sqlite
-def test_what_cannot_be_exported_is_refused(filled: Store, tmp_path: Path) -> None:
+def test_an_export_that_is_impossible_is_refused(filled: Store, tmp_path: Path) -> None:
     with pytest.raises(UnknownStudy, match="'study'"):
         export_study(filled, "typo", tmp_path / "study.rekindle")
     with pytest.raises(StoreError, match="directory that exists and is writable"):

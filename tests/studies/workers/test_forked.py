@@ -112,7 +112,7 @@ def test_forked_processes_may_be_paused_or_killed_at_any_moment_and_ctrl_c_ends_
     assert json.loads(done.stdout) == {"taken": True, "worker": 2, "polled": -9, "paused": -9}
 
 
-def test_what_an_ended_process_leaves_behind_is_not_waited_for(
+def test_children_of_an_ended_process_are_not_waited_for(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(lingering.VARIABLE, str(tmp_path / "left"))

@@ -120,7 +120,7 @@ def test_an_objective_whose_simulator_hangs_again_and_again_fails_and_the_study_
     assert progress.limit() == progress.STUCK
 
 
-def test_what_stands_still_is_told_from_what_is_paused_or_at_work() -> None:
+def test_stalled_paused_and_running_studies_are_distinguished() -> None:
     still = Stillness(limit=0.2, pid=os.getpid())
     deadline = time.monotonic() + 1.0
     ticks = 0

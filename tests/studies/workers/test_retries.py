@@ -88,7 +88,7 @@ def of_trial(learner: Any, params: dict[str, Any]) -> bool:
     ],
     ids=lambda value: str(value)[:12],
 )
-def test_what_passes_is_tried_again_and_ends_as_if_nothing_had_happened(
+def test_a_transient_failure_is_retried_and_changes_no_result(
     sqlite_url: str, error: BaseException, kind: str, times: int
 ) -> None:
     whole = undisturbed(flaky())
@@ -116,7 +116,7 @@ def test_a_training_that_its_environment_ends_has_failed(
     assert "test_retries.py, line" in said
 
 
-def test_who_failed_in_company_is_trained_alone_at_once(sqlite_url: str) -> None:
+def test_a_trial_that_failed_in_a_cohort_is_trained_alone_at_once(sqlite_url: str) -> None:
     whole = undisturbed(flaky(cohort=3))
     Flaky.crashes = [ValueError("the simulator is upset")]
     assert run(sqlite_url, flaky(cohort=3)) == whole
@@ -124,7 +124,7 @@ def test_who_failed_in_company_is_trained_alone_at_once(sqlite_url: str) -> None
         assert failed(store) == []
 
 
-def test_what_does_not_pass_fails_with_its_traceback_and_the_study_goes_on(
+def test_a_permanent_failure_keeps_its_traceback_and_the_study_continues(
     sqlite_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Flaky.crashes = [ValueError("the simulator is upset") for _ in range(3)]
@@ -161,9 +161,7 @@ def test_a_return_that_is_no_number_fails_the_trial(sqlite_url: str, monkeypatch
 
 
 @pytest.mark.slow
-def test_who_kills_its_workers_over_and_over_fails_and_the_others_do_not(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_keeps_killing_its_workers_fails_alone(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(2, (1, 2, 2))
     whole = undisturbed(config)
     params = whole["trials"][1][2]
@@ -244,7 +242,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_who_dies_where_others_die_too_is_not_to_blame(unfinished: Store, child: Callable[..., Any]) -> None:
+def test_a_trial_is_not_blamed_for_deaths_on_a_machine_where_others_die(
+    unfinished: Store, child: Callable[..., Any]
+) -> None:
     killer = """
 import os, signal, sys
 from rekindle.studies.storage.store import Store
@@ -273,7 +273,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert [is_tried_again(kill("a")) for _ in range(2)] == [True, False]
 
 
-def test_who_rests_or_wants_to_be_alone_is_not_claimed_with_others(unfinished: Store) -> None:
+def test_paused_tasks_and_those_that_train_alone_are_not_claimed_with_others(unfinished: Store) -> None:
     def note(uid: str, **what: Any) -> None:
         with unfinished.open(uid, {}) as lease:
             event = {"kind": "memory", "retry": True, "epochs": 0, "alone": True, "pause": 0.0, **what}

@@ -163,7 +163,7 @@ def test_studies_that_are_made_meanwhile_are_found_and_stopped_ones_left(
         states = {name: {trial.state for trial in store.trials(name)} for name in ("a", "later", "stopped")}
         assert states == {"a": {"complete", "pruned"}, "later": {"complete", "pruned"}, "stopped": set()}
         [left] = [text for study, text in said if study == "foreign"]
-        assert left.startswith("is left to others: a study resumes with the version of its task that it started with")
+        assert left.startswith("is left to others: the study was started with surrogate 99, but")
         Steering(store, "stopped").resume()
         assert rekindle.work(store, "stopped", "a")
 
@@ -249,7 +249,7 @@ def test_a_damaged_study_is_left_and_the_others_are_trained(sqlite_url: str) -> 
         assert bits(store, "a") == undisturbed(configs["a"])
 
 
-def test_what_a_worker_cannot_share_is_an_error(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_that_a_worker_cannot_share_is_an_error(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Store(sqlite_url) as store:
         with pytest.raises(UnknownStudy, match=r"trains studies, but .* has none yet; `rekindle create` makes one"):
             rekindle.work(store)

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.cli.commands.train import fit_task
-from rekindle.studies.engine.configs import make_config
+from rekindle.studies.engine.checked_config import make_config
 from rekindle.studies.engine.json_views import rank, study_json
 from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import start_study
@@ -66,7 +66,7 @@ def test_cohorts_change_no_bit(sqlite_url: str) -> None:
     assert run(sqlite_url, SMALL, workers=100) == undisturbed(SMALL)
 
 
-def test_a_worker_that_was_asked_to_stop_stops_and_another_goes_on(sqlite_url: str) -> None:
+def test_a_worker_stops_when_asked_and_another_one_resumes(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
         start_study(store, "s", SMALL)
         assert not Worker(store, "s").run(lambda: bool(store.segments("s")))
@@ -107,7 +107,7 @@ def test_a_worker_that_waits_for_others_looks_for_work_soon_and_stops_within_its
     assert 10 < sum(slept) < 10.06
 
 
-def test_a_trial_that_diverges_fails_by_name_and_the_study_goes_on(
+def test_a_diverged_trial_fails_with_its_reason_and_the_study_continues(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = undisturbed(SMALL)
@@ -193,7 +193,7 @@ def test_a_repeated_configuration_is_trained_once(sqlite_url: str, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_what_was_trained_further_before_changes_no_result(sqlite_url: str) -> None:
+def test_earlier_longer_trainings_change_no_result(sqlite_url: str) -> None:
     config = one_configuration(trials=1, epochs=(1, 2, 2))
     fresh = undisturbed(config)
     with Store(sqlite_url) as store:

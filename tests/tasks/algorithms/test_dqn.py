@@ -422,6 +422,6 @@ def test_it_learns_cartpole() -> None:
         (SAC, "learn_ent_coeff", "entropy.learn"),
     ],
 )
-def test_who_knows_other_libraries_is_told_the_names(task: Any, theirs: str, ours: str) -> None:
+def test_names_of_other_libraries_are_answered_with_ours(task: Any, theirs: str, ours: str) -> None:
     with pytest.raises(UnknownParameter, match=rf"'{theirs}'; did you mean {ours}\?"):
         task("CartPole-v1").init(**{theirs: 1})

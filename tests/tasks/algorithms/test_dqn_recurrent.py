@@ -111,7 +111,7 @@ def test_it_acts_and_values_with_its_memory() -> None:
         ({"rnd.use": True, "n_step": 1}, "batches of rnd are single steps, but model.memory is lstm"),
     ],
 )
-def test_what_does_not_go_with_a_memory_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_values_that_contradict_a_memory_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DQN(MASKED).init(**unflatten({**SMALL, **changes}))
 

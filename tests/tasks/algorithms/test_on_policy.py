@@ -132,12 +132,12 @@ def test_a_function_for_a_coefficient_is_refused_with_the_cure(name: str) -> Non
         ("normalize", "normalize_obs"),
     ],
 )
-def test_who_knows_other_libraries_is_told_the_names(theirs: str, ours: str) -> None:
+def test_names_of_other_libraries_are_answered_with_ours(theirs: str, ours: str) -> None:
     with pytest.raises(UnknownParameter, match=rf"'{theirs}'; did you mean {ours}\?"):
         PPO("CartPole-v1").init(**{theirs: 1})
 
 
-def test_where_environments_are_made_anew_nothing_is_remembered_of_the_old_ones() -> None:
+def test_rebuilt_environments_reset_the_memory() -> None:
     env = EnvSpec("fakes:Remembering-v0", {"length": 90})  # restored at the ends of epochs only
     task = PPO(env).init(**SMALL, num_minibatches=2, model={"memory": "gru"}, normalize_reward=True)
     learner = task.build_learner([task])
@@ -157,7 +157,7 @@ def test_the_first_deviation_is_searched_only_where_actions_have_one(task: type[
     assert here == there == task("CartPole-v1").init(**task("CartPole-v1").get_space().defaults()).uid
 
 
-def test_what_a_separate_critic_makes_idle_is_not_searched() -> None:
+def test_hyperparameters_without_effect_beside_a_separate_critic_are_not_searched() -> None:
     idle = {"vf_coef", "clip_value"}
     assert idle <= searched(PPO("CartPole-v1"))
     assert not idle & searched(PPO("CartPole-v1", critic={"name": "separate"}))

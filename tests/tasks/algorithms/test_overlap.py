@@ -46,7 +46,7 @@ def learner_of(task: type[Task] = PPO, **more: Any) -> Any:
     return made.build_learner([made])
 
 
-def test_what_is_learned_from_was_collected_one_update_before() -> None:
+def test_a_batch_was_collected_one_update_before() -> None:
     learner, plain = learner_of(num_minibatches=1), learner_of(overlap=False, num_minibatches=1)
     seen, before = [], []
     update = learner.update
@@ -88,7 +88,7 @@ def test_a_simulator_and_an_update_are_waited_for_at_the_same_time(monkeypatch: 
     assert taken[True] < taken[False] - 0.3, taken
 
 
-def test_what_fails_while_collecting_is_raised() -> None:
+def test_an_error_while_collecting_is_raised() -> None:
     learner = learner_of()
     learner.iterate()
     learner.envs.play = lambda *arguments: (_ for _ in ()).throw(RuntimeError("the simulator is gone"))
@@ -103,7 +103,7 @@ def test_what_fails_while_collecting_is_raised() -> None:
         ({"cloning.use": True, "demonstrated_steps": 9, "normalize_obs": True}, "leave overlap or normalize_obs out"),
     ],
 )
-def test_what_does_not_go_together_is_refused(values: dict[str, Any], message: str) -> None:
+def test_contradicting_values_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PPO("CartPole-v1").init(**unflatten({"overlap": True, **values}))
 

@@ -473,7 +473,7 @@ class TestRefusals:
             ),
         ],
     )
-    def test_what_does_not_go_together_is_refused_before_training(self, changes: dict[str, Any], message: str) -> None:
+    def test_contradicting_values_are_refused_before_training(self, changes: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=f"SAC: {message}"):
             SAC("Pendulum-v1").init(**_nested({**SMALL, **changes}))
 

@@ -113,7 +113,7 @@ def test_the_state_holds_what_is_remembered() -> None:
     assert not {"memory", "sequences"} & plain.state_dict()["learner"].keys()
 
 
-def test_what_is_remembered_ends_with_the_episode() -> None:
+def test_a_memory_ends_with_its_episode() -> None:
     made = learner(EnvSpec("Pendulum-v1", max_episode_steps=20), scale_reward=True)
     while made.replay.steps % 20:
         made.iterate()
@@ -135,7 +135,7 @@ def changed(batch: dict[str, Tensor], where: Tensor) -> dict[str, Tensor]:
     return other
 
 
-def test_what_is_masked_counts_nowhere() -> None:
+def test_masked_rows_count_nowhere() -> None:
     made, same = learner(), learner()
     _, batch = made.loop.draw(made.env_steps)
     counts = torch.ones(2, 32)
@@ -238,7 +238,7 @@ def test_acting_follows_what_is_remembered_and_evaluation_changes_nothing() -> N
         assert np.array_equal(made.actor(3)(obs), outputs[-1])  # from the beginning, each time
 
 
-def test_a_memory_goes_on_through_a_refill() -> None:
+def test_a_memory_survives_a_refill() -> None:
     made = learner(num_envs=2, buffer_size=100)
     for _ in range(20):
         made.iterate()
@@ -307,6 +307,6 @@ def test_a_task_that_needs_a_memory_is_solved_with_one_only() -> None:
         ({"model.width": 1}, r"with a memory, model.width must be at least 2"),
     ],
 )
-def test_what_a_memory_cannot_do_is_refused_before_any_training(changes: dict[str, Any], message: str) -> None:
+def test_options_that_exclude_a_memory_are_refused_before_training(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SAC(MASKED).init(**unflatten({**SMALL, **changes}))

@@ -91,6 +91,6 @@ def test_evaluation_uses_none() -> None:
     np.testing.assert_allclose(made.actor(2)(made.envs.obs), 2 * torch.tanh(mean), rtol=1e-5)
 
 
-def test_where_there_is_no_box_it_is_refused() -> None:
+def test_sde_is_refused_without_a_box() -> None:
     with pytest.raises(UnsupportedSpace, match="SAC on CartPole-v1: use_sde explores in a Box of floats, but got Disc"):
         SAC("CartPole-v1").init(use_sde=True)

@@ -51,7 +51,7 @@ def test_resuming_equals_not_stopping() -> None:
     assert second.evaluate() == whole.evaluate()
 
 
-def test_who_forgets_the_walk_is_found_out() -> None:
+def test_a_forgotten_state_of_the_walk_is_detected() -> None:
     whole, forgetful = made(3, noise=5.0), made(3, noise=5.0)
     whole.fit(7)
     forgetful.fit(4)

@@ -162,7 +162,7 @@ def test_the_steins_gradient_is_what_the_optimizers_get() -> None:
     assert hot.metrics["particle_distance"] > cold.metrics["particle_distance"]
 
 
-def test_policies_are_coupled_trial_by_trial_and_every_critic_goes_its_own_way() -> None:
+def test_policies_are_coupled_within_a_trial_and_critics_are_not() -> None:
     tasks = [SVPG("Pendulum-v1", seed=seed).init(num_particles=3, temperature=5.0) for seed in range(2)]
     learner: Any = SVPGLearner(tasks[0].env, [0, 1], [task.hyperparameters or {} for task in tasks])
     parameters = learner.particles.policy.parameters
@@ -255,7 +255,7 @@ def test_particles_that_wait_for_whole_episodes_resume_exactly() -> None:
 def test_a_fault_of_a_particle_s_environment_is_named() -> None:
     env = EnvSpec("own_envs:Faulty-v0", {"what": "reward", "at": 5})
     task = SVPG(env, seed=1).init(num_particles=2, num_envs=2, epoch_steps=32, num_steps=8)
-    with pytest.raises(Diverged, match=r"Faulty-v0 gave a reward that is not finite at step 5 .*; mend it"):
+    with pytest.raises(Diverged, match=r"Faulty-v0 gave a reward that is not finite at step 5 .*; fix it"):
         task.fit(1)
 
 

@@ -123,7 +123,7 @@ def test_training_ends_where_the_table_ends(write: Write) -> None:
         ({"meta": "no json"}, "a table is an .npz file of arrays without Python objects, but .* numpy.savez"),
     ],
 )
-def test_what_is_no_table_is_refused(write: Write, changes: dict[str, Any], message: str) -> None:
+def test_an_invalid_table_is_refused(write: Write, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(EnvSpecError, match=message):
         Tabular(write(**changes))
 

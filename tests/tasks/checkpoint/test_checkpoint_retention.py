@@ -89,7 +89,7 @@ def test_a_mode_says_what_is_kept(mode: Any, keep: Keep | None) -> None:
     ],
 )
 def test_a_mode_that_means_nothing_is_refused_before_any_training(mode: Any) -> None:
-    with pytest.raises(ValueError, match=r"snapshots must be latest, best, .*how many of the latest"):
+    with pytest.raises(ValueError, match=r"snapshots must be latest, best, .*a number of epochs to keep"):
         PPO("CartPole-v1", snapshots=mode)
 
 
@@ -116,7 +116,7 @@ def test_the_best_is_told_from_measured_epochs_only_and_the_earlier_of_equals() 
     ("mode", "epochs"),
     [("latest", [5, 6]), (1, [6]), (4, [3, 4, 5, 6]), ("all", [1, 2, 3, 4, 5, 6]), ("every:2:2,1,initial", [0, 4, 6])],
 )
-def test_so_many_of_the_latest_are_kept(
+def test_the_given_number_of_latest_checkpoints_is_kept(
     store: Store, mode: Any, epochs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     share = 1e9 if mode == "latest" else 1e-9  # at every epoch's end, whether there is time for it or not
@@ -313,7 +313,7 @@ def test_a_checkpoint_that_is_there_is_used_also_by_a_task_that_stores_none(stor
     assert kept(store, second) == [1]
 
 
-def test_what_was_never_evaluated_has_no_best(store: Store) -> None:
+def test_a_task_that_was_never_evaluated_has_no_best(store: Store) -> None:
     task = make(store)
     task.fit(1)
     for each in (task, make()):

@@ -99,7 +99,7 @@ def changed(path: Path, data: Any, weights: Any) -> Path:
     return path
 
 
-def test_what_has_no_counterpart_is_refused(tmp_path: Path) -> None:
+def test_settings_without_a_counterpart_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.zip"
     file.write_bytes(b"no archive")
     with pytest.raises(StateMismatch, match=r"model.zip must be a model that.* saved, but: File is not"):
@@ -119,7 +119,7 @@ def test_what_has_no_counterpart_is_refused(tmp_path: Path) -> None:
             "activations are Tanh, ReLU, SiLU, ELU, but got GELU",
         ),
         ({}, dqn | {"q_net.features_extractor.own.weight": torch.zeros(3, 3)}, "but got q_net.*own.weight too"),
-        ({}, dqn | {"q_net.q_net.0.weight": torch.zeros(2)}, "but got q_net.q_net.0, which is no layer of theirs"),
+        ({}, dqn | {"q_net.q_net.0.weight": torch.zeros(2)}, "but got q_net.q_net.0, which is not one of their layers"),
         ({}, tqc, "SAC has two critics, qf0 and qf1, but got others"),
         ([], dqn, "must be a model that.* saved, but: 'list' object has no"),
         ({}, [1], "must be a model that.* saved, but: 'list' object has no"),

@@ -74,7 +74,7 @@ def example() -> dict[str, Any]:
 
 
 @given(trees)
-def test_any_tree_comes_back_bit_for_bit(tree: dict[str, Any]) -> None:
+def test_any_tree_survives_a_round_trip_bit_for_bit(tree: dict[str, Any]) -> None:
     back = there_and_back(tree)
     assert difference(back, tree) == []
     assert digest(back) == digest(tree)
@@ -174,7 +174,7 @@ def test_the_digest_is_the_same_in_another_process() -> None:
         ({"a": 1}, {"b": 1}),
     ],
 )
-def test_what_differs_in_a_bit_has_another_digest(one: Any, other: Any) -> None:
+def test_a_flipped_bit_changes_the_digest(one: Any, other: Any) -> None:
     assert digest({"x": one}) != digest({"x": other})
     assert difference({"x": one}, {"x": other}) != []
 
@@ -227,7 +227,7 @@ def test_large_tensors_of_any_shape_come_back(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     "leaf", [object(), {1, 2}, (1, 2), b"bytes", 1j, [object()], [torch.zeros(1)], [{"a": object()}]]
 )
-def test_what_is_no_data_is_refused_by_its_path(leaf: Any) -> None:
+def test_a_value_that_is_no_data_is_refused_by_its_path(leaf: Any) -> None:
     with pytest.raises(TypeError, match="optimizer/thing"):
         pack({"optimizer": {"thing": leaf}})
 
@@ -364,7 +364,7 @@ DEEP = b"[" * 700 + b"]" * 700
     ],
     ids=lambda manifest: repr(manifest[:20]),
 )
-def test_what_is_no_json_is_damage(manifest: bytes) -> None:
+def test_invalid_json_is_damage(manifest: bytes) -> None:
     with pytest.raises(DamagedState):
         unpack(manifest, fetcher({}))
 

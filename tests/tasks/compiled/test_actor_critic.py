@@ -69,7 +69,7 @@ def test_kernels_give_what_torch_and_autograd_give(case: str) -> None:
 @pytest.mark.parametrize(
     "hyperparameters", [{"model": {"memory": "gru"}}, {"model": {"shared_critic": True}}, {"use_sde": True}], ids=str
 )
-def test_what_kernels_do_not_cover_is_left_to_torch(hyperparameters: dict[str, Any]) -> None:
+def test_torch_computes_cases_that_kernels_do_not_cover(hyperparameters: dict[str, Any]) -> None:
     assert learner_of(PPO, "Pendulum-v1", hyperparameters).policy.kernels is None
 
 

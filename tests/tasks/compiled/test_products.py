@@ -55,7 +55,7 @@ def test_a_transpose(rows: int, columns: int) -> None:
     assert np.array_equal(out, w.T)
 
 
-def test_what_is_no_number_stays_none_and_only_in_its_row() -> None:
+def test_a_nan_stays_in_its_row() -> None:
     x, w, out = numbers(9, 8), numbers(8, 40), np.empty((9, 40), np.float32)
     x[4, 3] = np.nan
     multiply(x, w, out)

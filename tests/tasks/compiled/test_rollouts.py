@@ -75,7 +75,7 @@ def test_where_numpy_has_no_loops_each_step_is_taken() -> None:
     assert_same(*(x.agent.collect(x.envs, 0) for x in (played, plain)))
 
 
-def test_what_needs_each_step_is_stepped() -> None:
+def test_rollouts_that_need_each_step_are_stepped() -> None:
     calls = 0
     learner = learner_of("CartPole-v1", num_steps=16, normalize_obs=True)
     step = learner.envs.step
@@ -90,7 +90,7 @@ def test_what_needs_each_step_is_stepped() -> None:
     assert calls == 16
 
 
-def test_stepping_goes_on_where_playing_stopped() -> None:
+def test_stepping_continues_where_playing_stopped() -> None:
     played, stepped = learner_of("CartPole-v1", num_steps=300), learner_of("CartPole-v1", True, num_steps=300)
     for learner in (played, stepped):
         learner.agent.collect(learner.envs, 0)

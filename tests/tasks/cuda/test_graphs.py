@@ -70,7 +70,7 @@ def test_captured_training_has_the_bits_of_python(
 
 
 @pytest.mark.cuda
-def test_what_cannot_be_captured_leaves_its_stream() -> None:
+def test_a_failed_capture_restores_the_stream() -> None:
     stream = torch.cuda.current_stream()
     with pytest.raises(RuntimeError):
         graphs.capture(lambda: torch.ones(2, device="cuda").tolist())

@@ -141,6 +141,6 @@ def test_sums_are_taken_in_the_type_of_the_result() -> None:
         lambda x: x[:, :, :1].clone().baddbmm_(x, x.transpose(1, 2)),
     ],
 )
-def test_what_torch_refuses_is_refused(wrong: Callable[[Tensor], Tensor]) -> None:
+def test_arguments_that_torch_refuses_are_refused(wrong: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises((RuntimeError, IndexError)):
         wrong(numbers(2, 3, 4))

@@ -134,7 +134,7 @@ def test_critics_with_states_of_their_own_give_no_value() -> None:
         SAC("Pendulum-v1").init(**OFF, **MEMORY).value(np.zeros(3, np.float32))
 
 
-def test_what_is_no_observation_is_named() -> None:
+def test_an_invalid_observation_is_named() -> None:
     task, walk = PPO("CartPole-v1").init(**ON), PPO("own_envs:DictWalk-v0").init(**ON)
     with pytest.raises(ValueError, match=r"ppo on CartPole-v1.*must have the form of Box.*but got the shape \(3,\)"):
         task.act(np.zeros(3))

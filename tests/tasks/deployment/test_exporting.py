@@ -124,7 +124,7 @@ def test_each_particle_can_act(tmp_path: Path) -> None:
         np.testing.assert_allclose(session.run(None, {"observation": inputs[0]})[0], expected, atol=1e-5)
 
 
-def test_what_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = PPO("CartPole-v1").init(**ON)
     with pytest.raises(ExportError, match=r"safetensors \(.safetensors\), torchscript \(.pt\).*but got 'policy.zip'"):
         task.export_policy(tmp_path / "policy.zip")

@@ -53,7 +53,7 @@ class Blind(gym.Wrapper[Any, Any, Any, Any]):
         ),
     ],
 )
-def test_what_cannot_be_filmed_is_refused(tmp_path: Path, env: Any, file: str, message: str) -> None:
+def test_a_film_that_is_impossible_is_refused(tmp_path: Path, env: Any, file: str, message: str) -> None:
     with pytest.raises(NoVideo, match=message):
         untrained(env).film(tmp_path / file)
     assert not list(tmp_path.iterdir())

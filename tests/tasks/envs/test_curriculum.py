@@ -333,7 +333,7 @@ UNTIL = {"threshold": 1}
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_its_place(form: Any, words: str) -> None:
+def test_invalid_values_are_refused_with_their_place(form: Any, words: str) -> None:
     with pytest.raises(EnvSpecError, match=words):
         EnvSpec("own_envs:LessonWalk-v0", parameters={"x": form})
 

@@ -45,7 +45,7 @@ def test_a_member_of_five_equals_the_same_member_alone(id: str) -> None:
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_a_member_goes_on_elsewhere_bit_for_bit(id: str) -> None:
+def test_a_member_resumes_elsewhere_bit_for_bit(id: str) -> None:
     envs, other = make_envs(id, SEEDS, 3), make_envs(id, [77, 15], 3)
     run(envs, SEEDS, 0, 230)
     run(other, [77, 15], 0, 31)

@@ -147,7 +147,7 @@ def test_choices_alone_are_joined_and_split() -> None:
         spaces.Box(0, 1, (1,)),
     ],
 )
-def test_what_is_no_dict_of_bounded_boxes_and_choices_is_not_joined(space: spaces.Space) -> None:
+def test_only_dicts_of_bounded_boxes_and_choices_are_joined(space: spaces.Space) -> None:
     assert not can_join(space)
     with pytest.raises(ValueError, match="is joined, but not"):
         Joined(space)

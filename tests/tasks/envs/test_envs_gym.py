@@ -146,7 +146,7 @@ every = pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pyte
 
 @pytest.mark.slow
 @every
-def test_a_new_process_goes_on_bit_for_bit(name: str) -> None:
+def test_a_new_process_resumes_bit_for_bit(name: str) -> None:
     uninterrupted, resumed = resumed_elsewhere(QUICK if name in QUICK else (name,))[name]
     assert resumed == uninterrupted
 
@@ -374,7 +374,7 @@ def test_box_actions_are_clipped_where_there_are_bounds() -> None:
     assert np.array_equal(step.next_obs, clipped.next_obs)
 
 
-def test_what_cannot_be_seen_or_done_is_named() -> None:
+def test_unsupported_observations_and_actions_are_named() -> None:
     with pytest.raises(UnsupportedSpace, match=r"TextWalk.*observation_space\['said'\]\[0\] is Text"):
         make_envs(EnvSpec("own_envs:TextWalk-v0"), [1], 1)
     with pytest.raises(UnsupportedSpace, match=r"GraphActionWalk.*action_space is Dict"):
@@ -491,11 +491,11 @@ def test_an_environment_that_cannot_be_made_or_seeded_is_named() -> None:
     [
         ("no space", "observation_space and action_space, but Faulty has no action_space; set it in its __init__"),
         ("no Gymnasium", "action_space, but Faulty has a builtins.tuple as observation_space; set it"),
-        ("shape", r"has the shape that observation_space names, \(2,\), but reset gave \(1,\); mend one of them"),
-        ("shape of a step", r"observation_space names, \(2,\), but step gave \(1,\); mend one of them"),
-        ("no info", r"reset returns \(observation, info\), .* but it returned array\(.*; mend it"),
-        ("no dict", r"step returns \(observation, .* two booleans and a dict, but .*, None\) .*; mend it"),
-        ("two rewards", r"a number, two booleans and a dict, but it returned .* array\(\[0., 0.\]\), .*; mend it"),
+        ("shape", r"has the shape that observation_space names, \(2,\), but reset gave \(1,\); fix one of them"),
+        ("shape of a step", r"observation_space names, \(2,\), but step gave \(1,\); fix one of them"),
+        ("no info", r"reset returns \(observation, info\), .* but it returned array\(.*; fix it"),
+        ("no dict", r"step returns \(observation, .* two booleans and a dict, but .*, None\) .*; fix it"),
+        ("two rewards", r"a number, two booleans and a dict, but it returned .* array\(\[0., 0.\]\), .*; fix it"),
     ],
 )
 def test_environments_have_gymnasium_s_spaces_resets_and_steps(what: str, message: str) -> None:
@@ -510,7 +510,7 @@ def test_a_number_that_is_not_finite_is_blamed_on_the_environment(what: str, at:
     task = PPO(EnvSpec("own_envs:Faulty-v0", {"what": what, "at": at})).init(
         num_steps=8, num_envs=2, num_minibatches=1, update_epochs=1, epoch_steps=16, model={"width": 8, "layers": 1}
     )
-    where = rf"an? {what} that is not finite at {when} of episode 0 of its environment 0 \(seed \d+\); mend it"
+    where = rf"an? {what} that is not finite at {when} of episode 0 of its environment 0 \(seed \d+\); fix it"
     with pytest.raises(Diverged, match=f"own_envs:Faulty-v0 gave {where}"):
         task.fit(1)
 

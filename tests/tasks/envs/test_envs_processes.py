@@ -140,7 +140,7 @@ def test_a_process_that_dies_again_and_again_is_given_up() -> None:
 
 
 @pytest.mark.usefixtures("nobody_stays")
-def test_what_an_environment_raises_is_raised_here_and_the_others_are_still_there() -> None:
+def test_an_environments_error_is_raised_here_and_the_others_survive() -> None:
     envs = make_envs(EnvSpec("own_envs:Fragile-v0", {"home": os.getpid(), "how": "raise"}), [1], 4, processes=3)
     for _ in range(2):
         with pytest.raises(EnvProcessFailed, match="raised ZeroDivisionError: too small a world") as caught:
@@ -153,7 +153,7 @@ def test_what_an_environment_raises_is_raised_here_and_the_others_are_still_ther
     envs.close()
 
 
-def test_what_is_not_deterministic_cannot_come_back() -> None:
+def test_a_nondeterministic_environment_cannot_be_restored() -> None:
     envs = make_envs(EnvSpec("own_envs:Lottery-v0"), [1], 2, processes=1)
     run(envs, [1], 0, 3)
     assert isinstance(envs, GymEnvs)
@@ -167,7 +167,9 @@ def test_an_environment_that_only_this_program_knows_is_named() -> None:
     from own_envs import BoxWalk
 
     gym.register("OnlyHere-v0", BoxWalk, max_episode_steps=30)
-    with pytest.raises(EnvSpecError, match=r"in a process of its own, OnlyHere-v0 must be .* 'module:Name-v0'"):
+    with pytest.raises(
+        EnvSpecError, match=r"the environment's process reports: OnlyHere-v0 must be .* 'module:Name-v0'"
+    ):
         make_envs(EnvSpec("OnlyHere-v0"), [1], 2, processes=1)
     del gym.registry["OnlyHere-v0"]
 
@@ -200,7 +202,7 @@ def test_a_copy_of_the_parent_leaves_them_alone() -> None:
     envs.close()
 
 
-def test_what_a_reset_does_in_restart_mode_is_one_memory() -> None:
+def test_an_environment_that_may_remember_is_led_back_through_all_episodes() -> None:
     # An environment that may remember is led back through all its episodes of the epoch.
     envs = make("restart", 1, [1])
     run(envs, [1], 0, 70)

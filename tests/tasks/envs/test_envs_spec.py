@@ -59,7 +59,7 @@ def test_a_spec_does_not_follow_what_it_was_made_of() -> None:
         (7, "must be an id, an EnvSpec or its JSON, but got 7"),
     ],
 )
-def test_what_is_no_spec_is_refused(content: object, words: str) -> None:
+def test_an_invalid_spec_is_refused(content: object, words: str) -> None:
     with pytest.raises(EnvSpecError, match=words):
         EnvSpec.of(content)
 

@@ -160,7 +160,7 @@ def test_neither_neighbours_nor_threads_change_a_member() -> None:
         (EnvSpec("vector/ALE/Pong-v5", wrappers=[{"entry_point": "a:B"}]), "takes no wrappers"),
     ],
 )
-def test_what_cannot_be_is_refused(spec: EnvSpec, words: str) -> None:
+def test_invalid_vector_specs_are_refused(spec: EnvSpec, words: str) -> None:
     with pytest.raises(EnvSpecError, match=words):
         spaces_of(spec)
 

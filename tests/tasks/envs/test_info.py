@@ -113,7 +113,7 @@ def test_a_lesson_may_be_measured_by_an_entry() -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(content: dict[str, Any], words: str) -> None:
+def test_invalid_values_are_refused(content: dict[str, Any], words: str) -> None:
     with pytest.raises(EnvSpecError, match=words):
         EnvSpec.from_json({"id": "own_envs:Search-v0", **content})
 

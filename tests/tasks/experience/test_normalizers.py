@@ -173,7 +173,7 @@ def test_a_members_rewards_are_those_alone_bit_for_bit(num_envs: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["observations", "rewards"])
-def test_a_state_that_was_packed_goes_on_in_another_place(kind: str) -> None:
+def test_a_packed_state_continues_at_another_index(kind: str) -> None:
     rng = np.random.default_rng(0)
     make = {
         "observations": lambda members: ObservationNormalizer(members, 3),

@@ -62,7 +62,7 @@ def test_a_record_ends_with_an_error_that_says_what_to_do() -> None:
             policy(OBS)
 
 
-def test_a_record_begins_again_or_a_model_goes_on() -> None:
+def test_at_its_end_a_record_restarts_or_a_model_continues() -> None:
     loop = Replayed(WALK, end="loop")
     assert [loop(OBS) for _ in range(7)] == [1, 0, 1, 1, 0, 1, 1]
     asked: list[Any] = []
@@ -85,11 +85,17 @@ def test_every_environment_has_its_own_cursor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Recording.of([]), r"at least one action each, .* but got \[\(0,\)\]"),
-        (lambda: Recording.of([[1.0]], [[1.0, 2.0]]), r"all of one shape, but got \[\(1, 1\), \(1, 2\)\]"),
-        (lambda: Recording.of(), r"but got \[\]"),
+        (lambda: Recording.of([]), r"at least one action, .* but got the shapes \[\(0,\)\]"),
+        (
+            lambda: Recording.of([[1.0]], [[1.0, 2.0]]),
+            r"all of the same shape, but got the shapes \[\(1, 1\), \(1, 2\)\]",
+        ),
+        (lambda: Recording.of(), r"but got the shapes \[\]"),
         (lambda: Recording.of(["left"]), "recorded actions are numbers"),
-        (lambda: Recording(np.zeros((2, 3)), np.array([3])), r"of 2 recorded episodes .* from 1 to 3, but got \[3\]"),
+        (
+            lambda: Recording(np.zeros((2, 3)), np.array([3])),
+            r"2 recorded episodes need as many lengths from 1 to 3, but got \[3\]",
+        ),
         (lambda: Recording(np.zeros((1, 3)), np.array([4])), r"got \[4\]"),
         (lambda: Recording(np.zeros((1, 3)), np.array([0])), r"got \[0\]"),
         (lambda: Replayed(WALK, end="stop"), "must be one of raise, loop, model, but got 'stop'"),
@@ -99,7 +105,7 @@ def test_every_environment_has_its_own_cursor(tmp_path: Path) -> None:
         (lambda: Replayed(Recording.of([1], [2]))(OBS), r"this record has 2 episodes, .* call batch\(\)"),
     ],
 )
-def test_what_cannot_be_played_is_refused(make: Any, message: str) -> None:
+def test_a_recording_that_cannot_be_played_is_refused(make: Any, message: str) -> None:
     with pytest.raises(BadRecording, match=message):
         make()
 
@@ -124,7 +130,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def test_what_a_task_did_in_evaluation_is_played(tmp_path: Path) -> None:
+def test_actions_of_an_evaluation_can_be_replayed(tmp_path: Path) -> None:
     task = PPO({"id": "Pendulum-v1", "kwargs": {"g": 9.0}}, seed=1).init(**SMALL)
     policy = Replayed.load(task.record(2).save(tmp_path / "walk.npz"))
     env = gym.make("Pendulum-v1", g=9.0)
@@ -141,7 +147,7 @@ def test_what_a_task_did_in_evaluation_is_played(tmp_path: Path) -> None:
     assert total == pytest.approx(task.returns(2)[1], rel=1e-5)
 
 
-def test_what_the_policy_did_in_training_is_recorded_without_changing_it(tmp_path: Path) -> None:
+def test_recording_a_training_does_not_change_it(tmp_path: Path) -> None:
     quiet, task = (PPO("CartPole-v1", seed=1).init(**SMALL) for _ in range(2))
     quiet.fit(2)
     recorder = task.recorder()

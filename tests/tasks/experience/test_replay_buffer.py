@@ -184,7 +184,7 @@ def test_n_step_returns_equal_a_loop_over_time(n: int, num_envs: int, more: int)
             assert batch["next_obs"][p, i, 0] == batch["obs"][p, i, 0] + t - first[p, i]
 
 
-def test_a_return_stops_where_the_environments_were_made_anew() -> None:
+def test_a_return_ends_where_environments_were_rebuilt() -> None:
     replay = memory(capacity=16, steps=2)
     replay.truncate_all()
     fill(replay, 1, first=2)
@@ -276,7 +276,7 @@ def test_a_new_transition_gets_the_largest_priority_so_far_once_its_return_is_wh
     assert sampler.tree.member_leaves(0).tolist() == pytest.approx([7, 0, 1, 7, 7, 7])
 
 
-def test_what_was_cleared_is_not_drawn_by_priority() -> None:
+def test_cleared_transitions_are_not_drawn_by_priority() -> None:
     replay = memory(capacity=6, steps=6)
     sampler = prioritized(replay)
     sampler.rows(0)

@@ -83,7 +83,7 @@ def test_a_sequence_is_what_happened(n: int, steps: int) -> None:
                     assert batch["discount"][p, row] == discount * gamma**n
 
 
-def test_what_counts_makes_a_mean() -> None:
+def test_the_weights_of_a_mask_average_to_one() -> None:
     mask = memory(20).batch(0, GAMMA)["mask"]
     assert (mask == 0).any()
     assert mask[mask > 0].unique().numel() == 1
@@ -111,7 +111,7 @@ def test_a_cleared_memory_begins_again() -> None:
     assert set(made.batch(0, GAMMA)["action"][0].tolist()) == {23, 24, 25, 26}
 
 
-def test_where_environments_were_made_anew_an_episode_begins() -> None:
+def test_an_episode_begins_when_environments_are_rebuilt() -> None:
     made = memory(6)
     made.replay.truncate_all()
     fill(made, 6)
@@ -129,7 +129,7 @@ def test_draws_depend_on_the_members_own_stream_only() -> None:
             assert mine[1].tolist() == alone[0].tolist()
 
 
-def test_it_comes_back_from_its_state() -> None:
+def test_it_is_restored_from_its_state() -> None:
     made, other = memory(50), memory(0)
     other.load_member(0, materialized(made.member_state(0)))
     other.replay.load_member(0, materialized(made.replay.member_state(0)))

@@ -147,7 +147,7 @@ def test_an_episode_that_fills_the_room_is_cut_and_bootstraps() -> None:
     assert not any(tensor.any() for tensor in gathered.tensors.values())
 
 
-def test_where_environments_begin_anew_the_running_episodes_are_cut() -> None:
+def test_running_episodes_are_truncated_when_environments_restart() -> None:
     gathered = gathered_of(min_rollouts=2)
     add(gathered, ".x..", "....")
     assert not shown(gathered)[0]
@@ -327,12 +327,12 @@ def test_members_of_a_cohort_are_updated_at_different_times_and_as_if_alone() ->
         ({"min_rollouts": 0}, r"min_rollouts must be None or an integer in \[1, "),
     ],
 )
-def test_what_does_not_go_together_is_refused(hyperparameters: Any, message: str) -> None:
+def test_contradicting_values_are_refused(hyperparameters: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         A2C("CartPole-v1").init(**hyperparameters)
 
 
-def test_what_does_not_go_together_in_ppo_is_refused() -> None:
+def test_contradicting_values_of_ppo_are_refused() -> None:
     with pytest.raises(ValueError, match=r"PPO: an update that waits .*, but num_minibatches is 4; try"):
         PPO("CartPole-v1").init(min_steps=100)
     with pytest.raises(ValueError, match=r"PPO: a separate critic is fitted to every rollout, but min_r"):

@@ -110,7 +110,7 @@ def test_updates_that_a_member_left_out_are_not_counted() -> None:
     assert bound.metrics["updates"] < free.metrics["updates"]
 
 
-def test_what_is_measured_now_and_then_does_not_depend_on_a_stop_on_the_way() -> None:
+def test_occasional_measurements_do_not_depend_on_interruptions() -> None:
     def make() -> DQN:
         return DQN("CartPole-v1").init(**REPLAY)
 

@@ -180,7 +180,7 @@ def test_unused_parameters_have_no_gradient() -> None:
     assert not gradient[:, 3:].any()
 
 
-def test_a_members_state_comes_back_in_another_place() -> None:
+def test_a_members_state_loads_at_another_index() -> None:
     mlp = MLP("actor", [3, 8, 2], "tanh", last_gain=1.0)
     one, other = build(mlp, [1, 2]), build(mlp, [3, 4, 5])
     kept = other.vector.clone()

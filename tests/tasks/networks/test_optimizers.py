@@ -177,7 +177,7 @@ def test_parameters_without_gradient_stay_at_zero(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_state_that_was_packed_goes_on_in_another_place(name: str) -> None:
+def test_a_packed_state_continues_at_another_index(name: str) -> None:
     one, lr = build(name)
     for gradient in gradients()[:10]:
         one.step(gradient.clone(), lr)

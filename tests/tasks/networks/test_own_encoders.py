@@ -95,7 +95,7 @@ def test_a_shared_critic_has_the_actors_layers_and_moves_them() -> None:
     assert any(not torch.equal(x, alone[name]) for name, x in joint.items())
 
 
-def test_what_is_given_by_hidden_is_not_searched() -> None:
+def test_width_and_layers_are_not_searched_beside_hidden() -> None:
     names = PPO("CartPole-v1", model={"hidden": [16]}).get_space().priors()
     assert "model.layers" not in names
     assert names["model.width"] == "fixed(64, structural=True)"
@@ -129,6 +129,6 @@ def test_what_is_given_by_hidden_is_not_searched() -> None:
         ({"shared_critic": True, "critic_hidden": [8]}, ValueError, "model.shared_critic gives the critic the actor's"),
     ],
 )
-def test_what_cannot_be_a_network_is_refused(model: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_an_invalid_network_is_refused(model: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"(?i){message}"):
         PPO("CartPole-v1").init(model=model)

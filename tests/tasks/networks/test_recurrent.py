@@ -226,7 +226,9 @@ def test_a_memory_can_be_a_particles() -> None:
         (PPO, {"model.memory": "lstmm"}, "memory"),
     ],
 )
-def test_what_a_memory_cannot_do_is_refused_before_any_training(task: Any, hyperparameters: Any, message: str) -> None:
+def test_options_that_exclude_a_memory_are_refused_before_training(
+    task: Any, hyperparameters: Any, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         task("CartPole-v1").init(**{"model.memory": "lstm", **hyperparameters})
 

@@ -50,7 +50,7 @@ def test_a_task_tells_its_last_returns(kind: Any, values: dict[str, Any]) -> Non
         _ = kind("CartPole-v1").init(**values).recent_returns
 
 
-def test_a_window_goes_on_in_another_place() -> None:
+def test_a_window_continues_at_another_index() -> None:
     one, other = EpisodeWindow(2, 3), EpisodeWindow(1, 3)
     one.add(np.array([1, 1, 1, 1]), np.array([1.0, 2.0, 3.0, 4.0]), np.array([1, 1, 1, 1]))
     other.load_member(0, one.member_state(1))
@@ -60,7 +60,7 @@ def test_a_window_goes_on_in_another_place() -> None:
     assert means(other, 0) == {"recent_return": 17 / 3, "recent_length": 7 / 3}
 
 
-def test_how_returns_spread_is_told_beside_their_mean() -> None:
+def test_the_spread_of_returns_is_shown_with_their_mean() -> None:
     window = EpisodeWindow(1, 4)
     window.add(np.zeros(5, np.int64), np.array([9.0, 1.0, 2.0, 4.0, 5.0]), np.ones(5))
     spread = {name: value for name, value in window.metrics(0).items() if name.startswith("recent_return_")}

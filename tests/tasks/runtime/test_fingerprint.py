@@ -56,7 +56,7 @@ def test_edited_code_of_an_environment_is_said_when_a_task_resumes(tmp_path: Pat
     assert train().startswith(f"3 ['code of my_wrapper {before} -> {after}'] ")
 
 
-def test_the_code_is_that_of_modules_of_ones_own(tmp_path: Path) -> None:
+def test_the_recorded_code_is_that_of_the_users_modules(tmp_path: Path) -> None:
     assert code_of([__name__, "rekindle.tasks", "gymnasium.envs", "__main__", "not.imported", "sys"]) == {
         f"code of {__name__}": hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
     }

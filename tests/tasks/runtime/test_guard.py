@@ -108,7 +108,7 @@ def test_all_tasks_of_a_guard_break_together_unless_one_may_go_on() -> None:
     assert between.bad is None
 
 
-def test_what_is_no_control_flow_of_optuna_is_a_fault() -> None:
+def test_exceptions_other_than_optunas_control_flow_are_faults() -> None:
     assert is_control_flow(optuna.TrialPruned())
     assert is_control_flow(optuna.exceptions.TrialPruned())
     assert not is_control_flow(optuna.exceptions.StorageInternalError())

@@ -32,7 +32,7 @@ def test_members_that_did_not_report_are_left_out() -> None:
     assert tally.take() == [{"loss": 1.0}, {}]
 
 
-def test_what_was_reported_may_change_afterwards() -> None:
+def test_reported_metrics_may_change_afterwards() -> None:
     tally, alpha = Tally(1), torch.ones(1)
     tally.add({"alpha": alpha})
     alpha.zero_()

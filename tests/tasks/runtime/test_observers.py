@@ -42,7 +42,7 @@ def test_enough_is_when_nothing_was_better_for_so_many_epochs(values: list[float
     assert NoImprovement("score", epochs=3)(rows(*values)) is enough
 
 
-def test_what_is_minimized_and_what_hardly_rises() -> None:
+def test_minimized_metrics_and_small_improvements() -> None:
     falling = rows(9, 8, 7, 6)
     assert NoImprovement("score", epochs=3)(falling)
     assert not NoImprovement("score", epochs=3, minimize=True)(falling)
@@ -61,7 +61,7 @@ def test_what_is_minimized_and_what_hardly_rises() -> None:
         ({"epochs": 3, "min_delta": math.nan}, "min_delta must be a number of at least 0, but got nan"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_values_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         NoImprovement("score", **options)
 

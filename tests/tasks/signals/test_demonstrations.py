@@ -49,7 +49,7 @@ def test_demonstrations_come_back_from_a_file_as_they_were(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["demo.npz"]
 
 
-def test_what_a_task_does_is_recorded_as_its_environment_takes_it() -> None:
+def test_actions_are_recorded_as_the_environment_takes_them() -> None:
     task = PPO("CartPole-v1", seed=1).init(**without({}))
     found = task.record(3)
     assert found.steps == sum(task.returns(3))  # a reward of 1 for each step
@@ -98,14 +98,14 @@ def test_episodes_of_somebody_elses_become_what_networks_take(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"actions": np.zeros(29, np.int64)}, "as many of each"),
+        ({"actions": np.zeros(29, np.int64)}, "the same number of observations, actions and begins"),
         ({"observations": np.zeros((30, 4)) * np.nan}, "finite numbers, but observations are not"),
-        ({"begins": np.zeros(30)}, "begins is 1 where an episode begins"),
-        ({"begins": np.full(30, 2.0)}, "begins is 1 where an episode begins"),
+        ({"begins": np.zeros(30)}, "begins must be 1 at the first step of each episode"),
+        ({"begins": np.full(30, 2.0)}, "begins must be 1 at the first step of each episode"),
         ({"actions": np.array(["left"] * 30)}, "finite numbers, but actions are not"),
     ],
 )
-def test_what_is_no_demonstration_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_demonstrations_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BadDemonstrations, match=message):
         Demonstrations(**{**vars(shown()), **changes})
 
@@ -121,7 +121,7 @@ def test_a_file_that_holds_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadDemonstrations, match=r"must be an \.npz file"):
         make(path)
     np.savez(path, **{**vars(shown()), "begins": np.zeros(30)})
-    with pytest.raises(BadDemonstrations, match=r"demo\.npz: .*begins is 1 where an episode begins"):
+    with pytest.raises(BadDemonstrations, match=r"demo\.npz: .*begins must be 1 at the first step of each episode"):
         make(path)
     with pytest.raises(BadDemonstrations, match=r"call it demo\.npz"):
         shown().save(tmp_path / "demo.pkl")

@@ -58,7 +58,7 @@ def test_the_slope_of_a_discriminator_is_what_autograd_finds() -> None:
     torch.testing.assert_close(softplus(numbers), torch.nn.functional.softplus(numbers))
 
 
-def test_what_a_code_tells_is_its_divergence_from_a_standard_normal() -> None:
+def test_the_information_in_a_code_is_its_divergence_from_a_standard_normal() -> None:
     signal, batch = variational(code_width=2)
     bottleneck, _, x = coded(signal, batch)
     with torch.no_grad():

@@ -33,7 +33,7 @@ class TestMoreOfGAIL(DemonstratedSuite):
     )
 
 
-def test_a_discriminator_comes_to_pay_for_what_looks_demonstrated() -> None:
+def test_a_discriminator_learns_to_reward_demonstrated_behavior() -> None:
     learner = built(gail={"use": True, "lr": 3e-3}, members=1)
     signal, own = signals_of(learner)["gail"], batch_of(learner)
     own["actions"] = torch.zeros_like(own["actions"])

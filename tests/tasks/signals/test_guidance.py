@@ -109,7 +109,7 @@ def test_the_environments_rewards_can_be_switched_off() -> None:
     assert torch.equal(rollout_of(half).rewards, 0.5 * rollout_of(full).rewards)
 
 
-def test_what_a_rollout_keeps_is_what_really_followed_the_ends_of_episodes_too() -> None:
+def test_a_rollout_keeps_the_observations_that_followed_even_at_ends_of_episodes() -> None:
     learner = built(icm={"use": True}, num_steps=128)
     rollout = rollout_of(learner)
     ended = rollout.ended.transpose(0, 1).bool()
@@ -165,6 +165,6 @@ def test_every_signal_learns_in_every_kind_of_space(env: str, monkeypatch: pytes
         ({"gail": {"use": True, "variational": True, "code_width": 1}}, "gail.code_width must be .*, not 1"),
     ],
 )
-def test_what_does_not_go_together_is_refused_before_any_training(values: dict[str, Any], message: str) -> None:
+def test_contradicting_values_are_refused_before_training(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PPO("CartPole-v1").init(**values)

@@ -144,6 +144,6 @@ def test_without_them_nothing_changes() -> None:
         (SAC, {"cloning.use": True}, "SAC: cloning needs demonstrations, but there are none"),
     ],
 )
-def test_what_does_not_go_together_is_refused(task: type[Task], values: dict[str, Any], message: str) -> None:
+def test_contradicting_values_are_refused(task: type[Task], values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         task("CartPole-v1").init(**unflatten(values))

@@ -62,7 +62,7 @@ def learned(learner: Any) -> dict[str, torch.Tensor]:
     return {name: x.clone() for name, x in parts.items()}
 
 
-def test_what_is_beside_the_environments_reward_learns_when_the_policy_does() -> None:
+def test_signals_learn_when_the_policy_does() -> None:
     learner = learner_of()
     updates, waiting = 0, 0
     for _ in range(10):

@@ -12,7 +12,7 @@ from rich.console import Console
 from ....analysis.comparing import Scale
 from ....analysis.comparing import compare as comparison
 from ....analysis.sources import CONFIRMED, FILE, SELECTED, is_file
-from ....study.digits import in_digits
+from ....study.number_text import in_digits
 from ...output import tables
 from ...output.terminal import new_console, note, print_json
 from ..storage import existing_store

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .....spaces import flatten
-from ....engine.configs import load_task
+from ....engine.checked_config import load_task
 from ....steering.steering import Steering
 from ....storage.commands import BOUNDS, Command
 from ...output.terminal import new_console, note, print_json

@@ -1,4 +1,4 @@
-"""Configurations of new studies, made from the options of `rekindle tune`."""
+"""Configurations of new studies, from the options of `rekindle tune`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..study.durations import parse_duration
 from ..study.environments import TOGETHER, across_options, check_alike, races
 from ..study.objectives import DEFAULT, objective_options, own_objective
 from ..study.searched import defaults_except, known_values, open_space, with_preset
-from .configs import MEMBERS, make_config, make_population
+from .checked_config import MEMBERS, make_config, make_population
 
 if TYPE_CHECKING:
     from ...tasks.task import Task
@@ -93,7 +93,7 @@ def study_config(
         snapshots: which checkpoints are kept, see `Task`.
         budget: budget of the whole study, such as 200epochs, 5e6steps or 2h; a rerun with more continues.
         goal: such as return:475; the study stops once fresh episodes confirm it, see `workers.goals`.
-        plateau: number of trials without a better one after which the study stops, see `engine.bounds`.
+        plateau: number of trials without an improvement after which the study stops, see `engine.bounds`.
         trial_time: seconds, or text such as 2h, after which a trial fails; its share of a cohort's time counts.
         weight: share of the workers that train several studies, 1 unless given; see `workers.sharing`.
         known: hyperparameters of the first trials, nested or by dotted name.
@@ -111,68 +111,114 @@ def study_config(
     """
     fixed, priors, known = fixed or {}, priors or {}, [known] if isinstance(known, Mapping) else known
     search, objective, perturb = listed(search), listed(objective), listed(perturb)
-    env, *others = env if isinstance(env, list | tuple) and env else [env]
-    several = [] if not others and across is None else [algorithm(e, **fixed).env.to_json() for e in (env, *others)]
+    environments = list(env) if isinstance(env, list | tuple) and env else [env]
+    first_env = environments[0]
+    several = _as_json(algorithm, environments, fixed) if len(environments) > 1 or across is not None else []
     racing = racing or races(len(several), seeds, scheduler)
     scheduler = scheduler or default_scheduler(racing)
-    asked = {"population": population != MEMBERS, "interval": interval is not None, "perturb": bool(perturb)}
-    asked |= {"exploit": exploit != EXPLOITS[0], "explore": explore != EXPLORES[0]}
-    _check_population([name for name, is_asked in asked.items() if is_asked], scheduler, trials, population)
+    _check_population(scheduler, trials, population, interval, exploit, explore, perturb)
     if preset is not None:
-        fixed, first = with_preset(algorithm, env, preset, fixed, priors, search, scheduler)
+        fixed, first = with_preset(algorithm, first_env, preset, fixed, priors, search, scheduler)
         known = [first, *known]
-    if generation is None:
-        generation = OWN_GENERATION.get(scheduler, TOGETHER if several else GENERATION)
-    is_given = epochs is not None
-    if epochs is None:
-        epochs = sorted({1, default_epochs(algorithm, (env, *others))})
-    numbers = [epochs] if isinstance(epochs, int) else epochs
-    rungs = parse_epochs(numbers, scheduler) if isinstance(numbers, str) else check_epochs(numbers, scheduler)
-    if scheduler == "pbt" and is_given and rungs[0] != rungs[1]:
-        raise BadConfig(
-            f"all members of a population train for as many epochs, but --epochs is {rungs[0]}:{rungs[1]}; say "
-            f"--epochs {rungs[1]}, and --interval for the epochs between comparisons"
-        )
-    if twice := sorted({name for name in search if list(search).count(name) > 1}):
-        raise BadConfig(f"a hyperparameter is searched once, but {twice[0]} is named twice; leave one out")
+    rungs = _rungs(algorithm, environments, epochs, scheduler)
     if search:
-        from ...tasks.envs import EnvSpec  # imports gymnasium
-
-        space = open_space(algorithm, EnvSpec.of(env), fixed, priors)
-        fixed = dict(unflatten(flatten(defaults_except(space, [*search, *priors])) | flatten(fixed)))
-    if snapshots is not None and (keep := keep_of(snapshots)) is not None and not keep.replay:
-        raise ValueError(
-            f"a study's trials resume with the same bits from one rung to the next, but snapshots {snapshots} leaves "
-            "replay memories out; leave no-replay out, which is for rekindle train"
-        )
-    given: dict[str, Any] = {"grid_points": grid_points, "snapshots": snapshots}
-    given["budget"] = parse_budget(budget) if budget else None
-    given["goal"] = parse_goal(goal) if goal else None
-    given["plateau"] = plateau
-    given["weight"] = None if weight is None else parse_weight(str(weight))
-    given["trial_time"] = None if trial_time is None else _seconds(trial_time)
-    options = seed_options(seeds, aggregate, racing and not several)
+        fixed = _fix_others(algorithm, first_env, search, fixed, priors)
+    _check_snapshots(snapshots)
     if several:
         options = across_options(several, across, aggregate, seeds, racing)
+    else:
+        options = seed_options(seeds, aggregate, racing)
     options |= objective_options(objective, own_objective(algorithm))
-    options |= {name: value for name, value in given.items() if value is not None}
-    single = len(options.get("objectives", DEFAULT)) == 1
-    if single and scheduler in OWN_GOOD and sampler_name(sampler or "tpe") == "tpe":
+    options |= _optional(grid_points, snapshots, budget, goal, plateau, weight, trial_time)
+    is_single = len(options.get("objectives", DEFAULT)) == 1
+    if is_single and scheduler in OWN_GOOD and sampler_name(sampler or "tpe") == "tpe":
         options[GOOD] = OWN_GOOD[scheduler]
     check_bounds(options, scheduler, algorithm)
     common: dict[str, Any] = {"seed": seed, "fixed": fixed, "priors": priors}
     if scheduler == "pbt":
         common |= {"population": population, "interval": interval, "exploit": exploit, "explore": explore}
         common |= {"perturb": perturb, "sampler": sampler}
-        made = make_population(algorithm, env, epochs=rungs[1], **common, **options)
-        return _with_known(made, algorithm, known)
-    common |= {"scheduler": scheduler, "sampler": sampler or "tpe", "generation": generation, "cohort": cohort}
-    made = make_config(algorithm, env, trials=trials, epochs=rungs, options=options, **common)
-    if several:
-        from ...tasks.envs import EnvSpec  # imports gymnasium
-
-        check_alike(made, [open_space(algorithm, EnvSpec.of(each), fixed, priors) for each in made.environments])
+        made = make_population(algorithm, first_env, epochs=rungs[1], **common, **options)
+    else:
+        if generation is None:
+            generation = OWN_GENERATION.get(scheduler, TOGETHER if several else GENERATION)
+        common |= {"scheduler": scheduler, "sampler": sampler or "tpe", "generation": generation, "cohort": cohort}
+        made = make_config(algorithm, first_env, trials=trials, epochs=rungs, options=options, **common)
+        _check_spaces_alike(made, algorithm, priors, fixed)
     return _with_known(made, algorithm, known)
+
+
+def _as_json(algorithm: type[Task], environments: Sequence[Any], fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [algorithm(env, **fixed).env.to_json() for env in environments]
+
+
+def _optional(
+    grid_points: int | None,
+    snapshots: str | None,
+    budget: str | None,
+    goal: str | None,
+    plateau: int | None,
+    weight: float | str | None,
+    trial_time: float | str | None,
+) -> dict[str, Any]:
+    """Return those options of the configuration that were given, parsed."""
+    options = {
+        "grid_points": grid_points,
+        "snapshots": snapshots,
+        "budget": parse_budget(budget) if budget else None,
+        "goal": parse_goal(goal) if goal else None,
+        "plateau": plateau,
+        "weight": None if weight is None else parse_weight(str(weight)),
+        "trial_time": None if trial_time is None else _seconds(trial_time),
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _rungs(
+    algorithm: type[Task], environments: Sequence[Any], epochs: int | str | Sequence[int] | None, scheduler: str
+) -> list[int]:
+    """Return [low, high, base] for the option --epochs, or for its default."""
+    if epochs is None:
+        return check_epochs(sorted({1, default_epochs(algorithm, environments)}), scheduler)
+    numbers = [epochs] if isinstance(epochs, int) else epochs
+    rungs = parse_epochs(numbers, scheduler) if isinstance(numbers, str) else check_epochs(numbers, scheduler)
+    if scheduler == "pbt" and rungs[0] != rungs[1]:
+        raise BadConfig(
+            f"all members of a population train for the same number of epochs, but --epochs is {rungs[0]}:{rungs[1]}; "
+            f"use --epochs {rungs[1]}, and --interval for the epochs between comparisons"
+        )
+    return rungs
+
+
+def _fix_others(
+    algorithm: type[Task], env: Any, search: Sequence[str], fixed: Mapping[str, Any], priors: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return `fixed` and the defaults of what is not searched."""
+    from ...tasks.envs import EnvSpec  # imports gymnasium
+
+    if twice := sorted({name for name in search if search.count(name) > 1}):
+        raise BadConfig(f"--search names {twice[0]} twice; leave one out")
+    defaults = defaults_except(open_space(algorithm, EnvSpec.of(env), fixed, priors), [*search, *priors])
+    return dict(unflatten(flatten(defaults) | flatten(fixed)))
+
+
+def _check_snapshots(snapshots: str | None) -> None:
+    """Raise ValueError if checkpoints would lack the replay buffer."""
+    if snapshots is not None and (keep := keep_of(snapshots)) is not None and not keep.replay:
+        raise ValueError(
+            f"a study's trials resume with the same bits from one rung to the next, but --snapshots {snapshots} leaves "
+            "replay buffers out; leave no-replay out, which only `rekindle train` takes"
+        )
+
+
+def _check_spaces_alike(
+    config: Config, algorithm: type[Task], priors: Mapping[str, str], fixed: Mapping[str, Any]
+) -> None:
+    """Raise BadConfig if the searched space differs between the environments."""
+    from ...tasks.envs import EnvSpec  # imports gymnasium
+
+    if len(config.environments) > 1:
+        check_alike(config, [open_space(algorithm, EnvSpec.of(env), fixed, priors) for env in config.environments])
 
 
 def listed(names: str | Sequence[str]) -> Sequence[str]:
@@ -194,29 +240,47 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
         raise BadConfig(f"--budget counts steps of an epoch, but {algorithm.name} names none; write 200epochs")
     if "goal" in options and (own != DEFAULT or objectives != DEFAULT):
         raise BadConfig(
-            f"a goal is a return, which fresh episodes confirm, but this study seeks {', '.join(objectives)}; leave "
+            f"a goal is a return, which fresh episodes confirm, but the objective is {', '.join(objectives)}; leave "
             "--goal out"
         )
     if "plateau" not in options:
         return
     check_count("plateau", options["plateau"])
     if scheduler == "pbt" or len(objectives) > 1:
-        what = "the members of a population are no trials of their own" if scheduler == "pbt" else "a front has no best"
+        what = (
+            "the members of a population depend on each other" if scheduler == "pbt" else "a Pareto front has no best"
+        )
         raise BadConfig(f"a plateau counts trials since the best one, but {what}; leave --plateau out")
 
 
-def _check_population(asked: Sequence[str], scheduler: str, trials: int | None, population: int) -> None:
+def _check_population(
+    scheduler: str,
+    trials: int | None,
+    population: int,
+    interval: int | None,
+    exploit: str,
+    explore: str,
+    perturb: Sequence[str],
+) -> None:
     """Raise BadConfig for population options or trials that would have no effect."""
-    if asked and scheduler != "pbt":
-        names = " and ".join(f"--{name}" for name in asked)
+    if scheduler == "pbt":
+        if trials not in (None, population):
+            raise BadConfig(
+                f"--trials is {trials}, but a population trains its members, {population}; use --population {trials}, "
+                "or leave --trials out"
+            )
+        return
+    is_given = {
+        "population": population != MEMBERS,
+        "interval": interval is not None,
+        "perturb": bool(perturb),
+        "exploit": exploit != EXPLOITS[0],
+        "explore": explore != EXPLORES[0],
+    }
+    if names := " and ".join(f"--{name}" for name in is_given if is_given[name]):
         raise BadConfig(
-            f"{names} {'is' if len(asked) == 1 else 'are'} for a population, but the scheduler is {scheduler}; add "
-            "--scheduler pbt, or leave it out"
-        )
-    if scheduler == "pbt" and trials not in (None, population):
-        raise BadConfig(
-            f"a population trains its members, {population}, but --trials is {trials}; say --population {trials}, or "
-            "leave --trials out"
+            f"only --scheduler pbt takes {names}, but the scheduler is {scheduler}; add --scheduler pbt, or leave out "
+            "what is for populations"
         )
 
 
@@ -237,9 +301,9 @@ def _with_known(config: Config, algorithm: type[Task], known: Sequence[Mapping[s
     if not known:
         return config
     if not KNOWN[config.sampler].defaults or len(known) > config.trials[0]:
-        law = "each takes one trial" if KNOWN[config.sampler].defaults else "a grid has its own trials"
+        rule = "each takes one trial" if KNOWN[config.sampler].defaults else "a grid tries its own points only"
         raise BadConfig(
-            f"{law}, but {len(known)} known configurations are to be tried in {config.trials[0]}; leave some out"
+            f"{rule}, but {len(known)} known configurations are given for {config.trials[0]} trials; leave some out"
         )
     first = [known_values(config, algorithm, flatten(each)) for each in known]
     return replace(config, options={**config.options, "known": first})

@@ -14,10 +14,11 @@ from ..samplers.registry import KNOWN, check_exhausted, check_sampler, finite_si
 from ..schedulers.pb2 import check_pb2
 from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
-from ..study.config import MOST_AT_ONCE, SCHEDULERS, BadConfig, Config, check_at_once, check_count, check_epochs, choose
+from ..study.config import SCHEDULERS, BadConfig, Config, check_at_once, check_count, check_epochs, choose
 from ..study.environments import check_across
 from ..study.objectives import ALWAYS, DEFAULT, EVALUATED, known_objectives, objectives_of, own_objective
 from ..study.searched import open_space
+from ..study.stored_form import MOST_AT_ONCE
 
 if TYPE_CHECKING:
     from ...tasks.task import Task
@@ -159,10 +160,56 @@ def make_population(
     """
     from ...tasks.envs import EnvSpec  # imports gymnasium
 
+    interval = min(INTERVAL, epochs) if interval is None else interval
+    fixed, priors = fixed or {}, priors or {}
+    _check_population(algorithm, population, interval, epochs, sampler, options)
+    space = algorithm.learner.space_in(EnvSpec.of(env))
+    for name in {**dict.fromkeys(perturb), **priors}:
+        if name in space.flat() and space.flat()[name].structural:
+            raise BadConfig(
+                f"a population changes hyperparameters while it trains, but {name} is structural: it decides shapes or "
+                f"loop counts; set one value for all (--set {name}=...), or search it by halving"
+            )
+    structure = space.structure(algorithm(env, seed=seed).init(**fixed).hyperparameters or {})
+    decided = {name: value for name, value in structure.items() if not name.endswith(ENABLED)}
+    decided |= {name: None for name in space.flat() if structure.get(name + ENABLED) is False and name not in priors}
+    options |= {"exploit": choose("exploit", exploit, EXPLOITS), "explore": choose("explore", explore, EXPLORES)}
+    config = make_config(
+        algorithm,
+        env,
+        trials=population,
+        epochs=[interval, epochs],
+        seed=seed,
+        fixed=unflatten({**flatten(fixed), **decided}),
+        priors=priors,
+        sampler="random",
+        scheduler="pbt",
+        generation=population,
+        cohort=population,
+        options=options,
+    )
+    maybes = [name for name, dimension in config.searched.flat().items() if isinstance(dimension, Maybe)]
+    searched = config.searched.fix({name + ENABLED: True for name in maybes})
+    config = replace(config, space=searched.priors(), epochs=[interval, epochs, 1])
+    for name in perturb:
+        choose("--perturb", name, config.open)
+    if not config.open:
+        raise BadConfig(
+            "a population needs a hyperparameter that may change while it trains, but all of these are fixed; leave "
+            "one open"
+        )
+    config = replace(config, options={**options, "perturb": list(perturb) or config.open})
+    check_pb2(config)
+    return config
+
+
+def _check_population(
+    algorithm: type[Task], population: int, interval: int, epochs: int, sampler: str | None, options: Mapping[str, Any]
+) -> None:
+    """Raise BadConfig for arguments of `make_population` that contradict each other."""
     check_count("population", population, MOST_AT_ONCE)
     if population < 2:
         raise BadConfig("the members of a population copy each other, but --population is 1; give it at least 2")
-    interval = min(INTERVAL, epochs) if interval is None else interval
     if interval > epochs:
         raise BadConfig(
             f"a population copies after each interval, but --interval {interval} is above the {epochs} epochs in all; "
@@ -179,42 +226,9 @@ def make_population(
             "leave it out, or use another --scheduler"
         )
     if sampler not in (None, "random"):
-        raise BadConfig(f"a population starts with hyperparameters drawn at random, but --sampler is {sampler}")
-    space, priors = algorithm.learner.space_in(EnvSpec.of(env)), priors or {}
-    for name in {**dict.fromkeys(perturb), **priors}:
-        if name in space.flat() and space.flat()[name].structural:
-            raise BadConfig(
-                f"a population changes hyperparameters while it trains, but {name} is structural: it decides shapes or "
-                f"loop counts; set one value for all (--set {name}=...), or search it by halving"
-            )
-    structure = space.structure(algorithm(env, seed=seed).init(**(fixed or {})).hyperparameters or {})
-    decided = {name: value for name, value in structure.items() if not name.endswith(ENABLED)}
-    decided |= {name: None for name in space.flat() if structure.get(name + ENABLED) is False and name not in priors}
-    options |= {"exploit": choose("exploit", exploit, EXPLOITS), "explore": choose("explore", explore, EXPLORES)}
-    config = make_config(
-        algorithm,
-        env,
-        trials=population,
-        epochs=[interval, epochs],
-        seed=seed,
-        fixed=unflatten({**flatten(fixed or {}), **decided}),
-        priors=priors,
-        sampler="random",
-        scheduler="pbt",
-        generation=population,
-        cohort=population,
-        options=options,
-    )
-    maybes = [name for name, dimension in config.searched.flat().items() if isinstance(dimension, Maybe)]
-    searched = config.searched.fix({name + ENABLED: True for name in maybes})
-    config = replace(config, space=searched.priors(), epochs=[interval, epochs, 1])
-    for name in perturb:
-        choose("what is perturbed", name, config.open)
-    if not config.open:
-        raise BadConfig("a population explores what may change while it trains, but all that is fixed; leave one open")
-    config = replace(config, options={**options, "perturb": list(perturb) or config.open})
-    check_pb2(config)
-    return config
+        raise BadConfig(
+            f"a population starts with hyperparameters drawn at random, but --sampler is {sampler}; leave it out"
+        )
 
 
 def load_task(config: Config) -> type[Task]:
@@ -229,13 +243,12 @@ def load_task(config: Config) -> type[Task]:
     algorithm = load(config.task)
     if algorithm.version != config.task_version:
         raise StudyMismatch(
-            f"a study resumes with the version of its task that it started with, {config.task} "
-            f"{config.task_version}, but {algorithm.version} is installed; use the Rekindle that made the "
-            "study, or another name for a new one"
+            f"the study was started with {config.task} {config.task_version}, but {algorithm.version} is installed, "
+            "which gives other results; use the Rekindle that made the study, or another name for a new one"
         )
     try:
         check_pb2(config)
         check_sampler(replace(config, sampler=sampler_name(config.sampler)))
     except BadConfig as error:
-        raise StoreError(f"a study resumes with what it started with, but {error}") from None
+        raise StoreError(f"the study cannot be resumed here: {error}") from None
     return algorithm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rekindle.studies.study.digits import in_digits, in_digits_alone
+from rekindle.studies.study.number_text import in_digits, in_digits_alone
 
 
 @pytest.mark.parametrize(
