@@ -132,8 +132,9 @@ class Objective:
         values = suggest(self.space, trial)
         with progress.limited(self.stuck), open_when_free(lambda: self._make(self.store), values) as task:
             trial.set_user_attr("rk_uid", task.uid)
-            # If the stored task has trained further, train it again without the storage; its bits are the same.
-            if task.is_beyond(self.epochs):
+            # If the stored task has trained further, train it again without the storage; its bits are the same. So too
+            # if it was trained without a return that the pruner is to see.
+            if task.is_beyond(self.epochs) or self._lacks_reports(task):
                 task = self._make(None).init(**values)
             try:
                 value = self._train(trial, task)
@@ -167,13 +168,8 @@ class Objective:
 
         try:
             for epoch, metrics in task.history:  # report what an earlier run, stopped at any epoch, could not
-                if (
-                    self.own not in metrics
-                    and not task.is_beyond(epoch)
-                    and epoch == task.epochs
-                    and self._reports(epoch)
-                ):
-                    metrics[self.own] = task.evaluate()
+                if self.own not in metrics and self._reports(epoch):
+                    metrics[self.own] = task.evaluate()  # it is the last epoch, see _lacks_reports
                 if self.own in metrics:
                     self._tell(trial, reported, epoch, metrics[self.own])
             task.fit(self.epochs, at_epoch_end)
@@ -182,6 +178,13 @@ class Objective:
                 trial.set_user_attr("rk_epochs", task.epochs)
                 trial.set_user_attr("rk_digest", task.digest)
         return task.metrics[self.own] if self.own in task.metrics else task.evaluate()
+
+    def _lacks_reports(self, task: Task) -> bool:
+        """Return whether another process trained past an epoch to report, without a return."""
+        return any(
+            self._reports(epoch) and self.own not in metrics and (epoch < task.epochs or task.is_beyond(epoch))
+            for epoch, metrics in task.history
+        )
 
     def _reports(self, epoch: int) -> bool:
         return self.report > 0 and epoch % self.report == 0
