@@ -23,6 +23,7 @@ from ..tasks.errors import Diverged, Hung
 from ..tasks.registry import load
 from ..tasks.runtime import progress
 from ..tasks.runtime.observers import EpochEvent
+from .storage.sql.database import full_url
 from .storage.store import Store
 from .study.config import check_epochs
 from .study.digits import in_digits_alone
@@ -87,6 +88,7 @@ class Objective:
         **fixed: Any,
     ):
         check_epochs([epochs])
+        self._url = storage if isinstance(storage, Store) else full_url(storage)
         task = load(task) if isinstance(task, str) else task
         if isinstance(report, bool) or not isinstance(report, int) or report < 0:
             raise ValueError(
@@ -100,7 +102,6 @@ class Objective:
         self.device, self.env_processes, self.stuck = device, env_processes, seconds_of("Objective: stuck", stuck)
         first = task(env, seed=seed, device=device, env_processes=env_processes, **fixed)  # checks the arguments
         self.env, self.space = first.env, open_space(task, first.env, first.fixed, priors or {})
-        self._url = storage
         self._store = storage if isinstance(storage, Store) else None
         self._lock = threading.Lock()
 
