@@ -181,7 +181,7 @@ class Objective:
         return task.metrics[self.own] if self.own in task.metrics else task.evaluate()
 
     def _lacks_reports(self, task: Task) -> bool:
-        """Return whether another process trained past an epoch to report, without a return."""
+        """Return whether an epoch to report was trained without a return."""
         return any(
             self._reports(epoch) and self.own not in metrics and (epoch < task.epochs or task.is_beyond(epoch))
             for epoch, metrics in task.history
