@@ -23,6 +23,7 @@ from ..tasks.errors import Diverged, Hung
 from ..tasks.registry import load
 from ..tasks.runtime import progress
 from ..tasks.runtime.observers import EpochEvent
+from .storage.sql.database import full_url
 from .storage.store import Store
 from .study.config import check_epochs
 from .study.durations import seconds_of
@@ -87,6 +88,7 @@ class Objective:
         **fixed: Any,
     ):
         check_epochs([epochs])
+        self._url = storage if isinstance(storage, Store) else full_url(storage)
         task = load(task) if isinstance(task, str) else task
         if isinstance(report, bool) or not isinstance(report, int) or report < 0:
             raise ValueError(
@@ -100,7 +102,6 @@ class Objective:
         self.device, self.env_processes, self.stuck = device, env_processes, seconds_of("Objective: stuck", stuck)
         first = task(env, seed=seed, device=device, env_processes=env_processes, **fixed)  # checks the arguments
         self.env, self.space = first.env, open_space(task, first.env, first.fixed, priors or {})
-        self._url = storage
         self._store = storage if isinstance(storage, Store) else None
         self._lock = threading.Lock()
 
@@ -132,8 +133,9 @@ class Objective:
         values = suggest(self.space, trial)
         with progress.limited(self.stuck), open_when_free(lambda: self._make(self.store), values) as task:
             trial.set_user_attr("rk_uid", task.uid)
-            # If the stored task has trained further, train it again without the storage; its bits are the same.
-            if task.is_beyond(self.epochs):
+            # If the stored task has trained further, train it again without the storage; its bits are the same. So too
+            # if it was trained without a return that the pruner is to see.
+            if task.is_beyond(self.epochs) or self._lacks_reports(task):
                 task = self._make(None).init(**values)
             try:
                 value = self._train(trial, task)
@@ -167,13 +169,8 @@ class Objective:
 
         try:
             for epoch, metrics in task.history:  # report what an earlier run, stopped at any epoch, could not
-                if (
-                    self.own not in metrics
-                    and not task.is_beyond(epoch)
-                    and epoch == task.epochs
-                    and self._reports(epoch)
-                ):
-                    metrics[self.own] = task.evaluate()
+                if self.own not in metrics and self._reports(epoch):
+                    metrics[self.own] = task.evaluate()  # it is the last epoch, see _lacks_reports
                 if self.own in metrics:
                     self._tell(trial, reported, epoch, metrics[self.own])
             task.fit(self.epochs, at_epoch_end)
@@ -182,6 +179,13 @@ class Objective:
                 trial.set_user_attr("rk_epochs", task.epochs)
                 trial.set_user_attr("rk_digest", task.digest)
         return task.metrics[self.own] if self.own in task.metrics else task.evaluate()
+
+    def _lacks_reports(self, task: Task) -> bool:
+        """Return whether an epoch to report was trained without a return."""
+        return any(
+            self._reports(epoch) and self.own not in metrics and (epoch < task.epochs or task.is_beyond(epoch))
+            for epoch, metrics in task.history
+        )
 
     def _reports(self, epoch: int) -> bool:
         return self.report > 0 and epoch % self.report == 0

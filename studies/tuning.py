@@ -39,6 +39,7 @@ from .report.page import write_report
 from .report.pictures import Pictures
 from .steering.steering import Steering
 from .storage.commands import Command
+from .storage.sql.database import full_url
 from .storage.store import Store
 from .study.config import Config, title
 from .study.number_text import in_digits_alone
@@ -380,6 +381,7 @@ def tune(
     for name in options.keys() - known:
         cure = near(name, sorted(known)) or "; a hyperparameter that is not searched goes into fixed={...}"
         raise TypeError(f"tune has no option {name!r}{cure}")
+    storage = storage if isinstance(storage, Store) else full_url(storage)
     algorithm = load(task) if isinstance(task, str) else task
     if demonstrations is not None:
         demonstrations = Demonstrations.load(demonstrations)

@@ -125,6 +125,9 @@ def _run(arguments: Namespace) -> int:
     module, _, function = arguments.run.rpartition(".")
     with importing(arguments.own_process):
         run = getattr(import_module(f".commands.{module}", __package__), function)
+        from ..storage.sql.database import full_url
+
+    arguments.url = full_url(arguments.storage)
     if getattr(arguments, "env", None) is None:
         return int(run(arguments))
     from ...tasks.runtime.progress import STUCK, watched

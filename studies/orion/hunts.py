@@ -27,6 +27,7 @@ from ...tasks.errors import Diverged, Hung, Stopped
 from ...tasks.registry import load
 from ...tasks.runtime import progress
 from ..errors import LeaseLost, StudyMismatch
+from ..storage.sql.database import full_url
 from ..storage.store import Store
 from ..study.config import check_epochs
 from ..study.durations import seconds_of
@@ -97,7 +98,7 @@ class OrionObjective:
     ):
         self.stuck = seconds_of("OrionObjective: stuck", stuck)
         task = load(task) if isinstance(task, str) else task
-        self.algorithm, self.storage, self.seed, self.fixed = task, storage, seed, fixed
+        self.algorithm, self.storage, self.seed, self.fixed = task, full_url(storage), seed, fixed
         first = task(env, seed=seed, **fixed)  # checks the arguments
         self.env, space = first.env, first.get_space()
         if search is not None:
@@ -219,7 +220,7 @@ def hunt(
     for word, value in (("workers", workers), ("max_trials", max_trials), ("idle_timeout", idle_timeout)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{word} must be an integer of at least 1, but got {value!r}")
-    task = load(task) if isinstance(task, str) else task
+    task, storage = load(task) if isinstance(task, str) else task, full_url(storage)
     chosen = algorithm_config(algorithm, seed, epochs)
     if is_population(chosen):
         search = changeable(task(env, seed=seed, **fixed).get_space(), search)

@@ -167,6 +167,18 @@ def test_a_study_of_fewer_epochs_gets_the_result_of_fewer_epochs(sqlite_url: str
     )
 
 
+def test_a_trial_reports_all_epochs_though_another_study_trained_it_and_measured_fewer(
+    sqlite_url: str, trained: list[int]
+) -> None:
+    seldom, often, fresh = new_study(), new_study(), new_study()
+    seldom.optimize(objective(sqlite_url, epochs=3, report=2), n_trials=1)
+    often.optimize(objective(sqlite_url), n_trials=1)
+    assert trained == [1, 2, 3, 1, 2, 3, 4]
+    fresh.optimize(objective(sqlite_url + "2"), n_trials=1)
+    [found], [wanted] = often.trials, fresh.trials
+    assert (found.intermediate_values, found.user_attrs) == (wanted.intermediate_values, wanted.user_attrs)
+
+
 @pytest.mark.filterwarnings("ignore:.*nan is not acceptable")
 def test_a_diverged_trial_fails_with_its_reason_and_the_study_continues(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch

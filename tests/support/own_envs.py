@@ -342,7 +342,8 @@ class Faulty(Walk):
             return obs, np.zeros(2), *ends  # type: ignore[return-value]
         if wrong == "shape of a step":
             return obs[:1], reward, *ends
-        return obs * np.nan if wrong == "observation" else obs, np.nan if wrong == "reward" else reward, *ends
+        reward = {"reward": np.nan, "huge reward": 1e39}.get(wrong, reward)
+        return obs * np.nan if wrong == "observation" else obs, reward, *ends
 
 
 class Brittle(Walk):

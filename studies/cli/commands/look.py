@@ -22,7 +22,7 @@ from ..output import tables
 from ..output.prometheus import prometheus
 from ..output.terminal import new_console, note, print_json
 from ..run_files.mlagents import convert
-from ..run_files.writing import to_toml
+from ..run_files.writing import to_toml, write
 from .options import parse_env
 from .storage import existing_store, whole_uid
 
@@ -154,7 +154,7 @@ def import_config(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         print(text, end="")
     else:
-        arguments.output.write_text(text, encoding="utf-8")
+        write(arguments.output, text)
         note(new_console(), f"{arguments.output}: rekindle train {arguments.output}")
     for line in without:
         note(new_console(stderr=True), f"no counterpart: {line}")

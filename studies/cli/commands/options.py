@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..run_files.reading import SUFFIXES, read
-from ..run_files.writing import NULL, effective, to_toml
+from ..run_files.writing import NULL, effective, to_toml, write
 
 if TYPE_CHECKING:
     from ....spaces import Space
@@ -155,4 +155,4 @@ def save_config(
 ) -> None:
     """Write the run file that --save-config asks for; see `effective`."""
     if arguments.save_config is not None:
-        arguments.save_config.write_text(to_toml(effective(arguments.parser, arguments, env, values)), encoding="utf-8")
+        write(arguments.save_config, to_toml(effective(arguments.parser, arguments, env, values)))

@@ -15,14 +15,14 @@ from ..output.terminal import new_console, note
 def existing_store(arguments: argparse.Namespace, first: bool = False) -> Store:
     """Open an existing storage, or raise ValueError."""
     if not database_exists(arguments):
-        file = sqlite_file(arguments.storage)
+        file = sqlite_file(arguments.url)
         raise ValueError(f"there is no database {file} yet; give --storage, or let `rekindle tune` create it")
     return open_store(arguments, first)
 
 
 def database_exists(arguments: argparse.Namespace) -> bool:
     """Return False for a SQLite file that does not exist."""
-    file = sqlite_file(arguments.storage)
+    file = sqlite_file(arguments.url)
     return file is None or file.exists()
 
 
@@ -45,7 +45,7 @@ def open_store(arguments: argparse.Namespace, first: bool = False) -> Store:
     """
     say = None if getattr(arguments, "quiet", False) else partial(note, new_console(stderr=True))
     retry = RetryPolicy(arguments.patience, full=True, first=first, say=say)
-    return Store(arguments.storage, retry=retry, lease_seconds=getattr(arguments, "lease", 60.0))
+    return Store(arguments.url, retry=retry, lease_seconds=getattr(arguments, "lease", 60.0))
 
 
 def whole_uid(store: Store, start: str) -> str:

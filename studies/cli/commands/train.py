@@ -71,8 +71,8 @@ def train(arguments: argparse.Namespace) -> int:
         logs = [["--to", text] for text in arguments.log]
         try:
             with (
-                copied(arguments.storage, task.uid, logs, partial(note, errors)),
-                watched(arguments.storage, arguments.stuck),
+                copied(arguments.url, task.uid, logs, partial(note, errors)),
+                watched(arguments.url, arguments.stuck),
                 graceful(store, arguments.grace, Interrupts.asked),
                 at_work(),
             ):
@@ -125,8 +125,8 @@ def train_for_orion(arguments: argparse.Namespace, parent: Start | None, interru
 
     retry = RetryPolicy(arguments.patience, full=True, say=say)
     with (
-        Store(arguments.storage, retry=retry) as store,
-        watched(arguments.storage, arguments.stuck),
+        Store(arguments.url, retry=retry) as store,
+        watched(arguments.url, arguments.stuck),
         graceful(store, arguments.grace, Interrupts.asked, interrupted),
     ):
         return train_trial(

@@ -115,14 +115,14 @@ def tune(arguments: argparse.Namespace) -> int:
             note(errors, f"study {name} is complete{_how_to_extend(config)}")
         else:
             logs, say = [["--to", text] for text in arguments.log], partial(note, errors)
-            url = arguments.storage
+            url = arguments.url
             with (
                 copied(url, name, [MIRRORED], say, MIRROR_AFTER, crew) as copiers,
                 copied(url, name, logs, say, crew=crew),
             ):
                 _work(arguments, store, name, errors, crew)
         if not any(copier.wrote_all for copier in copiers):
-            _mirror(store, arguments.storage, name, errors)
+            _mirror(store, arguments.url, name, errors)
         if arguments.confirm is not None and look(store, name).complete:
             _confirm(arguments, store, name, TOP, arguments.confirm, errors, crew)
         result = study_json(store, name) | {"confirmation": confirmation_json(store, name)}
@@ -200,7 +200,7 @@ def _check_backend(arguments: argparse.Namespace) -> None:
             from ...workers.ray_workers import reachable
         except ImportError as error:
             raise ValueError(f"--engine ray needs Ray: pip install 'rekindle[ray]' ({error})") from error
-        reachable(arguments.storage, arguments.address)
+        reachable(arguments.url, arguments.address)
         return
     only_with_ray = ("address", "cpus_per_worker", "gpus_per_worker")
     names = [f"--{name.replace('_', '-')}" for name in only_with_ray if getattr(arguments, name) is not None]
@@ -235,7 +235,7 @@ def _worker_pool(
     extra += ["--stuck", "off" if arguments.stuck is None else f"{arguments.stuck:g}s"]
     extra += ["--device", arguments.device]
     extra += ["--env-processes", str(arguments.env_processes)] if arguments.env_processes else []
-    url, workers = arguments.storage, arguments.workers
+    url, workers = arguments.url, arguments.workers
     if arguments.engine == "ray":
         from ...workers.ray_workers import cluster
 

@@ -41,15 +41,16 @@ def run(arguments: argparse.Namespace) -> int:
     from ....tasks.errors import Stopped
     from ...errors import LeaseLost
 
+    row = _trial_row()
     try:
         from .train import train_for_orion  # slow, and may be interrupted
 
-        results = train_for_orion(arguments, _parent(), interrupted)
+        results = train_for_orion(arguments, _parent(row), interrupted)
     except (KeyboardInterrupt, Stopped, LeaseLost) as error:
         say(f"the trial is interrupted: {' '.join(str(error).split()) or 'stopped by SIGINT'}")
         return interrupted
     except Exception:  # the next process that tries the trial must know that this one was not killed
-        _note_failure()
+        _note_failure(row)
         raise
     with open(os.environ[RESULTS_VARIABLE], "w", encoding="utf-8") as file:
         json.dump(results, file)
@@ -74,23 +75,25 @@ def _trial_row() -> tuple[str, int, str] | None:
     url, trial, experiment = storage_url(), os.environ.get(TRIAL_VARIABLE), os.environ.get(EXPERIMENT_VARIABLE, "")
     if url is None or trial is None or not experiment.isdecimal():
         return None
-    return url, int(experiment), trial
+    from ...storage.sql.database import full_url
+
+    return full_url(url), int(experiment), trial
 
 
-def _parent() -> Start | None:
+def _parent(row: tuple[str, int, str] | None) -> Start | None:
     """Return the final state of this trial's parent in Orion."""
-    if (row := _trial_row()) is None:
+    if row is None:
         return None
     from ...orion.trial_rows import parent_of
 
     return parent_of(*row)
 
 
-def _note_failure() -> None:
+def _note_failure(row: tuple[str, int, str] | None) -> None:
     """Record in Orion's database that the trial failed by itself."""
     from ...errors import StoreError
 
-    if (row := _trial_row()) is not None:
+    if row is not None:
         from ...orion.trial_rows import note_failure
 
         with suppress(StoreError):  # without the record, the trial is retried and fails again

@@ -39,8 +39,8 @@ def worker(arguments: argparse.Namespace) -> int:
         mirrored = [] if arguments.with_parent else [MIRRORED]  # the parent makes a copy itself
         with ExitStack() as stack:
             for name in names:
-                stack.enter_context(copied(arguments.storage, name, mirrored, partial(say, name), MIRROR_AFTER))
-            stack.enter_context(watched(arguments.storage, arguments.stuck))
+                stack.enter_context(copied(arguments.url, name, mirrored, partial(say, name), MIRROR_AFTER))
+            stack.enter_context(watched(arguments.url, arguments.stuck))
             status = run_worker(
                 store,
                 names,
@@ -55,7 +55,7 @@ def worker(arguments: argparse.Namespace) -> int:
         names = names or [study.name for study in store.studies()]
         for name in names if mirrored else ():
             with suppress(StoreError, SQLAlchemyError, RuntimeError):
-                mirror(store, arguments.storage, name)
+                mirror(store, arguments.url, name)
         if status:
             say(ALL, f"stopped by {signal.Signals(status - 128).name}; everything is saved; any worker resumes")
         else:

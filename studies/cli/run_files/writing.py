@@ -59,6 +59,21 @@ def to_toml(content: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def write(path: Path, text: str) -> None:
+    """Write a run file, atomically.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    from ....tasks.checkpoint.policy_files import replace_whole  # imports torch
+
+    try:
+        replace_whole(path, text.encode())
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ValueError(f"a run file is written to a file, but {path} cannot be: {why}; give another name") from None
+
+
 def _key(name: str) -> str:
     return ".".join(part if BARE.fullmatch(part) else json.dumps(part) for part in name.split("."))
 

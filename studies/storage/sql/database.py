@@ -180,6 +180,18 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
+def full_url(url: str) -> str:
+    """Return a storage's URL, with the whole path of a SQLite file.
+
+    An environment may change the working directory before the storage is opened. A URL that is not valid is returned as
+    it is; opening it raises the error.
+    """
+    try:
+        return _checked(url).render_as_string(hide_password=False)
+    except BadURL:
+        return url
+
+
 def sqlite_url(path: Path) -> str:
     """Return the URL of a SQLite file at any path."""
     return sa.URL.create("sqlite", database=str(path)).render_as_string()

@@ -98,8 +98,10 @@ class GymEnvs(Envs):
         self.returns += reward
         self.elapsed += 1
         self.info.add(info)
-        if not np.isfinite(reward).all():
-            self._note_faults(~np.isfinite(reward), decoded, "a reward")
+        with np.errstate(over="ignore"):  # a reward above 3e38 becomes infinite
+            rewards = reward.astype(np.float32)
+        if not np.isfinite(rewards).all():
+            self._note_faults(~np.isfinite(rewards), decoded, "a reward")
         numbers = self.encoder.numbers(next_obs)
         if numbers is not None and not np.isfinite(numbers).all():
             self._note_faults(np.array(~np.isfinite(numbers).all(1)), decoded, "an observation")
@@ -117,8 +119,7 @@ class GymEnvs(Envs):
             self.info.end(ended)
             self.episode[ended] += 1
             self._begin(ended.tolist(), fresh=self.restore.renew)
-        rewards = reward.astype(np.float32).reshape(shape)
-        return StepResult(next_obs, rewards, terminated.reshape(shape), truncated.reshape(shape))
+        return StepResult(next_obs, rewards.reshape(shape), terminated.reshape(shape), truncated.reshape(shape))
 
     def _measured(self, ended: NDArray[np.int64]) -> dict[str, Array]:
         """Return the reported info of these environments' episodes, by metric."""
@@ -136,8 +137,8 @@ class GymEnvs(Envs):
                 step = f"step {self.elapsed[i]}" if self.elapsed[i] else "the reset"
                 self.faults.setdefault(
                     p,
-                    f"{self.spec.id} gave {what} that is not finite at {step} of episode {self.episode[i]} of its "
-                    f"environment {n} (seed {self.reset_seeds[i]}); fix it, or add a wrapper that does",
+                    f"{self.spec.id} gave {what} that is not finite in 32 bits at {step} of episode {self.episode[i]} "
+                    f"of its environment {n} (seed {self.reset_seeds[i]}); fix it, or add a wrapper that does",
                 )
 
     def abandon(self, mask: Array) -> None:

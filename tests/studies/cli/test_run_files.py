@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -100,6 +101,30 @@ def test_a_written_run_file_alone_trains_the_same(file: str, sqlite_url: str, tm
         assert (again["uid"], again["digest"], again["resumed"]) == (first["uid"], first["digest"], False)
 
 
+@pytest.mark.parametrize("command", ["create", "import-config"])
+def test_a_run_file_that_finds_no_room_leaves_the_old_one(
+    command: str, sqlite_url: str, tmp_path: Path, cli: Cli
+) -> None:
+    old, behaviors = tmp_path / "files" / "old.toml", tmp_path / "behaviors.yaml"
+    old.parent.mkdir()
+    old.write_text("task = 'ppo'")
+    behaviors.write_text("behaviors: {mine: {trainer_type: ppo, hyperparameters: {learning_rate: 2.0e-3}}}")
+    words = {
+        "create": ["ppo", "CartPole-v1", "--storage", sqlite_url, "--save-config", str(old)],
+        "import-config": [str(behaviors), "--output", str(old)],
+    }
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
+    try:
+        status, _, errors = cli(command, *words[command])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (status, "old.toml cannot be: File too large; give another name" in errors) == (2, True)
+    assert [file.read_text() for file in old.parent.iterdir()] == ["task = 'ppo'"]
+    assert cli(command, *words[command])[0] == 0
+    assert tomllib.loads(old.read_text())["task"] == "ppo"
+
+
 def test_a_study_is_made_of_a_file_and_again_of_the_one_it_writes(
     file: str, sqlite_url: str, tmp_path: Path, cli: Cli
 ) -> None:
@@ -157,7 +182,7 @@ def test_a_file_may_leave_all_out_but_the_task(tmp_path: Path, sqlite_url: str, 
     assert train(cli, str(file), "--storage", sqlite_url)["epochs"] == 2
     file.write_text('task = "ppo"\nenv = ["CartPole-v1", "Acrobot-v1"]\n')
     status, _, errors = cli("train", str(file), "--storage", sqlite_url)
-    assert (status, "a training has one environment, but" in errors) == (2, True), errors
+    assert (status, "a training has one environment, but" in errors) == (2, True)
     file.write_text('task = "ppo"\nenv = "CartPole-v1"\n[ranges.optimizer]\nlr = "loguniform(1e-4, 1e-3)"\n')
     status, out, errors = cli("create", str(file), "--trials", "2", "--storage", sqlite_url, "--json")
     assert status == 0, errors

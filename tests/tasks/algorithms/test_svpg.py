@@ -255,7 +255,7 @@ def test_particles_that_wait_for_whole_episodes_resume_exactly() -> None:
 def test_a_fault_of_a_particle_s_environment_is_named() -> None:
     env = EnvSpec("own_envs:Faulty-v0", {"what": "reward", "at": 5})
     task = SVPG(env, seed=1).init(num_particles=2, num_envs=2, epoch_steps=32, num_steps=8)
-    with pytest.raises(Diverged, match=r"Faulty-v0 gave a reward that is not finite at step 5 .*; fix it"):
+    with pytest.raises(Diverged, match=r"Faulty-v0 gave a reward that is not finite in 32 bits at step 5 .*; fix it"):
         task.fit(1)
 
 

@@ -1,0 +1,37 @@
+"""Environments that change the working directory, while the storage is a relative path."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+import rekindle
+from rekindle.spaces import unflatten
+from rekindle.studies.orion.hunts import hunt
+from studying import TINY
+
+URL, FIXED = "sqlite:///mine.db", unflatten(TINY)
+
+
+@pytest.mark.parametrize("how", ["train", "tune", "Objective", "hunt"])
+def test_an_environment_that_changes_the_directory_does_not_move_the_database(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., tuple[int, str, str]]
+) -> None:
+    (tmp_path / "simulator").mkdir()
+    monkeypatch.chdir(tmp_path)
+    env = {"id": "moving:Moving-v0", "kwargs": {"folder": str(tmp_path / "simulator")}}
+    if how == "train":
+        settings = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+        status, _, errors = cli("train", "ppo", json.dumps(env), *settings, "--epochs", "1", "--storage", URL)
+        assert status == 0, errors
+    elif how == "tune":
+        rekindle.tune("ppo", env, trials=1, epochs=1, storage=URL, fixed=FIXED, progress=False)
+    elif how == "Objective":
+        objective = rekindle.Objective("ppo", env, epochs=1, storage=URL, **FIXED)
+        optuna.create_study(direction="maximize").optimize(objective, n_trials=1)
+    else:
+        hunt("ppo", env, name="h", max_trials=1, storage=URL, **FIXED)
+    assert [*tmp_path.glob("**/*.db")] == [tmp_path / "mine.db"]
