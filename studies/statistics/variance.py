@@ -121,7 +121,7 @@ def forest_shares(columns: Sequence[Floats], scores: Floats) -> Floats | None:
 
 
 def _shares_alone(terms: Sequence[Floats], scores: Floats, resampled: tuple[Indices, Floats]) -> Floats:
-    """Return the share of each column (draws, columns) in a model of its terms only."""
+    """Return the share of each column (draws, columns), modelled alone."""
     return np.concatenate([_Moments([each], [], scores, resampled).shares() for each in terms], 1)
 
 

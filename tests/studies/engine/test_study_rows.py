@@ -204,7 +204,7 @@ def test_a_plan_that_holds_only_as_long_as_nothing_changes_is_dropped_if_somethi
 def test_added_rows_appear_together_or_not_at_all(store: Store) -> None:
     start_study(store, "s", tiny())
     trial, segment = rows(0)
-    with pytest.raises(Exception, match="there is no trial 5"):
+    with pytest.raises(Exception, match="trial 5 of study 's' cannot be finished"):
         store.add_rows("s", trials=[trial], segments=[segment], finished=[(5, "pruned")])
     assert (store.trials("s"), store.segments("s")) == ([], [])
     with pytest.raises(UnknownStudy, match="no study 't'"):

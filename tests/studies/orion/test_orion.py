@@ -285,13 +285,13 @@ def test_a_study_is_no_trial_of_orions(
 def test_a_trial_that_the_database_does_not_know_has_no_parent(
     under_orion: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert command._parent() is None  # Orion names no trial
+    assert command._parent(command._trial_row()) is None  # Orion names no trial
     monkeypatch.setenv("ORION_TRIAL_ID", "abc")
     monkeypatch.setenv("ORION_EXPERIMENT_ID", "3")
     Store(sqlite_url).close()
     with pytest.raises(NoParent, match=r"has no such result for trial abc of experiment 3; keep Orion's"):
-        command._parent()
-    command._note_failure()  # nowhere to note it, which is no failure of the trial's
+        command._parent(command._trial_row())
+    command._note_failure(command._trial_row())  # nowhere to note it, which is no failure of the trial's
 
 
 def test_train_reports_to_orion_and_carries_on(under_orion: Path, sqlite_url: str) -> None:
