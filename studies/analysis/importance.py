@@ -79,7 +79,8 @@ class Importances:
 
     Attributes:
         shares: share of the results' variance that each explains, largest first.
-        marginals: for each, in the same order, its values and how far the objective lies above the rung's mean there.
+        marginals: for each, in the same order, its values and how far the objective lies above the rung's mean there;
+            none for too few configurations.
         pairs: names, and the share that the two explain together beyond what each explains alone; largest first.
     """
 
@@ -113,7 +114,7 @@ def importances(found: Observations, sign: int, forest: bool = True) -> Importan
     order = sorted(range(len(found.names)), key=lambda i: -told.shares[i].estimate)
     return Importances(
         {found.names[i]: told.shares[i] for i in order},
-        {found.names[i]: _marginal(found.levels[i], told.effects[i], sign) for i in order},
+        {found.names[i]: _marginal(found.levels[i], told.effects[i], sign) for i in order if told.effects[i]},
         [(found.names[i], found.names[j], share) for i, j, share in told.pairs],
     )
 

@@ -15,6 +15,7 @@ from ..redact import printable
 Point = tuple[float, float]
 Ticks = Sequence[tuple[float, str]]  # values and labels
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 40
+LETTER = 7  # width of a tick's letter or digit
 COUNTS = ("epoch", "trial")  # axes of whole numbers
 COLORS = 6  # classes of the scale from the worst to the best, q0 to q5
 
@@ -117,7 +118,7 @@ class Chart:
         labels: labels of the two axes.
         width: pixels.
         height: pixels.
-        left: pixels left of the axes.
+        left: least pixels left of the axes; long numbers at the vertical axis take more.
         x_ticks: values and labels; None for round numbers.
         y_ticks: the same. If given, the axis's own label is above them.
     """
@@ -134,9 +135,11 @@ class Chart:
         x_ticks: Ticks | None = None,
         y_ticks: Ticks | None = None,
     ):
-        self.title, self.width, self.height, self.left = title, width, height, left
-        self.x = Scale(*x, left, width - RIGHT)
+        self.title, self.width, self.height = title, width, height
         self.y = Scale(*y, height - BOTTOM, TOP)
+        longest = max(len(number(value)) for value in self.y.ticks()) if y_ticks is None else 0
+        self.left = max(left, 27 + LETTER * longest)
+        self.x = Scale(*x, self.left, width - RIGHT)
         self.labels, self.x_ticks, self.y_ticks = labels, x_ticks, y_ticks
         self.marks = list[Mark]()
 
@@ -175,10 +178,14 @@ class Chart:
 
     def _x_axis(self) -> Iterator[str]:
         bottom, middle = self.height - BOTTOM, (self.left + self.width - RIGHT) / 2
+        taken = 0.0  # up to here, labels fill the axis
         for value, text in self.ticks():
-            at = self.x(value)
+            at, half = self.x(value), LETTER * len(text) / 2
             yield f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{bottom}"/>'
-            yield f'<text x="{at:.1f}" y="{bottom + 15}" text-anchor="middle">{escape(text)}</text>'
+            middle_of_text = min(max(at, half), self.width - half)
+            if middle_of_text - half >= taken:
+                yield f'<text x="{middle_of_text:.1f}" y="{bottom + 15}" text-anchor="middle">{escape(text)}</text>'
+                taken = middle_of_text + half
         name = escape(self.labels[0])
         yield f'<text class="label" x="{middle:.0f}" y="{self.height - 6}" text-anchor="middle">{name}</text>'
 

@@ -169,7 +169,9 @@ def axis(dimension: Json, values: Sequence[Any], start: float, end: float) -> tu
         place = {choice: scale(index) for index, choice in enumerate(choices)}
         return lambda value: place[str(_hashable(value))], [(at, choice) for choice, at in place.items()]
     scale = Scale(min(values), max(values), start, end, dimension["axis"])
-    return scale, [(scale(value), number(value)) for value in scale.ticks(5)]
+    whole = all(isinstance(value, int) for value in values)
+    ticks = [value for value in scale.ticks(5) if not whole or float(value).is_integer()]
+    return scale, [(scale(value), number(value)) for value in ticks]
 
 
 def parallel(shown: Json) -> Parallel | None:

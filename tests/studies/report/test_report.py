@@ -19,7 +19,7 @@ from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.failures import FAILED
 from rekindle.studies.report import figures, what_mattered
 from rekindle.studies.report.data import report_json
-from rekindle.studies.report.drawing import escape
+from rekindle.studies.report.drawing import LETTER, Chart, escape
 from rekindle.studies.report.matplotlib_figures import figure_of
 from rekindle.studies.report.page import page, write_report
 from rekindle.studies.report.pictures import save
@@ -164,6 +164,27 @@ def test_an_empty_study_says_so(tmp_path: Path, cli: Cli) -> None:
     assert cli("create", "surrogate", "--study", "empty", "--storage", url)[0] == 0
     assert cli("report", "empty", "--storage", url, "-o", str(file))[0] == 0
     assert "The study has nothing to show: no trial has a result yet." in file.read_text()
+
+
+def test_a_small_study_has_importances_but_no_marginals(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path / 's.db'}") as store:
+        same: dict[str, Any] = {"storage": store, "scheduler": "none", "epochs": 2, "sampler": "random"}
+        tune("surrogate", study="s", trials=8, progress=False, priors={"noise": "uniform(0, 1)"}, **same)
+        shown = report_json(store, "s")
+    assert len(shown["importances"]) == len(shown["dimensions"]) == 4
+    assert all(each["low"] < each["high"] for each in shown["importances"])
+    assert shown["marginals"] == []
+    assert {"Importance of hyperparameters", "Slices"} < set(parts(page([shown])))
+    assert "Marginals" not in parts(page([shown]))
+
+
+def test_labels_of_an_axis_stay_apart_and_within_the_drawing() -> None:
+    ticks = [(0.0, "none"), (0.1, "0.003422"), (1.0, "0.06618")]
+    drawn = Chart("t", (0, 1), (-2000.0, 0.0), ("x", "y"), width=300, height=210, left=46, x_ticks=ticks).svg()
+    places = {text: float(x) for x, text in re.findall(r'<text x="([0-9.]+)" [^>]*>([^<]+)</text>', drawn)}
+    assert "0.003422" not in places  # would cover none
+    assert places["0.06618"] + LETTER * len("0.06618") / 2 <= 300
+    assert places["-2000"] - LETTER * len("-2000") > 12  # the place of the axis's own label
 
 
 def test_a_study_that_was_stopped_says_by_what(tmp_path: Path) -> None:
