@@ -166,16 +166,18 @@ def test_an_empty_study_says_so(tmp_path: Path, cli: Cli) -> None:
     assert "The study has nothing to show: no trial has a result yet." in file.read_text()
 
 
-def test_a_small_study_has_importances_but_no_marginals(tmp_path: Path) -> None:
+def test_a_study_with_few_configurations_has_importances_but_no_marginals(tmp_path: Path) -> None:
+    priors = {"noise": "uniform(0, 1)", "seconds": "uniform(0.0, 0.001)"}  # five with lr, gamma and width
+    same: dict[str, Any] = {"scheduler": "none", "epochs": 2, "sampler": "random", "seed": 3, "priors": priors}
     with Store(f"sqlite:///{tmp_path / 's.db'}") as store:
-        same: dict[str, Any] = {"storage": store, "scheduler": "none", "epochs": 2, "sampler": "random"}
-        tune("surrogate", study="s", trials=8, progress=False, priors={"noise": "uniform(0, 1)"}, **same)
-        shown = report_json(store, "s")
-    assert len(shown["importances"]) == len(shown["dimensions"]) == 4
-    assert all(each["low"] < each["high"] for each in shown["importances"])
-    assert shown["marginals"] == []
-    assert {"Importance of hyperparameters", "Slices"} < set(parts(page([shown])))
-    assert "Marginals" not in parts(page([shown]))
+        for trials in (9, 10):
+            tune("surrogate", study=str(trials), trials=trials, storage=store, progress=False, **same)
+        few, enough = report_json(store, "9"), report_json(store, "10")
+    assert len(few["importances"]) == len(few["dimensions"]) == len(enough["marginals"]) == 5
+    assert all(each["low"] < each["high"] for each in few["importances"])
+    assert few["marginals"] == []
+    assert {"Importance of hyperparameters", "Slices"} < set(parts(page([few])))
+    assert set(parts(page([enough]))) - set(parts(page([few]))) == {"Marginals"}
 
 
 def test_labels_of_an_axis_stay_apart_and_within_the_drawing() -> None:
