@@ -127,7 +127,7 @@ def _run(arguments: Namespace) -> int:
         run = getattr(import_module(f".commands.{module}", __package__), function)
         from ..storage.sql.database import full_url
 
-    arguments.url = full_url(arguments.storage)
+    arguments.url = full_url(arguments.storage)  # while the working directory is still the user's
     if getattr(arguments, "env", None) is None:
         return int(run(arguments))
     from ...tasks.runtime.progress import STUCK, watched

@@ -15,7 +15,7 @@ from ..redact import printable
 Point = tuple[float, float]
 Ticks = Sequence[tuple[float, str]]  # values and labels
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 40
-LETTER = 7  # width of a tick's letter or digit
+LETTER = 7  # pixels of a letter or digit, about
 COUNTS = ("epoch", "trial")  # axes of whole numbers
 COLORS = 6  # classes of the scale from the worst to the best, q0 to q5
 

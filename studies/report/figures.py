@@ -13,7 +13,7 @@ from ..engine.json_views import Json
 from ..statistics.aggregates import performance_profile
 from ..study.objectives import MINIMIZE
 from .analysis import result_of
-from .drawing import BOTTOM, COLORS, TOP, Chart, Parallel, Scale, Ticks, extent, number
+from .drawing import BOTTOM, COLORS, LETTER, TOP, Chart, Parallel, Scale, Ticks, extent, number
 
 MOST_AXES = 14  # in parallel coordinates, and slices; the most important hyperparameters are shown
 
@@ -257,7 +257,7 @@ def workers(shown: Json) -> Chart | None:
     elif size > 300:
         factor, unit = 60.0, "minutes"
     height = TOP + BOTTOM + max(60, 22 * len(rows))
-    left = 24 + 7 * max(len(row["name"]) for row in rows)
+    left = 24 + LETTER * max(len(row["name"]) for row in rows)
     ends, ticks = ((0, size / factor), (len(rows), 0)), [(i + 0.5, row["name"][:34]) for i, row in enumerate(rows)]
     left = min(left, 260)
     chart = Chart("work of each process", *ends, (unit, ""), width=940, height=height, left=left, y_ticks=ticks)

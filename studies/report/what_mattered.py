@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..analysis.importance import CLEAR
 from ..engine.json_views import Json
 from ..statistics.intervals import Interval
-from .drawing import BOTTOM, COLORS, TOP, Chart, Ticks, extent, number
+from .drawing import BOTTOM, COLORS, LETTER, TOP, Chart, Ticks, extent, number
 from .figures import MOST_AXES, axis, chosen_dimensions, colors, value_of
 
 MOST_CLOUDS = 3  # pairs whose trials are shown
@@ -100,7 +100,7 @@ def _bars(title: str, shares: Sequence[tuple[str, Json]]) -> Chart | None:
     """Draw shares of the variance, with their intervals."""
     if not shares:
         return None
-    left, rows = min(220, 20 + 7 * max(len(name) for name, _ in shares)), max(2, len(shares))
+    left, rows = min(220, 20 + LETTER * max(len(name) for name, _ in shares)), max(2, len(shares))
     ends = (0, max(0.01, *(share["high"] for _, share in shares)) * 1.15), (rows, 0)
     ticks = [(row + 0.5, name) for row, (name, _) in enumerate(shares)]
     height, labels = TOP + BOTTOM + 22 * rows, ("share of the variance", "")

@@ -48,9 +48,7 @@ task = _table(
 blob = _table(
     "rk_blob",
     Column("digest", Text, primary_key=True),  # sha256 of data
-    Column(
-        "size", Integer, nullable=False
-    ),  # in bytes; -1 if data is known to be damaged, so that the next writer replaces it
+    Column("size", Integer, nullable=False),  # bytes; -1 if data is damaged, so that the next writer replaces it
     Column("data", LargeBinary, nullable=False),
 )
 
