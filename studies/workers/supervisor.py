@@ -11,6 +11,7 @@ from typing import Protocol
 from ..engine.progress import Snapshot, StudyProgress
 from ..errors import StoreError
 from ..storage.commands import BOUNDS, STOP, Command
+from ..storage.sql.retry import SAY_EVERY, WAITING
 from ..storage.store import Store
 from .forked import CommandProcess, Crew
 
@@ -131,6 +132,8 @@ class Supervisor:
         self.deaths = 0  # in a row
         self.steps = -1  # epochs and failed trials so far
         self.asked: signal.Signals | None = None
+        self._waiting = False  # whether the user was told that a worker waits for the database
+        self._tell_at = 0.0  # time from which a further wait is told
 
     def run(self) -> None:
         """Return when the study is complete, or stopped by a command.
@@ -174,6 +177,7 @@ class Supervisor:
             self.display.show(snapshot)
             if snapshot.complete or self._is_over(snapshot.held):
                 return
+            self._tell_waits()
             self._replace_killed()
             if snapshot.held is None or snapshot.held.kind != STOP:
                 self._replace_ended(ended)
@@ -191,6 +195,15 @@ class Supervisor:
 
     def _running(self) -> int:
         return sum(worker.status is None for worker in self.workers)
+
+    def _tell_waits(self) -> None:
+        """Say that workers wait for the database, once for all of them."""
+        lines = [worker.last_words[-1] for worker in self.workers if worker.status is None and worker.last_words]
+        waits = [line for line in lines if line.startswith(WAITING)]
+        if waits and not self._waiting and time.monotonic() >= self._tell_at:
+            self.display.say(f"{len(waits)} of {len(self.workers)} workers: {waits[0]}")
+            self._tell_at = time.monotonic() + SAY_EVERY  # connections that come and go tell nothing new
+        self._waiting = bool(waits)
 
     def _rest(self, running: int) -> None:
         """Wait until the next snapshot is due or a worker ends."""

@@ -43,7 +43,9 @@ def open_store(arguments: argparse.Namespace, first: bool = False) -> Store:
 
     With `first`, also wait for a database that does not answer at first.
     """
-    say = None if getattr(arguments, "quiet", False) else partial(note, new_console(stderr=True))
+    # a parent shows what its worker waits for
+    quiet = getattr(arguments, "quiet", False) and not getattr(arguments, "with_parent", False)
+    say = None if quiet else partial(note, new_console(stderr=True))
     retry = RetryPolicy(arguments.patience, full=True, first=first, say=say)
     return Store(arguments.url, retry=retry, lease_seconds=getattr(arguments, "lease", 60.0))
 

@@ -13,6 +13,7 @@ from ...errors import StoreError, StoreFull
 _RANDOM = random.SystemRandom()  # environments may use or seed the global generator
 SHORTEST, LONGEST = 0.005, 2.0  # seconds between attempts, at first and at most, without jitter
 SAY_AFTER, SAY_EVERY = 1.0, 30.0  # seconds until the first notification, and between further ones
+WAITING = "waiting for the database"  # the beginning of a notification
 SLICE = 0.1  # seconds between checks, during a wait, whether to stop
 
 
@@ -74,7 +75,7 @@ class Backoff:
             raise problem if waited < SAY_AFTER else type(problem)(f"{problem} (waited for {waited:.0f} s)")
         if policy.say is not None and time.monotonic() >= self._say_at:
             left = policy.seconds - self.seconds
-            policy.say(f"waiting for the database, for {left:.0f} s more at most: {problem}")
+            policy.say(f"{WAITING}, for {left:.0f} s more at most: {problem}")
             self._said, self._say_at = True, time.monotonic() + SAY_EVERY
         pause = self.pause * _RANDOM.uniform(0.5, 1.5)  # jitter keeps processes from colliding again
         until = time.monotonic() + min(pause, policy.seconds - self.seconds)

@@ -9,10 +9,12 @@ from typing import Any
 import psycopg
 import pytest
 from rekindle.studies.cli import main
+from rekindle.studies.engine.progress import Snapshot
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
+from rekindle.studies.workers.supervisor import Supervisor, WorkerProcess
 from rekindle.studies.workers.worker import Worker
-from studying import bits, tiny, undisturbed
+from studying import bits, surrogate, tiny, undisturbed
 
 # What docs/guide.md tells a database's owner.
 WORKER = """
@@ -87,3 +89,28 @@ def test_a_reader_looks_at_everything_and_changes_nothing(
     with Store(postgres_url) as store:
         assert bits(store) == before
         assert store.commands("s") == []
+
+
+def test_a_supervisor_shows_once_that_its_worker_waits_for_a_connection(postgres: Any, postgres_url: str) -> None:
+    config = surrogate(4)
+    with Store(postgres_url) as store:
+        start_study(store, "s", config)
+    url = as_role(postgres, postgres_url, "rk_alone", WORKER + "ALTER ROLE {role} CONNECTION LIMIT 1;")
+    said: list[str] = []
+
+    class Display:
+        workers = 0
+
+        def show(self, snapshot: Snapshot) -> None:
+            pass
+
+        def say(self, text: str) -> None:
+            said.append(text)
+            as_role(postgres, postgres_url, "rk_alone", "ALTER ROLE {role} CONNECTION LIMIT -1;")
+
+    with Store(url) as store:  # has the role's only connection
+        Supervisor(store, "s", 1, lambda: WorkerProcess(url, "s", 1), Display()).run()
+        assert bits(store) == undisturbed(config)
+    assert len(said) == 1
+    for part in ("1 of 1 workers: waiting for the database", "too many connections for role", "--workers", "raise its"):
+        assert part in said[0]
