@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import ray
-import sqlalchemy as sa
 
+from ..storage.sql.database import full_url
 from .supervisor import WorkerProcess, WorkersFailed
 
 CONNECT_SECONDS = 10.0
@@ -162,8 +162,7 @@ def reachable(url: str, address: str | None) -> str:
             f"the cluster {address}; use PostgreSQL (--storage postgresql://user@host/name), or, for this machine "
             f"alone, neither --address nor {ADDRESS_VARIABLE}"
         )
-    parsed = sa.make_url(url)
-    return parsed.set(database=os.path.abspath(parsed.database or "")).render_as_string(hide_password=False)
+    return full_url(url)
 
 
 def _enter(address: str, workers: int | None, cpus: float) -> None:

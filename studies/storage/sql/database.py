@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote, unquote
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
@@ -206,7 +207,8 @@ def sqlite_file(url: str) -> Path | None:
     parsed = _checked(url)
     if parsed.get_backend_name() != "sqlite":
         return None
-    return Path((parsed.database or "").removeprefix("file:"))
+    name = parsed.database or ""
+    return Path(unquote(name.removeprefix("file:")) if name.startswith("file:") else name)
 
 
 def _checked(url: str) -> sa.URL:
@@ -240,12 +242,15 @@ def _checked_sqlite(url: sa.URL) -> sa.URL:
             f"a SQLite file has no host, but got {masked_url(str(url))!r}; "
             "write three slashes: sqlite:///relative.db, or four: sqlite:////absolute.db"
         )
-    if not url.database or url.database == ":memory:":
+    if not url.database or url.database.removeprefix("file:") == ":memory:":
         raise BadURL(
             "a storage outlives its process, but got a SQLite database in memory; name a file: sqlite:///studies.db"
         )
     if url.database.startswith("file:"):
-        return url
+        name = url.database.removeprefix("file:")
+        if name.startswith("/") or not url.query.get("uri"):
+            return url
+        return url.set(database=f"file:{quote(os.getcwd())}/{name}")  # a later chdir must not lead to another file
     if url.query:
         options = ", ".join(sorted(url.query))
         raise BadURL(

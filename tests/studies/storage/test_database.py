@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from rekindle.studies.errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnreachable
-from rekindle.studies.storage.sql.database import Database
+from rekindle.studies.storage.sql.database import Database, full_url, sqlite_file
 from rekindle.studies.storage.sql.retry import RetryPolicy
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.checkpoint.storage import Write
@@ -132,6 +132,24 @@ def test_a_relative_file_stays_the_same_file_when_the_directory_changes(
         store.database.close()
         store.open("a", {})
     assert [path.name for path in tmp_path.rglob("*.db")] == ["studies.db"]
+
+
+def test_a_sqlite_uri_of_a_relative_file_stays_the_same_file_after_a_change_of_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "50% of #1?"
+    (folder / "sub").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    with Store("sqlite:///file:studies.db?mode=rwc&uri=true") as store:
+        monkeypatch.chdir("sub")
+        store.open("a", {})
+        again = full_url(store.database.url.render_as_string())
+    assert [path.name for path in tmp_path.rglob("*.db")] == ["studies.db"]
+    assert sqlite_file(again) == folder / "studies.db"
+    with Store(again) as store:
+        assert len(store.tasks()) == 1
+    with pytest.raises(BadURL, match="a SQLite database in memory"):
+        Store("sqlite:///file::memory:?uri=true")
 
 
 def test_a_read_only_database_is_read_and_its_writes_are_refused(url: str, tmp_path: Path) -> None:
