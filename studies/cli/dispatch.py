@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 from ..garbage import end_quickly, importing
 from ..redact import masked, printable
@@ -19,6 +21,7 @@ from .parsers import make_parser
 from .run_files.reading import expand
 
 LENGTH = 8192  # of an error
+NAME = "\0"  # begins a word that followed ``--`` while argparse, which would take it for an option, sees it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,6 +65,7 @@ def _parse(words: Sequence[str]) -> Namespace | int:
     if not {"", os.getcwd()} & {*sys.path}:
         sys.path.append(os.getcwd())  # finds the user's own environments and tasks, like `python -m`
     parser = make_parser()
+    words, names = _split(words)
     try:
         words = expand(parser.commands, _join_names(words))
     except ValueError as error:
@@ -77,11 +81,29 @@ def _parse(words: Sequence[str]) -> Namespace | int:
 
         parser.error(f"there is no command {name!r}{near(name, parser.commands)}")
     command = parser.commands[name]
-    arguments, unknown = command.parse_known_intermixed_args(rest)  # ENV may follow options after TASK
+    marked = [NAME + word for word in names]
+    arguments, unknown = command.parse_known_intermixed_args([*rest, *marked])  # ENV may follow options after TASK
     if unknown:
         command.error(_explain_word(command, unknown[0]))
+    for each, value in vars(arguments).items():
+        setattr(arguments, each, _unmarked(value))
     arguments.command, arguments.parser = name, command
     return arguments
+
+
+def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the words before and after a first ``--``."""
+    end = words.index("--") if "--" in words else len(words)
+    return words[:end], words[end + 1 :]
+
+
+def _unmarked(value: Any) -> Any:
+    """Return an argument's value without the mark of a word after ``--``."""
+    if isinstance(value, list):
+        return [_unmarked(each) for each in value]
+    if isinstance(value, str | Path) and (text := str(value)).startswith(NAME):
+        return type(value)(text.removeprefix(NAME))
+    return value
 
 
 def _run_safely(arguments: Namespace) -> int:
@@ -108,7 +130,7 @@ def _run_safely(arguments: Namespace) -> int:
 def _explain_word(parser: ArgumentParser, word: str) -> str:
     """Explain why a command does not take a word, with a cure."""
     if not word.startswith("-"):
-        return f"{parser.prog} takes no further {word!r}"
+        return f"{parser.prog} takes no further {word.removeprefix(NAME)!r}"
     from ...spaces.errors import SYNONYMS, near
 
     options = {option for action in parser._actions for option in action.option_strings}

@@ -47,7 +47,7 @@ class Copier:
         self._timer.start() if delay else self._start()
 
     def _start(self) -> None:
-        words = ["export-curves", self.name, "--follow", "--with-parent", *self.options]
+        words = ["export-curves", "--follow", "--with-parent", *self.options, "--", self.name]
         with self._lock:
             if not self._over:
                 self._process = CommandProcess(words, self.url, self.crew)

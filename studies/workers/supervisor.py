@@ -73,7 +73,7 @@ class WorkerProcess(CommandProcess):
     """A process that runs ``rekindle worker`` and ends with its parent."""
 
     def __init__(self, url: str, study: str, workers: int, extra: Sequence[str] = (), crew: Crew | None = None):
-        words = ["worker", "--quiet", "--with-parent", "--study", study, "--workers", str(workers), *extra]
+        words = ["worker", "--quiet", "--with-parent", f"--study={study}", "--workers", str(workers), *extra]
         super().__init__(words, url, crew)
 
 

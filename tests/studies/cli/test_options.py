@@ -51,6 +51,25 @@ def test_options_may_stand_between_task_and_environments(sqlite_url: str, cli: C
     assert [env["id"] for env in json.loads(out)["environments"]] == ["CartPole-v1", "Acrobot-v1"]
 
 
+def test_a_study_whose_name_begins_with_a_dash_is_tuned_and_reached(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
+    at = ["--storage", sqlite_url]
+    log = f"--log=csv:{tmp_path / 'curves.csv'}"
+    asked = ["tune", "surrogate", "--study=-x", "--trials", "2", "--workers", "1", "--epochs", "1:2", log, *at]
+    assert cli(*asked)[0] == 0
+    assert "return" in (tmp_path / "curves.csv").read_text()
+    status, out, errors = cli("trials", *at, "--", "-x")
+    assert status == 0, errors
+    assert "-x: surrogate, seed 0" in out
+    file = tmp_path / "kept.rekindle"
+    assert cli("export", *at, "--", "-x", str(file))[0] == 0
+    assert cli("delete", "--yes", *at, "--", "-x")[0] == 0
+    assert file.exists()
+    assert not json.loads(cli("status", "--json", *at)[1])["studies"]
+    assert "takes no further '-y'" in cli("trials", *at, "--", "-x", "-y")[2]
+    status, _, errors = cli("train", "--epochs", "1", "ppo", *SETTINGS, *at, "--", "CartPole-v1")
+    assert status == 0, errors
+
+
 def test_a_confirmation_without_a_number_has_the_usual_seeds(tmp_path: Path) -> None:
     commands = make_parser().commands
     usual = commands["confirm"].parse_args(["s"]).seeds
