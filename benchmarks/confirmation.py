@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from rekindle.studies.schedulers.confirming import Confirmation, standing
 from rekindle.studies.statistics.intervals import mean_interval
-from rekindle.studies.storage.rows import Segment
+from rekindle.studies.storage.rows import Segment, score_of
 
 FIXED = (1, 3, 5)
 REPETITIONS = 1000
@@ -50,8 +50,8 @@ def row(name: str, results: np.ndarray, options: argparse.Namespace) -> str:
         first = results[tried, random.integers(0, results.shape[1], len(tried))]
         order = np.argsort(-first, kind="stable")[: options.top]
         claims.append(float(first[order[0]] - truth[tried[order[0]]]))
-        winner, scores, spent = confirm(results, tried[order], options.seeds, random)
-        estimate = mean_interval(scores, repetitions=REPETITIONS)
+        winner, scores, others, spent = confirm(results, tried[order], first[order], options.seeds, random)
+        estimate = mean_interval(scores, others, repetitions=REPETITIONS)
         covered += estimate.low - 1e-9 <= truth[winner] <= estimate.high + 1e-9
         biases.append(estimate.estimate - float(truth[winner]))
         trainings.append(options.trials + spent)
@@ -66,18 +66,19 @@ def row(name: str, results: np.ndarray, options: argparse.Namespace) -> str:
 
 
 def confirm(
-    results: np.ndarray, candidates: np.ndarray, seeds: int, random: np.random.Generator
-) -> tuple[int, list[float], int]:
-    """Return the winner, the results of its estimate, and the number of trainings."""
-    confirmation = Confirmation("", len(candidates), None, seeds, max(3, seeds // 2), ())
+    results: np.ndarray, candidates: np.ndarray, claims: np.ndarray, seeds: int, random: np.random.Generator
+) -> tuple[int, list[float], list[list[float]], int]:
+    """Return the winner, the results of its estimate and of the other candidates, and the number of trainings."""
+    confirmation = Confirmation("", len(candidates), None, seeds, max(3, seeds // 2), tuple(claims.tolist()))
     rows: dict[tuple[int, int], Segment] = {}
     while not (now := standing(confirmation, rows)).over:
         for candidate, replicate in now.wanted:
             score = float(results[candidates[candidate], random.integers(0, results.shape[1])])
             rows[candidate, replicate] = Segment(0, 0, 1, state="done", score=score)
     winner = now.finalists[0]
-    scores = [rows[winner, s].score for s in confirmation.estimating]
-    return int(candidates[winner]), [score for score in scores if score is not None], len(rows)
+    scores = [score_of(rows[winner, s]) for s in confirmation.estimating]
+    others = [[score_of(row) for (n, _), row in rows.items() if n == other] for other in range(len(candidates))]
+    return int(candidates[winner]), scores, others[:winner] + others[winner + 1 :], len(rows)
 
 
 if __name__ == "__main__":

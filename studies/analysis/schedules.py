@@ -62,8 +62,8 @@ def schedule_json(store: Store, uid: str, seeds: int, say: Callable[[str], None]
         "epochs": recorded.epochs,
         "stages": _stages(links, ends),
         "recorded": before,
-        "schedule": _summary(scheduled),
-        "last": _summary(static),
+        "schedule": _summary(scheduled, static),
+        "last": _summary(static, scheduled),
         "gain": _summary([one - other for one, other in zip(scheduled, static, strict=True)]),
         "luck": before - statistics.fmean(scheduled),
     }
@@ -93,6 +93,6 @@ def _stages(links: Sequence[LineageTask], ends: Sequence[int]) -> list[Json]:
     return stages
 
 
-def _summary(results: Sequence[float]) -> Json:
-    value, low, high = mean_interval(results)
+def _summary(results: Sequence[float], *alike: Sequence[float]) -> Json:
+    value, low, high = mean_interval(results, alike)
     return {"value": value, "low": low, "high": high, "results": list(results)}

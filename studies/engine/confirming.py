@@ -47,7 +47,7 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
         store: store of the study.
         study: name of the study to confirm.
         top: number of its best configurations, besides the defaults.
-        seeds: seeds per estimate; the race uses half as many in addition.
+        seeds: seeds per estimate; the race uses half as many in addition, and at least three.
 
     Raises:
         BadConfig: the study cannot be confirmed, or a number is too small.
@@ -79,6 +79,7 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
             "seeds": seeds,
             "trials": [*(trial["number"] for trial in best), *added],
             "claims": [*claims, *added],
+            "claims_race": True,
             "defaults": values.index(defaults) if defaults in values else None,
         },
     }
@@ -220,11 +221,21 @@ def _estimate(
     rows: Mapping[tuple[int, int], Segment], candidate: int, confirmation: Confirmation, sign: int
 ) -> Json | None:
     scores = [sign * score for score in _scores(rows, candidate, confirmation.estimating)]
-    if len(scores) < FEWEST:
+    every = range(confirmation.race_seeds + confirmation.seeds)
+    others = [_scores(rows, n, every) for n in range(confirmation.candidates) if n != candidate]
+    if (found := _mean(scores, others)) is None:
         return None
-    value, low, high = mean_interval(scores)
-    failed = confirmation.seeds - len(scores)
-    return {"value": value, "low": low, "high": high, "seeds": len(scores), "failed": failed, "results": scores}
+    return {**found, "seeds": len(scores), "failed": confirmation.seeds - len(scores), "results": scores}
+
+
+def _mean(fresh: Sequence[float], others: Sequence[Sequence[float]]) -> Json | None:
+    """Return the mean of fresh results and its interval, if enough.
+
+    `others` are the results of each other candidate. Too few fresh results have no interval: None.
+    """
+    if len(fresh) < FEWEST:
+        return None
+    return dict(zip(("value", "low", "high"), mean_interval(fresh, others), strict=True))
 
 
 def _in_each(config: Config, rows: Sequence[Segment], candidate: int) -> dict[str, Json | None]:
@@ -232,13 +243,15 @@ def _in_each(config: Config, rows: Sequence[Segment], candidate: int) -> dict[st
 
     Only fresh seeds count, in the unit in which they were measured; None if there are too few.
     """
-    several, estimating = len(config.environments), Confirmation.of(config).estimating
+    several, confirmation = len(config.environments), Confirmation.of(config)
+    done = [row for row in rows if row.state == "done"]
     found: dict[str, Json | None] = {}
     for index, env in enumerate(labels(config.environments)):
-        own = (row for row in rows if row.configuration == candidate and row.replicate % several == index)
-        fresh = [measured(config, row) for row in own if row.state == "done" and row.replicate // several in estimating]
-        value = dict(zip(("value", "low", "high"), mean_interval(fresh), strict=True)) if len(fresh) >= FEWEST else None
-        found[env] = value
+        here = [row for row in done if row.replicate % several == index]
+        own = [row for row in here if row.configuration == candidate]
+        fresh = [measured(config, row) for row in own if row.replicate // several in confirmation.estimating]
+        others = (n for n in range(confirmation.candidates) if n != candidate)
+        found[env] = _mean(fresh, [[measured(config, row) for row in here if row.configuration == n] for n in others])
     return found
 
 

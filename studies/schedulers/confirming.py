@@ -1,9 +1,10 @@
 """Confirmation: a study's best configurations, trained again with fresh seeds.
 
 First the candidates race: all of them train with a third of the race's seeds, the better half with another third, and
-the best two with the rest. Then the winner, the runner-up and the default configuration train with further seeds, which
-were used for no selection: the mean of their returns is an estimate without selection bias. A candidate with a failed
-training leaves the race; estimates use the trainings that did not fail, and report how many did.
+the best two with the rest. A candidate's result in the search counts as one more seed. Then the winner, the runner-up
+and the default configuration train with further seeds, which were used for no selection: the mean of their returns is
+an estimate without selection bias. A candidate with a failed training leaves the race; estimates use the trainings that
+did not fail, and report how many did.
 
 Everything follows from finished rows, so a confirmation is the same for any number of workers. The replicates of a
 candidate are its seeds, those of the race first. In a study with several environments, each seed is trained in each of
@@ -38,6 +39,7 @@ class Confirmation:
         seeds: number of seeds for an estimate.
         race_seeds: number of seeds of the race.
         claims: each candidate's score in the search, None without one; higher is better.
+        claims_race: whether claims count in the race; in confirmations of earlier versions they do not.
     """
 
     study: str
@@ -46,6 +48,7 @@ class Confirmation:
     seeds: int
     race_seeds: int
     claims: tuple[float | None, ...]
+    claims_race: bool = True
 
     @classmethod
     def of(cls, config: Config) -> Confirmation:
@@ -58,6 +61,7 @@ class Confirmation:
             form["seeds"],
             config.options["seeds"] // len(config.environments) - form["seeds"],
             tuple(form["claims"]),
+            form.get("claims_race", False),
         )
 
     @property
@@ -70,6 +74,11 @@ class Confirmation:
     def first(self) -> int:
         """Number of seeds with which all candidates train."""
         return -(-self.race_seeds // 3)
+
+    def known(self, candidate: int) -> list[float]:
+        """Return scores that count in the race beside fresh ones."""
+        claim = self.claims[candidate] if self.claims_race else None
+        return [] if claim is None else [claim]
 
     @property
     def estimating(self) -> range:
@@ -129,7 +138,8 @@ def standing(confirmation: Confirmation, rows: Rows) -> Standing:
         if wanted or any(rows[n, s].state == "ready" for n in alive for s in replicates):
             return Standing(wanted)
         alive = [n for n in alive if all(rows[n, s].state == "done" for s in replicates)]
-        means = {n: statistics.fmean(score_of(rows[n, s]) for s in replicates) for n in alive}
+        scores = {n: confirmation.known(n) + [score_of(rows[n, s]) for s in replicates] for n in alive}
+        means = {n: statistics.fmean(found) for n, found in scores.items()}
         alive.sort(key=lambda n: (-means[n], n))
     finalists = alive[:FINALISTS]
     defaults = [] if confirmation.defaults is None else [confirmation.defaults]

@@ -19,6 +19,7 @@ REPETITIONS = 2000
 AT_ONCE = 1 << 22  # resampled scores in memory at a time
 FEWEST = 3  # runs for an interval; the spread of two is meaningless
 FEWEST_TO_RESAMPLE = 8  # runs for the bootstrap
+FEW = 16  # runs from which their own spread is known well enough
 SMALLEST_SPREAD = 1e-6  # relative standard error of a resample; below it, all its runs are the same one
 
 
@@ -75,31 +76,60 @@ def resamples(samples: Sequence[Floats], repetitions: int, seed: int) -> Iterato
 
 
 def mean_interval(
-    runs: Sequence[float], confidence: float = CONFIDENCE, repetitions: int = REPETITIONS, seed: int = 0
+    runs: Sequence[float],
+    alike: Sequence[Sequence[float]] = (),
+    *,
+    confidence: float = CONFIDENCE,
+    repetitions: int = REPETITIONS,
+    seed: int = 0,
 ) -> Interval:
     """Return the mean of independent runs and its confidence interval.
 
-    Each end is that of Student's t or of the bootstrap-t (Efron 1981, doi:10.2307/3314608), whichever lies farther out:
-    the bootstrap-t follows the skew of returns, but with few runs its resamples hardly vary, so it is used from eight
-    runs on.
+    Each end is that of Student's t or of a second interval, whichever lies farther out, since few runs of a skewed
+    distribution often seem to vary less than they do:
+
+    - Fewer than 16 runs with others alike: the moderated t (Smyth 2004, doi:10.2202/1544-6115.1027). The variance of
+      the others counts as much as one further run.
+    - Otherwise, from eight runs on: the bootstrap-t (Efron 1981, doi:10.2307/3314608), which follows the skew. With
+      fewer runs its resamples hardly vary.
+
+    Args:
+        runs: results of the runs.
+        alike: samples of other runs that vary about as much, such as results of other hyperparameters. Those of fewer
+            than two runs are ignored.
+        confidence: confidence level.
+        repetitions: number of resamples.
+        seed: seed of the resampling.
 
     Raises:
         TooFewRuns: there are fewer than three runs.
     """
     x = check_runs(np.asarray(runs, float)[:, None])[:, 0]
-    n, center = len(x), float(x.mean())
-    error = float(x.std(ddof=1)) / np.sqrt(n)
+    n, center, variance = len(x), float(x.mean()), float(x.var(ddof=1))
+    error = np.sqrt(variance / n)
     if error == 0:
         return Interval(center, center, center)
-    student = t_quantile(_tails(confidence)[1], n - 1)
-    low, high = -student, student
-    if n >= FEWEST_TO_RESAMPLE:
+    _, level = tails = _tails(confidence)
+    half = t_quantile(level, n - 1) * error
+    low, high = center - half, center + half
+    if n < FEW and (others := _pooled_variance(alike)) is not None:
+        moderated = t_quantile(level, n) * np.sqrt((others + (n - 1) * variance) / n / n)
+        low, high = min(low, center - moderated), max(high, center + moderated)
+    elif n >= FEWEST_TO_RESAMPLE:
         batches = [drawn[:, :, 0] for (drawn,) in resamples([x[:, None]], repetitions, seed)]
         errors = np.concatenate([batch.std(1, ddof=1) for batch in batches]) / np.sqrt(n)
         means = np.concatenate([batch.mean(1) for batch in batches])
         varied = errors > SMALLEST_SPREAD * error
-        low, high = np.quantile((means[varied] - center) / errors[varied], _tails(confidence))
-    return Interval(center, center - max(float(high), student) * error, center - min(float(low), -student) * error)
+        below, above = np.quantile((means[varied] - center) / errors[varied], tails) * error
+        low, high = min(low, center - above), max(high, center - below)
+    return Interval(center, float(low), float(high))
+
+
+def _pooled_variance(samples: Sequence[Sequence[float]]) -> float | None:
+    """Return the variance within samples; None if no sample has two runs."""
+    several = [np.asarray(sample, float) for sample in samples if len(sample) > 1]
+    freedom = sum(len(sample) - 1 for sample in several)
+    return sum(float(np.square(sample - sample.mean()).sum()) for sample in several) / freedom if freedom else None
 
 
 def check_runs(sample: ArrayLike) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,27 @@ def test_seeds_of_the_race_decide_and_no_others() -> None:
     """The second candidate is better on the seeds of the estimate, which come too late to choose."""
     last = through(of(2), lambda n, s: float(s < 3) if n == 0 else 0.5)[-1]
     assert last.finalists == [0, 1]
+
+
+def test_a_claim_counts_in_the_race_as_one_more_seed() -> None:
+    """The first candidate wins all fresh seeds by 1, but the search found it worse by 4."""
+    ahead: Scores = lambda n, s: 1.0 - n  # noqa: E731
+    claims = (0.0, 4.0)
+    race = Confirmation("s", 2, None, 3, 2, claims)
+    assert through(race, ahead)[-1].finalists == [1, 0]  # means of three: 2/3 and 4/3
+    assert through(replace(race, race_seeds=5), ahead)[-1].finalists == [0, 1]  # of six: 5/6 and 4/6
+    assert through(Confirmation("s", 2, None, 3, 2, (0.0, None)), ahead)[-1].finalists == [0, 1]
+
+
+def test_a_confirmation_of_an_earlier_version_races_without_claims(sqlite_url: str) -> None:
+    searched(sqlite_url, noisy())
+    with Store(sqlite_url) as store:
+        config = confirmation_config(store, "s", top=2, seeds=3)
+    assert Confirmation.of(config).claims_race
+    del (form := dict(config.options["confirms"]))["claims_race"]
+    before = Confirmation.of(replace(config, options={**config.options, "confirms": form}))
+    assert before.known(0) == []
+    assert replace(before, claims_race=True) == Confirmation.of(config)
 
 
 def test_a_candidate_that_fails_in_the_race_is_out_and_ties_go_to_the_first() -> None:
@@ -133,10 +155,11 @@ def test_the_answer_is_that_of_the_rows(sqlite_url: str) -> None:
     rows = {(row.configuration, row.replicate): row.score for row in store.segments(name)}
     fresh = [rows[answer["winner"], s] for s in range(3, 9)]
     assert winner["estimate"]["results"] == fresh
-    assert [winner["estimate"][end] for end in ("value", "low", "high")] == list(mean_interval(fresh))  # type: ignore[arg-type]
+    others = [[rows[n, s] for s in range(9) if (n, s) in rows] for n in range(3) if n != answer["winner"]]
+    assert [winner["estimate"][end] for end in ("value", "low", "high")] == list(mean_interval(fresh, others))  # type: ignore[arg-type]
     assert answer["optimism"] == winner["claim"] - winner["estimate"]["value"]
-    others = [rows[config.options["confirms"]["defaults"], s] for s in range(3, 9)]
-    better = np.mean([[(x > y) + (x == y) / 2 for y in others] for x in fresh])  # type: ignore[operator]
+    defaults = [rows[config.options["confirms"]["defaults"], s] for s in range(3, 9)]
+    better = np.mean([[(x > y) + (x == y) / 2 for y in defaults] for x in fresh])  # type: ignore[operator]
     assert answer["over_defaults"]["estimate"] == pytest.approx(better)
     by_trial = {trial.number: trial for trial in study.trials}
     for candidate in answer["candidates"]:

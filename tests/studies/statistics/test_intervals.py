@@ -97,6 +97,34 @@ def test_the_interval_of_few_runs_is_students(runs: int) -> None:
     assert mean_interval(x.tolist()) == pytest.approx((x.mean(), x.mean() - half, x.mean() + half))
 
 
+@pytest.mark.parametrize("runs", [3, 8, 15])
+def test_others_alike_widen_the_interval_of_few_runs_as_one_more_run(runs: int) -> None:
+    x = np.random.default_rng(2).normal(size=runs)
+    wide, alone = [[0.0, 6.0, 9.0], [7.0]], stats.t.ppf(0.975, runs - 1) * np.sqrt(x.var(ddof=1) / runs)
+    variance = (21.0 + (runs - 1) * x.var(ddof=1)) / runs  # that of 0, 6, 9 is 21
+    half = stats.t.ppf(0.975, runs) * np.sqrt(variance / runs)
+    assert half > alone
+    assert mean_interval(x.tolist(), wide) == pytest.approx((x.mean(), x.mean() - half, x.mean() + half))
+    narrow = [[0.0, 1e-6], []]
+    assert mean_interval(x.tolist(), narrow) == pytest.approx((x.mean(), x.mean() - alone, x.mean() + alone))
+
+
+def test_others_alike_do_not_matter_to_many_runs() -> None:
+    x = np.random.default_rng(3).normal(size=16).tolist()
+    assert mean_interval(x, [[0.0, 100.0]]) == mean_interval(x)
+
+
+def test_three_runs_among_others_alike_cover_a_skewed_mean() -> None:
+    """Agents that fail one time in four, whose spread three runs alone often miss."""
+    random, hits = np.random.default_rng(9), np.zeros(2)
+    for _ in range(600):
+        own, *others = np.where(random.random((6, 3)) < 0.25, -200.0, 50 * random.gamma(2, 1, (6, 3))).tolist()
+        ends = [mean_interval(own)[1:], mean_interval(own, others)[1:]]
+        hits += [low <= 0.25 * -200 + 0.75 * 100 <= high for low, high in ends]
+    alone, together = hits / 600
+    assert alone < 0.93 < 0.96 < together
+
+
 def test_resamples_of_one_run_alone_widen_no_interval() -> None:
     _, low, high = mean_interval([0.1] * 7 + [0.7])
     assert -1 < low < high < 2
