@@ -126,7 +126,7 @@ def measure_episodes(
     members, learner = learner.members, learner.particles or learner
     envs, spec, seeds = learner.evaluation_envs, env or learner.env, (seed,) * learner.members
     if envs is None or (envs.spec, envs.seeds, envs.num_envs) != (spec, seeds, episodes):
-        envs = make_envs(spec, seeds, episodes, "evaluation", learner.env_processes)
+        envs = make_envs(spec, seeds, episodes, "evaluation", learner.env_processes, single_episodes=True)
     learner.evaluation_envs = None  # if this call is interrupted, the environments must not be reused
     envs.reset()
     envs.begin_epoch(np.zeros(learner.members, dtype=np.int64))

@@ -26,6 +26,7 @@ def make_envs(
     num_envs: int,
     purpose: str = "train",
     processes: int = 0,
+    single_episodes: bool = False,
 ) -> Envs:
     """Create environments for P = len(seeds) members, ``num_envs`` each.
 
@@ -36,6 +37,8 @@ def make_envs(
         purpose: selects the random streams; training and evaluation have different ones.
         processes: number of processes that share the steps, 0 for this one alone; for a pool, its number of threads.
             Classic control ignores it. The number does not change the result.
+        single_episodes: whether an environment need not be stepped after the end of its first episode. Classic control
+            and pools ignore it.
 
     Raises:
         EnvSpecError: the environment cannot be made.
@@ -52,7 +55,8 @@ def make_envs(
             return Pool(spec, size, processes)
         return Processes(spec, size, processes, restore, spaces) if processes else InProcess(spec, size)
 
-    return GymEnvs(spec, seeds, num_envs, purpose, backend, restore, spaces)
+    single_episodes = single_episodes and not is_pool(spec)
+    return GymEnvs(spec, seeds, num_envs, purpose, backend, restore, spaces, single_episodes)
 
 
 @lru_cache(maxsize=64)

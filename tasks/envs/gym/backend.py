@@ -6,6 +6,7 @@ A backend has its environments on one flat axis.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -57,8 +58,11 @@ class Backend(Protocol):
             fresh: whether to create new environments.
         """
 
-    def step(self, actions: Array) -> FlatStep:
-        """Step every environment; the caller owns the result."""
+    def step(self, actions: Array, playing: NDArray[np.bool_]) -> FlatStep:
+        """Step the environments that are playing, (M,); the caller owns the result.
+
+        The others have reward 0 and end nothing; their observations have no meaning.
+        """
 
     def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
         """Step through recorded actions (T, ...) of each index, at least one.
@@ -101,16 +105,16 @@ class InProcess:
             tick()
         return first
 
-    def step(self, actions: Array) -> FlatStep:
+    def step(self, actions: Array, playing: NDArray[np.bool_]) -> FlatStep:
         result = FlatStep.empty(len(self.envs), self.encoder, self.spec)
-        self.step_into(actions, result)
+        self.step_into(actions, playing, result)
         return result
 
-    def step_into(self, actions: Array, result: FlatStep) -> None:
-        """Step every environment into `result`, whose obs must be zeros."""
+    def step_into(self, actions: Array, playing: NDArray[np.bool_], result: FlatStep) -> None:
+        """Step as `step` does, into `result`, whose obs must be zeros."""
         next_obs, reward, terminated, truncated, entries = result
         write, reported = self.encoder.write, tuple(self.spec.info)
-        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+        for i, (env, action) in compress(enumerate(zip(self.envs, actions, strict=True)), playing):
             obs, reward[i], terminated[i], truncated[i], said = env.step(action)
             write(obs, next_obs[i])
             tick()

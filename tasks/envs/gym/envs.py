@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,8 @@ class GymEnvs(Envs):
       environment.
     - restart: nothing between epochs. Environments are created anew at the start of each epoch, and episodes that are
       running then end without entering the tallies.
+
+    With `single_episodes`, an environment is not stepped after the end of its first episode.
     """
 
     def __init__(
@@ -49,9 +52,10 @@ class GymEnvs(Envs):
         make_backend: Callable[[], Backend],
         restore: Restore,
         spaces: Spaces,
+        single_episodes: bool = False,
     ) -> None:
         super().__init__(spec, seeds, num_envs, purpose)
-        self.restore = restore
+        self.restore, self.single_episodes = restore, single_episodes
         self.mode, self.exact, self.reason = restore.mode, restore.exact, restore.reason
         self.unreported = restore.unreported
         self.obs_space, self.action_space = spaces
@@ -71,6 +75,7 @@ class GymEnvs(Envs):
         self.epoch = np.zeros(self.num_members, np.int64)
         self.must_begin_epoch = False
         self.untouched = True
+        self.playing = np.ones(self.size, np.bool_)
         self.episode = np.zeros(self.size, np.int64)
         self.reset_seeds = np.zeros(self.size, np.int64)
         self.returns = np.zeros(self.size)
@@ -90,13 +95,13 @@ class GymEnvs(Envs):
         if self.must_begin_epoch:
             raise RuntimeError(f"{self.spec.id}: begin_epoch must follow load_member, since it restarts at each epoch")
         decoded = self.actions.decode(actions)
-        next_obs, reward, terminated, truncated, info = self.backend.step(decoded)
+        next_obs, reward, terminated, truncated, info = self.backend.step(decoded, self.playing)
         if self.mode == "replay":
-            for recorded, action in zip(self.history, decoded, strict=True):
+            for recorded, action in compress(zip(self.history, decoded, strict=True), self.playing):
                 recorded.append(action)
         self.untouched = False
         self.returns += reward
-        self.elapsed += 1
+        self.elapsed += self.playing
         self.info.add(info)
         with np.errstate(over="ignore"):  # a reward above 3e38 becomes infinite
             rewards = reward.astype(np.float32)
@@ -117,8 +122,11 @@ class GymEnvs(Envs):
             self.obs = next_obs.copy()  # the learner still holds `next_obs`
             self._finished.append((ended, self.returns[ended], self.elapsed[ended]))
             self.info.end(ended)
-            self.episode[ended] += 1
-            self._begin(ended.tolist(), fresh=self.restore.renew)
+            if self.single_episodes:
+                self.playing[ended] = False
+            else:
+                self.episode[ended] += 1
+                self._begin(ended.tolist(), fresh=self.restore.renew)
         return StepResult(next_obs, rewards.reshape(shape), terminated.reshape(shape), truncated.reshape(shape))
 
     def _measured(self, ended: NDArray[np.int64]) -> dict[str, Array]:

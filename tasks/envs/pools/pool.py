@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from ...rng import streams
 from ...runtime.progress import tick
@@ -52,7 +53,8 @@ class Pool:
         obs, env_id = self.pool.reset(np.asarray(indices, np.int32), np.asarray(seeds))
         return self._encoded(obs, self._order(env_id, indices))
 
-    def step(self, actions: Array) -> FlatStep:
+    def step(self, actions: Array, playing: NDArray[np.bool_]) -> FlatStep:
+        """Step every environment: a pool knows no others."""
         assert self.pool is not None
         obs, reward, terminated, truncated, env_id, said = self.pool.step(actions)
         tick()
@@ -159,7 +161,7 @@ def _record(spec: EnvSpec, numbers: Sequence[int], threads: int) -> list[bytes]:
     records = [[obs] for obs in pool.begin(range(len(numbers)), seeds, [None] * 3, True)]
     for step in range(IMAGE_STEPS if pool.encoder.kind != "vector" else STEPS):
         draws = streams.uniform(keys, step * width + np.arange(width))
-        result = pool.step(codec.decode(codec.pick(draws)))
+        result = pool.step(codec.decode(codec.pick(draws)), np.ones(len(numbers), np.bool_))
         ended = np.flatnonzero(result.terminated | result.truncated).tolist()
         for i, record in enumerate(records):
             record += [np.array(part[i]) for part in result]

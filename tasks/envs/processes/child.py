@@ -60,13 +60,15 @@ class _Server:
     def __init__(self, hello: dict[str, Any], memory: int) -> None:
         rows = slice(hello["first"], hello["first"] + hello["count"])
         arrays = {name: array[rows] for name, array in arrays_in(memory, hello["layout"]).items()}
-        self.actions, self.result = arrays["actions"], FlatStep(*(arrays[name] for name in FlatStep._fields))
+        self.actions, self.playing = arrays["actions"], arrays["playing"]
+        self.result = FlatStep(*(arrays[name] for name in FlatStep._fields))
         tell_in(arrays["ticks"])
         self.backend = InProcess(EnvSpec.from_json(hello["spec"]), hello["count"])
 
     def step(self) -> None:
         self.result.obs[...] = 0
-        self.backend.step_into(self.actions.copy(), self.result)  # copied, since an environment may keep its action
+        actions = self.actions.copy()  # an environment may keep its action
+        self.backend.step_into(actions, self.playing, self.result)
 
     def answer(self, request: dict[str, Any], arrays: list[Array]) -> tuple[dict[str, Any], list[Array]]:
         kind, indices = request["kind"], request["indices"]

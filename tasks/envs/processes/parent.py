@@ -11,9 +11,11 @@ import signal
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import EnvironmentFailed, Hung, TaskError
 from ..base.encode import Observations, Spaces
@@ -61,11 +63,12 @@ class Processes:
         self.process_of = [w for w in range(processes) for _ in range(self.bounds[w], self.bounds[w + 1])]
         rows = FlatStep.empty(1, Observations(spaces.observation, spec.id), spec)._asdict()
         rows["actions"] = np.empty((1, *(spaces.action.shape or ())), spaces.action.dtype)
-        rows["ticks"] = np.zeros(1, np.int64)
+        rows["playing"], rows["ticks"] = np.ones(1, np.bool_), np.zeros(1, np.int64)
         layout: Layout = [(name, row.dtype.str, (count, *row.shape[1:])) for name, row in rows.items()]
         self.memory = memory_file(layout)
         arrays = arrays_in(self.memory, layout)
         self.actions, self.shared = arrays["actions"], FlatStep(*(arrays[name] for name in FlatStep._fields))
+        self.playing = arrays["playing"]
         self.ticks = arrays["ticks"]  # of a process, at the place of its first environment
         self.hello = {"spec": spec.to_json(), "layout": layout}
         self.past: list[list[_Episode]] = [[] for _ in range(count)]
@@ -100,12 +103,17 @@ class Processes:
         self._update_last_obs(indices, first)
         return first
 
-    def step(self, actions: Array) -> FlatStep:
-        self.actions[...] = actions
-        self._exchange(dict.fromkeys(range(len(self.children)), (STEP, ())))
-        for past, action in zip(self.past, actions, strict=True):
+    def step(self, actions: Array, playing: NDArray[np.bool_]) -> FlatStep:
+        self.actions[...], self.playing[...] = actions, playing
+        at_work = [w for w in range(len(self.children)) if playing[self.bounds[w] : self.bounds[w + 1]].any()]
+        self._exchange(dict.fromkeys(at_work, (STEP, ())))
+        for past, action in compress(zip(self.past, actions, strict=True), playing):
             past[-1].actions.append(action)
         result = self.shared.copy()
+        if not playing.all():
+            for rows in result:
+                rows[~playing] = 0
+            result.obs[~playing] = self.last_obs[~playing]
         self.last_obs = result.obs
         return result
 

@@ -132,6 +132,36 @@ def test_a_killed_process_is_replaced_and_its_environments_come_back(name: str) 
     envs.close()
 
 
+@pytest.mark.usefixtures("nobody_stays")
+@pytest.mark.parametrize("processes", [0, 2])
+def test_an_environment_of_single_episodes_is_not_stepped_after_its_first(processes: int) -> None:
+    plays_on = make("replay", 0)
+    once = make_envs(SPECS["replay"], SEEDS, 3, processes=processes, single_episodes=True)
+    assert isinstance(once, GymEnvs)
+    for _ in range(2):
+        running, lengths = np.ones((2, 3), np.bool_), np.zeros((2, 3), np.int64)
+        for k in range(1000):
+            actions = choose(plays_on, k, SEEDS)
+            expected, step = plays_on.step(actions), once.step(actions)
+            for theirs, own in zip(expected, step, strict=True):
+                assert np.array_equal(own[running], theirs[running])
+            assert not step.reward[~running].any()
+            assert not (step.terminated | step.truncated)[~running].any()
+            if processes and k in (0, 40, 80):
+                os.kill(pids(once)[k // 40 % 2], signal.SIGKILL)
+            lengths += running
+            running &= ~(step.terminated | step.truncated)
+            if not running.any():
+                break
+        assert not running.any()
+        assert lengths.min() < lengths.max()
+        assert np.array_equal(once.elapsed.reshape(2, 3), lengths)
+        for envs in (plays_on, once):
+            envs.reset()
+    for envs in (plays_on, once):
+        envs.close()
+
+
 def test_a_process_that_dies_again_and_again_is_given_up() -> None:
     envs = make_envs(EnvSpec("own_envs:Fragile-v0", {"home": os.getpid(), "how": "kill"}), [1], 2, processes=2)
     with pytest.raises(EnvProcessFailed, match=r"Fragile-v0: .* 3 in a row did so in the same step, .* by SIGKILL"):
