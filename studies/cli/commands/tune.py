@@ -17,7 +17,7 @@ from ....tasks import load
 from ....tasks.compiled.loading import kernels
 from ...analysis.learning import with_learned
 from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
-from ...curves.sinks import parse
+from ...curves.sinks import located
 from ...engine.checked_config import load_task
 from ...engine.confirming import TOP, check_confirmable, confirmation_config, confirmation_json, start_confirmation
 from ...engine.json_views import study_json
@@ -100,8 +100,7 @@ def _maker(
 def tune(arguments: argparse.Namespace) -> int:
     """Run the study to its end, and print its best trials."""
     _check_backend(arguments)
-    for text in arguments.log:
-        parse(text)
+    logs = [["--to", located(text)] for text in arguments.log]
     errors, config = new_console(stderr=True), _config(arguments)  # reports errors before slow imports
     check = partial(check_confirmable, seeds=arguments.confirm) if arguments.confirm else None
     with ExitStack() as stack:
@@ -114,8 +113,7 @@ def tune(arguments: argparse.Namespace) -> int:
         if look(store, name).complete:
             note(errors, f"study {name} is complete{_how_to_extend(config)}")
         else:
-            logs, say = [["--to", text] for text in arguments.log], partial(note, errors)
-            url = arguments.url
+            url, say = arguments.url, partial(note, errors)
             with (
                 copied(url, name, [MIRRORED], say, MIRROR_AFTER, crew) as copiers,
                 copied(url, name, logs, say, crew=crew),
