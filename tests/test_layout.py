@@ -42,7 +42,7 @@ ORDER = (
     ),
     *("tasks.record", "tasks.cohort", "tasks.task"),
     *("tasks.algorithms", "tasks.algorithms.dqn", "tasks.algorithms.sac", "tasks.examples", "tasks.testing", "tasks"),
-    *("studies.redact", "studies.garbage", "studies.errors", "studies.failures", "studies.statistics"),
+    *("studies.redact", "studies.shell", "studies.garbage", "studies.errors", "studies.failures", "studies.statistics"),
     *("studies.storage.sql", "studies.storage.locks", "studies.storage"),
     *("studies.study", "studies.samplers", "studies.schedulers", "studies.engine", "studies.steering"),
     *("studies.analysis", "studies.report", "studies.live"),

@@ -26,6 +26,7 @@ from ...tasks.checkpoint.array_files import open_npz
 from ..engine.confirming import confirmation_json
 from ..engine.json_views import rank, study_json
 from ..schedulers.confirming import CONFIRM
+from ..shell import command_line
 from ..statistics.intervals import FEWEST
 from ..study.config import Config
 from ..study.environments import is_across
@@ -129,7 +130,7 @@ def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
     rows = [row for row in store.segments(name) if (row.configuration, row.epochs) == (number, epochs)]
     results = tuple(measured(config, row) for row in rows if row.state == "done")
     if len(results) < FEWEST:
-        cure = f"`rekindle confirm {name}` trains it with fresh ones"
+        cure = f"`{command_line('confirm', name)}` trains it with fresh ones"
         if config.scheduler == "pbt":  # a member's hyperparameters change, so it cannot be confirmed
             cure = f"make it with --seeds {FEWEST} or more"
         raise BadSource(
@@ -145,7 +146,7 @@ def _of_environments(store: Store, name: str, label: str, config: Config) -> Ite
     if confirmation is None or confirmation["winner"] is None or confirmation["state"] != "complete":
         raise BadSource(
             f"a study across environments is compared on fresh seeds in each of them, but {name} is not confirmed; "
-            f"`rekindle confirm {name}` does so"
+            f"`{command_line('confirm', name)}` does so"
         )
     first, several = confirmation["race_seeds"], len(config.environments)
     rows = [row for row in store.segments(confirmation["confirmation"]) if row.configuration == confirmation["winner"]]

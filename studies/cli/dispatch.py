@@ -101,9 +101,10 @@ def _unmarked(value: Any) -> Any:
     """Return an argument's value without the mark of a word after ``--``."""
     if isinstance(value, list):
         return [_unmarked(each) for each in value]
-    if isinstance(value, str | Path) and (text := str(value)).startswith(NAME):
-        return type(value)(text.removeprefix(NAME))
-    return value
+    if isinstance(value, Path):
+        before, _, after = str(value).partition(NAME)  # before it may stand the working directory
+        return Path(before, after)
+    return value.removeprefix(NAME) if isinstance(value, str) else value
 
 
 def _run_safely(arguments: Namespace) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ..redact import printable
+from ..shell import command_line, quoted
 from ..workers.forked import CommandProcess, Crew
 
 MIRRORED = ("--to", "optuna")  # the copy in Optuna's tables
@@ -71,7 +72,7 @@ class Copier:
             ]
             self.say(
                 f"no trial depends on it, but a copy of the curves is incomplete: {printable(last)}; "
-                f"rekindle export-curves {self.name} {' '.join(self.options)} writes the rest"
+                f"{command_line('export-curves', self.name, *map(quoted, self.options))} writes the rest"
             )
 
 

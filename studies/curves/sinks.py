@@ -95,6 +95,18 @@ def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
     return kind, path, names or usual
 
 
+def located(text: str) -> str:
+    """Return ``KIND:PLACE`` with the whole path of a file or folder.
+
+    An environment may change the working directory before another process opens it.
+
+    Raises:
+        ValueError: see `parse`.
+    """
+    kind, place, _ = parse(text)
+    return f"{kind}:{place}"
+
+
 def _try(path: Path, is_folder: bool) -> None:
     """Raise OSError unless files can be created at a place."""
     folder = path if is_folder else path.parent

@@ -6,7 +6,6 @@ trained, killed and resumed like any other.
 
 from __future__ import annotations
 
-import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from ...spaces.errors import SpaceError
 from ..errors import StudyMismatch, UnknownStudy
 from ..schedulers.confirming import CONFIRM, Confirmation, Standing, by_seed, standing
 from ..schedulers.registry import remembered
+from ..shell import command_line, option
 from ..statistics.aggregates import probability_of_improvement
 from ..statistics.intervals import FEWEST, Interval, interval, mean_interval
 from ..storage.rows import Segment, score_of
@@ -59,7 +59,7 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
     if not ranked or ranked[0]["epochs"] < config.rungs[-1]:
         raise BadConfig(
             f"a confirmation needs a result at the top rung, {config.rungs[-1]} epochs, but {study} has none yet; run "
-            f"`rekindle tune` or `rekindle worker --study {study}` first"
+            f"`rekindle tune` or `rekindle worker {option('--study', study)}` first"
         )
     best = _different(ranked)[:top]
     values = [dict(flatten(trial["hyperparameters"])) for trial in best]
@@ -126,7 +126,7 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
     except StudyMismatch as error:
         raise StudyMismatch(
             f"{name!r} was started with other --top or --seeds, or with other best trials, and is kept; "
-            f"`rekindle delete {shlex.quote(name)}` removes it, so that {study} can be confirmed again ({error})"
+            f"`{command_line('delete', name)}` removes it, so that {study} can be confirmed again ({error})"
         ) from None
     return name
 
@@ -283,7 +283,8 @@ def verdict(confirmation: Json) -> str:
     winner, cost = confirmation["winner"], confirmation["cost"]
     spent = f"It took {counted(cost['trainings'], 'training')}, {counted(cost['epochs'], 'epoch')}."
     if confirmation["state"] != "complete":
-        return f"The confirmation is not complete; `rekindle confirm {confirmation['study']}` resumes it. {spent}"
+        resumed = command_line("confirm", confirmation["study"])
+        return f"The confirmation is not complete; `{resumed}` resumes it. {spent}"
     best = None if winner is None else confirmation["candidates"][winner]
     if best is None or best["estimate"] is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"

@@ -18,6 +18,7 @@ from ..engine.confirming import candidate_name, confirmation_json, verdict
 from ..engine.json_views import Json, rank, study_json
 from ..schedulers.confirming import CONFIRM
 from ..schedulers.registry import remembered
+from ..shell import command_line
 from ..statistics.intervals import FEWEST, mean_interval
 from ..storage.rows import Segment
 from ..study.config import Config
@@ -228,7 +229,7 @@ def _verdict(shown: Json) -> list[str]:
         if study["scheduler"] not in ("pbt", CONFIRM):
             sentences.append(
                 "The best of many noisy results is partly luck: "
-                f"rekindle confirm {study['study']} estimates it on fresh seeds."
+                f"{command_line('confirm', study['study'])} estimates it on fresh seeds."
             )
     if (held := study["held"]) is not None:
         why = f": {held['why']}" if held["why"] else ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from ...tasks.checkpoint.policy_files import replace_whole
 from ..engine.json_views import Json
+from ..shell import quoted
 from ..study.number_text import in_digits
 from . import figures, results, what_mattered
 from .analysis import result_of
@@ -231,7 +231,7 @@ def _trials(shown: Json) -> str:
     words = (
         f"<p class='soft'>All {len(order)} trials, best first. The command in the last column trains a trial again and "
         "compares the digests, with <code class='whole'>--storage</code> "
-        f"<code class='wrap'>{escape(shlex.quote(shown['storage']))}</code>.</p>"
+        f"<code class='wrap'>{escape(quoted(shown['storage']))}</code>.</p>"
     )
     body = f'<div class="tall"><table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody>'
     return part("Trials", "", words, f"{body}</table></div>", failed)

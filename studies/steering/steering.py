@@ -23,6 +23,7 @@ from ..errors import CommandRefused
 from ..samplers.registry import KNOWN, check_exhausted, check_sampler
 from ..schedulers.confirming import CONFIRM
 from ..schedulers.seeds import seeds_of
+from ..shell import command_line
 from ..storage import commands
 from ..storage.commands import BOUND, BOUNDS, ENQUEUE, EXTEND, PAUSE, RESUME, STOP, WEIGHT, Command, hold_of
 from ..storage.studies import change_study, revise, trials
@@ -220,9 +221,8 @@ class Steering:
         uid = self.store.uid(trial)
         numbers = [row.number for name, row in self.store.trials_of(uid) if name == self.study]
         if not numbers:
-            raise CommandRefused(
-                f"study {self.study!r} has no trial of task {uid}; `rekindle trials {self.study}` shows those it has"
-            )
+            known = command_line("trials", self.study)
+            raise CommandRefused(f"study {self.study!r} has no trial of task {uid}; `{known}` shows those it has")
         return numbers
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from ..errors import CommandRefused
 from ..redact import masked
+from ..shell import command_line
 from .rows import Trial
 from .sql.schema import Now, command, segment, task, trial
 from .studies import finish_trials, get_study, revise, trials
@@ -97,8 +98,8 @@ def hold_of(given: Sequence[Command]) -> Command | None:
 def cure_of(name: str, held: Command) -> str:
     """Return how to resume a stopped or paused study."""
     if held.who in BOUNDS and held.who in held.data:
-        return f"`rekindle extend {name} --{held.who} MORE` (or off) continues it"
-    return f"`rekindle resume {name}` continues it"
+        return f"`{command_line('extend', name, f'--{held.who} MORE')}` (or off) continues it"
+    return f"`{command_line('resume', name)}` continues it"
 
 
 def add(connection: Connection, name: str, kind: str, data: Mapping[str, Any], who: str, why: str) -> Command:
@@ -143,7 +144,7 @@ def cancel(
     revision = revise(connection, name, rewrite=forget)
     rows = trials(connection, name, of=numbers)
     if len(rows) < len(numbers):
-        raise CommandRefused(f"there is no {label}; `rekindle trials {name}` shows them")
+        raise CommandRefused(f"there is no {label}; `{command_line('trials', name)}` shows them")
     running = [row.number for row in rows if row.state == "running"]
     if not running and not forget:
         raise CommandRefused(f"only a running trial can be cancelled, but {label} is {rows[0].state}; exclude it")

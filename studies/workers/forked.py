@@ -99,10 +99,14 @@ class Crew:
 
     Args:
         count: number of processes to fork; none are forked where that is not safe.
+
+    Attributes:
+        directory: working directory of all processes.
     """
 
     def __init__(self, count: int):
         """Fork the processes."""
+        self.directory = os.getcwd()  # an environment may change it; a process that is started later begins here, too
         self._idle: list[Forked] = []
         if can_fork():
             kernels()  # load them once, before the forks
@@ -141,7 +145,7 @@ class CommandProcess:
     def __init__(self, words: Sequence[str], url: str, crew: Crew | None = None):
         # The URL may contain a password, and all users can see command lines.
         environment = {**os.environ, URL_VARIABLE: url, "OMP_NUM_THREADS": "1"}
-        self.process = _forked(crew, words, environment) or _started(words, environment)
+        self.process = _forked(crew, words, environment) or _started(words, environment, crew)
         self.last_words: deque[str] = deque(maxlen=30)
         assert self.process.stderr is not None
         self._listener = threading.Thread(target=self._listen, args=(self.process.stderr,), daemon=True)
@@ -202,9 +206,10 @@ def _forked(crew: Crew | None, words: Sequence[str], environment: Mapping[str, s
     return None
 
 
-def _started(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+def _started(words: Sequence[str], environment: Mapping[str, str], crew: Crew | None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", COMMAND, *words],
+        cwd=None if crew is None else crew.directory,
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

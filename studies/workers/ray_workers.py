@@ -13,8 +13,9 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import ray
@@ -23,6 +24,7 @@ from ..storage.sql.database import full_url
 from .supervisor import WorkerProcess, WorkersFailed
 
 CONNECT_SECONDS = 10.0
+PAUSE = 0.5  # seconds between two looks at what a worker says
 ADDRESS_VARIABLE = "RAY_ADDRESS"  # Ray's own variable for the default cluster
 
 
@@ -42,6 +44,11 @@ class Hosted:
         self._worker.wait(1.0)
         return status, list(self._worker.last_words)
 
+    def last_words(self) -> list[str]:
+        """Return the last lines on the process's stderr, after a pause."""
+        time.sleep(PAUSE)
+        return list(self._worker.last_words)
+
     def stop(self) -> None:
         """Ask the process to save and stop."""
         self._worker.stop()
@@ -51,13 +58,14 @@ class RayWorker:
     """A worker on the cluster, with the interface of `WorkerHandle`."""
 
     def __init__(self, cpus: float, gpus: float, *arguments: Any):
-        # two threads: one waits for the process while the other may stop it
-        options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": 2, "max_restarts": 0}
+        # three threads: one waits for the process, one for its next words, and the third may stop it
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": 3, "max_restarts": 0}
         host = cast(Any, ray.remote(Hosted))  # ray's types do not describe the actor's methods
         self._actor = host.options(**options).remote(*arguments)
         self._name, self._end = self._actor.name.remote(), self._actor.run.remote()
+        self._heard = self._actor.last_words.remote()
         self._status: int | None = None
-        self.last_words: Sequence[str] = []
+        self._words: Sequence[str] = []
 
     @property
     def name(self) -> str:
@@ -72,10 +80,19 @@ class RayWorker:
         """Exit status, None while it runs; a dead actor counts as killed."""
         if self._status is None:
             if ray.wait([self._end], timeout=0)[0]:
-                self._status, self.last_words = self._result()
+                self._status, self._words = self._result()
             elif not _is_alive():  # the result would never arrive
-                self._status, self.last_words = 1, ["no machine of the Ray cluster is alive any more"]
+                self._status, self._words = 1, ["no machine of the Ray cluster is alive any more"]
         return self._status
+
+    @property
+    def last_words(self) -> Sequence[str]:
+        """Last lines on its stderr, a moment old while it runs."""
+        if self._status is None and ray.wait([self._heard], timeout=0)[0]:
+            with suppress(ray.exceptions.RayError):  # the status will say why
+                self._words = ray.get(self._heard)
+                self._heard = self._actor.last_words.remote()
+        return self._words
 
     def _result(self) -> tuple[int, list[str]]:
         try:

@@ -13,7 +13,9 @@ import importlib.util
 import os
 import pickle
 import shutil
+import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -27,6 +29,8 @@ from torch import Tensor, float32
 VARIABLE = "REKINDLE_KERNELS"  # 0 in the environment switches the kernels off
 UNUSED = 30 * 24 * 3600.0  # seconds after which machine code is removed, of which each upgrade leaves 13 MB
 _off = os.environ.get(VARIABLE) == "0"
+_handlers: dict[int, Any] = {}  # handlers of signals, which wait until a kernel is compiled
+_arrived: list[int] = []  # signals that wait
 
 
 def kernels() -> ModuleType | None:
@@ -81,7 +85,8 @@ def _load() -> ModuleType | None:
     _remove_unused(folder)
     config.CACHE_DIR = str(folder)
     try:
-        return importlib.import_module(".kernels", __package__)
+        with _between_kernels():
+            return importlib.import_module(".kernels", __package__)
     except (OSError, EOFError, pickle.UnpicklingError) as error:  # the disk is full, or a crash cut a file short
         warnings.warn(
             f"the machine code in {folder} is of no use ({error}), so every process compiles its own for half a minute;"
@@ -90,7 +95,8 @@ def _load() -> ModuleType | None:
             stacklevel=2,
         )
         config.CACHE_DIR = ""
-        return importlib.import_module(".kernels", __package__)
+        with _between_kernels():
+            return importlib.import_module(".kernels", __package__)
     finally:
         config.CACHE_DIR = before
 
@@ -125,8 +131,38 @@ def _remove_unused(own: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def _between_kernels() -> Iterator[None]:
+    """Handle signals between two kernels only.
+
+    LLVM calls Python back while it compiles, and what a handler raises in such a call, as at Ctrl-C, would be lost.
+    """
+    if not _is_main():  # other threads handle no signals
+        yield
+        return
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if callable(handler := signal.getsignal(number)):
+            _handlers[number] = handler
+            signal.signal(number, lambda number, frame: _arrived.append(number))
+    try:
+        yield
+    finally:
+        for caught, handler in _handlers.items():
+            signal.signal(caught, handler)
+        _handlers.clear()
+        while _arrived:
+            signal.raise_signal(_arrived.pop(0))
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 def kernel(signature: str, **options: Any) -> Any:
     """Compile a function for arguments of these types."""
+    while _arrived and _is_main():
+        arrived = _arrived.pop(0)
+        _handlers[arrived](arrived, None)
     return _numba().njit(signature, cache=is_cached(), nogil=True, error_model="numpy", **options)
 
 

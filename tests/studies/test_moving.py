@@ -1,4 +1,4 @@
-"""Environments that change the working directory, while the storage is a relative path."""
+"""Environments that change the working directory, while the storage and other files are relative paths."""
 
 from __future__ import annotations
 
@@ -35,3 +35,29 @@ def test_an_environment_that_changes_the_directory_does_not_move_the_database(
     else:
         hunt("ppo", env, name="h", max_trials=1, storage=URL, **FIXED)
     assert [*tmp_path.glob("**/*.db")] == [tmp_path / "mine.db"]
+
+
+def test_an_environment_that_changes_the_directory_moves_no_file_that_a_command_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., tuple[int, str, str]]
+) -> None:
+    (tmp_path / "simulator").mkdir()
+    env = json.dumps({"id": "moving:Moving-v0", "kwargs": {"folder": str(tmp_path / "simulator")}})
+    settings = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+    at = ["--storage", URL]
+
+    def run(*words: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        status, out, errors = cli(*words)
+        assert status == 0, errors
+        return out
+
+    written = ["--record", "steps.npz", "--save-config", "run.toml", "--log", "csv:trained.csv"]
+    uid = json.loads(run("train", "ppo", env, *settings, "--epochs", "1", *written, "--json", *at))["uid"]
+    run("evaluate", uid, "--episodes", "2", "--record", "episodes.npz", *at)
+    run("export-policy", "--format", "safetensors", *at, "--", uid, "-policy.safetensors")
+    run(
+        "tune", "ppo", env, *settings, "--trials", "1", "--epochs", "1", "--workers", "1", "--log", "csv:tuned.csv", *at
+    )
+    names = {"trained.csv", "steps.npz", "run.toml", "episodes.npz", "-policy.safetensors", "tuned.csv"}
+    assert names <= {path.name for path in tmp_path.iterdir()}
+    assert not list((tmp_path / "simulator").iterdir())

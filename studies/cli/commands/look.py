@@ -14,6 +14,7 @@ from ....tasks.envs import EnvSpec
 from ...engine.confirming import confirmation_json
 from ...engine.json_views import status_json, study_json, task_json, tasks_json
 from ...redact import printable
+from ...shell import quoted
 from ...storage.locks.owner import Owner
 from ...storage.store import Store
 from ...study.config import title
@@ -155,7 +156,7 @@ def import_config(arguments: argparse.Namespace) -> int:
         print(text, end="")
     else:
         write(arguments.output, text)
-        note(new_console(), f"{arguments.output}: rekindle train {arguments.output}")
+        note(new_console(), f"{arguments.output}: rekindle train {quoted(str(arguments.output))}")
     for line in without:
         note(new_console(stderr=True), f"no counterpart: {line}")
     return 0

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import statistics
 from typing import Any
 
@@ -33,6 +32,7 @@ from ....tasks.registry import load
 from ....tasks.task import Task
 from ....tasks.warm_start import is_policy
 from ...engine.lineage import lineage, restore, retrain
+from ...shell import option
 from ...storage.stored_policies import NoPolicy, checkpoint_of
 from ...study.objectives import AGGREGATES, RETURN, mean_of_known
 from ..output import tables
@@ -93,8 +93,8 @@ def import_policy(arguments: argparse.Namespace) -> int:
     table = {name: value for name, value in result.items() if name != "hyperparameters"} | values
     out.print(tables.pairs_table(str(arguments.model), table))
     words = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()]
-    settings = " ".join(f"--set {shlex.quote(word)}" for word in words)
-    command = f"rekindle train {found.task} ENV --warm-start {shlex.quote(str(file))} {settings}"
+    settings = " ".join(option("--set", word) for word in words)
+    command = f"rekindle train {found.task} ENV {option('--warm-start', str(file))} {settings}"
     out.print(Text(command, "cyan"), soft_wrap=True)
     return 0
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from functools import partial
 
+from ...shell import quoted
 from ...storage.sql.database import sqlite_file
 from ...storage.sql.retry import RetryPolicy
 from ...storage.store import Store
@@ -29,7 +29,7 @@ def database_exists(arguments: argparse.Namespace) -> bool:
 def repeated(store: Store) -> str:
     """Return the storage's URL without its password, quoted for a shell."""
     url = store.database.url.set(password=None)
-    return shlex.quote(url.difference_update_query(["password"]).render_as_string(hide_password=False))
+    return quoted(url.difference_update_query(["password"]).render_as_string(hide_password=False))
 
 
 def hides_password(store: Store) -> bool:

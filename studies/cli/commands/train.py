@@ -20,7 +20,7 @@ from ....tasks.runtime.progress import at_work
 from ....tasks.signals.demonstrations import check_name
 from ....tasks.task import Task
 from ...curves.beside import copied
-from ...curves.sinks import parse
+from ...curves.sinks import located
 from ...orion.trial import Results, say, whole
 from ...orion.trial import train as train_trial
 from ...storage.branches import Start
@@ -51,8 +51,7 @@ def train(arguments: argparse.Namespace) -> int:
         )
     if arguments.record is not None:
         check_name(arguments.record)
-    for text in arguments.log:
-        parse(text)
+    logs = [["--to", located(text)] for text in arguments.log]
     algorithm = load(arguments.task)
     values = options.space(arguments, algorithm).parse(*options.assignments(arguments))
     make, values, cold = _prepare(arguments, algorithm, values)
@@ -68,7 +67,6 @@ def train(arguments: argparse.Namespace) -> int:
         values["start"] = warm_start.start_one(store, make(), cold, arguments, partial(note, errors))
         task = make(storage=TaskStorage(store, arguments.use_previous, device=arguments.device)).init(**values)
         recorder = None if arguments.record is None else task.recorder()
-        logs = [["--to", text] for text in arguments.log]
         try:
             with (
                 copied(arguments.url, task.uid, logs, partial(note, errors)),

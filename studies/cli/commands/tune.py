@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -18,7 +17,7 @@ from ....tasks import load
 from ....tasks.compiled.loading import kernels
 from ...analysis.learning import with_learned
 from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
-from ...curves.sinks import parse
+from ...curves.sinks import located
 from ...engine.checked_config import load_task
 from ...engine.confirming import TOP, check_confirmable, confirmation_config, confirmation_json, start_confirmation
 from ...engine.json_views import study_json
@@ -30,6 +29,7 @@ from ...errors import StoreError
 from ...garbage import importing
 from ...redact import printable
 from ...samplers.registry import finite_size, grid_size
+from ...shell import command_line, option
 from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
@@ -59,7 +59,7 @@ def create(arguments: argparse.Namespace) -> int:
         if arguments.json:
             return print_json(result)
         device = "" if arguments.device == "cpu" else f" --device {arguments.device}"
-        command = f"rekindle worker --study {shlex.quote(name)} --storage {repeated(store)}{device}"
+        command = f"rekindle worker {option('--study', name)} --storage {repeated(store)}{device}"
         note(new_console(), f"study {name} waits for workers:\n{command}")
         if hides_password(store):
             note(new_console(), "# it takes the password from PGPASSWORD or ~/.pgpass")
@@ -100,8 +100,7 @@ def _maker(
 def tune(arguments: argparse.Namespace) -> int:
     """Run the study to its end, and print its best trials."""
     _check_backend(arguments)
-    for text in arguments.log:
-        parse(text)
+    logs = [["--to", located(text)] for text in arguments.log]
     errors, config = new_console(stderr=True), _config(arguments)  # reports errors before slow imports
     check = partial(check_confirmable, seeds=arguments.confirm) if arguments.confirm else None
     with ExitStack() as stack:
@@ -114,8 +113,7 @@ def tune(arguments: argparse.Namespace) -> int:
         if look(store, name).complete:
             note(errors, f"study {name} is complete{_how_to_extend(config)}")
         else:
-            logs, say = [["--to", text] for text in arguments.log], partial(note, errors)
-            url = arguments.url
+            url, say = arguments.url, partial(note, errors)
             with (
                 copied(url, name, [MIRRORED], say, MIRROR_AFTER, crew) as copiers,
                 copied(url, name, logs, say, crew=crew),
@@ -175,7 +173,7 @@ def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Consol
     if look(store, name).complete:
         return
     held = hold_of(store.commands(name))
-    stopped = f"had the {held}; {cure_of(shlex.quote(name), held)}" if held else "is not complete; rerun to resume"
+    stopped = f"had the {held}; {cure_of(name, held)}" if held else "is not complete; rerun to resume"
     note(errors, f"study {name} {stopped}")
 
 
@@ -269,7 +267,8 @@ def _print_study(study: Mapping[str, Any], config: Config, store: Store) -> int:
     out = new_console()
     counts = ", ".join(f"{count} {state}" for state, count in study["counts"].items() if count)
     if study["best"] is None:
-        note(out, f"no trial has a result: {counts or 'none is begun'}; `rekindle trials {study['study']}` says why")
+        all_trials = command_line("trials", study["study"])
+        note(out, f"no trial has a result: {counts or 'none is begun'}; `{all_trials}` says why")
         return options.FAILED
     flat = config.searched.flat()
     tables.print_best(out, study, {name: flat[name].default for name in config.open})
@@ -283,16 +282,15 @@ def _print_study(study: Mapping[str, Any], config: Config, store: Store) -> int:
     for rung in study["agreement"]:
         if rung["misleads"]:
             note(out, tables.misleading(rung, study["rungs"]))
-    storage = repeated(store)
+    storage, name = f"--storage {repeated(store)}", study["study"]
     best = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
-    name = shlex.quote(study["study"])
-    proposed = {f"show {study['best']['uid'][:8]}": f"{best}: all hyperparameters, and the history"}
+    proposed = {f"rekindle show {study['best']['uid'][:8]} {storage}": f"{best}: all hyperparameters, and the history"}
     if _can_be_confirmed(study, config):
-        proposed[f"confirm {name}"] = "the best trials and the defaults, estimated on fresh seeds"
-    proposed |= {f"trials {name}": "all trials, rung by rung", f"report {name}": "a page with curves and what mattered"}
+        proposed[command_line("confirm", name, storage)] = "the best trials and the defaults, estimated on fresh seeds"
+    proposed[command_line("trials", name, storage)] = "all trials, rung by rung"
+    proposed[command_line("report", name, storage)] = "a page with curves and what mattered"
     for command, text in proposed.items():
-        line = escape(printable(f"rekindle {command} --storage {storage}"))
-        out.print(f"[bright_black]# {text}[/]\n[cyan]{line}[/]", soft_wrap=True)
+        out.print(f"[bright_black]# {text}[/]\n[cyan]{escape(printable(command))}[/]", soft_wrap=True)
     if hides_password(store):
         note(out, "# these take the password from PGPASSWORD or ~/.pgpass")
     return 0

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
-from .values import MANY, Container, Parser, amount, nonnegative, option, seed
+from .values import MANY, Container, Parser, amount, nonnegative, option, output, seed
 
 STUCK = 600.0  # seconds; a copy of the constant in `tasks.runtime.progress`, which is slow to import
 TASK = "algorithm, such as ppo, or package.module:Class"
@@ -28,7 +27,7 @@ def add_task(parser: Parser, epochs: str, setting: str, several: str = "") -> No
     if several:
         parser.add_argument("others", metavar="ENV", nargs="*", default=[], help=several)
     text = "write all settings of this command, including defaults, as a run file"
-    option(parser, "--save-config FILE", text, type=Path)
+    option(parser, "--save-config FILE", text, type=output)
     add = partial(option, parser.add_argument_group("what is trained"))
     add("--epochs EPOCHS", epochs)
     add("--env-steps STEPS", "environment steps in place of --epochs, rounded up to whole epochs of epoch_steps")

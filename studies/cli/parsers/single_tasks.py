@@ -17,7 +17,7 @@ from .shared import (
     add_uid,
     add_use_previous,
 )
-from .values import MANY, command, option, seed
+from .values import MANY, command, option, output, seed
 
 
 def add_train(commands: Any) -> None:
@@ -35,7 +35,7 @@ def add_train(commands: Any) -> None:
         "stop early when a metric of the task, such as episode_return, has not risen for N epochs",
     )
     text = "write the observations and actions of this run to a file such as demo.npz, like `evaluate --record`"
-    option(parser, "--record FILE", text, type=Path)
+    option(parser, "--record FILE", text, type=output)
     add_outputs(parser)
     processes = parser.add_argument_group("processes and devices")
     add_device(processes)
@@ -95,13 +95,15 @@ def add_policy(commands: Any) -> None:
     add(
         "--record FILE",
         "write observations and actions to a file such as demo.npz, for rekindle train --demonstrations",
-        type=Path,
+        type=output,
     )
-    add("--video FILE", "write one more episode as a video, such as policy.mp4 (needs the extra `video`)", type=Path)
+    add("--video FILE", "write one more episode as a video, such as policy.mp4 (needs the extra `video`)", type=output)
     text = "write the networks of a stored checkpoint to a file, for use but not for resuming"
     parser = command(commands, "export-policy", text, "policy.export_policy")
     add_checkpoint(parser)
-    parser.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors, policy.pt or policy.onnx")
+    parser.add_argument(
+        "file", type=output, metavar="FILE", help="such as policy.safetensors, policy.pt or policy.onnx"
+    )
     parser.add_argument(
         "--format",
         choices=("safetensors", "torchscript", "onnx"),

@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ...orion.trial import storage_url
@@ -142,6 +143,14 @@ def seed(text: str) -> int:
     if not text.isdecimal() or len(text) > 19 or int(text) >= 2**63:
         raise argparse.ArgumentTypeError(f"must be an integer from 0 to 2**63 - 1, but got {text[:40]!r}")
     return int(text)
+
+
+def output(text: str) -> Path:
+    """Return the whole path of a file to be written.
+
+    An environment may change the working directory before.
+    """
+    return Path(text).absolute()
 
 
 def seconds(text: str) -> float:

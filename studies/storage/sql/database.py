@@ -335,7 +335,7 @@ def _explain_postgresql(state: str, text: str, lost: bool, writes: bool) -> tupl
     if state == "53300" or (not state and _CROWDED.search(text)):
         return StoreLocked(
             f"the server has no connection left: {text}; use fewer processes (--workers), or raise its limit of "
-            "connections, such as that of the role"
+            "connections, such as that of the role, to at least 2: `rekindle tune` keeps one, and so does each worker"
         ), True
     if state == "42501" and not writes:
         return StoreError(f"the database must be readable: {text}; use a role that may read, or ask its owner"), False

@@ -91,7 +91,9 @@ def test_a_reader_looks_at_everything_and_changes_nothing(
         assert store.commands("s") == []
 
 
-def test_a_supervisor_shows_once_that_its_worker_waits_for_a_connection(postgres: Any, postgres_url: str) -> None:
+def test_a_supervisor_shows_once_that_its_worker_waits_for_a_connection_and_needs_two(
+    postgres: Any, postgres_url: str
+) -> None:
     config = surrogate(4)
     with Store(postgres_url) as store:
         start_study(store, "s", config)
@@ -106,11 +108,12 @@ def test_a_supervisor_shows_once_that_its_worker_waits_for_a_connection(postgres
 
         def say(self, text: str) -> None:
             said.append(text)
-            as_role(postgres, postgres_url, "rk_alone", "ALTER ROLE {role} CONNECTION LIMIT -1;")
+            as_role(postgres, postgres_url, "rk_alone", "ALTER ROLE {role} CONNECTION LIMIT 2;")
 
     with Store(url) as store:  # has the role's only connection
         Supervisor(store, "s", 1, lambda: WorkerProcess(url, "s", 1), Display()).run()
         assert bits(store) == undisturbed(config)
     assert len(said) == 1
-    for part in ("1 of 1 workers: waiting for the database", "too many connections for role", "--workers", "raise its"):
+    assert "1 of 1 workers: waiting for the database" in said[0]
+    for part in ("too many connections for role", "--workers", "raise its limit", "to at least 2"):
         assert part in said[0]

@@ -13,7 +13,7 @@ import nursery
 import psutil
 import pytest
 from rekindle.studies.storage.store import Store
-from rekindle.studies.workers.forked import CommandProcess
+from rekindle.studies.workers.forked import CommandProcess, Crew
 from studying import TINY, bits, tiny, undisturbed
 
 CREW = """
@@ -110,6 +110,18 @@ def test_forked_processes_may_be_paused_or_killed_at_any_moment_and_ctrl_c_ends_
     done = nursery.run([sys.executable, "-c", DISTURBED, sqlite_url])
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"taken": True, "worker": 2, "polled": -9, "paused": -9}
+
+
+def test_a_process_that_is_started_later_begins_where_its_parent_began(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Path.cwd()
+    with Crew(0) as crew:
+        monkeypatch.chdir(tmp_path)  # as an environment does in the parent; modules are found in the first directory
+        process = CommandProcess(["worker", "--study", "nowhere"], sqlite_url, crew)
+        assert Path(psutil.Process(int(process.name)).cwd()) == here
+        process.kill()
+        process.wait(60)
 
 
 def test_children_of_an_ended_process_are_not_waited_for(

@@ -8,10 +8,12 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -19,12 +21,14 @@ import pytest
 from gated import VARIABLE, Gate
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.progress import Progress
+from rekindle.studies.engine.progress import Snapshot
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.storage.sql.database import sqlite_file
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.ray_workers import RayWorker, cluster
 from rekindle.studies.workers.supervisor import Interrupted, Supervisor, WorkersFailed
 from rich.console import Console
-from studying import bits, tiny, undisturbed
+from studying import bits, surrogate, tiny, undisturbed
 from support_path import SUPPORT
 
 TUNE = ["tune", "ppo", "CartPole-v1", "--trials", "2", "--epochs", "1", "--workers", "1", "--set", "epoch_steps=128"]
@@ -82,6 +86,32 @@ def test_a_study_on_ray_is_the_same_study(sqlite_url: str) -> None:
     lost, tight = done.stdout.splitlines()
     assert re.search("one ended with: rekindle: error: .*no study", lost)
     assert re.search("9 CPUs and 0 GPUs, but no machine .* that one has is 1 CPUs, 0 GPUs", tight)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(r"ignore:subprocess \d+ is still running:ResourceWarning")  # Ray waits for none of its own
+def test_a_supervisor_shows_that_a_worker_on_ray_waits_for_the_database(sqlite_url: str) -> None:
+    said: list[str] = []
+
+    class Display:
+        workers = 0
+
+        def show(self, snapshot: Snapshot) -> None:
+            pass
+
+        def say(self, text: str) -> None:
+            said.append(text)
+            writer.rollback()
+
+    with Store(sqlite_url) as store, closing(sqlite3.connect(sqlite_file(sqlite_url) or "")) as writer:
+        start_study(store, "s", surrogate(2))
+        writer.execute("BEGIN IMMEDIATE")
+        patience = ["--patience", "30"]
+        with cluster(sqlite_url, "s", workers=1, address=None, cpus=1, gpus=0, extra=patience) as (count, hire):
+            Supervisor(store, "s", count, hire, Display()).run()
+        assert bits(store) == undisturbed(surrogate(2))
+    assert [text.partition(", for")[0] for text in said] == ["1 of 1 workers: waiting for the database"]
+    gc.collect()  # Ray's processes are told of here, and not in another test
 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from ....analysis.comparing import Scale
 from ....analysis.comparing import compare as comparison
 from ....analysis.sources import CONFIRMED, FILE, SELECTED, is_file
+from ....shell import command_line
 from ....study.number_text import in_digits
 from ...output import tables
 from ...output.terminal import new_console, note, print_json
@@ -82,7 +83,7 @@ def _warnings(result: Mapping[str, Any]) -> list[str]:
         names = ", ".join(flattered)
         texts.append(
             f"Selection flatters {names}: the best configuration is measured on the seeds that chose it. "
-            f"`rekindle confirm {flattered[0]}` trains it on fresh seeds."
+            f"`{command_line('confirm', flattered[0])}` trains it on fresh seeds."
         )
     if len(epochs) > 1:
         texts.append(f"The studies trained for different numbers of epochs: {', '.join(map(str, sorted(epochs)))}.")
