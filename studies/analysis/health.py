@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...spaces.ranges import Range
+from ...spaces.choices import Ordinal
+from ...spaces.dimension import Dimension, Maybe
+from ...spaces.ranges import Integer, NearOne, Range, Real
 from ..schedulers.registry import without_excluded
 from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.intervals import Interval
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 EDGE = 0.1  # fraction of a range, at each end
-HALVINGS = 20  # bisections that find a value's place in a range
 MATTERS = 0.02  # share of the variance
 NO_EFFECT = 0.05
 FEWEST_TRIALS = 16
@@ -106,7 +107,7 @@ def diagnose(store: Store, name: str, forest: bool = True) -> Json:
 
 
 def best_at_edge(rows: Rows) -> Iterator[Finding]:
-    """Find ranges whose best values are at an end.
+    """Find ranges and ordinals whose best values are at an end.
 
     The best configuration lies in the outer tenth of the range, and the median of the best quarter in the outer fifth
     at the same end. The hyperparameter explains more than 2% of the variance.
@@ -116,20 +117,22 @@ def best_at_edge(rows: Rows) -> Iterator[Finding]:
         return
     params = {trial.number: trial.params for trial in rows.trials}
     for name, dimension in rows.config.searched.flat().items():
-        if not isinstance(dimension, Range) or name not in rows.shares or rows.shares[name].low < MATTERS:
+        ends = _ends(dimension)
+        if ends is None or name not in rows.shares or rows.shares[name].low < MATTERS:
             continue
         values = [params[n].get(name) for n in numbers]
-        places = [_place(dimension, value) for value in values if isinstance(value, int | float)]
-        if not places:
+        if values[0] is None:  # the best configuration does without it
             continue
+        places = [_place(dimension, value) for value in values if value is not None]
         best, middle = places[0], float(np.median(places[: max(3, len(places) // 4)]))
         low, high = best < EDGE and middle < 2 * EDGE, best > 1 - EDGE and middle > 1 - 2 * EDGE
         if low or high:
-            end = dimension.low if low else dimension.high
+            end, other = ends if low else ends[::-1]
             yield Finding(
                 "edge",
-                f"the best values of {name} are at the {'lower' if low else 'upper'} end of its range, {end:g}",
-                f"search beyond it: --prior {name}=..., with a wider range",
+                f"the best values of {name} are at the {'lower' if end < other else 'upper'} end of its range, {end:g}",
+                f"search beyond it (--prior {name}=..., with a wider range), or if nothing beyond is allowed, fix it "
+                f"there (--set {name}={int(end) if float(end).is_integer() else end!r})",
             )
 
 
@@ -144,13 +147,34 @@ def _best_first(rows: Rows) -> list[int]:
     return sorted(results, key=lambda number: sorted(results[number]))
 
 
-def _place(dimension: Any, value: float) -> float:
-    """Return a value's place in its range, from 0 to 1."""
-    low, high = 0.0, 1.0
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if dimension.at(middle) < value else (low, middle)
-    return high if dimension.at(low) < value else low
+def _ends(dimension: Dimension) -> tuple[float, float] | None:
+    """Return the lowest and highest value; None if they have no order."""
+    match dimension:
+        case Maybe(dimension=inner):
+            return _ends(inner)
+        case Range(low=low, high=high):
+            return low, high
+        case Ordinal(values=values) if len(values) > 1 and all(isinstance(x, int | float) for x in values):
+            return float(str(values[0])), float(str(values[-1]))
+    return None
+
+
+def _place(dimension: Dimension, value: Any) -> float:
+    """Return a value's place, from 0 to 1."""
+    match dimension:
+        case Maybe(dimension=inner):
+            return _place(inner, value)
+        case NearOne(distance=distance):
+            return 1 - _place(distance, 1 - value)
+        case Ordinal(values=values):
+            nearest = min(range(len(values)), key=lambda index: abs(float(str(values[index])) - value))
+            return nearest / (len(values) - 1)
+    assert isinstance(dimension, Range)
+    low, high = dimension.low, dimension.high
+    value = min(max(value, low), high)  # the range may have changed since
+    if isinstance(dimension, Integer | Real) and dimension.log:
+        low, high, value = math.log(low), math.log(high), math.log(value)
+    return float((value - low) / (high - low))
 
 
 def without_effect(rows: Rows) -> Iterator[Finding]:

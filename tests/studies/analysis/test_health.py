@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import rekindle
+from rekindle.spaces import Space
 from rekindle.studies.analysis.health import (
+    best_at_edge,
     diagnose,
     failures_of_one_kind,
     first_rung_misleads,
@@ -19,11 +21,13 @@ from rekindle.studies.analysis.health import (
     spent_on_pruned,
     workers_idle,
 )
+from rekindle.studies.analysis.importance import Observations
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.page import page
 from rekindle.studies.schedulers.seeds import seed_options
+from rekindle.studies.statistics.intervals import Interval
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Event, Segment, Trial
 from rekindle.studies.storage.store import Store
@@ -171,6 +175,39 @@ def test_sound_studies_raise_no_alarm(tmp_path: Path, rng: int) -> None:
     ][rng % 5]
     options = {"noise": 0.03, **options}
     assert study(tmp_path, lambda a, b: np.sin(3 * a) + np.sin(3 * b), rng=rng, **options)["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("prior", "where"),
+    [
+        ("uniform(1, 5, discrete=True)", "upper end of its range, 5"),
+        ("uniform(-5, -1, discrete=True)", "lower end of its range, -5"),
+        ("loguniform(1, 10, discrete=True)", "upper end of its range, 10"),
+        ("ordinal(16, 32, 64)", "upper end of its range, 64"),
+        ("ordinal(64, 32, 16)", "upper end of its range, 64"),
+        ("maybe(uniform(0.5, 2))", "upper end of its range, 2"),
+        ("near_one(0.9, 0.99)", "upper end of its range, 0.99"),
+        ("uniform(0, 0.99720993)", "upper end of its range, 0.99721"),  # which is outside
+        ("choices([1, 2, 3])", ""),  # without an order, no value is at an end
+    ],
+)
+def test_the_best_at_an_end_of_any_ordered_dimension_is_told(prior: str, where: str) -> None:
+    """Results rise with the size of `x`, and the best trial has the largest."""
+    space = Space.from_priors({"x": prior})
+    values = [space.sample(seed=seed)["x"] for seed in range(256)]
+    trials = [Trial(n, uid=str(n), params={"x": value}) for n, value in enumerate(values)]
+    results = np.array([-9.0 if value is None else abs(value) for value in values])
+    everyone = np.arange(256)
+    found = Observations(["x"], [], [], results, everyone, np.zeros(256, np.intp))
+    config: Any = SimpleNamespace(searched=space)
+    rows: Any = SimpleNamespace(config=config, trials=trials, found=found, shares={"x": Interval(0.9, 0.8, 1.0)})
+    findings = list(best_at_edge(rows))
+    assert [each.text for each in findings] == ([f"the best values of x are at the {where}"] if where else [])
+    if where:
+        assert findings[0].cure == (
+            "search beyond it (--prior x=..., with a wider range), or if nothing beyond is allowed, fix it there "
+            f"(--set x={where.rpartition(' ')[2].replace('0.99721', '0.99720993')})"
+        )
 
 
 def told(check: Any, config: Config, trials: Sequence[Trial] = (), runs: Sequence[Segment] = ()) -> list[str]:
