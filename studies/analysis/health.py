@@ -24,7 +24,7 @@ from ..storage.rows import Event, Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import is_across
 from ..study.objectives import MINIMIZE, objectives_of
-from .importance import Observations, importances, observations
+from .importance import CLEAR, Observations, importances, observations
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -64,6 +64,7 @@ class Rows:
         runs: their segments.
         found: results of the configurations.
         shares: see `Importances`.
+        pairs: see `Importances`.
         events: events of all tasks, including those of excluded trials, oldest first.
         saved: time at which each lease stored its last checkpoint, by uid and fencing token.
     """
@@ -75,6 +76,7 @@ class Rows:
     runs: Sequence[Segment]
     found: Observations
     shares: Mapping[str, Interval]
+    pairs: Sequence[tuple[str, str, Interval]]
     events: Sequence[Event]
     saved: Mapping[tuple[str, int], float]
 
@@ -94,7 +96,7 @@ def diagnose(store: Store, name: str, forest: bool = True) -> Json:
     objective, direction = next(iter(objectives_of(config).items()))
     told = importances(found, -1 if direction == MINIMIZE else 1, forest)
     events, saved = store.events_of_study(name), store.saved_last(name)
-    rows = Rows(config, trials, segments, replicates, runs, found, told.shares, events, saved)
+    rows = Rows(config, trials, segments, replicates, runs, found, told.shares, told.pairs, events, saved)
     findings = [finding for check in CHECKS for finding in check(rows)]
     return {
         "study": name,
@@ -178,11 +180,15 @@ def _place(dimension: Dimension, value: Any) -> float:
 
 
 def without_effect(rows: Rows) -> Iterator[Finding]:
-    """Find hyperparameters whose share of the variance is below 5%, interval included."""
+    """Find hyperparameters whose share of the variance is below 5%, interval included.
+
+    One that clearly acts together with another is not among them.
+    """
     if len(np.unique(rows.found.numbers)) < FEWEST_TRIALS or len(rows.shares) < 2:
         return
+    together = {name for *names, share in rows.pairs if share.low >= CLEAR for name in names}
     for name, share in rows.shares.items():
-        if share.high < NO_EFFECT:
+        if share.high < NO_EFFECT and name not in together:
             yield Finding(
                 "no effect",
                 f"{name} explains less than {NO_EFFECT:.0%} of how results vary (at most {share.high:.1%})",

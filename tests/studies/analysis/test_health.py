@@ -19,9 +19,10 @@ from rekindle.studies.analysis.health import (
     first_rung_misleads,
     seeds_vary,
     spent_on_pruned,
+    without_effect,
     workers_idle,
 )
-from rekindle.studies.analysis.importance import Observations
+from rekindle.studies.analysis.importance import Observations, importances
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.report.data import report_json
@@ -141,6 +142,25 @@ def test_a_pair_that_acts_together_is_named(tmp_path: Path, cli: Callable[..., A
     assert [each["name"] for each in found["marginals"]] == [each["name"] for each in found["importances"]]
     told = cli("diagnose", "s", "--storage", f"sqlite:///{tmp_path / 'store0.db'}")[1]
     assert "together, beyond each: a and b " in told
+
+
+def test_a_hyperparameter_that_acts_only_together_with_another_has_an_effect() -> None:
+    """On average over the other, neither `a` nor `b` matters; together they explain everything."""
+    count = 1000
+    a, b, c = values = np.random.default_rng(0).permuted(np.tile(np.arange(count), (3, 1)), axis=1)
+    scores = (a / count - 0.5) * (b / count - 0.5) + 0 * c
+    found = Observations("abc", [range(count)] * 3, [*values], scores, np.arange(count), np.zeros(count, np.intp))
+    told = importances(found, 1, forest=False)
+    rows: Any = SimpleNamespace(found=found, shares=told.shares, pairs=told.pairs)
+    assert max(share.high for share in told.shares.values()) < 0.05
+    assert [finding.text.split()[0] for finding in without_effect(rows)] == ["c"]
+
+
+def test_equal_results_say_nothing_about_hyperparameters(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    found = study(tmp_path, lambda a, b: 500 + 0 * a * b, noise=0.0)
+    assert (found["findings"], found["importances"], found["configurations"]) == ([], [], 32)
+    told = cli("diagnose", "s", "--storage", f"sqlite:///{tmp_path / 'store0.db'}")[1]
+    assert "importances need results and hyperparameters that vary, but all are equal on each rung" in told
 
 
 @pytest.mark.slow
