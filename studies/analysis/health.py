@@ -18,6 +18,7 @@ from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Range, Real
 from ..schedulers.registry import without_excluded
 from ..schedulers.seeds import collapse, seeds_of
+from ..statistics.distributions import f_normal
 from ..statistics.intervals import Interval
 from ..statistics.rank_correlation import spearman
 from ..storage.rows import Event, Segment, Trial, score_of
@@ -40,6 +41,7 @@ ONE_KIND = 0.6  # fraction of the failures
 IDLE = 0.5
 WASTE = 0.75
 MISLEADS = 0.3  # rank correlation
+UPPER = 1.2816  # the 90% quantile of a normal variable
 STARTS = ("start", "resume", "takeover")
 
 
@@ -200,10 +202,9 @@ def seeds_vary(rows: Rows) -> Iterator[Finding]:
     """Find studies whose seeds vary more than their configurations do.
 
     The variance within configurations exceeds the variance between them, after what the seeds add to the latter is
-    subtracted.
+    subtracted. The F test rejects at 10% that the two are equal.
     """
-    seeds = seeds_of(rows.config)
-    if seeds < 2 or is_across(rows.config):  # environments differ far more than seeds do
+    if seeds_of(rows.config) < 2 or is_across(rows.config):  # environments differ far more than seeds do
         return
     groups: dict[int, list[float]] = {}
     for row in rows.runs:
@@ -213,22 +214,27 @@ def seeds_vary(rows: Rows) -> Iterator[Finding]:
     if len(whole) < 4:
         return
     within = float(np.mean([np.var(group, ddof=1) for group in whole]))
-    between = float(np.var([np.mean(group) for group in whole], ddof=1)) - within / seeds
-    if within > max(between, 0.0) and within > 0:
+    if not within:
+        return
+    total = float(np.var([np.mean(group) for group in whole], ddof=1))
+    noise = float(np.mean([1 / len(group) for group in whole]))
+    # If both variances were equal, the means would have a variance of (1 + noise) * within.
+    freedom = len(whole) - 1, sum(len(group) - 1 for group in whole)
+    if f_normal(total / within / (1 + noise), *freedom) < -UPPER:
         yield Finding(
             "seeds",
             f"seeds vary more (standard deviation {math.sqrt(within):.3g}) than configurations do "
-            f"({math.sqrt(max(0.0, between)):.3g})",
-            f"compare by more seeds (--seeds {4 * seeds}), or confirm the best (rekindle confirm)",
+            f"({math.sqrt(max(0.0, total - noise * within)):.3g})",
+            f"compare by more seeds (--seeds {4 * seeds_of(rows.config)}), or confirm the best (rekindle confirm)",
         )
 
 
 def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
     """Find studies whose first rung says little about a later one.
 
-    The later rung is the last one that at least six configurations reached. Spearman's correlation with it is below
-    0.3 after Thorndike's correction for the range that promotion restricts. Uncorrected, it is less than one standard
-    error above 0.
+    The later rung is the last one that at least six configurations reached. Spearman's correlation with it, plus one
+    standard error, is below 0.3 after Thorndike's correction for the range that promotion restricts. So it is not
+    enough that the few promoted ones, which hardly differ on the first rung, show no correlation.
     """
     first = {row.number: score_of(row) for row in rows.segments if row.state == "done" and row.rung == 0}
     for rung in range(len(rows.config.rungs) - 1, 0, -1):
@@ -240,15 +246,18 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
         if (correlation := spearman(early, late)) is None:
             return
         wider = float(np.std([*first.values()]) / max(float(np.std(early)), 1e-12))
-        corrected = correlation * wider / math.sqrt(1 + correlation**2 * (wider**2 - 1))
         error = 1 / math.sqrt(max(1, len(both) - 3))
-        if corrected < MISLEADS and math.atanh(max(-0.999, min(0.999, correlation))) - error < 0:
+        above = math.tanh(math.atanh(max(-0.999, min(0.999, correlation))) + error)
+        corrected, most = (r * wider / math.sqrt(1 + r**2 * (wider**2 - 1)) for r in (correlation, above))
+        if most < MISLEADS:
             epochs = rows.config.rungs
+            middle = epochs[1] if len(epochs) > 2 else round(math.sqrt(epochs[0] * epochs[1]))
+            compare = f"compare later (--epochs {middle}:{epochs[-1]}), or " if epochs[0] < middle < epochs[-1] else ""
             yield Finding(
                 "first rung",
                 f"results at epoch {epochs[0]} say little about those at epoch {epochs[rung]} (rank correlation "
                 f"{corrected:.2f})",
-                f"compare later (--epochs {epochs[1]}:{epochs[-1]}), or prune no trial (--scheduler none)",
+                f"{compare}prune no trial (--scheduler none)",
             )
         return
 
@@ -334,11 +343,12 @@ def spent_on_pruned(rows: Rows) -> Iterator[Finding]:
     pruned = sum(trained.get(trial.number, 0) for trial in rows.replicates if trial.state == "pruned")
     total = sum(trained.values())
     if total and any(trial.state == "complete" for trial in rows.replicates) and pruned > WASTE * total:
-        low, high = rows.config.rungs[0], rows.config.rungs[-1]
+        low, high, base = rows.config.rungs[0], rows.config.rungs[-1], max(9, rows.config.epochs[2] ** 2)
         yield Finding(
             "pruned",
             f"{pruned / total:.0%} of all epochs went into trials that were pruned",
-            f"use fewer rungs (a larger base, such as --epochs {low}:{high}:9), or smaller brackets (--generation)",
+            f"use fewer rungs (a larger base, such as --epochs {low}:{high}:{base}), or smaller brackets "
+            "(--generation)",
         )
 
 

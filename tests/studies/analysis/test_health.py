@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -174,7 +175,10 @@ def test_equal_results_say_nothing_about_hyperparameters(tmp_path: Path, cli: Ca
         ("seeds", {"score": hill, "noise": 1.0, "seeds": 3}),
         ("seeds", {"score": hill, "noise": 0.3, "seeds": 4}),
         ("first rung", {"score": hill, "early": lambda a, b: -hill(a, b), **HALVED}),
-        ("first rung", {"score": hill, "early": lambda a, b: np.sin(1e4 * a * b), **HALVED, "trials": 64}),
+        (
+            "first rung",
+            {"score": hill, "early": lambda a, b: 0.1 * np.sin(1e4 * a * b) - hill(a, b), **HALVED, "trials": 64},
+        ),
         ("failures", {"score": lambda a, b: np.where(a > 0.6, np.nan, np.sin(3 * a))}),
         ("failures", {"score": lambda a, b: np.where(b < 0.4, np.nan, np.sin(3 * b))}),
     ],
@@ -280,6 +284,54 @@ def test_a_first_rung_that_says_nothing_of_the_last_is_told() -> None:
     assert text == "results at epoch 1 say little about those at epoch 3 (rank correlation -1.00)"
     assert found(range(12), range(12)) == []
     assert found(range(12), [-float(n) for n in range(5)]) == []  # five reached it, which is too few
+
+
+def rungs(early: np.ndarray, late: np.ndarray, promoted: int) -> list[Segment]:
+    """A bracket: all trials on the first rung, and its best on the last one."""
+    best = np.argsort(-early)[:promoted].tolist()
+    return [
+        *(Segment(n, rung=0, epochs=1, state="done", score=score) for n, score in enumerate(early.tolist())),
+        *(Segment(n, rung=1, epochs=3, state="done", score=float(late[n])) for n in best),
+    ]
+
+
+def test_a_first_rung_that_tells_the_last_one_is_seldom_blamed() -> None:
+    """Among the promoted third the correlation is small and noisy; it is 0.7 among all trials, and 0 or -1 here."""
+    rng, config = np.random.default_rng(0), surrogate()
+    alarms = []
+    for correlation in (0.7, 0.0, -1.0):
+        found = 0
+        for _ in range(200):
+            late, noise = rng.normal(size=(2, 64))
+            early = correlation * late + math.sqrt(1 - correlation**2) * noise
+            found += bool(told(first_rung_misleads, config, runs=rungs(early, late, 21)))
+        alarms.append(found / 200)
+    assert alarms[0] <= 0.05 < 0.25 < alarms[1] < alarms[2] == 1.0
+
+
+def test_the_cure_of_a_misleading_first_rung_is_a_later_one() -> None:
+    def cure(*epochs: int) -> str:
+        segments = rungs(np.arange(12.0), -np.arange(12.0), 12)
+        rows: Any = SimpleNamespace(config=SimpleNamespace(rungs=epochs), segments=segments)
+        return next(first_rung_misleads(rows)).cure
+
+    assert cure(1, 3, 9) == "compare later (--epochs 3:9), or prune no trial (--scheduler none)"
+    assert cure(1, 9) == "compare later (--epochs 3:9), or prune no trial (--scheduler none)"
+    assert cure(1, 2) == "prune no trial (--scheduler none)"
+
+
+def test_configurations_that_vary_more_than_seeds_are_seldom_blamed() -> None:
+    """Eight configurations whose variance is twice that of three seeds, or a tenth of it."""
+    rng, config = np.random.default_rng(0), surrogate(options=seed_options(3, "mean"))
+    alarms = []
+    for variance in (2.0, 0.1):
+        found = 0
+        for _ in range(200):
+            scores = (math.sqrt(variance) * rng.normal(size=(8, 1)) + rng.normal(size=(8, 3))).ravel().tolist()
+            runs = [Segment(n, rung=0, epochs=3, state="done", score=score, seeds=3) for n, score in enumerate(scores)]
+            found += bool(told(seeds_vary, config, runs=runs))
+        alarms.append(found / 200)
+    assert alarms[0] <= 0.05 < 0.5 < alarms[1]
 
 
 def test_epochs_that_go_into_what_is_pruned_are_told() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rekindle.studies.statistics import intervals
 from rekindle.studies.statistics.aggregates import Floats, iqm, mean, probability_of_improvement
-from rekindle.studies.statistics.distributions import chi2_tail, t_quantile, t_tails
+from rekindle.studies.statistics.distributions import chi2_tail, f_normal, t_quantile, t_tails
 from rekindle.studies.statistics.intervals import Interval, TooFewRuns, interval, mean_interval
 from rliable import library
 from scipy import stats
@@ -28,6 +28,13 @@ def test_tails_are_those_of_the_distributions(x: float, freedom: int) -> None:
 @pytest.mark.parametrize("freedom", [1, 2, 9, 19, 200])
 def test_quantiles_are_those_of_students_t(freedom: int) -> None:
     assert t_quantile(0.975, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-8)
+
+
+@pytest.mark.parametrize("freedom", [(3, 4), (7, 16), (47, 96)])
+@pytest.mark.parametrize("level", [0.05, 0.1, 0.5, 0.9])
+def test_a_normal_deviate_has_the_tail_of_an_f_ratio(level: float, freedom: tuple[int, int]) -> None:
+    ratio = stats.f.ppf(level, *freedom)
+    assert stats.norm.cdf(f_normal(ratio, *freedom)) == pytest.approx(level, abs=0.005)
 
 
 @pytest.mark.parametrize("samples", [(SCORES,), (SCORES, OTHERS)], ids=["one", "two"])
