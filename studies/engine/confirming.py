@@ -16,8 +16,7 @@ from ...spaces.errors import SpaceError
 from ..errors import StudyMismatch, UnknownStudy
 from ..schedulers.confirming import CONFIRM, Confirmation, Standing, by_seed, standing
 from ..schedulers.registry import remembered
-from ..statistics.aggregates import probability_of_improvement
-from ..statistics.intervals import FEWEST, Interval, interval, mean_interval
+from ..statistics.intervals import FEWEST, Interval, improvement_interval, mean_interval
 from ..storage.rows import Segment, score_of
 from ..study.config import BadConfig, Config, check_count
 from ..study.environments import SCALE, is_across, labels, scale_of
@@ -262,7 +261,7 @@ def _answer(
 
 def _improvement(own: Sequence[float], others: Sequence[float]) -> Interval:
     """Return the probability that one training beats one of the others."""
-    return interval(probability_of_improvement, [[x] for x in own], [[x] for x in others])
+    return improvement_interval([[x] for x in own], [[x] for x in others])
 
 
 def verdict(confirmation: Json) -> str:
