@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,13 +76,20 @@ def read_runs(store: Store | None, texts: Sequence[str]) -> list[Runs]:
     """Return the runs of all sources; only studies need a store.
 
     Raises:
-        BadSource: a source gives no runs, or a file is named twice.
+        BadSource: a source gives no runs, or is named twice for a side.
         UnknownStudy: a study does not exist.
     """
-    for text in texts:
-        if is_file(text) and texts.count(text) > 1:
-            raise BadSource(f"a run counts once, but {text} is named {texts.count(text)} times; leave one")
+    places = [_place(text) for text in texts]
+    for text, place in zip(texts, places, strict=True):
+        if (count := places.count(place)) > 1:
+            raise BadSource(f"a run counts once, but {text} is named {count} times; leave one")
     return [runs for text in texts for runs in _read(store, text)]
+
+
+def _place(text: str) -> tuple[str, str]:
+    """Return what identifies the runs of a source and their side."""
+    name, _, what = text.rpartition("=")
+    return (name, os.path.realpath(what)) if is_file(text) else (name or what, what)
 
 
 def _read(store: Store | None, text: str) -> Iterator[Runs]:
@@ -182,7 +190,7 @@ def _last_evaluation(path: Path) -> float:
 def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
     """Return a CSV file's results by environment; "" if it names none."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             lines = [(reader.line_num, row) for row in reader]
     except (OSError, ValueError, csv.Error) as error:

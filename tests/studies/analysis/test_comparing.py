@@ -103,6 +103,11 @@ def test_files_of_stable_baselines3_are_runs(tmp_path: Path, store: Store) -> No
     assert {source["env"] for source in sb3["sources"]} == {"surrogate"}
 
 
+def test_a_table_of_a_spreadsheet_begins_with_a_byte_order_mark(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "excel.csv").write_text("score\n7\n8\n9\n", encoding="utf-8-sig")
+    assert compare(store, ["two", str(tmp_path / "excel.csv")])["sides"][1]["mean"]["estimate"] == 8
+
+
 def test_the_command_prints_what_its_json_says(store: Store, cli: Callable[..., Any]) -> None:
     where = ("--storage", str(store.database.url))
     status, out, _ = cli("compare", "two", "again=two", "--json", *where)
@@ -114,6 +119,8 @@ def test_the_command_prints_what_its_json_says(store: Store, cli: Callable[..., 
     assert cli("compare", "two", "single", *where)[0] == 2
     status, _, errors = cli("compare", "two", "again=two", "--scale", "surrogate=9", *where)
     assert (status, "must be written ENV=LOW:HIGH" in errors) == (2, True)
+    status, _, errors = cli("compare", "two", "again=two", "--scale", "surrogate=0:nan", *where)
+    assert (status, "must be written ENV=LOW:HIGH, two finite numbers" in errors) == (2, True)
 
 
 def test_the_command_warns_of_what_flatters_or_is_left_out(
@@ -153,6 +160,8 @@ def test_the_command_warns_of_what_flatters_or_is_left_out(
         (["two", "{}/empty.csv"], "must have a column return or score, but has steps, reward; rename one"),
         (["two", "{}/none.csv"], "must be a CSV file with a header, but: .*No such file"),
         (["two", "{0}/short.csv", "{0}/short.csv"], "a run counts once, but .*short.csv is named 2 times; leave one"),
+        (["a=two", "a=two", "b=one"], "a run counts once, but a=two is named 2 times; leave one"),
+        (["two", "s={0}/short.csv", "s={0}/../{1}/short.csv"], "counts once, but s=.*short.csv is named 2 times"),
         (["two", "{}/curves.csv"], "must have a run in each row, but has an epoch in each, like .*export-curves"),
         (["{0}/short.csv", "b={0}/short.csv"], "at least 3 runs, but short has 1; train more seeds"),
         (["two", "members"], "members was trained with 1; make it with --seeds 3 or more"),
@@ -176,7 +185,7 @@ def test_runs_that_cannot_be_compared_are_refused(
     np.savez(tmp_path / "flat.npz", results=np.zeros(3))
     np.savez(tmp_path / "inf.npz", results=np.array([[1.0, 2.0], [3.0, np.inf]]))
     with pytest.raises(BadSource, match=message):
-        compare(store, [source.format(tmp_path) for source in sources])
+        compare(store, [source.format(tmp_path, tmp_path.name) for source in sources])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -41,8 +42,8 @@ def _scales(texts: Sequence[str]) -> dict[str, Scale]:
             zero, one = map(float, ends.split(":"))
         except ValueError:
             env = ""
-        if not env or env in scales:
-            law = "is given twice" if env in scales else "must be written ENV=LOW:HIGH"
+        if not env or env in scales or not (math.isfinite(zero) and math.isfinite(one)):
+            law = "is given twice" if env in scales else "must be written ENV=LOW:HIGH, two finite numbers"
             raise ValueError(f"--scale {text!r} {law}, such as --scale CartPole-v1=22:500")
         scales[env] = (zero, one)
     return scales
