@@ -56,6 +56,9 @@ def compare(store: Store | None, sources: Sequence[str], scales: Mapping[str, Sc
         "direction": direction,
         "environments": [{"env": env, "scale": list(used[env]) if scaled else None} for env in environments],
         "scale": None if not scaled else "given" if scales else "observed",
+        "left_out": [
+            {"label": label, "env": env} for label, by_env in sides.items() for env in by_env if env not in environments
+        ],
         "sides": [
             {
                 "label": label,
@@ -179,6 +182,7 @@ def _source(runs: Runs) -> Json:
         "env": runs.env,
         "kind": runs.kind,
         "epochs": runs.epochs,
+        "env_steps": runs.env_steps,
         "results": list(runs.results),
     }
 

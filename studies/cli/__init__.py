@@ -50,8 +50,9 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   cost {trainings, epochs}; with several environments also across (the aggregate; all results are on
                   its scale), and environments {env: {value, low, high}, as measured} in each estimate
     compare       format, objective, direction, environments [{env, scale (null, or [result that counts as 0, as 1])}],
-                  scale (null, "given" or "observed"), sides [{label, runs, sources [{source, env, kind ("confirmed",
-                  "selected" or "file"), epochs (or null), results}], iqm, median, mean, optimality_gap (only with
+                  scale (null, "given" or "observed"), left_out [{label, env}] (environments that other sides lack),
+                  sides [{label, runs, sources [{source, env, kind ("confirmed", "selected" or "file"), epochs (or
+                  null), env_steps (of a run in a file, or null), results}], iqm, median, mean, optimality_gap (only with
                   --scale), each {estimate, low, high (95%)}}], pairs [{better, than, estimate (probability that a run
                   of the first side is better than one of the second), low, high}],
                   profiles {thresholds, sides {label: {fraction (of runs above each threshold), low, high}}}

@@ -146,6 +146,32 @@ def test_the_command_warns_of_what_flatters_or_is_left_out(
     )
 
 
+def test_the_command_warns_of_runs_of_different_lengths_and_of_environments_left_out(
+    tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    sources = []
+    for seed, steps in enumerate((1000, 1000, 500)):
+        path = tmp_path / f"run{seed}.npz"
+        np.savez(path, timesteps=[10, steps], results=np.ones((2, 3)))
+        sources.append(f"sb3@A={path}")
+    (tmp_path / "progress.csv").write_text("time/total_timesteps,eval/mean_reward\n400,2.0\n2000,7.5\n3000,\n")
+    sources += [f"sb3@A={tmp_path / 'progress.csv'}", table(tmp_path / "there.csv", HERE)]
+    text = " ".join(cli("compare", *sources)[1].split())
+    assert "The runs of files end after 500 to 2,000 environment steps, and each counts by its last result" in text
+    assert "Only environments of all sides count; B of there is left out." in text
+    result = json.loads(cli("compare", *sources, "--json")[1])
+    assert [source["env_steps"] for source in result["sides"][0]["sources"]] == [1000, 1000, 500, 2000]
+    assert result["left_out"] == [{"label": "there", "env": "B"}]
+
+
+def test_runs_of_an_environment_are_counted_over_files(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    sources = [table(tmp_path / "there.csv", HERE)]
+    for seed, env in enumerate("AAAABBB"):
+        np.savez(tmp_path / f"run{seed}.npz", results=np.ones((2, 3)))
+        sources.append(f"sb3@{env}={tmp_path / f'run{seed}.npz'}")
+    assert "for sb3, only the first ones count" in " ".join(cli("compare", *sources)[1].split())
+
+
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
