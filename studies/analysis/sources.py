@@ -130,7 +130,8 @@ def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
         return
     about = (label, env or _environment(config.env, config.task), name)
     confirmation = confirmation_json(store, name)
-    if confirmation is not None and confirmation["winner"] is not None:
+    since = confirmation["since"] if confirmation is not None else None
+    if confirmation is not None and confirmation["winner"] is not None and not (since and since["excluded"]):
         estimate = confirmation["candidates"][confirmation["winner"]]["estimate"]
         if estimate is not None:
             results = tuple(estimate["results"])

@@ -158,10 +158,15 @@ def _defaults(config: Config) -> dict[str, Any] | None:
         return None
 
 
-def confirmation_json(store: Store, study: str) -> Json | None:
+def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = None) -> Json | None:
     """Return the results of a study's confirmation, as documented in `cli`.
 
     Return None if there is none, or if it confirmed an earlier study of this name.
+
+    Args:
+        store: store of the study.
+        study: name of the study.
+        trials: the trials of its `study_json`, if the caller has them.
     """
     name = confirmation_name(study)
     try:
@@ -203,7 +208,33 @@ def confirmation_json(store: Store, study: str) -> Json | None:
         "candidates": candidates,
         **_answer(candidates, now, pairs, confirmation),
         "cost": {"trainings": len(done), "epochs": len(done) * config.rungs[0]},
+        "since": _since(of, config, study_json(store, study)["trials"] if trials is None else trials, now.finalists),
     }
+
+
+def _since(of: Config, config: Config, trials: Sequence[Json], finalists: Sequence[int]) -> Json | None:
+    """Return what has changed since the confirmation began; None if nothing has.
+
+    Args:
+        of: configuration of the study.
+        config: configuration of the confirmation.
+        trials: trials of the study.
+        finalists: candidates, see `Standing`.
+    """
+    form = config.options["confirms"]
+    top = sum(number is not None for number in form["trials"])
+    ranked = [trial for trial in rank(trials, objectives_of(of)) if trial["epochs"] >= of.rungs[-1]]
+    known = [] if of.rungs[-1] > config.rungs[0] else config.options["known"]
+    excluded = {trial["number"] for trial in trials if trial["excluded"]}
+    since = {
+        "best": [
+            trial["number"]
+            for trial in _different(ranked)[:top]
+            if dict(flatten(trial["hyperparameters"])) not in known
+        ],
+        "excluded": bool(finalists) and form["trials"][finalists[0]] in excluded,
+    }
+    return since if any(since.values()) else None
 
 
 def _scores(rows: Mapping[tuple[int, int], Segment], candidate: int, replicates: range) -> list[float]:
@@ -269,7 +300,9 @@ def verdict(confirmation: Json) -> str:
     winner, cost = confirmation["winner"], confirmation["cost"]
     spent = f"It took {counted(cost['trainings'], 'training')}, {counted(cost['epochs'], 'epoch')}."
     if confirmation["state"] != "complete":
-        return f"The confirmation is not complete; `rekindle confirm {confirmation['study']}` resumes it. {spent}"
+        top = sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
+        command = f"rekindle confirm {shlex.quote(confirmation['study'])} --top {top} --seeds {confirmation['seeds']}"
+        return f"The confirmation is not complete; `{command}` resumes it. {spent}"
     best = None if winner is None else confirmation["candidates"][winner]
     if best is None or best["estimate"] is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
@@ -288,7 +321,23 @@ def verdict(confirmation: Json) -> str:
         if (better := confirmation[key]) is not None:
             probability = f"{better['estimate']:.2f} ({better['low']:.2f} to {better['high']:.2f})"
             sentences.append(f"A training of it beats a training of {name} with probability {probability}.")
+    if (since := confirmation["since"]) is not None:
+        sentences.append(_outdated(confirmation, since))
     return " ".join([*sentences, spent])
+
+
+def _outdated(confirmation: Json, since: Json) -> str:
+    """Return a sentence about the changes since the confirmation."""
+    changes = []
+    if since["excluded"]:
+        changes.append(f"{candidate_name(confirmation['candidates'][confirmation['winner']])} has been excluded")
+    if numbers := since["best"]:
+        text = f"trial {numbers[0]} has" if len(numbers) == 1 else f"trials {', '.join(map(str, numbers))} have"
+        top = sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
+        changes.append(f"{text} come among the best {top}" if top > 1 else f"{text} become the best")
+    name = shlex.quote(confirmation["confirmation"])
+    again = f"`rekindle delete {name}`, then `rekindle confirm {shlex.quote(confirmation['study'])}`"
+    return f"Since then, {' and '.join(changes)}; to confirm the best ones of now, {again}."
 
 
 def _expectation(best: Json, across: bool) -> str:
