@@ -122,11 +122,22 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
     try:
         start_study(store, name, config)
     except StudyMismatch as error:
+        before, now = _what(Config.from_json(store.study(name).config, name)), _what(config)
+        differs = f"{name} has {before}, and would now have {now}" if before != now else str(error)
         raise StudyMismatch(
-            f"{name!r} was started with other --top or --seeds, or with other best trials, and is kept; "
-            f"`rekindle delete {shlex.quote(name)}` removes it, so that {study} can be confirmed again ({error})"
+            f"a confirmation keeps its candidates and seeds, but {differs}; `rekindle delete {shlex.quote(name)}` "
+            f"removes it, so that {study} can be confirmed again"
         ) from None
     return name
+
+
+def _what(config: Config) -> str:
+    """Return a confirmation's candidates and seeds as text."""
+    if config.scheduler != CONFIRM:
+        return "no candidates, since it confirms nothing"
+    form = config.options["confirms"]
+    trials = ", ".join(str(number) for number in form["trials"] if number is not None)
+    return f"--seeds {form['seeds']}, {counted(config.rungs[0], 'epoch')} and the best trials {trials}"
 
 
 def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = SEEDS) -> None:
@@ -177,6 +188,8 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
     if (of.task, of.environments, of.seed, of.fixed) != (config.task, config.environments, config.seed, config.fixed):
         return None
     confirmation, form, rows = Confirmation.of(config), config.options["confirms"], store.segments(name)
+    trials = study_json(store, study)["trials"] if trials is None else trials
+    claimed = {trial["number"] for trial in trials if _reached(trial, config.rungs[0])}
     pairs = by_seed(config, rows)
     now = standing(confirmation, pairs)
     ((objective, direction),) = objectives_of(config).items()
@@ -186,7 +199,7 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
             "trial": form["trials"][n],
             "defaults": n == confirmation.defaults,
             "hyperparameters": dict(config.options["known"][n]),
-            "claim": None if form["claims"][n] is None else sign * form["claims"][n],
+            "claim": sign * form["claims"][n] if form["trials"][n] in claimed else None,
             "race": _summary(_scores(pairs, n, range(confirmation.race_seeds)), sign),
             "estimate": _estimate(pairs, n, confirmation, sign) if now.over and n in now.estimated else None,
         }
@@ -195,7 +208,7 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
     if is_across(config):
         for n, candidate in enumerate(candidates):
             candidate["environments"] = _in_each(config, rows, n) if candidate["estimate"] else None
-    done = [row for row in rows if row.state == "done"]
+    done, failed = ([row for row in rows if row.state == state] for state in ("done", "failed"))
     return {
         "study": study,
         "confirmation": name,
@@ -207,9 +220,14 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
         "race_seeds": confirmation.race_seeds,
         "candidates": candidates,
         **_answer(candidates, now, pairs, confirmation),
-        "cost": {"trainings": len(done), "epochs": len(done) * config.rungs[0]},
-        "since": _since(of, config, study_json(store, study)["trials"] if trials is None else trials, now.finalists),
+        "cost": {"trainings": len(done), "epochs": len(done) * config.rungs[0], "failed": len(failed)},
+        "since": _since(of, config, trials, now.finalists),
     }
+
+
+def _reached(trial: Json, epochs: int) -> bool:
+    """Return whether a trial has a result at this number of epochs."""
+    return any(row["epochs"] == epochs and row["state"] == "done" for row in trial["rungs"])
 
 
 def _since(of: Config, config: Config, trials: Sequence[Json], finalists: Sequence[int]) -> Json | None:
@@ -298,7 +316,8 @@ def _improvement(own: Sequence[float], others: Sequence[float]) -> Interval:
 def verdict(confirmation: Json) -> str:
     """Return the results of a confirmation, in sentences."""
     winner, cost = confirmation["winner"], confirmation["cost"]
-    spent = f"It took {counted(cost['trainings'], 'training')}, {counted(cost['epochs'], 'epoch')}."
+    lost = f", and {counted(cost['failed'], 'training')} that failed" if cost["failed"] else ""
+    spent = f"It took {counted(cost['trainings'], 'training')}, {counted(cost['epochs'], 'epoch')}{lost}."
     if confirmation["state"] != "complete":
         top = sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
         command = f"rekindle confirm {shlex.quote(confirmation['study'])} --top {top} --seeds {confirmation['seeds']}"
