@@ -40,6 +40,7 @@ FAILURES = 0.2  # fraction of the trials that ended
 ONE_KIND = 0.6  # fraction of the failures
 IDLE = 0.5
 WASTE = 0.75
+POPULATION = "pbt"
 MISLEADS = 0.3  # rank correlation
 UPPER = 1.2816  # the 90% quantile of a normal variable
 STARTS = ("start", "resume", "takeover")
@@ -234,8 +235,11 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
 
     The later rung is the last one that at least six configurations reached. Spearman's correlation with it, plus one
     standard error, is below 0.3 after Thorndike's correction for the range that promotion restricts. So it is not
-    enough that the few promoted ones, which hardly differ on the first rung, show no correlation.
+    enough that the few promoted ones, which hardly differ on the first rung, show no correlation. Members of a
+    population change between rungs, so theirs are not compared.
     """
+    if rows.config.scheduler == POPULATION:
+        return
     first = {row.number: score_of(row) for row in rows.segments if row.state == "done" and row.rung == 0}
     for rung in range(len(rows.config.rungs) - 1, 0, -1):
         later = {row.number: score_of(row) for row in rows.segments if row.state == "done" and row.rung == rung}
@@ -332,9 +336,10 @@ def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 def spent_on_pruned(rows: Rows) -> Iterator[Finding]:
     """Find studies that spent most of their epochs on pruned trials.
 
-    The check skips the adaptive scheduler, which decides from the study's own rungs how many trials to prune.
+    The check skips the adaptive scheduler, which decides from the study's own rungs how many trials to prune, and
+    populations, in which another member continues from each one that is replaced.
     """
-    if rows.config.scheduler == "adaptive":
+    if rows.config.scheduler in ("adaptive", POPULATION):
         return
     trained: dict[int, int] = {}
     for row in rows.runs:

@@ -312,7 +312,8 @@ def test_a_first_rung_that_tells_the_last_one_is_seldom_blamed() -> None:
 def test_the_cure_of_a_misleading_first_rung_is_a_later_one() -> None:
     def cure(*epochs: int) -> str:
         segments = rungs(np.arange(12.0), -np.arange(12.0), 12)
-        rows: Any = SimpleNamespace(config=SimpleNamespace(rungs=epochs), segments=segments)
+        config = SimpleNamespace(rungs=epochs, scheduler="halving")
+        rows: Any = SimpleNamespace(config=config, segments=segments)
         return next(first_rung_misleads(rows)).cure
 
     assert cure(1, 3, 9) == "compare later (--epochs 3:9), or prune no trial (--scheduler none)"
@@ -350,6 +351,7 @@ def test_epochs_that_go_into_what_is_pruned_are_told() -> None:
     assert found(*[3] * 10) == ["77% of all epochs went into trials that were pruned"]  # 30 of 39
     assert found(*[3] * 9) == []  # 27 of 36 are three quarters, and no more
     assert found(*[3] * 10, scheduler="adaptive") == []
+    assert found(*[3] * 10, scheduler="pbt") == []  # branches continue from what was pruned
     assert found(*[3] * 10, state="running") == []  # the best may still come
 
 
