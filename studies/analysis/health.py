@@ -16,6 +16,7 @@ import numpy as np
 from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Range, Real
+from ..schedulers.confirming import CONFIRM
 from ..schedulers.registry import without_excluded
 from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.distributions import f_normal
@@ -206,6 +207,8 @@ def seeds_vary(rows: Rows) -> Iterator[Finding]:
     subtracted. The F test rejects at 10% that the two are equal.
     """
     if seeds_of(rows.config) < 2 or is_across(rows.config):  # environments differ far more than seeds do
+        return
+    if rows.config.scheduler == CONFIRM:  # its candidates are the best of a search, and so alike
         return
     groups: dict[int, list[float]] = {}
     for row in rows.runs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -255,19 +256,21 @@ def test_failures_of_one_kind_are_told_with_their_share() -> None:
 
 
 def test_seeds_that_vary_more_than_configurations_are_told() -> None:
-    def found(*results: tuple[float, float], seeds: int = 2) -> list[str]:
+    def found(*results: tuple[float, float], seeds: int = 2, scheduler: str = "halving") -> list[str]:
         rows = [
             Segment(2 * n + k, rung=0, epochs=3, state="done", score=score, seeds=2)
             for n, pair in enumerate(results)
             for k, score in enumerate(pair)
         ]
-        return told(seeds_vary, surrogate(options=seed_options(seeds, "mean")), runs=rows)
+        config = replace(surrogate(options=seed_options(seeds, "mean")), scheduler=scheduler)
+        return told(seeds_vary, config, runs=rows)
 
     [text] = found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0))  # variances of 2 within, of 1/4 - 2/2 between
     assert text == "seeds vary more (standard deviation 1.41) than configurations do (0)"
     assert found((0.0, 0.1), (5.0, 5.1), (10.0, 10.1), (15.0, 15.1)) == []
     assert found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0)) == []  # too few to tell
     assert found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0), seeds=1) == []
+    assert found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0), scheduler="confirm") == []  # of the best alone
 
 
 def test_a_first_rung_that_says_nothing_of_the_last_is_told() -> None:
