@@ -1,8 +1,9 @@
 """Comparisons of studies and other runs, with intervals.
 
 Each side has a label, and runs in the same environments. The statistics are those of Agarwal et al. (2021),
-arXiv:2108.13264, with stratified bootstrap intervals over runs. Results in several environments are first put on one
-scale: 0 and 1 are the ends that the user names, or else the worst and the best run of any side.
+arXiv:2108.13264, with stratified bootstrap intervals over runs; those of probabilities are wider near 0 and 1. Results
+in several environments are first put on one scale: 0 and 1 are the ends that the user names, or else the worst and the
+best run of any side.
 """
 
 from __future__ import annotations
@@ -13,16 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..statistics.aggregates import (
-    Floats,
-    iqm,
-    mean,
-    median,
-    optimality_gap,
-    performance_profile,
-    probability_of_improvement,
-)
-from ..statistics.intervals import FEWEST, Interval, interval, resamples
+from ..statistics.aggregates import Floats, iqm, mean, median, optimality_gap, performance_profile
+from ..statistics.intervals import FEWEST, Interval, improvement_interval, interval, resamples
 from ..study.objectives import MINIMIZE
 from .sources import BadSource, Runs, common_objective, read_runs
 
@@ -63,6 +56,9 @@ def compare(store: Store | None, sources: Sequence[str], scales: Mapping[str, Sc
         "direction": direction,
         "environments": [{"env": env, "scale": list(used[env]) if scaled else None} for env in environments],
         "scale": None if not scaled else "given" if scales else "observed",
+        "left_out": [
+            {"label": label, "env": env} for label, by_env in sides.items() for env in by_env if env not in environments
+        ],
         "sides": [
             {
                 "label": label,
@@ -73,7 +69,7 @@ def compare(store: Store | None, sources: Sequence[str], scales: Mapping[str, Sc
             for label, matrix in scores.items()
         ],
         "pairs": [
-            {"better": one, "than": other, **_improvement(scores[one], scores[other])}
+            {"better": one, "than": other, **improvement_interval(scores[one], scores[other])._asdict()}
             for one, other in combinations(scores, 2)
         ],
         "profiles": _profiles(scores, sign),
@@ -186,6 +182,7 @@ def _source(runs: Runs) -> Json:
         "env": runs.env,
         "kind": runs.kind,
         "epochs": runs.epochs,
+        "env_steps": runs.env_steps,
         "results": list(runs.results),
     }
 
@@ -193,11 +190,6 @@ def _source(runs: Runs) -> Json:
 def _signed(found: Interval, sign: int) -> Json:
     low, high = sorted((sign * found.low, sign * found.high))
     return {"estimate": sign * found.estimate, "low": low, "high": high}
-
-
-def _improvement(scores: Floats, others: Floats) -> Json:
-    """Return the probability that one side beats the other."""
-    return interval(probability_of_improvement, scores, others)._asdict()
 
 
 def _profiles(scores: Mapping[str, Floats], sign: int) -> Json:

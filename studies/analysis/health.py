@@ -13,23 +13,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...spaces.ranges import Range
+from ...spaces.choices import Ordinal
+from ...spaces.dimension import Dimension, Maybe
+from ...spaces.ranges import Integer, NearOne, Range, Real
+from ..schedulers.confirming import CONFIRM
 from ..schedulers.registry import without_excluded
 from ..schedulers.seeds import collapse, seeds_of
+from ..statistics.distributions import f_normal
 from ..statistics.intervals import Interval
 from ..statistics.rank_correlation import spearman
 from ..storage.rows import Event, Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import is_across
 from ..study.objectives import MINIMIZE, objectives_of
-from .importance import Observations, importances, observations
+from .importance import CLEAR, Observations, importances, observations
 
 if TYPE_CHECKING:
     from ..storage.store import Store
 
 Json = dict[str, Any]
 EDGE = 0.1  # fraction of a range, at each end
-HALVINGS = 20  # bisections that find a value's place in a range
 MATTERS = 0.02  # share of the variance
 NO_EFFECT = 0.05
 FEWEST_TRIALS = 16
@@ -38,7 +41,9 @@ FAILURES = 0.2  # fraction of the trials that ended
 ONE_KIND = 0.6  # fraction of the failures
 IDLE = 0.5
 WASTE = 0.75
+POPULATION = "pbt"
 MISLEADS = 0.3  # rank correlation
+UPPER = 1.2816  # the 90% quantile of a normal variable
 STARTS = ("start", "resume", "takeover")
 
 
@@ -63,6 +68,7 @@ class Rows:
         runs: their segments.
         found: results of the configurations.
         shares: see `Importances`.
+        pairs: see `Importances`.
         events: events of all tasks, including those of excluded trials, oldest first.
         saved: time at which each lease stored its last checkpoint, by uid and fencing token.
     """
@@ -74,6 +80,7 @@ class Rows:
     runs: Sequence[Segment]
     found: Observations
     shares: Mapping[str, Interval]
+    pairs: Sequence[tuple[str, str, Interval]]
     events: Sequence[Event]
     saved: Mapping[tuple[str, int], float]
 
@@ -93,7 +100,7 @@ def diagnose(store: Store, name: str, forest: bool = True) -> Json:
     objective, direction = next(iter(objectives_of(config).items()))
     told = importances(found, -1 if direction == MINIMIZE else 1, forest)
     events, saved = store.events_of_study(name), store.saved_last(name)
-    rows = Rows(config, trials, segments, replicates, runs, found, told.shares, events, saved)
+    rows = Rows(config, trials, segments, replicates, runs, found, told.shares, told.pairs, events, saved)
     findings = [finding for check in CHECKS for finding in check(rows)]
     return {
         "study": name,
@@ -106,7 +113,7 @@ def diagnose(store: Store, name: str, forest: bool = True) -> Json:
 
 
 def best_at_edge(rows: Rows) -> Iterator[Finding]:
-    """Find ranges whose best values are at an end.
+    """Find ranges and ordinals whose best values are at an end.
 
     The best configuration lies in the outer tenth of the range, and the median of the best quarter in the outer fifth
     at the same end. The hyperparameter explains more than 2% of the variance.
@@ -116,20 +123,22 @@ def best_at_edge(rows: Rows) -> Iterator[Finding]:
         return
     params = {trial.number: trial.params for trial in rows.trials}
     for name, dimension in rows.config.searched.flat().items():
-        if not isinstance(dimension, Range) or name not in rows.shares or rows.shares[name].low < MATTERS:
+        ends = _ends(dimension)
+        if ends is None or name not in rows.shares or rows.shares[name].low < MATTERS:
             continue
         values = [params[n].get(name) for n in numbers]
-        places = [_place(dimension, value) for value in values if isinstance(value, int | float)]
-        if not places:
+        if values[0] is None:  # the best configuration does without it
             continue
+        places = [_place(dimension, value) for value in values if value is not None]
         best, middle = places[0], float(np.median(places[: max(3, len(places) // 4)]))
         low, high = best < EDGE and middle < 2 * EDGE, best > 1 - EDGE and middle > 1 - 2 * EDGE
         if low or high:
-            end = dimension.low if low else dimension.high
+            end, other = ends if low else ends[::-1]
             yield Finding(
                 "edge",
-                f"the best values of {name} are at the {'lower' if low else 'upper'} end of its range, {end:g}",
-                f"search beyond it: --prior {name}=..., with a wider range",
+                f"the best values of {name} are at the {'lower' if end < other else 'upper'} end of its range, {end:g}",
+                f"search beyond it (--prior {name}=..., with a wider range), or if nothing beyond is allowed, fix it "
+                f"there (--set {name}={int(end) if float(end).is_integer() else end!r})",
             )
 
 
@@ -144,21 +153,46 @@ def _best_first(rows: Rows) -> list[int]:
     return sorted(results, key=lambda number: sorted(results[number]))
 
 
-def _place(dimension: Any, value: float) -> float:
-    """Return a value's place in its range, from 0 to 1."""
-    low, high = 0.0, 1.0
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if dimension.at(middle) < value else (low, middle)
-    return high if dimension.at(low) < value else low
+def _ends(dimension: Dimension) -> tuple[float, float] | None:
+    """Return the lowest and highest value; None if they have no order."""
+    match dimension:
+        case Maybe(dimension=inner):
+            return _ends(inner)
+        case Range(low=low, high=high):
+            return low, high
+        case Ordinal(values=values) if len(values) > 1 and all(isinstance(x, int | float) for x in values):
+            return float(str(values[0])), float(str(values[-1]))
+    return None
+
+
+def _place(dimension: Dimension, value: Any) -> float:
+    """Return a value's place, from 0 to 1."""
+    match dimension:
+        case Maybe(dimension=inner):
+            return _place(inner, value)
+        case NearOne(distance=distance):
+            return 1 - _place(distance, 1 - value)
+        case Ordinal(values=values):
+            nearest = min(range(len(values)), key=lambda index: abs(float(str(values[index])) - value))
+            return nearest / (len(values) - 1)
+    assert isinstance(dimension, Range)
+    low, high = dimension.low, dimension.high
+    value = min(max(value, low), high)  # the range may have changed since
+    if isinstance(dimension, Integer | Real) and dimension.log:
+        low, high, value = math.log(low), math.log(high), math.log(value)
+    return float((value - low) / (high - low))
 
 
 def without_effect(rows: Rows) -> Iterator[Finding]:
-    """Find hyperparameters whose share of the variance is below 5%, interval included."""
+    """Find hyperparameters whose share of the variance is below 5%, interval included.
+
+    One that clearly acts together with another is not among them.
+    """
     if len(np.unique(rows.found.numbers)) < FEWEST_TRIALS or len(rows.shares) < 2:
         return
+    together = {name for *names, share in rows.pairs if share.low >= CLEAR for name in names}
     for name, share in rows.shares.items():
-        if share.high < NO_EFFECT:
+        if share.high < NO_EFFECT and name not in together:
             yield Finding(
                 "no effect",
                 f"{name} explains less than {NO_EFFECT:.0%} of how results vary (at most {share.high:.1%})",
@@ -170,10 +204,11 @@ def seeds_vary(rows: Rows) -> Iterator[Finding]:
     """Find studies whose seeds vary more than their configurations do.
 
     The variance within configurations exceeds the variance between them, after what the seeds add to the latter is
-    subtracted.
+    subtracted. The F test rejects at 10% that the two are equal.
     """
-    seeds = seeds_of(rows.config)
-    if seeds < 2 or is_across(rows.config):  # environments differ far more than seeds do
+    if seeds_of(rows.config) < 2 or is_across(rows.config):  # environments differ far more than seeds do
+        return
+    if rows.config.scheduler == CONFIRM:  # its candidates are the best of a search, and so alike
         return
     groups: dict[int, list[float]] = {}
     for row in rows.runs:
@@ -183,23 +218,31 @@ def seeds_vary(rows: Rows) -> Iterator[Finding]:
     if len(whole) < 4:
         return
     within = float(np.mean([np.var(group, ddof=1) for group in whole]))
-    between = float(np.var([np.mean(group) for group in whole], ddof=1)) - within / seeds
-    if within > max(between, 0.0) and within > 0:
+    if not within:
+        return
+    total = float(np.var([np.mean(group) for group in whole], ddof=1))
+    noise = float(np.mean([1 / len(group) for group in whole]))
+    # If both variances were equal, the means would have a variance of (1 + noise) * within.
+    freedom = len(whole) - 1, sum(len(group) - 1 for group in whole)
+    if f_normal(total / within / (1 + noise), *freedom) < -UPPER:
         yield Finding(
             "seeds",
             f"seeds vary more (standard deviation {math.sqrt(within):.3g}) than configurations do "
-            f"({math.sqrt(max(0.0, between)):.3g})",
-            f"compare by more seeds (--seeds {4 * seeds}), or confirm the best (rekindle confirm)",
+            f"({math.sqrt(max(0.0, total - noise * within)):.3g})",
+            f"compare by more seeds (--seeds {4 * seeds_of(rows.config)}), or confirm the best (rekindle confirm)",
         )
 
 
 def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
     """Find studies whose first rung says little about a later one.
 
-    The later rung is the last one that at least six configurations reached. Spearman's correlation with it is below
-    0.3 after Thorndike's correction for the range that promotion restricts. Uncorrected, it is less than one standard
-    error above 0.
+    The later rung is the last one that at least six configurations reached. Spearman's correlation with it, plus one
+    standard error, is below 0.3 after Thorndike's correction for the range that promotion restricts. So it is not
+    enough that the few promoted ones, which hardly differ on the first rung, show no correlation. Members of a
+    population change between rungs, so theirs are not compared.
     """
+    if rows.config.scheduler == POPULATION:
+        return
     first = {row.number: score_of(row) for row in rows.segments if row.state == "done" and row.rung == 0}
     for rung in range(len(rows.config.rungs) - 1, 0, -1):
         later = {row.number: score_of(row) for row in rows.segments if row.state == "done" and row.rung == rung}
@@ -210,15 +253,18 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
         if (correlation := spearman(early, late)) is None:
             return
         wider = float(np.std([*first.values()]) / max(float(np.std(early)), 1e-12))
-        corrected = correlation * wider / math.sqrt(1 + correlation**2 * (wider**2 - 1))
         error = 1 / math.sqrt(max(1, len(both) - 3))
-        if corrected < MISLEADS and math.atanh(max(-0.999, min(0.999, correlation))) - error < 0:
+        above = math.tanh(math.atanh(max(-0.999, min(0.999, correlation))) + error)
+        corrected, most = (r * wider / math.sqrt(1 + r**2 * (wider**2 - 1)) for r in (correlation, above))
+        if most < MISLEADS:
             epochs = rows.config.rungs
+            middle = epochs[1] if len(epochs) > 2 else round(math.sqrt(epochs[0] * epochs[1]))
+            compare = f"compare later (--epochs {middle}:{epochs[-1]}), or " if epochs[0] < middle < epochs[-1] else ""
             yield Finding(
                 "first rung",
                 f"results at epoch {epochs[0]} say little about those at epoch {epochs[rung]} (rank correlation "
                 f"{corrected:.2f})",
-                f"compare later (--epochs {epochs[1]}:{epochs[-1]}), or prune no trial (--scheduler none)",
+                f"{compare}prune no trial (--scheduler none)",
             )
         return
 
@@ -293,9 +339,10 @@ def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 def spent_on_pruned(rows: Rows) -> Iterator[Finding]:
     """Find studies that spent most of their epochs on pruned trials.
 
-    The check skips the adaptive scheduler, which decides from the study's own rungs how many trials to prune.
+    The check skips the adaptive scheduler, which decides from the study's own rungs how many trials to prune, and
+    populations, in which another member continues from each one that is replaced.
     """
-    if rows.config.scheduler == "adaptive":
+    if rows.config.scheduler in ("adaptive", POPULATION):
         return
     trained: dict[int, int] = {}
     for row in rows.runs:
@@ -304,11 +351,12 @@ def spent_on_pruned(rows: Rows) -> Iterator[Finding]:
     pruned = sum(trained.get(trial.number, 0) for trial in rows.replicates if trial.state == "pruned")
     total = sum(trained.values())
     if total and any(trial.state == "complete" for trial in rows.replicates) and pruned > WASTE * total:
-        low, high = rows.config.rungs[0], rows.config.rungs[-1]
+        low, high, base = rows.config.rungs[0], rows.config.rungs[-1], max(9, rows.config.epochs[2] ** 2)
         yield Finding(
             "pruned",
             f"{pruned / total:.0%} of all epochs went into trials that were pruned",
-            f"use fewer rungs (a larger base, such as --epochs {low}:{high}:9), or smaller brackets (--generation)",
+            f"use fewer rungs (a larger base, such as --epochs {low}:{high}:{base}), or smaller brackets "
+            "(--generation)",
         )
 
 

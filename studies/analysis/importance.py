@@ -101,14 +101,16 @@ class Importances:
 
 
 def importances(found: Observations, sign: int, forest: bool = True) -> Importances:
-    """Return what the hyperparameters explain; empty for too few configurations.
+    """Return what the hyperparameters explain.
+
+    It is empty for too few configurations, and if no hyperparameter or no result on any rung varies.
 
     Args:
         found: results, from `observations`.
         sign: -1 if the objective is minimized, in which case scores are its negatives; else 1.
         forest: see `decompose`.
     """
-    if len(np.unique(found.numbers)) < FEWEST or not found.columns:
+    if len(np.unique(found.numbers)) < FEWEST or not found.columns or not _varies(found):
         return Importances()
     told = decompose(found.columns, found.scores, found.numbers, found.rungs, forest)
     order = sorted(range(len(found.names)), key=lambda i: -told.shares[i].estimate)
@@ -117,6 +119,10 @@ def importances(found: Observations, sign: int, forest: bool = True) -> Importan
         {found.names[i]: _marginal(found.levels[i], told.effects[i], sign) for i in order if told.effects[i]},
         [(found.names[i], found.names[j], share) for i, j, share in told.pairs],
     )
+
+
+def _varies(found: Observations) -> bool:
+    return any(len(np.unique(found.scores[found.rungs == rung])) > 1 for rung in np.unique(found.rungs))
 
 
 def _marginal(

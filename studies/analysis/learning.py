@@ -51,10 +51,15 @@ def with_learned(store: Store, name: str, config: Config, sources: Sequence[str]
         return config
     if not KNOWN[config.sampler].defaults:
         raise BadConfig("a grid has its own trials, but --learn-from would choose others; leave it out")
+    if not config.open:
+        raise BadConfig(
+            f"--learn-from chooses among values that a study searches, but {name} searches none; leave it out"
+        )
     if len(sources) > MOST_SOURCES:
         raise BadConfig(f"a study learns from at most {MOST_SOURCES} others, but got {len(sources)}; leave some out")
-    if twice := sorted({source for source in sources if list(sources).count(source) > 1}):
-        raise BadConfig(f"a source is named once, but {masked(twice[0])} is named twice; leave one out")
+    places = [_place(store, source) for source in sources]
+    if twice := [source for source, place in zip(sources, places, strict=True) if places.count(place) > 1]:
+        raise BadConfig(f"a source is named once, but {' and '.join(map(masked, twice))} are one; leave one out")
     rows = [_copied(store, source, config) for source in sources]
     return replace(config, options={**config.options, LEARNED: rows})
 
@@ -66,9 +71,23 @@ def _stored(store: Store, name: str) -> list[dict[str, Any]] | None:
         return None
 
 
+def _split(source: str) -> tuple[str, str]:
+    """Return a source's URL, "" for the own storage, and its name."""
+    url, _, name = source.rpartition("#") if "://" in source else ("", "", source)
+    return url, name
+
+
+def _place(store: Store, source: str) -> tuple[str, str]:
+    """Return what only sources of the same study share."""
+    url, name = _split(source)
+    url = url or store.database.url.render_as_string(hide_password=False)
+    path = sqlite_file(url)
+    return url if path is None else str(path.resolve()), name
+
+
 def _copied(store: Store, source: str, config: Config) -> dict[str, Any]:
     """Return a source's results in the form that the option stores."""
-    url, _, name = source.rpartition("#") if "://" in source else ("", "", source)
+    url, name = _split(source)
     if not url:
         return _rows(store, name, name, config)
     path = sqlite_file(url)

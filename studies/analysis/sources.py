@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ CONFIRMED, SELECTED, FILE = "confirmed", "selected", "file"  # kinds of runs
 RESULT = ("return", "score")  # columns of a CSV file
 OF_LOGS = ("eval/mean_reward", "rollout/ep_rew_mean")  # columns of Stable-Baselines3's progress.csv
 
+STEPS_OF_LOGS = "time/total_timesteps"
+
 
 class BadSource(ValueError):
     """A source that gives no runs to compare."""
@@ -56,6 +59,7 @@ class Runs:
         results: result of each run, as measured.
         objective: name and direction of the objective; None for a file.
         epochs: epochs of each run; None for a file.
+        env_steps: environment steps of a run in a file that names them.
     """
 
     label: str
@@ -65,6 +69,7 @@ class Runs:
     results: tuple[float, ...]
     objective: tuple[str, str] | None = None
     epochs: int | None = None
+    env_steps: int | None = None
 
 
 def is_file(text: str) -> bool:
@@ -76,13 +81,20 @@ def read_runs(store: Store | None, texts: Sequence[str]) -> list[Runs]:
     """Return the runs of all sources; only studies need a store.
 
     Raises:
-        BadSource: a source gives no runs, or a file is named twice.
+        BadSource: a source gives no runs, or is named twice for a side.
         UnknownStudy: a study does not exist.
     """
-    for text in texts:
-        if is_file(text) and texts.count(text) > 1:
-            raise BadSource(f"a run counts once, but {text} is named {texts.count(text)} times; leave one")
+    places = [_place(text) for text in texts]
+    for text, place in zip(texts, places, strict=True):
+        if (count := places.count(place)) > 1:
+            raise BadSource(f"a run counts once, but {text} is named {count} times; leave one")
     return [runs for text in texts for runs in _read(store, text)]
+
+
+def _place(text: str) -> tuple[str, str]:
+    """Return what identifies the runs of a source and their side."""
+    name, _, what = text.rpartition("=")
+    return (name, os.path.realpath(what)) if is_file(text) else (name or what, what)
 
 
 def _read(store: Store | None, text: str) -> Iterator[Runs]:
@@ -92,10 +104,12 @@ def _read(store: Store | None, text: str) -> Iterator[Runs]:
         raise BadSource(f"a source is a study or a file, optionally as LABEL=STUDY or LABEL@ENV=FILE, but got {text!r}")
     path = Path(what)
     if path.suffix == ".npz":
-        yield Runs(label or path.parent.name or what, env or None, what, FILE, (_last_evaluation(path),))
+        result, steps = _last_evaluation(path)
+        yield Runs(label or path.parent.name or what, env or None, what, FILE, (result,), env_steps=steps)
     elif path.suffix == ".csv":
-        for found, results in _rows(path).items():
-            yield Runs(label or path.stem, found or env or None, what, FILE, results)
+        by_env, steps = _rows(path)
+        for found, results in by_env.items():
+            yield Runs(label or path.stem, found or env or None, what, FILE, results, env_steps=steps)
     else:
         assert store is not None
         yield from _of_study(store, what, label or what, env)
@@ -117,7 +131,8 @@ def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
         return
     about = (label, env or _environment(config.env, config.task), name)
     confirmation = confirmation_json(store, name)
-    if confirmation is not None and confirmation["winner"] is not None:
+    since = confirmation["since"] if confirmation is not None else None
+    if confirmation is not None and confirmation["winner"] is not None and not (since and since["excluded"]):
         estimate = confirmation["candidates"][confirmation["winner"]]["estimate"]
         if estimate is not None:
             results = tuple(estimate["results"])
@@ -165,10 +180,12 @@ def _environment(env: Mapping[str, Any], task: str) -> str:
     return str(env["id"]) + (f" {json.dumps(more, sort_keys=True)}" if more else "")
 
 
-def _last_evaluation(path: Path) -> float:
+def _last_evaluation(path: Path) -> tuple[float, int | None]:
+    """Return the mean result of the last evaluation, and its environment steps."""
     try:
         with open_npz(path) as arrays:
             results = np.asarray(arrays["results"], float)
+            steps = np.asarray(arrays["timesteps"], float) if "timesteps" in arrays.files else np.empty(0)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
         raise BadSource(
             f'{path} must be an evaluations.npz of Stable-Baselines3, with "results" of each evaluation, but: {error}'
@@ -177,13 +194,16 @@ def _last_evaluation(path: Path) -> float:
         raise BadSource(f"{path}: results are (evaluations, episodes), at least one, but they are {results.shape}")
     if not np.isfinite(results[-1]).all():
         raise BadSource(f"{path}: the last evaluation has a result that is not finite; leave this run out")
-    return float(results[-1].mean())
+    return float(results[-1].mean()), int(steps[-1]) if len(steps) == len(results) else None
 
 
-def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
-    """Return a CSV file's results by environment; "" if it names none."""
+def _rows(path: Path) -> tuple[Mapping[str, tuple[float, ...]], int | None]:
+    """Return a CSV file's results by environment, and its environment steps.
+
+    The environment is "" if the file names none. Only logs have steps.
+    """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             lines = [(reader.line_num, row) for row in reader]
     except (OSError, ValueError, csv.Error) as error:
@@ -199,18 +219,25 @@ def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
         )
     if column in OF_LOGS:
         lines = [(line, row) for line, row in lines if row[column]][-1:]
+    steps = _number(lines[-1][1].get(STEPS_OF_LOGS)) if column in OF_LOGS and lines else math.nan
     found: dict[str, list[float]] = {}
     for line, row in lines:
-        try:
-            value = float(row[column])
-        except (TypeError, ValueError):
-            value = math.nan
+        value = _number(row[column])
         if not math.isfinite(value):
             raise BadSource(f"{path}, line {line}: {column} is a finite number, but it is {row[column]!r}; correct it")
         found.setdefault(row.get("env") or "", []).append(value)
     if not found:
         raise BadSource(f"{path} must have at least one result in the column {column}, but has none; leave it out")
-    return {env: tuple(values) for env, values in found.items()}
+    by_env = {env: tuple(values) for env, values in found.items()}
+    return by_env, int(steps) if math.isfinite(steps) else None
+
+
+def _number(text: str | None) -> float:
+    """Return the number that a cell holds, NaN if it holds none."""
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return math.nan
 
 
 def common_objective(runs: Sequence[Runs]) -> tuple[str, str]:

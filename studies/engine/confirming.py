@@ -16,8 +16,7 @@ from ..errors import StudyMismatch, UnknownStudy
 from ..schedulers.confirming import CONFIRM, Confirmation, Standing, by_seed, standing
 from ..schedulers.registry import remembered
 from ..shell import command_line, option
-from ..statistics.aggregates import probability_of_improvement
-from ..statistics.intervals import FEWEST, Interval, interval, mean_interval
+from ..statistics.intervals import FEWEST, Interval, improvement_interval, mean_interval
 from ..storage.rows import Segment, score_of
 from ..study.config import BadConfig, Config, check_count
 from ..study.environments import SCALE, is_across, labels, scale_of
@@ -124,11 +123,22 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
     try:
         start_study(store, name, config)
     except StudyMismatch as error:
+        before, now = _what(Config.from_json(store.study(name).config, name)), _what(config)
+        differs = f"{name} has {before}, and would now have {now}" if before != now else str(error)
         raise StudyMismatch(
-            f"{name!r} was started with other --top or --seeds, or with other best trials, and is kept; "
-            f"`{command_line('delete', name)}` removes it, so that {study} can be confirmed again ({error})"
+            f"a confirmation keeps its candidates and seeds, but {differs}; `{command_line('delete', name)}` "
+            f"removes it, so that {study} can be confirmed again"
         ) from None
     return name
+
+
+def _what(config: Config) -> str:
+    """Return a confirmation's candidates and seeds as text."""
+    if config.scheduler != CONFIRM:
+        return "no candidates, since it confirms nothing"
+    form = config.options["confirms"]
+    trials = ", ".join(str(number) for number in form["trials"] if number is not None)
+    return f"--seeds {form['seeds']}, {counted(config.rungs[0], 'epoch')} and the best trials {trials}"
 
 
 def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = SEEDS) -> None:
@@ -160,10 +170,15 @@ def _defaults(config: Config) -> dict[str, Any] | None:
         return None
 
 
-def confirmation_json(store: Store, study: str) -> Json | None:
+def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = None) -> Json | None:
     """Return the results of a study's confirmation, as documented in `cli`.
 
     Return None if there is none, or if it confirmed an earlier study of this name.
+
+    Args:
+        store: store of the study.
+        study: name of the study.
+        trials: the trials of its `study_json`, if the caller has them.
     """
     name = confirmation_name(study)
     try:
@@ -174,6 +189,8 @@ def confirmation_json(store: Store, study: str) -> Json | None:
     if (of.task, of.environments, of.seed, of.fixed) != (config.task, config.environments, config.seed, config.fixed):
         return None
     confirmation, form, rows = Confirmation.of(config), config.options["confirms"], store.segments(name)
+    trials = study_json(store, study)["trials"] if trials is None else trials
+    claimed = {trial["number"] for trial in trials if _reached(trial, config.rungs[0])}
     pairs = by_seed(config, rows)
     now = standing(confirmation, pairs)
     ((objective, direction),) = objectives_of(config).items()
@@ -183,7 +200,7 @@ def confirmation_json(store: Store, study: str) -> Json | None:
             "trial": form["trials"][n],
             "defaults": n == confirmation.defaults,
             "hyperparameters": dict(config.options["known"][n]),
-            "claim": None if form["claims"][n] is None else sign * form["claims"][n],
+            "claim": sign * form["claims"][n] if form["trials"][n] in claimed else None,
             "race": _summary(_scores(pairs, n, range(confirmation.race_seeds)), sign),
             "estimate": _estimate(pairs, n, confirmation, sign) if now.over and n in now.estimated else None,
         }
@@ -192,7 +209,7 @@ def confirmation_json(store: Store, study: str) -> Json | None:
     if is_across(config):
         for n, candidate in enumerate(candidates):
             candidate["environments"] = _in_each(config, rows, n) if candidate["estimate"] else None
-    done = [row for row in rows if row.state == "done"]
+    done, failed = ([row for row in rows if row.state == state] for state in ("done", "failed"))
     return {
         "study": study,
         "confirmation": name,
@@ -204,8 +221,39 @@ def confirmation_json(store: Store, study: str) -> Json | None:
         "race_seeds": confirmation.race_seeds,
         "candidates": candidates,
         **_answer(candidates, now, pairs, confirmation),
-        "cost": {"trainings": len(done), "epochs": len(done) * config.rungs[0]},
+        "cost": {"trainings": len(done), "epochs": len(done) * config.rungs[0], "failed": len(failed)},
+        "since": _since(of, config, trials, now.finalists),
     }
+
+
+def _reached(trial: Json, epochs: int) -> bool:
+    """Return whether a trial has a result at this number of epochs."""
+    return any(row["epochs"] == epochs and row["state"] == "done" for row in trial["rungs"])
+
+
+def _since(of: Config, config: Config, trials: Sequence[Json], finalists: Sequence[int]) -> Json | None:
+    """Return what has changed since the confirmation began; None if nothing has.
+
+    Args:
+        of: configuration of the study.
+        config: configuration of the confirmation.
+        trials: trials of the study.
+        finalists: candidates, see `Standing`.
+    """
+    form = config.options["confirms"]
+    top = sum(number is not None for number in form["trials"])
+    ranked = [trial for trial in rank(trials, objectives_of(of)) if trial["epochs"] >= of.rungs[-1]]
+    known = [] if of.rungs[-1] > config.rungs[0] else config.options["known"]
+    excluded = {trial["number"] for trial in trials if trial["excluded"]}
+    since = {
+        "best": [
+            trial["number"]
+            for trial in _different(ranked)[:top]
+            if dict(flatten(trial["hyperparameters"])) not in known
+        ],
+        "excluded": bool(finalists) and form["trials"][finalists[0]] in excluded,
+    }
+    return since if any(since.values()) else None
 
 
 def _scores(rows: Mapping[tuple[int, int], Segment], candidate: int, replicates: range) -> list[float]:
@@ -275,16 +323,18 @@ def _answer(
 
 def _improvement(own: Sequence[float], others: Sequence[float]) -> Interval:
     """Return the probability that one training beats one of the others."""
-    return interval(probability_of_improvement, [[x] for x in own], [[x] for x in others])
+    return improvement_interval([[x] for x in own], [[x] for x in others])
 
 
 def verdict(confirmation: Json) -> str:
     """Return the results of a confirmation, in sentences."""
     winner, cost = confirmation["winner"], confirmation["cost"]
-    spent = f"It took {counted(cost['trainings'], 'training')}, {counted(cost['epochs'], 'epoch')}."
+    lost = f", and {counted(cost['failed'], 'training')} that failed" if cost["failed"] else ""
+    spent = f"It took {counted(cost['trainings'], 'training')}, {counted(cost['epochs'], 'epoch')}{lost}."
     if confirmation["state"] != "complete":
-        resumed = command_line("confirm", confirmation["study"])
-        return f"The confirmation is not complete; `{resumed}` resumes it. {spent}"
+        top = sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
+        command = command_line("confirm", confirmation["study"], f"--top {top}", f"--seeds {confirmation['seeds']}")
+        return f"The confirmation is not complete; `{command}` resumes it. {spent}"
     best = None if winner is None else confirmation["candidates"][winner]
     if best is None or best["estimate"] is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
@@ -303,7 +353,26 @@ def verdict(confirmation: Json) -> str:
         if (better := confirmation[key]) is not None:
             probability = f"{better['estimate']:.2f} ({better['low']:.2f} to {better['high']:.2f})"
             sentences.append(f"A training of it beats a training of {name} with probability {probability}.")
+    if (since := confirmation["since"]) is not None:
+        sentences.append(_outdated(confirmation, since))
     return " ".join([*sentences, spent])
+
+
+def _outdated(confirmation: Json, since: Json) -> str:
+    """Return a sentence about the changes since the confirmation."""
+    changes = []
+    if since["excluded"]:
+        changes.append(f"{candidate_name(confirmation['candidates'][confirmation['winner']])} has been excluded")
+    if numbers := since["best"]:
+        text = f"trial {numbers[0]} has" if len(numbers) == 1 else f"trials {', '.join(map(str, numbers))} have"
+        top = sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
+        changes.append(f"{text} come among the best {top}" if top > 1 else f"{text} become the best")
+    delete, confirm = (
+        command_line("delete", confirmation["confirmation"]),
+        command_line("confirm", confirmation["study"]),
+    )
+    again = f"`{delete}`, then `{confirm}`"
+    return f"Since then, {' and '.join(changes)}; to confirm the best ones of now, {again}."
 
 
 def _expectation(best: Json, across: bool) -> str:

@@ -44,7 +44,8 @@ def report_json(store: Store, name: str) -> Json:
     """
     store = cast("Store", _Once(store))
     config = Config.from_json(store.study(name).config, name)
-    study, confirmation = study_json(store, name), confirmation_json(store, name)
+    study = study_json(store, name)
+    confirmation = confirmation_json(store, name, study["trials"])
     objective, direction = next(iter(objectives_of(config).items()))
     ranked = rank(study["trials"], study["objectives"])
     counted = [trial for trial in study["trials"] if not trial["excluded"]]

@@ -33,6 +33,20 @@ def t_tails(t: float, freedom: int) -> float:
     return 1 - (2 / math.pi * (angle + within) if odd else within)
 
 
+def f_normal(ratio: float, freedom: int, other: int) -> float:
+    """Return the normal deviate with about the tail of an F ratio.
+
+    Abramowitz and Stegun, 26.6.15.
+
+    Args:
+        ratio: ratio of two estimates of one variance.
+        freedom: degrees of freedom of the numerator.
+        other: degrees of freedom of the denominator.
+    """
+    root, a, b = ratio ** (1 / 3), 2 / (9 * freedom), 2 / (9 * other)
+    return ((1 - b) * root - (1 - a)) / math.sqrt(b * root**2 + a)
+
+
 def t_quantile(level: float, freedom: int) -> float:
     """Return the quantile of Student's t at a level above 1/2.
 

@@ -5,13 +5,15 @@ Random numbers come from a seed, so equal scores have equal intervals everywhere
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .aggregates import Floats
+from .aggregates import Floats, probability_of_improvement
 from .distributions import t_quantile
 
 CONFIDENCE = 0.95
@@ -21,6 +23,8 @@ FEWEST = 3  # runs for an interval; the spread of two is meaningless
 FEWEST_TO_RESAMPLE = 8  # runs for the bootstrap
 FEW = 16  # runs from which their own spread is known well enough
 SMALLEST_SPREAD = 1e-6  # relative standard error of a resample; below it, all its runs are the same one
+
+BISECTIONS = 50
 
 
 class TooFewRuns(ValueError):
@@ -130,6 +134,52 @@ def _pooled_variance(samples: Sequence[Sequence[float]]) -> float | None:
     several = [np.asarray(sample, float) for sample in samples if len(sample) > 1]
     freedom = sum(len(sample) - 1 for sample in several)
     return sum(float(np.square(sample - sample.mean()).sum()) for sample in several) / freedom if freedom else None
+
+
+def improvement_interval(
+    scores: ArrayLike, others: ArrayLike, confidence: float = CONFIDENCE, repetitions: int = REPETITIONS, seed: int = 0
+) -> Interval:
+    """Return the probability of improvement and its interval.
+
+    Each end lies as far out as that of the bootstrap and that of Newcombe (2006, doi:10.1002/sim.2324, method 5): few
+    resamples of a side that wins nearly always ever lose, so the bootstrap alone is far too narrow near 0 and 1. If one
+    side always wins, the smaller number of runs bounds the probability as that many throws of a coin would.
+
+    Args:
+        scores: (runs, environments).
+        others: (other runs, environments).
+        confidence: confidence level.
+        repetitions: number of resamples.
+        seed: seed of the resampling.
+
+    Raises:
+        TooFewRuns: a side has fewer than three runs.
+    """
+    x, y = check_runs(scores), check_runs(others)
+    found = interval(probability_of_improvement, x, y, confidence=confidence, repetitions=repetitions, seed=seed)
+    low = _improvement_end(found.estimate, x, y, confidence)
+    high = 1 - _improvement_end(1 - found.estimate, x, y, confidence)
+    return Interval(found.estimate, min(found.low, low), max(found.high, high))
+
+
+def _improvement_end(estimate: float, scores: Floats, others: Floats, confidence: float) -> float:
+    """Return the lower end of the interval of a probability of improvement.
+
+    It is where z standard errors, as they would be there, lead to the estimate.
+    """
+    m, n, environments = len(scores), len(others), scores.shape[1]
+    z, rest = NormalDist().inv_cdf(_tails(confidence)[1]), (m + n) / 2 - 1
+
+    def error(p: float) -> float:
+        spread = p * (1 - p) * (1 + rest * (1 - p) / (2 - p) + rest * p / (1 + p))
+        return math.sqrt(spread / (m * n * environments))
+
+    low, high = 0.0, estimate
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if estimate - middle > z * error(middle) else (low, middle)
+    certain = _tails(confidence)[0] ** (1 / (min(m, n) * environments))
+    return min(low, certain) if estimate == 1 else low
 
 
 def check_runs(sample: ArrayLike) -> Floats:

@@ -114,6 +114,9 @@ def with_preset(
         priors: the user's priors by dotted name.
         search: hyperparameters to search, by dotted name; empty for all.
         scheduler: name of the scheduler.
+
+    Raises:
+        BadConfig: a value lies outside a range that the user gives.
     """
     from ...spaces.drivers.to_optuna import params  # imports optuna
     from ...tasks.envs import EnvSpec  # imports gymnasium
@@ -129,9 +132,12 @@ def with_preset(
             continue
         try:
             params(space, {name: value})
-        except SpaceError:
+        except SpaceError as error:
             if name in search or name in priors:
-                raise
+                raise BadConfig(
+                    f"--preset {preset} tries its values first, so the search must include them, but {error}; widen "
+                    f"the range of {name}, replace it by --set {name}={value!r}, or leave --preset out"
+                ) from None
             continue
         first[name] = value
     return unflatten(own | {name: value for name, value in values.items() if name not in first}), first

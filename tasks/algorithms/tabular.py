@@ -5,10 +5,11 @@ The environment is the path of an `.npz` file with these arrays, for N trainings
     param.NAME (N,)     a hyperparameter of each training: numbers, or strings
     steps (T,)          environment steps of the points, rising; a first point of 0 is before any training
     curves (N, S, T)    the return at each point; NaN where a training diverged
-    meta                JSON text; it may have "maximize" (false if less is better) and "space": {NAME: [low, high]}
+    meta                JSON text, an object; if its "maximize" is false, less is better, and returns are the negatives
 
 An epoch leads from one point to the next. The hyperparameters select the row, or the nearest one if the table does not
-have exactly these; seed s selects the column s modulo S. The table's sha256 is part of the identity.
+have exactly these; seed s selects the column s modulo S. A hyperparameter with one value is fixed. The table's sha256
+is part of the identity.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from ..identity import EnvLike
 from ..task import Task
 
 ORDINAL = 64  # a column with at most this many different numbers becomes an ordinal, others become ranges
+WHOLE = 2**53  # floats from here on are no integers that a hyperparameter may have
 PREFIX = "param."
+RESERVED = ("epochs", "start", "uid")  # arguments of a task beside its hyperparameters
 
 
 @dataclass(frozen=True)
@@ -93,10 +96,14 @@ class Table:
 def _dimension(column: np.ndarray) -> Dimension:
     """Return the dimension that a column's values suggest."""
     different = np.unique(column).tolist()
-    if isinstance(different[0], str):
-        return categorical(*different, default=different[0], structural=True)  # only numbers can be dynamic
+    if isinstance(different[0], str):  # only numbers can be dynamic
+        if len(different) == 1:
+            return fixed(different[0], structural=True)
+        return categorical(*different, default=different[0], structural=True)
     if len(different) <= ORDINAL:
-        values = [int(x) if float(x).is_integer() else x for x in different]
+        values = [int(x) if float(x).is_integer() and abs(x) < WHOLE else x for x in different]
+        if len(values) == 1:
+            return fixed(values[0])
         return ordinal(*values, default=values[len(values) // 2], accept=(values[0], values[-1]))
     low, high = different[0], different[-1]
     middle, median = (low + high) / 2, float(np.median(column))
@@ -139,11 +146,14 @@ def _read(path: str, *_: int) -> Table:
         digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
         with open_npz(path) as arrays:
             found = {name: arrays[name] for name in arrays.files}
-        meta = json.loads(str(found.get("meta", "{}")))
     except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError):
         raise EnvSpecError(
             f"a table is an .npz file of arrays without Python objects, but {path} is not; write it by numpy.savez"
         ) from None
+    try:
+        meta = json.loads(str(found.get("meta", "{}")))
+    except ValueError:
+        meta = str(found["meta"])
     columns = {name.removeprefix(PREFIX): found[name] for name in found if name.startswith(PREFIX)}
     _check(path, found, columns, meta)
     steps, curves = found["steps"].astype(np.float64), found["curves"].astype(np.float64)
@@ -168,8 +178,14 @@ def _check(path: str, found: Mapping[str, np.ndarray], columns: Mapping[str, np.
     if not (np.isfinite(steps).all() and steps[0] >= 0 and steps[-1] > 0 and (np.diff(steps) > 0).all()):
         refuse("steps rise from 0 or more", f"they are {np.array2string(steps, threshold=6)}")
     for name, column in columns.items():
+        if not name.isidentifier() or name in RESERVED:
+            kept = ", ".join(RESERVED)
+            refuse(f"a hyperparameter's name is an identifier, and none of {kept}", f"one is {name!r}; rename it")
         if column.shape != curves.shape[:1] or column.dtype.kind not in "fiuU":
-            refuse(f"{name} is a value for each of {len(curves)} trainings", f"it is {column.dtype} {column.shape}")
+            refuse(
+                f"{name} is a number or a text for each of {len(curves)} trainings",
+                f"it is {column.dtype} {column.shape}",
+            )
         if column.dtype.kind == "f" and not np.isfinite(column).all():
             refuse(f"{name} is a finite number", f"in row {int(np.argmin(np.isfinite(column)))} it is not")
         if name == "epoch_steps":

@@ -101,7 +101,7 @@ def trials(arguments: argparse.Namespace) -> int:
     """Print the trials of a study."""
     with existing_store(arguments) as store:
         study = study_json(store, arguments.study)
-        confirmation = confirmation_json(store, arguments.study)
+        confirmation = confirmation_json(store, arguments.study, study["trials"])
     if arguments.json:
         return print_json(study | {"confirmation": confirmation})
     out = new_console()

@@ -123,7 +123,8 @@ def tune(arguments: argparse.Namespace) -> int:
             _mirror(store, arguments.url, name, errors)
         if arguments.confirm is not None and look(store, name).complete:
             _confirm(arguments, store, name, TOP, arguments.confirm, errors, crew)
-        result = study_json(store, name) | {"confirmation": confirmation_json(store, name)}
+        result = study_json(store, name)
+        result["confirmation"] = confirmation_json(store, name, result["trials"])
     return print_json(result) if arguments.json else _print_study(result, config, store)
 
 

@@ -103,6 +103,11 @@ def test_files_of_stable_baselines3_are_runs(tmp_path: Path, store: Store) -> No
     assert {source["env"] for source in sb3["sources"]} == {"surrogate"}
 
 
+def test_a_table_of_a_spreadsheet_begins_with_a_byte_order_mark(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "excel.csv").write_text("score\n7\n8\n9\n", encoding="utf-8-sig")
+    assert compare(store, ["two", str(tmp_path / "excel.csv")])["sides"][1]["mean"]["estimate"] == 8
+
+
 def test_the_command_prints_what_its_json_says(store: Store, cli: Callable[..., Any]) -> None:
     where = ("--storage", str(store.database.url))
     status, out, _ = cli("compare", "two", "again=two", "--json", *where)
@@ -114,6 +119,8 @@ def test_the_command_prints_what_its_json_says(store: Store, cli: Callable[..., 
     assert cli("compare", "two", "single", *where)[0] == 2
     status, _, errors = cli("compare", "two", "again=two", "--scale", "surrogate=9", *where)
     assert (status, "must be written ENV=LOW:HIGH" in errors) == (2, True)
+    status, _, errors = cli("compare", "two", "again=two", "--scale", "surrogate=0:nan", *where)
+    assert (status, "must be written ENV=LOW:HIGH, two finite numbers" in errors) == (2, True)
 
 
 def test_the_command_warns_of_what_flatters_or_is_left_out(
@@ -139,6 +146,32 @@ def test_the_command_warns_of_what_flatters_or_is_left_out(
     )
 
 
+def test_the_command_warns_of_runs_of_different_lengths_and_of_environments_left_out(
+    tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    sources = []
+    for seed, steps in enumerate((1000, 1000, 500)):
+        path = tmp_path / f"run{seed}.npz"
+        np.savez(path, timesteps=[10, steps], results=np.ones((2, 3)))
+        sources.append(f"sb3@A={path}")
+    (tmp_path / "progress.csv").write_text("time/total_timesteps,eval/mean_reward\n400,2.0\n2000,7.5\n3000,\n")
+    sources += [f"sb3@A={tmp_path / 'progress.csv'}", table(tmp_path / "there.csv", HERE)]
+    text = " ".join(cli("compare", *sources)[1].split())
+    assert "The runs of files end after 500 to 2,000 environment steps, and each counts by its last result" in text
+    assert "Only environments of all sides count; B of there is left out." in text
+    result = json.loads(cli("compare", *sources, "--json")[1])
+    assert [source["env_steps"] for source in result["sides"][0]["sources"]] == [1000, 1000, 500, 2000]
+    assert result["left_out"] == [{"label": "there", "env": "B"}]
+
+
+def test_runs_of_an_environment_are_counted_over_files(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    sources = [table(tmp_path / "there.csv", HERE)]
+    for seed, env in enumerate("AAAABBB"):
+        np.savez(tmp_path / f"run{seed}.npz", results=np.ones((2, 3)))
+        sources.append(f"sb3@{env}={tmp_path / f'run{seed}.npz'}")
+    assert "for sb3, only the first ones count" in " ".join(cli("compare", *sources)[1].split())
+
+
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
@@ -153,6 +186,8 @@ def test_the_command_warns_of_what_flatters_or_is_left_out(
         (["two", "{}/empty.csv"], "must have a column return or score, but has steps, reward; rename one"),
         (["two", "{}/none.csv"], "must be a CSV file with a header, but: .*No such file"),
         (["two", "{0}/short.csv", "{0}/short.csv"], "a run counts once, but .*short.csv is named 2 times; leave one"),
+        (["a=two", "a=two", "b=one"], "a run counts once, but a=two is named 2 times; leave one"),
+        (["two", "s={0}/short.csv", "s={0}/../{1}/short.csv"], "counts once, but s=.*short.csv is named 2 times"),
         (["two", "{}/curves.csv"], "must have a run in each row, but has an epoch in each, like .*export-curves"),
         (["{0}/short.csv", "b={0}/short.csv"], "at least 3 runs, but short has 1; train more seeds"),
         (["two", "members"], "members was trained with 1; make it with --seeds 3 or more"),
@@ -176,7 +211,7 @@ def test_runs_that_cannot_be_compared_are_refused(
     np.savez(tmp_path / "flat.npz", results=np.zeros(3))
     np.savez(tmp_path / "inf.npz", results=np.array([[1.0, 2.0], [3.0, np.inf]]))
     with pytest.raises(BadSource, match=message):
-        compare(store, [source.format(tmp_path) for source in sources])
+        compare(store, [source.format(tmp_path, tmp_path.name) for source in sources])
 
 
 @pytest.mark.parametrize(

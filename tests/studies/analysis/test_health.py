@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,19 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 import rekindle
+from rekindle.spaces import Space
 from rekindle.studies.analysis.health import (
+    best_at_edge,
     diagnose,
     failures_of_one_kind,
     first_rung_misleads,
     seeds_vary,
     spent_on_pruned,
+    without_effect,
     workers_idle,
 )
+from rekindle.studies.analysis.importance import Observations, importances
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.page import page
 from rekindle.studies.schedulers.seeds import seed_options
+from rekindle.studies.statistics.intervals import Interval
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Event, Segment, Trial
 from rekindle.studies.storage.store import Store
@@ -139,6 +146,25 @@ def test_a_pair_that_acts_together_is_named(tmp_path: Path, cli: Callable[..., A
     assert "together, beyond each: a and b " in told
 
 
+def test_a_hyperparameter_that_acts_only_together_with_another_has_an_effect() -> None:
+    """On average over the other, neither `a` nor `b` matters; together they explain everything."""
+    count = 1000
+    a, b, c = values = np.random.default_rng(0).permuted(np.tile(np.arange(count), (3, 1)), axis=1)
+    scores = (a / count - 0.5) * (b / count - 0.5) + 0 * c
+    found = Observations("abc", [range(count)] * 3, [*values], scores, np.arange(count), np.zeros(count, np.intp))
+    told = importances(found, 1, forest=False)
+    rows: Any = SimpleNamespace(found=found, shares=told.shares, pairs=told.pairs)
+    assert max(share.high for share in told.shares.values()) < 0.05
+    assert [finding.text.split()[0] for finding in without_effect(rows)] == ["c"]
+
+
+def test_equal_results_say_nothing_about_hyperparameters(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    found = study(tmp_path, lambda a, b: 500 + 0 * a * b, noise=0.0)
+    assert (found["findings"], found["importances"], found["configurations"]) == ([], [], 32)
+    told = cli("diagnose", "s", "--storage", f"sqlite:///{tmp_path / 'store0.db'}")[1]
+    assert "importances need results and hyperparameters that vary, but all are equal on each rung" in told
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "how"),
@@ -150,7 +176,10 @@ def test_a_pair_that_acts_together_is_named(tmp_path: Path, cli: Callable[..., A
         ("seeds", {"score": hill, "noise": 1.0, "seeds": 3}),
         ("seeds", {"score": hill, "noise": 0.3, "seeds": 4}),
         ("first rung", {"score": hill, "early": lambda a, b: -hill(a, b), **HALVED}),
-        ("first rung", {"score": hill, "early": lambda a, b: np.sin(1e4 * a * b), **HALVED, "trials": 64}),
+        (
+            "first rung",
+            {"score": hill, "early": lambda a, b: 0.1 * np.sin(1e4 * a * b) - hill(a, b), **HALVED, "trials": 64},
+        ),
         ("failures", {"score": lambda a, b: np.where(a > 0.6, np.nan, np.sin(3 * a))}),
         ("failures", {"score": lambda a, b: np.where(b < 0.4, np.nan, np.sin(3 * b))}),
     ],
@@ -171,6 +200,39 @@ def test_sound_studies_raise_no_alarm(tmp_path: Path, rng: int) -> None:
     ][rng % 5]
     options = {"noise": 0.03, **options}
     assert study(tmp_path, lambda a, b: np.sin(3 * a) + np.sin(3 * b), rng=rng, **options)["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("prior", "where"),
+    [
+        ("uniform(1, 5, discrete=True)", "upper end of its range, 5"),
+        ("uniform(-5, -1, discrete=True)", "lower end of its range, -5"),
+        ("loguniform(1, 10, discrete=True)", "upper end of its range, 10"),
+        ("ordinal(16, 32, 64)", "upper end of its range, 64"),
+        ("ordinal(64, 32, 16)", "upper end of its range, 64"),
+        ("maybe(uniform(0.5, 2))", "upper end of its range, 2"),
+        ("near_one(0.9, 0.99)", "upper end of its range, 0.99"),
+        ("uniform(0, 0.99720993)", "upper end of its range, 0.99721"),  # which is outside
+        ("choices([1, 2, 3])", ""),  # without an order, no value is at an end
+    ],
+)
+def test_the_best_at_an_end_of_any_ordered_dimension_is_told(prior: str, where: str) -> None:
+    """Results rise with the size of `x`, and the best trial has the largest."""
+    space = Space.from_priors({"x": prior})
+    values = [space.sample(seed=seed)["x"] for seed in range(256)]
+    trials = [Trial(n, uid=str(n), params={"x": value}) for n, value in enumerate(values)]
+    results = np.array([-9.0 if value is None else abs(value) for value in values])
+    everyone = np.arange(256)
+    found = Observations(["x"], [], [], results, everyone, np.zeros(256, np.intp))
+    config: Any = SimpleNamespace(searched=space)
+    rows: Any = SimpleNamespace(config=config, trials=trials, found=found, shares={"x": Interval(0.9, 0.8, 1.0)})
+    findings = list(best_at_edge(rows))
+    assert [each.text for each in findings] == ([f"the best values of x are at the {where}"] if where else [])
+    if where:
+        assert findings[0].cure == (
+            "search beyond it (--prior x=..., with a wider range), or if nothing beyond is allowed, fix it there "
+            f"(--set x={where.rpartition(' ')[2].replace('0.99721', '0.99720993')})"
+        )
 
 
 def told(check: Any, config: Config, trials: Sequence[Trial] = (), runs: Sequence[Segment] = ()) -> list[str]:
@@ -194,19 +256,21 @@ def test_failures_of_one_kind_are_told_with_their_share() -> None:
 
 
 def test_seeds_that_vary_more_than_configurations_are_told() -> None:
-    def found(*results: tuple[float, float], seeds: int = 2) -> list[str]:
+    def found(*results: tuple[float, float], seeds: int = 2, scheduler: str = "halving") -> list[str]:
         rows = [
             Segment(2 * n + k, rung=0, epochs=3, state="done", score=score, seeds=2)
             for n, pair in enumerate(results)
             for k, score in enumerate(pair)
         ]
-        return told(seeds_vary, surrogate(options=seed_options(seeds, "mean")), runs=rows)
+        config = replace(surrogate(options=seed_options(seeds, "mean")), scheduler=scheduler)
+        return told(seeds_vary, config, runs=rows)
 
     [text] = found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0))  # variances of 2 within, of 1/4 - 2/2 between
     assert text == "seeds vary more (standard deviation 1.41) than configurations do (0)"
     assert found((0.0, 0.1), (5.0, 5.1), (10.0, 10.1), (15.0, 15.1)) == []
     assert found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0)) == []  # too few to tell
     assert found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0), seeds=1) == []
+    assert found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0), scheduler="confirm") == []  # of the best alone
 
 
 def test_a_first_rung_that_says_nothing_of_the_last_is_told() -> None:
@@ -225,6 +289,55 @@ def test_a_first_rung_that_says_nothing_of_the_last_is_told() -> None:
     assert found(range(12), [-float(n) for n in range(5)]) == []  # five reached it, which is too few
 
 
+def rungs(early: np.ndarray, late: np.ndarray, promoted: int) -> list[Segment]:
+    """A bracket: all trials on the first rung, and its best on the last one."""
+    best = np.argsort(-early)[:promoted].tolist()
+    return [
+        *(Segment(n, rung=0, epochs=1, state="done", score=score) for n, score in enumerate(early.tolist())),
+        *(Segment(n, rung=1, epochs=3, state="done", score=float(late[n])) for n in best),
+    ]
+
+
+def test_a_first_rung_that_tells_the_last_one_is_seldom_blamed() -> None:
+    """Among the promoted third the correlation is small and noisy; it is 0.7 among all trials, and 0 or -1 here."""
+    rng, config = np.random.default_rng(0), surrogate()
+    alarms = []
+    for correlation in (0.7, 0.0, -1.0):
+        found = 0
+        for _ in range(200):
+            late, noise = rng.normal(size=(2, 64))
+            early = correlation * late + math.sqrt(1 - correlation**2) * noise
+            found += bool(told(first_rung_misleads, config, runs=rungs(early, late, 21)))
+        alarms.append(found / 200)
+    assert alarms[0] <= 0.05 < 0.25 < alarms[1] < alarms[2] == 1.0
+
+
+def test_the_cure_of_a_misleading_first_rung_is_a_later_one() -> None:
+    def cure(*epochs: int) -> str:
+        segments = rungs(np.arange(12.0), -np.arange(12.0), 12)
+        config = SimpleNamespace(rungs=epochs, scheduler="halving")
+        rows: Any = SimpleNamespace(config=config, segments=segments)
+        return next(first_rung_misleads(rows)).cure
+
+    assert cure(1, 3, 9) == "compare later (--epochs 3:9), or prune no trial (--scheduler none)"
+    assert cure(1, 9) == "compare later (--epochs 3:9), or prune no trial (--scheduler none)"
+    assert cure(1, 2) == "prune no trial (--scheduler none)"
+
+
+def test_configurations_that_vary_more_than_seeds_are_seldom_blamed() -> None:
+    """Eight configurations whose variance is twice that of three seeds, or a tenth of it."""
+    rng, config = np.random.default_rng(0), surrogate(options=seed_options(3, "mean"))
+    alarms = []
+    for variance in (2.0, 0.1):
+        found = 0
+        for _ in range(200):
+            scores = (math.sqrt(variance) * rng.normal(size=(8, 1)) + rng.normal(size=(8, 3))).ravel().tolist()
+            runs = [Segment(n, rung=0, epochs=3, state="done", score=score, seeds=3) for n, score in enumerate(scores)]
+            found += bool(told(seeds_vary, config, runs=runs))
+        alarms.append(found / 200)
+    assert alarms[0] <= 0.05 < 0.5 < alarms[1]
+
+
 def test_epochs_that_go_into_what_is_pruned_are_told() -> None:
     def found(*pruned: int, scheduler: str = "halving", state: str = "complete") -> list[str]:
         ends = [9, *pruned]
@@ -241,6 +354,7 @@ def test_epochs_that_go_into_what_is_pruned_are_told() -> None:
     assert found(*[3] * 10) == ["77% of all epochs went into trials that were pruned"]  # 30 of 39
     assert found(*[3] * 9) == []  # 27 of 36 are three quarters, and no more
     assert found(*[3] * 10, scheduler="adaptive") == []
+    assert found(*[3] * 10, scheduler="pbt") == []  # branches continue from what was pruned
     assert found(*[3] * 10, state="running") == []  # the best may still come
 
 

@@ -171,7 +171,9 @@ def test_an_invalid_source_is_reported_in_one_line(
     for sources, more, message in (
         (["short"], [], "at least 8 configurations with a result, but short has 4"),
         (["none"], [], "there is no study 'none'"),
-        (["old", "old"], [], "named once, but old is named twice"),
+        (["old", "old"], [], "named once, but old and old are one; leave one out"),
+        (["old", f"{old}#old"], [], f"named once, but old and {old}#old are one; leave one out"),
+        (["old"], ["--set", "a=0.5", "--set", "b=0.5"], "that a study searches, but wrong searches none; leave it out"),
         ([f"{here}#old"], [], "there is no database"),
         (["old"], ["--sampler", "grid"], "a grid has its own trials"),
         (["old"], ["--objective", "return_median"], "its own objective, return_median, but old has return"),

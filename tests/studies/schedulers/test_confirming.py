@@ -9,12 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rekindle
 from gated import Gate
 from rekindle.studies import Study
+from rekindle.studies.analysis.comparing import compare
+from rekindle.studies.analysis.sources import BadSource
 from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_config, make_population
 from rekindle.studies.engine.confirming import confirmation_config, confirmation_json, confirmation_name, verdict
+from rekindle.studies.engine.json_views import rank, study_json
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.schedulers.confirming import Confirmation, Standing, standing
 from rekindle.studies.statistics.intervals import mean_interval
 from rekindle.studies.storage.rows import Segment
@@ -25,6 +30,7 @@ from rekindle.tasks import load
 from rekindle.tasks.evaluation import EVALUATION_SEED
 from studying import TINY, run, run_and_be_killed, run_by_three, tiny
 
+CHEAP = {"trainings": 9, "epochs": 9, "failed": 0}
 Scores = Callable[[int, int], float]
 
 
@@ -96,7 +102,12 @@ def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> 
     better = {"estimate": 0.9, "low": 0.8, "high": 1.0}
     estimate = {"value": 5.0, "low": 4.0, "high": 6.0, "failed": 0}
     tried, defaults = ({"trial": n, "defaults": n is None, "claim": None, "estimate": estimate} for n in (3, None))
-    told: dict[str, Any] = {"state": "complete", "cost": {"trainings": 9, "epochs": 9}, "optimism": None}
+    told: dict[str, Any] = {
+        "state": "complete",
+        "cost": {"trainings": 9, "epochs": 9, "failed": 0},
+        "since": None,
+        "optimism": None,
+    }
     told |= {"candidates": [tried, defaults], "winner": 0, "runner_up": 1}
     text = verdict(told | {"over_defaults": better, "over_runner_up": better})
     assert "A training of it beats a training of the defaults with probability 0.90 (0.80 to 1.00). It took" in text
@@ -107,11 +118,12 @@ def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> 
 
 
 def test_a_verdict_says_what_is_missing() -> None:
-    cost = {"trainings": 1200, "epochs": 3600}
-    told: dict[str, Any] = {"state": "running", "cost": cost, "study": "s", "winner": None, "candidates": []}
-    spent = "It took 1,200 trainings, 3,600 epochs."
-    assert verdict(told) == f"The confirmation is not complete; `rekindle confirm s` resumes it. {spent}"
+    cost = {"trainings": 1200, "epochs": 3600, "failed": 2}
     failed = {"trial": 3, "defaults": False, "claim": 500.0, "estimate": None}
+    told: dict[str, Any] = {"state": "running", "cost": cost, "study": "s", "winner": None, "candidates": [failed]}
+    spent = "It took 1,200 trainings, 3,600 epochs, and 2 trainings that failed."
+    text = "The confirmation is not complete; `rekindle confirm s --top 1 --seeds 4` resumes it. "
+    assert verdict(told | {"seeds": 4}) == text + spent
     for winner in (None, 0):
         text = verdict(told | {"state": "complete", "winner": winner, "candidates": [failed]})
         assert text == f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
@@ -120,7 +132,12 @@ def test_a_verdict_says_what_is_missing() -> None:
 def test_equal_results_of_all_seeds_are_no_certainty() -> None:
     estimate = {"value": 500.0, "low": 500.0, "high": 500.0, "seeds": 20, "failed": 0}
     best = {"trial": 3, "defaults": False, "claim": 500.0, "estimate": estimate}
-    told: dict[str, Any] = {"state": "complete", "cost": {"trainings": 9, "epochs": 9}, "optimism": 0.0}
+    told: dict[str, Any] = {
+        "state": "complete",
+        "cost": {"trainings": 9, "epochs": 9, "failed": 0},
+        "since": None,
+        "optimism": 0.0,
+    }
     told |= {"candidates": [best], "winner": 0, "runner_up": None, "over_defaults": None, "over_runner_up": None}
     text = verdict(told)
     assert "all 20 fresh seeds gave exactly this" in text
@@ -148,7 +165,7 @@ def test_the_answer_is_that_of_the_rows(sqlite_url: str) -> None:
     study = Study("s", sqlite_url)
     answer = study.confirm(top=2, seeds=6, progress=False)
     assert answer == study.confirm(top=2, seeds=6, progress=False)  # nothing is left to train
-    assert answer["cost"] == {"trainings": 3 + 2 + 2 + 3 * 6, "epochs": 3 * (3 + 2 + 2 + 3 * 6)}
+    assert answer["cost"] == {"trainings": 3 + 2 + 2 + 3 * 6, "epochs": 3 * (3 + 2 + 2 + 3 * 6), "failed": 0}
     store, name = study.store, confirmation_name("s")
     config = Config.from_json(store.study(name).config, name)
     winner = answer["candidates"][answer["winner"]]
@@ -216,6 +233,57 @@ def test_the_command_resumes_and_prints_the_answer(
     assert json.loads(capsys.readouterr().out)["confirmation"]["winner"] == answer["winner"]
     assert main(["export", "s", str(tmp_path / "s.rekindle"), "--storage", sqlite_url]) == 0
     assert "its confirmation, the study s:confirmation, is not in the file" in capsys.readouterr().err
+
+
+def test_only_what_trained_as_long_in_the_search_claims_a_result(sqlite_url: str) -> None:
+    """Of six candidates, some were pruned after 1 of 3 epochs: another number than the one that is estimated."""
+    searched(sqlite_url, noisy())
+    with Store(sqlite_url) as store:
+        start_study(store, "s:confirmation", confirmation_config(store, "s", top=6, seeds=3))
+        told = confirmation_json(store, "s")
+        assert told is not None
+        of = {trial["number"]: trial for trial in study_json(store, "s")["trials"]}
+        tried = [(of[each["trial"]], each["claim"]) for each in told["candidates"] if each["trial"] is not None]
+        assert {trial["epochs"] for trial, _ in tried} == {1, 3}
+        assert [claim for _, claim in tried] == [each["return"] if each["epochs"] == 3 else None for each, _ in tried]
+
+
+def test_a_confirmation_with_other_numbers_says_what_differs(sqlite_url: str) -> None:
+    searched(sqlite_url, noisy())
+    study = Study("s", sqlite_url)
+    study.confirm(top=1, seeds=3, progress=False)
+    with pytest.raises(
+        StudyMismatch,
+        match=r"has --seeds 3, 3 epochs and the best trials \d, and would now have --seeds 4, 3 epochs and the best "
+        r"trials \d; `rekindle delete s:confirmation` removes it, so that s can be confirmed again$",
+    ):
+        study.confirm(top=1, seeds=4)
+
+
+def test_a_confirmation_says_what_has_changed_since(sqlite_url: str) -> None:
+    """The winner is excluded, and the study is extended to trials of which some are better."""
+    options: dict[str, Any] = {"epochs": 1, "scheduler": "none", "sampler": "random", "progress": False}
+    with Store(sqlite_url) as store:
+        study = rekindle.tune("surrogate", storage=store, study="s", fixed={"noise": 0.1}, trials=4, **options)
+        answer = study.confirm(top=2, seeds=3, progress=False)
+        assert answer["since"] is None
+        assert "Since then" not in verdict(answer)
+        winner = answer["candidates"][answer["winner"]]["trial"]
+        study = rekindle.tune("surrogate", storage=store, study="s", fixed={"noise": 0.1}, trials=64, **options)
+        best, second, *_ = (trial["number"] for trial in rank(study_json(store, "s")["trials"], {"return": "maximize"}))
+        now = confirmation_json(store, "s")
+        assert now is not None
+        assert now["since"] == {"best": [best, second], "excluded": False}
+        assert f"Since then, trials {best}, {second} have come among the best 2; to confirm the best" in verdict(now)
+        study.exclude(winner)
+        now = confirmation_json(store, "s")
+        assert now is not None
+        assert (
+            f"Since then, trial {winner} has been excluded and trials {best}, {second} have come among the best 2; to "
+            "confirm the best ones of now, `rekindle delete s:confirmation`, then `rekindle confirm s`. It took"
+        ) in verdict(now)
+        with pytest.raises(BadSource, match="the best configuration of s was trained with 1; `rekindle confirm s`"):
+            compare(store, ["s", "again=s"])  # the excluded trial is not compared
 
 
 def test_a_search_is_confirmed_at_its_end(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,15 @@ def test_a_study_tries_a_preset_first_and_searches_on() -> None:
     assert flatten(population.fixed)["update_epochs"] == 20
 
 
+def test_a_preset_outside_a_range_of_the_users_is_refused() -> None:
+    with pytest.raises(
+        BadConfig,
+        match=r"--preset cartpole tries its values first, so the search must include them, but gamma must be a number "
+        r"in \[0.9, 0.95\], not 0.98; widen the range of gamma, replace it by --set gamma=0.98, or leave --preset out",
+    ):
+        study_config(load("ppo"), "CartPole-v1", epochs=1, preset="cartpole", priors={"gamma": "uniform(0.9, 0.95)"})
+
+
 def test_unknown_presets_are_told_with_those_that_are_known(cli: Callable[..., Any]) -> None:
     with pytest.raises(BadConfig, match=r"a preset of ppo must be one of cartpole, .*; did you mean cartpole"):
         preset_values("ppo", "cartpoles")

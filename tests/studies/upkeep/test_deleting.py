@@ -96,7 +96,7 @@ def test_the_confirmation_of_a_study_is_deleted_with_it(sqlite_url: str, cli: Cl
     study = rekindle.tune("surrogate", seed=1, **made)
     assert study.confirm(top=1, seeds=3, progress=False)["state"] == "complete"
     with pytest.raises(
-        StudyMismatch, match=r"was started with other --top or --seeds, .* `rekindle delete s:confirmation`"
+        StudyMismatch, match=r"a confirmation keeps its candidates and seeds, .* `rekindle delete s:confirmation`"
     ):
         study.confirm(top=1, seeds=4)
     with Store(sqlite_url) as store:

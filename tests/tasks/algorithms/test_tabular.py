@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rekindle import Cohort, tune
+from rekindle.spaces import SpaceError
 from rekindle.studies.cli.dispatch import main
 from rekindle.tasks.algorithms.tabular import Tabular, read_table
 from rekindle.tasks.envs import EnvSpecError
@@ -56,6 +57,19 @@ def test_each_hyperparameter_weighs_the_same(write: Write) -> None:
     table = read_table(write(**columns, curves=np.zeros((101, 1, 4))))
     assert table.nearest({"lr": 1.0, "kind": 1.0, "depth": 1}) == 100  # 1 apart, not sqrt(2)
     assert table.nearest({"lr": 0.4, "kind": 0.4, "depth": 1}) == 0
+
+
+@pytest.mark.parametrize("value", [3.0, 1e300, "sgd"])
+def test_a_hyperparameter_with_one_value_is_fixed(write: Write, value: Any) -> None:
+    table = write(**{"param.kind": np.full(4, value)})
+    assert set(Tabular(table).get_space().searched().priors()) >= {"lr"}
+    task = Tabular(table).init(lr=LR[2])
+    assert task.evaluate() == CURVES[2, 0, 0]
+    assert Tabular(table).init(lr=LR[2], kind=value).uid == task.uid
+    with pytest.raises(SpaceError, match=r"kind must be .*, to which it is fixed, not 'adam'"):
+        Tabular(table).init(kind="adam")
+    row = write(**{"param.lr": np.array([0.1]), "param.kind": np.array(["sgd"]), "curves": CURVES[3:]})
+    assert Tabular(row).init().evaluate() == CURVES[3, 0, 0]
 
 
 def test_a_range_is_logarithmic_if_its_values_are(write: Write) -> None:
@@ -117,10 +131,13 @@ def test_training_ends_where_the_table_ends(write: Write) -> None:
         ({"steps": np.array([1.0])}, "steps are one number for each of 4 points, but they are float64 "),
         ({"curves": np.zeros(4)}, r"curves are numbers \(trainings, seeds, points\), but they are float64 "),
         ({"param.lr": np.array([1, np.nan, 3, 4])}, "lr is a finite number, but in row 1 it is not"),
-        ({"param.lr": np.array([1.0])}, "lr is a value for each of 4 trainings, but it is float64 "),
+        ({"param.lr": np.array([1.0])}, "lr is a number or a text for each of 4 trainings, but it is float64 "),
+        ({"param.lr": np.array(LR) > 0.05}, "lr is a number or a text for each of 4 trainings, but it is bool "),
+        ({"param.optimizer.lr": np.array(LR)}, "name is an identifier, .*, but one is 'optimizer.lr'; rename it"),
+        ({"param.epochs": np.array(LR)}, "and none of epochs, start, uid, but one is 'epochs'; rename it"),
         ({"param.epoch_steps": np.array(LR)}, "epoch_steps follows from steps, but it is a hyperparameter"),
         ({"meta": "[]"}, 'meta is an object whose "maximize" is true or false, but it is '),
-        ({"meta": "no json"}, "a table is an .npz file of arrays without Python objects, but .* numpy.savez"),
+        ({"meta": "no json"}, 'meta is an object whose "maximize" is true or false, but it is no json'),
     ],
 )
 def test_an_invalid_table_is_refused(write: Write, changes: dict[str, Any], message: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -42,8 +44,8 @@ def _scales(texts: Sequence[str]) -> dict[str, Scale]:
             zero, one = map(float, ends.split(":"))
         except ValueError:
             env = ""
-        if not env or env in scales:
-            law = "is given twice" if env in scales else "must be written ENV=LOW:HIGH"
+        if not env or env in scales or not (math.isfinite(zero) and math.isfinite(one)):
+            law = "is given twice" if env in scales else "must be written ENV=LOW:HIGH, two finite numbers"
             raise ValueError(f"--scale {text!r} {law}, such as --scale CartPole-v1=22:500")
         scales[env] = (zero, one)
     return scales
@@ -89,8 +91,22 @@ def _warnings(result: Mapping[str, Any]) -> list[str]:
         texts.append(f"The studies trained for different numbers of epochs: {', '.join(map(str, sorted(epochs)))}.")
     if result["scale"] == "observed":
         texts.append("0 and 1 are the worst and the best run of any side; --scale ENV=LOW:HIGH sets others.")
-    counts = {side["label"]: [len(source["results"]) for source in side["sources"]] for side in result["sides"]}
-    if uneven := [label for label, numbers in counts.items() if len(numbers) > 1 and len({*numbers}) > 1]:
+    steps = sorted({each["env_steps"] for each in sources if each["env_steps"] is not None})
+    if len(steps) > 1:
+        texts.append(
+            f"The runs of files end after {steps[0]:,} to {steps[-1]:,} environment steps, and each counts by its last "
+            "result; compare runs of one length."
+        )
+    if left := [f"{each['env']} of {each['label']}" for each in result["left_out"]]:
+        texts.append(f"Only environments of all sides count; {', '.join(left)} is left out.")
+    uneven = []
+    for side in result["sides"]:
+        counts: Counter[str] = Counter()
+        for source in side["sources"]:
+            counts[source["env"]] += len(source["results"])
+        if len({*counts.values()}) > 1:
+            uneven.append(side["label"])
+    if uneven:
         texts.append(
             f"Environments have different numbers of runs; for {', '.join(uneven)}, only the first ones count."
         )

@@ -30,6 +30,8 @@ def diagnose(arguments: argparse.Namespace) -> int:
             if pair["low"] >= CLEAR:
                 share = f"{pair['estimate']:.0%} ({pair['low']:.0%} to {pair['high']:.0%})"
                 note(out, f"together, beyond each: {' and '.join(pair['names'])} {share}")
+    elif result["configurations"] >= FEWEST:
+        note(out, "importances need results and hyperparameters that vary, but all are equal on each rung")
     else:
         note(out, f"importances need {FEWEST} configurations with results, but there are {result['configurations']}")
     for finding in result["findings"]:
