@@ -66,9 +66,13 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
     if defaults is not None and defaults not in values:
         values.append(defaults)
     added = [None] * (len(values) - len(best))  # the defaults are no trial of the study, and claim nothing
-    claims = [point(objectives, trial["objectives"] or {RETURN: trial["return"]})[0] for trial in best]
-    if is_across(config) and MINIMIZE in objectives.values():  # 0 is the best then, see `as_objective`
-        claims = [1 + claim for claim in claims]
+    unit = 1 if is_across(config) and MINIMIZE in objectives.values() else 0  # 0 is the best then, see `as_objective`
+    claims = [
+        unit + point(objectives, trial["objectives"] or {RETURN: trial["return"]})[0]
+        if trial["epochs"] == config.rungs[-1]
+        else None  # a result after fewer epochs claims nothing
+        for trial in best
+    ]
     options: dict[str, Any] = {
         "seeds": (max(FEWEST, seeds // 2) + seeds) * len(config.environments),
         "aggregate": config.options["aggregate"] if is_across(config) else "mean",

@@ -76,6 +76,16 @@ def test_a_claim_counts_in_the_race_as_one_more_seed() -> None:
     assert through(Confirmation("s", 2, None, 3, 2, (0.0, None)), ahead)[-1].finalists == [0, 1]
 
 
+def test_a_result_after_fewer_epochs_claims_nothing(sqlite_url: str) -> None:
+    searched(sqlite_url, noisy())
+    few = {trial.number for trial in Study("s", sqlite_url).trials if trial.epochs < 3}
+    with Store(sqlite_url) as store:
+        form = confirmation_config(store, "s", top=9, seeds=3).options["confirms"]
+    claims = dict(zip(form["trials"], form["claims"], strict=True))
+    assert few
+    assert {number for number, claim in claims.items() if claim is None} - {None} == few
+
+
 def test_a_confirmation_of_an_earlier_version_races_without_claims(sqlite_url: str) -> None:
     searched(sqlite_url, noisy())
     with Store(sqlite_url) as store:
