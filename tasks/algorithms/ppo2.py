@@ -32,7 +32,7 @@ from ..networks.optimizers import (
 from ..signals.guidance import Guidance
 from ..task import Task
 from .on_policy import check_actions, check_model, check_on_policy, make_agent, without_effect
-from .ppo import PPOLearner, clipped_surrogate, ppo_space
+from .ppo import PPOLearner, clipped_surrogate, ppo_space, take_steps
 from .rollout_updates import Collector, EveryRollout, can_be_one_graph, check_overlap, updates_of
 
 
@@ -86,9 +86,9 @@ class PPO2Learner(Learner):
         Only members that are `active` (P, 1) are updated; None for all.
         """
         hp, agent = self.hp, self.agent
-        moving, weights = active, batch.get("weights")
-        for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
-            metrics, moving, step = self.step(minibatch, lr.parameters, moving)
+        weights = batch.get("weights")
+        minibatches = agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches)
+        metrics, step = take_steps(self.step, minibatches, lr.parameters, active)
         return {
             **metrics,
             **norms(step, self.networks),

@@ -120,6 +120,17 @@ class Clipped(NamedTuple):
     gradient: Tensor
     factor: Tensor | None
 
+    def copy(self) -> Clipped:
+        """Return a copy of both tensors."""
+        return Clipped(self.gradient.clone(), None if self.factor is None else self.factor.clone())
+
+    def where(self, mask: Tensor, other: Clipped) -> Clipped:
+        """Return this gradient where the mask (P, 1) is true, else another."""
+        factor = None
+        if self.factor is not None and other.factor is not None:
+            factor = torch.where(mask, self.factor, other.factor)
+        return Clipped(torch.where(mask, self.gradient, other.gradient), factor)
+
 
 def clip_norm(gradient: Tensor, limit: Tensor | None) -> Clipped:
     """Scale each member's gradient to a Euclidean norm of at most `limit`.

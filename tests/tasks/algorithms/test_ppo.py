@@ -8,12 +8,20 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from fakes import batch_of
-from rekindle import PPO, EnvSpec, Store
+from rekindle import PPO, PPO2, Cohort, EnvSpec, Store
 from rekindle.tasks.algorithms.ppo import clipped_surrogate
+from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 
 SMALL: dict[str, Any] = {"epoch_steps": 128, "num_steps": 16, "num_envs": 4}
-AGGRESSIVE: dict[str, Any] = {"update_epochs": 2, "optimizer.lr": 0.03, "clip_coef": 0.1, "max_grad_norm": 0.1}
+AGGRESSIVE: dict[str, Any] = {
+    "update_epochs": 2,
+    "num_minibatches": 4,
+    "target_kl": None,
+    "optimizer.lr": 0.03,
+    "clip_coef": 0.1,
+    "max_grad_norm": 0.1,
+}
 
 
 class TestOnCartPole(ExactnessSuite):
@@ -146,12 +154,38 @@ def test_the_ratio_is_of_the_actions_that_were_taken() -> None:
 
 
 def test_a_member_that_moved_too_far_takes_no_further_step_and_its_neighbour_does() -> None:
-    tasks = [PPO("CartPole-v1", seed=0).init(num_steps=16, target_kl=kl, optimizer={"lr": 0.05}) for kl in (1e-6, 1e3)]
+    values = {"num_steps": 16, "update_epochs": 4, "num_minibatches": 4, "optimizer": {"lr": 0.05}}
+    tasks = [PPO("CartPole-v1", seed=0).init(target_kl=kl, **values) for kl in (1e-6, 1e3)]
     learner = tasks[0].build_learner(tasks)
     learner.iterate()
     steps = learner.optimizer.tensors["steps"][:, 0].tolist()
-    assert steps[1] == 16  # 4 epochs of 4 minibatches
+    assert steps[1] == 4 * 4
     assert 1 <= steps[0] < 4  # the first one finds nothing moved yet
+
+
+@pytest.mark.parametrize("task", [PPO, PPO2])
+def test_a_member_that_is_stopped_keeps_the_metrics_that_it_has_alone(
+    task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone, no minibatch follows the one on which it had moved too far."""
+    values = {"num_steps": 16, "num_envs": 4, "epoch_steps": 64, "update_epochs": 4, "num_minibatches": 4}
+    make = lambda seed, kl: task("CartPole-v1", seed=seed).init(target_kl=kl, optimizer={"lr": 0.02}, **values)  # noqa: E731
+    together = [make(seed, kl) for seed, kl in enumerate((0.01, 1e3))]
+    Cohort(together).fit(3)
+    alone, losses = make(0, 0.01), 0
+    loss = task.learner.loss
+
+    def counted(*args: Any) -> Any:
+        nonlocal losses
+        losses += 1
+        return loss(*args)
+
+    monkeypatch.setattr(task.learner, "loss", counted)
+    alone.fit(3)
+    assert alone.history == together[0].history
+    assert difference(alone.state_dict(), together[0].state_dict()) == []
+    assert alone.metrics["updates"] < losses <= alone.metrics["updates"] + 3 < 3 * 16
+    assert together[1].metrics["updates"] == 3 * 16
 
 
 def test_actions_begin_with_the_standard_deviation_that_is_asked_for() -> None:
