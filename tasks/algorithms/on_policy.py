@@ -105,11 +105,11 @@ def check_on_policy(learner: type[Learner], values: Mapping[str, Any]) -> None:
 def check_minibatches(values: Mapping[str, Any], name: str, parts: int, algorithm: str) -> None:
     """Raise ValueError unless a rollout splits evenly into `parts` minibatches.
 
-    With a recurrent core, minibatches consist of whole environments.
+    With a memory, minibatches consist of whole environments, and there are at most num_envs.
     """
     size, what = values["num_steps"] * values["num_envs"], "num_steps * num_envs"
     if values["model"]["memory"] != "none":
-        size, what = values["num_envs"], "with a memory, num_envs"
+        size, what, parts = values["num_envs"], "with a memory, num_envs", min(parts, values["num_envs"])
     if size % parts:
         raise ValueError(
             f"{algorithm}: {what} ({size}) must be divisible by {name} ({parts}); try {name}={math.gcd(size, parts)}"

@@ -100,11 +100,11 @@ class RecurrentAgent(Agent):
     def minibatches(
         self, batch: Mapping[str, Tensor], keys: streams.Bits, iteration: int, epochs: int, parts: int
     ) -> Iterator[Batch]:
-        """Yield minibatches of whole sequences."""
+        """Yield minibatches of whole sequences, `parts` or one for each."""
         num_envs = batch["memory"].shape[1]
         rows = {name: x if name == "memory" else x.unflatten(1, (num_envs, -1)) for name, x in batch.items()}
         for order in permutations(keys, iteration, epochs, num_envs, self.device):
-            for part in shuffled(rows, order, parts):
+            for part in shuffled(rows, order, min(parts, num_envs)):
                 yield {name: x if name == "memory" else x.flatten(1, 2) for name, x in part.items()}
 
 

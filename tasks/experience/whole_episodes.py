@@ -68,7 +68,9 @@ def minibatch_size(hp: SimpleNamespace) -> int:
     """Return B, the number of steps in a minibatch, used or not."""
     if "batch_size" in vars(hp):
         return int(hp.batch_size)
-    return (capacity(hp) if needs_whole_episodes(vars(hp)) else int(hp.num_steps)) * hp.num_envs // hp.num_minibatches
+    steps = capacity(hp) if needs_whole_episodes(vars(hp)) else int(hp.num_steps)
+    parts = hp.num_minibatches if hp.model.memory == "none" else min(hp.num_minibatches, hp.num_envs)
+    return steps * hp.num_envs // parts
 
 
 def check_whole_episodes(values: Mapping[str, Any], algorithm: str) -> None:

@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {
     "optimizer.lr": 0.02,
     "max_grad_norm": 0.1,
 }
-EPOCHS: dict[str, Any] = {"update_epochs": 2, "num_minibatches": 2, "clip_coef": 0.1}
+EPOCHS: dict[str, Any] = {"update_epochs": 2, "num_minibatches": 2, "clip_coef": 0.1, "target_kl": None}
 
 
 class TestPPO(VariantSuite):
@@ -141,6 +141,15 @@ def learner_and_rollout(kind: str = "lstm", steps: int = 40, env: Any = "CartPol
     return learner, learner.agent.collect(learner.envs, 1)
 
 
+def test_more_minibatches_than_environments_are_one_for_each_environment() -> None:
+    common = {"num_steps": 8, "num_envs": 3, "epoch_steps": 24, "model": {"memory": "gru", "width": 8}}
+    many, three = (PPO("CartPole-v1").init(**common, num_minibatches=parts) for parts in (16, 3))
+    for task in (many, three):
+        task.fit(2)
+    assert many.metrics == three.metrics
+    assert many.metrics["updates"] == 2 * 3 * many.hyperparameters["update_epochs"]
+
+
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_learning_goes_through_what_was_remembered_while_acting(kind: str) -> None:
     learner, rollout = learner_and_rollout(kind)
@@ -215,14 +224,18 @@ def test_a_memory_can_be_a_particles() -> None:
 @pytest.mark.parametrize(
     ("task", "hyperparameters", "message"),
     [
-        (PPO, {"num_envs": 6}, r"PPO: with a memory, num_envs \(6\) must be divisible by num_minibatches \(4\); try "),
-        (PPO2, {"num_envs": 2}, r"PPO2: with a memory, num_envs \(2\) must be divisible by num_minibatches \(4\)"),
-        (A2C, {"num_minibatches": 3}, r"A2C: with a memory, num_envs \(8\) must be divisible by num_minibatches \(3\)"),
         (
             PPO,
-            {"critic.name": "separate", "critic.num_minibatches": 16},
-            r"must be divisible by critic.num_minibatches",
+            {"num_envs": 6, "num_minibatches": 4},
+            r"PPO: with a memory, num_envs \(6\) must be divisible by num_minibatches \(4\); try num_minibatches=2",
         ),
+        (
+            PPO2,
+            {"num_minibatches": 3},
+            r"PPO2: with a memory, num_envs \(8\) must be divisible by num_minibatches \(3\)",
+        ),
+        (A2C, {"num_minibatches": 3}, r"A2C: with a memory, num_envs \(8\) must be divisible by num_minibatches \(3\)"),
+        (PPO, {"critic.name": "separate", "critic.num_minibatches": 3}, r"must be divisible by critic.num_minibatches"),
         (PPO, {"model.memory": "lstmm"}, "memory"),
     ],
 )
