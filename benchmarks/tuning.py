@@ -6,11 +6,11 @@
 
 Each study is one search for PPO's hyperparameters by
 
-    rekindle     `rekindle.tune` with its defaults
-    confirmed    the same; then `Study.confirm` names the winner, which takes further steps
+    rekindle     `rekindle tune` with its defaults, so with a worker on each core
+    confirmed    the same; then `rekindle confirm --top 3 --seeds 3` names the winner, which takes further steps
     random       the same task and space, random search, every trial trained to the end
-    orion        the same task and space under Orion's ASHA
-    optuna-sb3   Stable-Baselines3 under Optuna's TPE and Hyperband pruner, with rl-zoo's ranges
+    orion        the same task and space under Orion's ASHA, in one process
+    optuna-sb3   Stable-Baselines3 under Optuna's TPE and Hyperband pruner, with rl-zoo's ranges, in one process
 
 Rekindle's study is run first; the others may train as many environment steps as it did. The hyperparameters that each
 names are trained again to the end on fresh seeds, by the code that searched for them, and play 50 episodes that are the
@@ -51,6 +51,8 @@ EPISODES = 50
 FRESH = 10_000  # the first seed that winners are trained on
 NUM_ENVS = 8  # of Stable-Baselines3, which has no default
 SEEDS_AT_ONCE = {"optuna-sb3": 1}  # of the fresh ones, in one process; the others train them as one cohort
+NAME = "s"  # of a study, alone in its database
+TOP = 3  # candidates of a confirmation, besides the defaults: so few trials have no more that are worth it
 LEAST_SEEDS = 3  # that a confirmation estimates its winner with, which is all that is asked of it here
 
 
@@ -81,16 +83,17 @@ class Found(NamedTuple):
 
 
 def search_with_rekindle(study: Study, steps: int, url: str, **options: Any) -> Found:
-    """Search by `rekindle.tune`."""
+    """Search by `rekindle tune`."""
     found = _tuned(study, url, **options)
     assert found.best is not None
     return Found(_steps(study, found), dict(found.best.hyperparameters))
 
 
 def search_and_confirm(study: Study, steps: int, url: str) -> Found:
-    """Search by `rekindle.tune`, and confirm the winner."""
+    """Search by `rekindle tune`, and confirm the winner."""
     found = _tuned(study, url)
-    answer = found.confirm(seeds=LEAST_SEEDS, progress=False)
+    _rekindle("confirm", NAME, "--top", TOP, "--seeds", LEAST_SEEDS, "--storage", url)
+    answer = found.confirm(top=TOP, seeds=LEAST_SEEDS, progress=False)  # reads what is there
     winner = answer["candidates"][answer["winner"]]
     return Found(_steps(study, found) + answer["cost"]["epochs"] * study.epoch_steps, winner["hyperparameters"])
 
@@ -104,11 +107,16 @@ def search_at_random(study: Study, steps: int, url: str) -> Found:
 
 
 def _tuned(study: Study, url: str, **options: Any) -> rekindle.Study:
-    options = {"trials": study.trials, "epochs": (1, study.epochs), **options}
-    fixed = {"epoch_steps": study.epoch_steps}
-    return rekindle.tune(
-        rekindle.PPO, study.env, storage=url, study="s", seed=study.number, fixed=fixed, progress=False, **options
-    )
+    options = {"trials": study.trials, "epochs": f"1:{study.epochs}", "seed": study.number, **options}
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    fixed = f"epoch_steps={study.epoch_steps}"
+    _rekindle("tune", "ppo", study.env, "--study", NAME, "--storage", url, "--set", fixed, *words)
+    return rekindle.Study(NAME, url)
+
+
+def _rekindle(*words: Any) -> None:
+    """Run a command to its end."""
+    subprocess.run([sys.executable, "-m", "rekindle", *map(str, words)], stdout=subprocess.DEVNULL, check=True)
 
 
 def _steps(study: Study, found: rekindle.Study) -> int:
