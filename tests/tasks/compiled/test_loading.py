@@ -73,6 +73,7 @@ def test_machine_code_that_a_crash_cut_short_is_compiled_again(cut: str, tmp_pat
 
 INTERRUPTED = """
 import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have ignored it
 from numba.core.codegen import CPUCodeLibrary
 from rekindle.tasks.compiled import loading
 real, left = CPUCodeLibrary._object_getbuffer_hook.__func__, [signal.SIGINT]
