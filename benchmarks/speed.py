@@ -67,8 +67,9 @@ def _sac(width: int, batch: int, cohorts: Sequence[int]) -> Setting:
     return Setting(f"SAC {width}-{width}, batch {batch}", "sac", "Pendulum-v1", 512, cohorts, values)
 
 
-PPO = {"epoch_steps": 1024, "normalize_reward": False}  # the latter as Stable-Baselines3 by default
-A2C = {**PPO, "num_steps": 5, "epoch_steps": 1000}
+PLAIN = {"normalize_reward": False}  # as Stable-Baselines3 by default
+PPO = {**PLAIN, "epoch_steps": 1024, "update_epochs": 4, "num_minibatches": 4, "target_kl": None}
+A2C = {**PLAIN, "epoch_steps": 1000, "num_steps": 5}
 SETTINGS: dict[str, list[Setting]] = {
     "ppo": [
         Setting("PPO", "ppo", "CartPole-v1", 20_480, (1, 8, 32), PPO),

@@ -134,9 +134,9 @@ def ppo_space(**more: Any) -> Space:
         "clip_coef_schedule": decay_space(),
         "clip_value": maybe(real(0.1, 10.0, accept=(1e-6, 1e6)), default=None),
         "clip_value_schedule": decay_space(),
-        "target_kl": maybe(log_real(3e-3, 0.1, accept=(1e-6, 1e3)), default=None),
-        "update_epochs": integer(1, 10, default=4, accept=(1, 1000), structural=True),
-        "num_minibatches": ordinal(2, 4, 8, 16, 32, default=4, accept=(1, 65536), structural=True),
+        "target_kl": maybe(log_real(3e-3, 0.1, accept=(1e-6, 1e3)), default=0.02),
+        "update_epochs": integer(1, 10, default=10, accept=(1, 1000), structural=True),
+        "num_minibatches": ordinal(2, 4, 8, 16, 32, default=16, accept=(1, 65536), structural=True),
     }
     space = on_policy_space(lr=1e-3, **{**own, **more})
     return space.extend(overlap=overlap_choice(), **whole_episodes_space(silent=True), **guidance_space())

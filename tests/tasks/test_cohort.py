@@ -139,7 +139,7 @@ def test_a_cohort_has_members() -> None:
         ({"optimizer": {"name": "sgd"}}, "optimizer.name"),
         ({"lr_schedule": {"name": "linear"}}, "lr_schedule.name"),
         ({"max_grad_norm": None}, "max_grad_norm"),
-        ({"target_kl": 0.01}, "target_kl"),
+        ({"target_kl": None}, "target_kl"),
         ({"env": "CartPole-v0"}, "env"),
         ({"normalize_obs": True}, "normalize_obs"),
     ],

@@ -632,7 +632,7 @@ def test_a_signal_is_obeyed_after_the_step_that_it_met(
     assert resumed.history == reference(4, env=env).history
 
 
-DIVERGING = {"optimizer": {"name": "sgd", "lr": 100.0}, "max_grad_norm": None}
+DIVERGING = {"optimizer": {"name": "sgd", "lr": 100.0}, "max_grad_norm": None, "target_kl": None}
 
 
 def test_numbers_that_are_no_longer_finite_are_named(store: Store) -> None:

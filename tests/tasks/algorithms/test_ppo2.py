@@ -18,6 +18,8 @@ SMALL: dict[str, Any] = {
     "num_steps": 16,
     "num_envs": 4,
     "update_epochs": 2,
+    "num_minibatches": 4,
+    "target_kl": None,
     "optimizer.lr": 0.03,
     "clip_coef": 0.1,
     "max_grad_norm": 0.1,

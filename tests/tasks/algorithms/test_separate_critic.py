@@ -200,7 +200,8 @@ def test_a_critic_in_a_joint_loss_can_have_a_learning_rate_of_its_own(task: Any)
 
 
 def test_its_rate_follows_the_schedule_and_is_reported() -> None:
-    task = PPO("CartPole-v1").init(critic_lr=0.1, epoch_steps=1024, lr_schedule={"name": "linear", "horizon": 2048})
+    lr_schedule = {"name": "linear", "horizon": 2048}
+    task = PPO("CartPole-v1").init(critic_lr=0.1, epoch_steps=1024, lr_schedule=lr_schedule)
     task.fit(2)
     assert [row["critic_lr"] for _, row in task.history] == pytest.approx([0.1, 0.05])
 

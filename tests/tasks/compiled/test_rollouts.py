@@ -17,7 +17,7 @@ from rekindle.tasks.experience.rollout import Rollout
 
 def learner_of(env: str, watched: bool = False, members: int = 3, **hyperparameters: Any) -> Any:
     """A learner of PPO whose policy does not always do the same; each of its steps is seen if it is watched."""
-    tasks = [PPO(env, seed=seed).init(num_envs=5, **hyperparameters) for seed in range(members)]
+    tasks = [PPO(env, seed=seed).init(num_envs=5, num_minibatches=4, **hyperparameters) for seed in range(members)]
     learner = PPO.learner(tasks[0].env, range(members), [task.hyperparameters or {} for task in tasks])
     noise = torch.randn(learner.policy.parameters.vector.shape, generator=torch.Generator().manual_seed(0))
     learner.policy.parameters.vector.add_(0.1 * noise)

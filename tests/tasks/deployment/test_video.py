@@ -18,7 +18,7 @@ SHORT = EnvSpec("CartPole-v1", max_episode_steps=15)
 
 
 def untrained(env: Any = SHORT) -> PPO:
-    return PPO(env).init(num_steps=8, num_envs=2, epoch_steps=16, model={"width": 8})
+    return PPO(env).init(num_steps=8, num_envs=2, num_minibatches=4, epoch_steps=16, model={"width": 8})
 
 
 def test_a_video_has_a_frame_for_each_state_of_the_episode(tmp_path: Path) -> None:

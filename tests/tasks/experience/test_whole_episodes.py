@@ -333,7 +333,7 @@ def test_contradicting_values_are_refused(hyperparameters: Any, message: str) ->
 
 
 def test_contradicting_values_of_ppo_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"PPO: an update that waits .*, but num_minibatches is 4; try"):
+    with pytest.raises(ValueError, match=r"PPO: an update that waits .*, but num_minibatches is 16; try"):
         PPO("CartPole-v1").init(min_steps=100)
     with pytest.raises(ValueError, match=r"PPO: a separate critic is fitted to every rollout, but min_r"):
         PPO("CartPole-v1").init(min_steps=100, num_minibatches=1, critic={"name": "separate"})

@@ -102,7 +102,8 @@ def test_updates_are_gradient_steps_beside_environment_steps() -> None:
 
 def test_updates_that_a_member_left_out_are_not_counted() -> None:
     def make(seed: int, target_kl: float) -> PPO:
-        return PPO("CartPole-v1", seed=seed).init(**SMALL, optimizer={"lr": 0.03}, target_kl=target_kl)
+        values = {**SMALL, "update_epochs": 4, "num_minibatches": 4, "optimizer": {"lr": 0.03}}
+        return PPO("CartPole-v1", seed=seed).init(**values, target_kl=target_kl)
 
     free, bound = make(1, 1000.0), make(2, 0.003)
     Cohort([free, bound]).fit(2)

@@ -31,7 +31,13 @@ class TestPPO(ExactnessSuite):
     """With attention over a population; and the forms that layers can have."""
 
     task = PPO
-    hyperparameters: ClassVar = {**ROLLOUTS, "update_epochs": 1, "optimizer.lr": 0.01, "clip_coef": 0.1}
+    hyperparameters: ClassVar = {
+        **ROLLOUTS,
+        "update_epochs": 1,
+        "optimizer.lr": 0.01,
+        "clip_coef": 0.1,
+        "target_kl": None,
+    }
     variants: ClassVar = (
         {"model.encoder": POPULATION, "max_grad_norm": 0.1},
         {"model.hidden": [17, 8], "model.critic_hidden": [33], "critic_loss": "huber"},

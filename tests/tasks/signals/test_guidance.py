@@ -62,7 +62,8 @@ def test_members_with_strengths_of_their_own_are_what_they_are_alone(name: str) 
 
 
 def test_without_any_a_task_is_what_it_was_before_there_were_signals() -> None:
-    task = PPO("CartPole-v1").init()
+    of_that_time = {"update_epochs": 4, "num_minibatches": 4, "target_kl": None}
+    task = PPO("CartPole-v1").init(**of_that_time)
     assert task.uid == "1819267b1004f59117e4"
     names = {"extrinsic", "icm", "rnd", "gail", "cloning", "demonstrated_steps"}
     assert not {name.split(".")[0] for name in task.identity.values} & names
@@ -72,7 +73,7 @@ def test_without_any_a_task_is_what_it_was_before_there_were_signals() -> None:
     assert "guidance" not in learner.member_state(0)
     assert rollout_of(learner).next_obs is None
     off = {"icm": {"use": False}, "extrinsic": {"strength": None}, "demonstrated_steps": 0}
-    assert PPO("CartPole-v1").init(**off).uid == task.uid
+    assert PPO("CartPole-v1").init(**of_that_time, **off).uid == task.uid
 
 
 def test_the_policy_follows_the_mean_of_all_advantages_each_with_its_own_discount() -> None:

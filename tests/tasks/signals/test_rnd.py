@@ -13,7 +13,7 @@ from signal_learners import ICM, RND, SMALL, DemonstratedSuite, built, signals_o
 
 class TestRND(DemonstratedSuite):
     task = PPO2
-    hyperparameters: ClassVar = {**SMALL, **RND, "epoch_steps": 32}
+    hyperparameters: ClassVar = {**SMALL, **RND, "epoch_steps": 32, "num_minibatches": 4}
     variants: ClassVar = ({**ICM, "num_envs": 1},)
 
 
