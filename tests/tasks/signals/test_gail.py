@@ -17,7 +17,7 @@ class TestGAIL(DemonstratedSuite):
 
 @pytest.mark.slow
 class TestVariationalGAIL(DemonstratedSuite):
-    hyperparameters: ClassVar = {**SMALL, **VAIL}
+    hyperparameters: ClassVar = {**SMALL, **VAIL, "target_kl": None}
     variants: ClassVar = ({"gail.use_actions": False, "num_envs": 3},)
 
 
