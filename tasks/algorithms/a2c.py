@@ -21,7 +21,6 @@ from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
 from ..networks.optimizers import (
     GRAD_NORM_INTERVAL,
-    Clipped,
     LearningRates,
     Optimizer,
     coefficient,
@@ -33,6 +32,7 @@ from ..networks.optimizers import (
 )
 from ..signals.guidance import Guidance, guidance_space
 from ..task import Task
+from .gradient_steps import Stepped, take_steps
 from .on_policy import (
     check_actions,
     check_model,
@@ -114,33 +114,32 @@ class A2CLearner(Learner):
 
         Only members that are `active` (P, 1) are updated; None for all.
         """
-        hp, agent = self.hp, self.agent
         batch["advantages"] = self.standardizer(batch["advantages"])
-        for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
-            metrics, step = self.step(minibatch, lr.parameters, active)
+        metrics, step = take_steps(self, batch, lr.parameters, active)
         weights = batch.get("weights")
         metrics["explained_variance"] = explained_variance(batch["values"], batch["returns"], weights)
         metrics["value"] = average(batch["values"], weights)
         metrics |= self.guidance.update(self, batch, lr.policy, active)
         if "weights" in batch or self.tally.count % GRAD_NORM_INTERVAL == 0:
             metrics |= norms(step, self.networks)
-        return {**metrics, **scheduled_coefficients(hp, self.env_steps), **lr.metrics}
+        return {**metrics, **scheduled_coefficients(self.hp, self.env_steps), **lr.metrics}
 
     @captured
-    def step(self, minibatch: Batch, lr: Tensor, active: Tensor | None) -> tuple[dict[str, Tensor], Clipped]:
+    def step(self, minibatch: Batch, lr: Tensor, moving: Tensor | None) -> Stepped:
         """Take one gradient step on a minibatch.
 
         Args:
             minibatch: tensors (P, B, ...).
             lr: learning rates as `Optimizer.step` takes them.
-            active: members to update, (P, 1); None for all.
+            moving: members to update, (P, 1); None for all.
 
         Returns:
-            Metrics, and the clipped gradient.
+            Metrics, the same members, and the clipped gradient.
         """
         losses, metrics = self.loss(minibatch)
         parameters, limit = self.policy.parameters, self.hp.max_grad_norm
-        return metrics, descend(parameters, self.optimizer, losses, lr, limit, active, self.mix_gradients)
+        step = descend(parameters, self.optimizer, losses, lr, limit, moving, self.mix_gradients)
+        return metrics, moving, step
 
     def terms(self) -> Terms:
         """Return the coefficients of `loss` for compiled kernels."""

@@ -6,7 +6,7 @@ optional, and so is the clipping of values. A clipped value replaces the value, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,6 @@ from ..experience.whole_episodes import check_whole_episodes, needs_whole_episod
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
 from ..networks.optimizers import (
-    Clipped,
     LearningRates,
     Optimizer,
     coefficient,
@@ -35,6 +34,7 @@ from ..networks.optimizers import (
 )
 from ..signals.guidance import Guidance, guidance_space
 from ..task import Task
+from .gradient_steps import Stepped, take_steps
 from .on_policy import (
     check_actions,
     check_minibatches,
@@ -86,42 +86,6 @@ def within_target_kl(approx_kl: Tensor, target_kl: Tensor | None, active: Tensor
         return active
     near = approx_kl.unsqueeze(1) <= 1.5 * target_kl
     return near if active is None else active & near
-
-
-Stepped = tuple[dict[str, Tensor], Tensor | None, Clipped]  # metrics, members (P, 1) that may move, clipped gradient
-
-
-def take_steps(
-    step: Callable[[Batch, Tensor, Tensor | None], Stepped],
-    minibatches: Iterable[Batch],
-    lr: Tensor,
-    active: Tensor | None,
-) -> tuple[dict[str, Tensor], Clipped]:
-    """Take a gradient step on each minibatch, until target_kl stops all members.
-
-    A member that is stopped keeps the metrics and the gradient of the minibatch on which it had moved too far.
-
-    Args:
-        step: takes one step; see `PPOLearner.step` for it and the other arguments.
-        minibatches: tensors (P, B, ...) of each.
-        lr: learning rates.
-        active: members that may be updated, (P, 1); None for all.
-    """
-    last: tuple[dict[str, Tensor], Clipped] | None = None
-    moving = active
-    for minibatch in minibatches:
-        before = moving
-        metrics, moving, gradient = step(minibatch, lr, before)
-        if moving is not None and last is None:  # the next step may overwrite what this one returned
-            metrics, gradient = {name: value.clone() for name, value in metrics.items()}, gradient.copy()
-        elif last is not None and before is not None:
-            metrics = {name: torch.where(before[:, 0], value, last[0][name]) for name, value in metrics.items()}
-            gradient = gradient.where(before, last[1])
-        last = metrics, gradient
-        if moving is not None and moving.device.type == "cpu" and not moving.any():  # on a GPU, asking would wait
-            break
-    assert last is not None
-    return last
 
 
 def ppo_space(**more: Any) -> Space:
@@ -218,10 +182,8 @@ class PPOLearner(Learner):
 
         Only members that are `active` (P, 1) are updated; None for all. `fitted` are the metrics of a separate critic.
         """
-        hp, agent = self.hp, self.agent
         batch["advantages"] = self.standardizer(batch["advantages"])
-        minibatches = agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches)
-        metrics, step = take_steps(self.step, minibatches, lr.parameters, active)
+        metrics, step = take_steps(self, batch, lr.parameters, active)
         weights = batch.get("weights")
         return {
             **metrics,
@@ -230,7 +192,7 @@ class PPOLearner(Learner):
             "explained_variance": explained_variance(batch["values"], batch["returns"], weights),
             "value": average(batch["values"], weights),
             **fitted,
-            **scheduled_coefficients(hp, self.env_steps),
+            **scheduled_coefficients(self.hp, self.env_steps),
             **lr.metrics,
         }
 

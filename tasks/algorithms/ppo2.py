@@ -31,8 +31,9 @@ from ..networks.optimizers import (
 )
 from ..signals.guidance import Guidance
 from ..task import Task
+from .gradient_steps import take_steps
 from .on_policy import check_actions, check_model, check_on_policy, make_agent, without_effect
-from .ppo import PPOLearner, clipped_surrogate, ppo_space, take_steps
+from .ppo import PPOLearner, clipped_surrogate, ppo_space
 from .rollout_updates import Collector, EveryRollout, can_be_one_graph, check_overlap, updates_of
 
 
@@ -85,17 +86,15 @@ class PPO2Learner(Learner):
 
         Only members that are `active` (P, 1) are updated; None for all.
         """
-        hp, agent = self.hp, self.agent
         weights = batch.get("weights")
-        minibatches = agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches)
-        metrics, step = take_steps(self.step, minibatches, lr.parameters, active)
+        metrics, step = take_steps(self, batch, lr.parameters, active)
         return {
             **metrics,
             **norms(step, self.networks),
             **self.guidance.update(self, batch, lr.policy, active),
             "explained_variance": explained_variance(batch["values"], batch["returns"], weights),
             "value": average(batch["values"], weights),
-            **scheduled_coefficients(hp, self.env_steps),
+            **scheduled_coefficients(self.hp, self.env_steps),
             **lr.metrics,
         }
 

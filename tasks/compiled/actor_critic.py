@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
 KINDS = {"tanh": 0, "relu": 1, "elu": 2, "silu": 3}
+OPTIMIZERS = {"adam": 0, "adamw": 0, "rmsprop": 1}  # AdamW is Adam with a decay
 CLIPPING = {"none": 0, "ppo": 1, "ppo2": 2}
 METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction", "value_loss")
 
@@ -72,6 +73,41 @@ class Terms:
     clipping: str = "ppo"
     standardized: bool = False
     critic_loss: str = "mse"
+
+
+class CompiledOptimizer(NamedTuple):
+    """What kernels need to take steps of an optimizer.
+
+    Attributes:
+        run: module of kernels.
+        form: one of OPTIMIZERS.
+        steps, square, other, settings: see `descent.optimize`; the first three share the memory of the state.
+    """
+
+    run: ModuleType
+    form: int
+    steps: NDArray[np.float32]
+    square: NDArray[np.float32]
+    other: NDArray[np.float32]
+    settings: NDArray[np.float32]
+
+
+class Steps(NamedTuple):
+    """How the gradient steps of a pass over a batch are taken.
+
+    Attributes:
+        optimizer: takes the steps.
+        parts: number of minibatches.
+        lr: learning rates, (P, 1).
+        max_grad_norm: largest norm of a gradient, (P, 1); None for no limit.
+        target_kl: members are stopped above 1.5 times this approx_kl, (P, 1); None for never.
+    """
+
+    optimizer: CompiledOptimizer
+    parts: int
+    lr: Tensor
+    max_grad_norm: Tensor | None
+    target_kl: Tensor | None
 
 
 class Perceptron(NamedTuple):
@@ -171,22 +207,54 @@ class ActorCriticKernels:
 
         Differentiating the losses gives the gradient in the parameters `leaves`. The next call overwrites it.
         """
+        self.run.differentiate(*self._arguments(batch, terms))
+        increment_version(self.gradient)
+        metrics = self.read(terms)
+        losses = metrics["policy_loss"] + terms.vf_coef * metrics["value_loss"] - terms.ent_coef * metrics["entropy"]
+        return Differentiated.apply(losses, self.gradient, self.pieces, *leaves), metrics
+
+    def passes(
+        self, batch: Mapping[str, Tensor], terms: Terms, steps: Steps, moving: Tensor
+    ) -> tuple[Callable[[Tensor, bool], None], Tensor]:
+        """Return a function that takes a step on each minibatch of a batch (P, B, ...), and factors (P, 1).
+
+        The function's arguments are a random order of the rows, (P, B), and whether this is the first pass over them.
+        It takes members out of `moving` (P, 1) that target_kl stops, see `updates.descend`, and fills in the factors by
+        which the last gradients were scaled.
+        """
+        optimizer, absent = steps.optimizer, torch.zeros_like(steps.lr)
+        limits, target_kl = (absent if x is None else x for x in (steps.max_grad_norm, steps.target_kl))
+        clips, stops, factors = steps.max_grad_norm is not None, steps.target_kl is not None, torch.ones_like(steps.lr)
+        loss = self._arguments(batch, terms)
+        clipping = (clips, limits.numpy(), factors.numpy())
+        descent = (steps.lr.contiguous().numpy(), *optimizer[1:])
+        stopping = (stops, target_kl.numpy())
+
+        def take(order: Tensor, first: bool) -> None:
+            given = (order.numpy(), steps.parts, moving.numpy(), first, *stopping)
+            optimizer.run.descend(*given, *loss, *clipping, *descent)
+            increment_version(self.gradient)
+
+        return take, factors
+
+    def read(self, terms: Terms) -> dict[str, Tensor]:
+        """Return the metrics of the last minibatch, (P,) each."""
+        metrics = dict(zip(METRICS, self.metrics.clone().unbind(1), strict=True))
+        if terms.clip_coef is None:
+            del metrics["approx_kl"], metrics["clip_fraction"]
+        return metrics
+
+    def _arguments(self, batch: Mapping[str, Tensor], terms: Terms) -> tuple[Any, ...]:
+        """Return the arguments of `policies.differentiate` for a batch (P, B, ...)."""
         absent = torch.ones_like(terms.vf_coef)
         clip, clip_value = (absent if x is None else x for x in (terms.clip_coef, terms.clip_value))
         clipping = 0 if terms.clip_value is None else CLIPPING[terms.clipping]
         flags = (terms.standardized, terms.clip_coef is not None, clipping, terms.critic_loss == "huber")
-        options = np.array(flags, np.int64)
         rows = [batch[name].numpy() for name in ("log_probs", "advantages", "returns", "values")]
         coefficients = torch.stack([clip, terms.vf_coef, terms.ent_coef, clip_value], 1).numpy()
         place = (self._vector, self._gradient, self.layout, self.actor_sizes, self.critic_sizes)
-        given = (*self._split(batch["actions"]), *rows, coefficients, options)
-        self.run.differentiate(array(batch["obs"]), *place, *given, self._metrics)
-        increment_version(self.gradient)
-        metrics = dict(zip(METRICS, self.metrics.clone().unbind(1), strict=True))
-        if terms.clip_coef is None:
-            del metrics["approx_kl"], metrics["clip_fraction"]
-        losses = metrics["policy_loss"] + terms.vf_coef * metrics["value_loss"] - terms.ent_coef * metrics["entropy"]
-        return Differentiated.apply(losses, self.gradient, self.pieces, *leaves), metrics
+        options = np.array(flags, np.int64)
+        return array(batch["obs"]), *place, *self._split(batch["actions"]), *rows, coefficients, options, self._metrics
 
     def _split(self, actions: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return actions as choices and as numbers, one of which is empty."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from .control import play, step
-from .descent import adam, clip, rmsprop
+from .descent import clip, optimize
 from .numpy_loops import cosine_and_sine
 from .off_policy import follow, huber, n_step_batch, soft_value, soft_value_slope, squash, squash_slope, store, twins
 from .perceptrons import backward, forward, infer, join, to_inputs
 from .policies import act, differentiate, log_probs, values
+from .updates import descend
 
 __all__ = [
     "act",
-    "adam",
     "backward",
     "clip",
     "cosine_and_sine",
+    "descend",
     "differentiate",
     "follow",
     "forward",
@@ -23,8 +24,8 @@ __all__ = [
     "join",
     "log_probs",
     "n_step_batch",
+    "optimize",
     "play",
-    "rmsprop",
     "soft_value",
     "soft_value_slope",
     "squash",

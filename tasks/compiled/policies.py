@@ -130,6 +130,91 @@ def to_parameters(x, head_slopes, w, vector, gradient, start, sizes, kind, units
     to_hidden(x, vector, gradient, start, sizes, kind, units, at, rows, slopes, True)
 
 
+@inner()
+def scratch_for(rows, layout, actor_sizes, critic_sizes):
+    """Return arrays in which `differentiate_member` computes."""
+    n, kind = actor_sizes[-1], layout[3]
+    of_rows = np.empty((rows, n), F), np.empty((rows, 1), F)
+    of_outputs = np.empty(n, F), np.empty(n, F), np.empty(n, F)
+    return of_rows, of_outputs, arrays_for(actor_sizes, rows, kind), arrays_for(critic_sizes, rows, kind)
+
+
+@inner()
+def differentiate_member(
+    obs,
+    own,
+    g,
+    layout,
+    actor_sizes,
+    critic_sizes,
+    choices,
+    numbers,
+    old_log_probs,
+    advantages,
+    returns,
+    old_values,
+    coefficients,
+    options,
+    metrics,
+    scratch,
+):
+    """Fill in a member's gradient g and metrics, see `differentiate`."""
+    rows, n = len(obs), actor_sizes[-1]
+    actor, critic, std_at, kind, gaussian = layout
+    standardized, ratios, clipping, huber = options
+    share = ONE / F(rows)
+    (slopes, value_slopes), (out, z, to_std), of_actor, of_critic = scratch
+    h_actor = hidden(obs, own, actor, actor_sizes, kind, of_actor[0], of_actor[1])
+    h_critic = hidden(obs, own, critic, critic_sizes, kind, of_critic[0], of_critic[1])
+    wa, ba = weights_of(own, head_of(actor_sizes, actor), actor_sizes[-2], n)
+    wc, bc = weights_of(own, head_of(critic_sizes, critic), critic_sizes[-2], 1)
+    log_std, std = deviations(own, layout, n)
+    to_std[:] = ZERO
+    clip, vf, ent, clip_value = coefficients
+    center, factor = standardizer(advantages, standardized)
+    normal_entropy = ZERO
+    for j in range(n):
+        normal_entropy += log_std[j] + HALF_LOG_2_PI + HALF
+    sum_loss = sum_entropy = sum_kl = sum_far = sum_value = 0.0
+    for r in range(rows):
+        for j in range(n):
+            out[j] = dot(h_actor[r], wa[j]) + ba[j]
+        if gaussian:
+            log_prob, entropy = log_normal(out, log_std, std, numbers[r], z), normal_entropy
+        else:
+            entropy = log_softmax(out, z)
+            log_prob = out[choices[r, 0]]
+        advantage = (advantages[r] - center) * factor
+        loss, to, kl, far = surrogate(log_prob, old_log_probs[r], advantage, clip, ratios)
+        sum_loss += loss
+        sum_entropy += entropy
+        sum_kl += kl
+        sum_far += far
+        to *= share
+        for j in range(n):
+            if gaussian:
+                slopes[r, j] = to * z[j] / std[j]
+                to_std[j] += to * (z[j] * z[j] - ONE)
+            else:
+                slopes[r, j] = ent * share * z[j] * (out[j] + entropy) - to * z[j]
+        if not gaussian:
+            slopes[r, choices[r, 0]] += to
+        value = dot(h_critic[r], wc[0]) + bc[0]
+        loss, to = value_loss(value, old_values[r], returns[r], clip_value, clipping, huber)
+        sum_value += loss
+        value_slopes[r, 0] = vf * to * share
+    to_parameters(obs, slopes, wa, own, g, actor, actor_sizes, kind, of_actor[0], of_actor[1], of_actor[2])
+    to_parameters(obs, value_slopes, wc, own, g, critic, critic_sizes, kind, of_critic[0], of_critic[1], of_critic[2])
+    if gaussian:
+        for j in range(n):
+            g[std_at + j] = to_std[j] - ent
+    metrics[0] = sum_loss / rows
+    metrics[1] = sum_entropy / rows
+    metrics[2] = sum_kl / rows
+    metrics[3] = sum_far / rows
+    metrics[4] = sum_value / rows
+
+
 @kernel(
     "void(f4[:,:,::1], f4[:,::1], f4[:,::1], i8[::1], i8[::1], i8[::1], i8[:,:,::1], f4[:,:,::1], f4[:,::1],"
     "f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], i8[::1], f4[:,::1])"
@@ -158,69 +243,26 @@ def differentiate(
     ratios, how values are clipped, and whether the critic's loss is Huber's. `metrics` (P, 5) get policy loss, entropy,
     approx_kl, clip_fraction and value loss.
     """
-    members, rows, _ = obs.shape
-    n = actor_sizes[-1]
-    actor, critic, std_at, kind, gaussian = layout
-    standardized, ratios, clipping, huber = options
-    share = ONE / F(rows)
-    out, z, slopes, value_slopes = np.empty(n, F), np.empty(n, F), np.empty((rows, n), F), np.empty((rows, 1), F)
-    to_std = np.empty(n, F)
-    actor_units, actor_at, actor_slopes = arrays_for(actor_sizes, rows, kind)
-    critic_units, critic_at, critic_slopes = arrays_for(critic_sizes, rows, kind)
-    for p in range(members):
-        own = vector[p]
-        of_actor = hidden(obs[p], own, actor, actor_sizes, kind, actor_units, actor_at)
-        of_critic = hidden(obs[p], own, critic, critic_sizes, kind, critic_units, critic_at)
-        wa, ba = weights_of(own, head_of(actor_sizes, actor), actor_sizes[-2], n)
-        wc, bc = weights_of(own, head_of(critic_sizes, critic), critic_sizes[-2], 1)
-        log_std, std = deviations(own, layout, n)
-        to_std[:] = ZERO
-        clip, vf, ent, clip_value = coefficients[p]
-        center, factor = standardizer(advantages[p], standardized)
-        normal_entropy = ZERO
-        for j in range(n):
-            normal_entropy += log_std[j] + HALF_LOG_2_PI + HALF
-        sum_loss = sum_entropy = sum_kl = sum_far = sum_value = 0.0
-        for r in range(rows):
-            for j in range(n):
-                out[j] = dot(of_actor[r], wa[j]) + ba[j]
-            if gaussian:
-                log_prob, entropy = log_normal(out, log_std, std, numbers[p, r], z), normal_entropy
-            else:
-                entropy = log_softmax(out, z)
-                log_prob = out[choices[p, r, 0]]
-            advantage = (advantages[p, r] - center) * factor
-            loss, to, kl, far = surrogate(log_prob, old_log_probs[p, r], advantage, clip, ratios)
-            sum_loss += loss
-            sum_entropy += entropy
-            sum_kl += kl
-            sum_far += far
-            to *= share
-            for j in range(n):
-                if gaussian:
-                    slopes[r, j] = to * z[j] / std[j]
-                    to_std[j] += to * (z[j] * z[j] - ONE)
-                else:
-                    slopes[r, j] = ent * share * z[j] * (out[j] + entropy) - to * z[j]
-            if not gaussian:
-                slopes[r, choices[p, r, 0]] += to
-            value = dot(of_critic[r], wc[0]) + bc[0]
-            loss, to = value_loss(value, old_values[p, r], returns[p, r], clip_value, clipping, huber)
-            sum_value += loss
-            value_slopes[r, 0] = vf * to * share
-        g = gradient[p]
-        to_parameters(obs[p], slopes, wa, own, g, actor, actor_sizes, kind, actor_units, actor_at, actor_slopes)
-        to_parameters(
-            obs[p], value_slopes, wc, own, g, critic, critic_sizes, kind, critic_units, critic_at, critic_slopes
+    scratch = scratch_for(obs.shape[1], layout, actor_sizes, critic_sizes)
+    for p in range(len(obs)):
+        differentiate_member(
+            obs[p],
+            vector[p],
+            gradient[p],
+            layout,
+            actor_sizes,
+            critic_sizes,
+            choices[p],
+            numbers[p],
+            old_log_probs[p],
+            advantages[p],
+            returns[p],
+            old_values[p],
+            coefficients[p],
+            options,
+            metrics[p],
+            scratch,
         )
-        if gaussian:
-            for j in range(n):
-                g[std_at + j] = to_std[j] - ent
-        metrics[p, 0] = sum_loss / rows
-        metrics[p, 1] = sum_entropy / rows
-        metrics[p, 2] = sum_kl / rows
-        metrics[p, 3] = sum_far / rows
-        metrics[p, 4] = sum_value / rows
 
 
 @kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8[::1], i8[:,:,::1], f4[:,:,::1], f4[:,::1])")

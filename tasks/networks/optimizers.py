@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, curve, integer, log_real, near_one, real
 from ..checkpoint.member_state import Stacked
+from ..compiled.actor_critic import OPTIMIZERS, CompiledOptimizer
 from ..compiled.loading import kernels_of
 from ..runtime.progress import tick
 from .mlp import Parameters
@@ -258,7 +259,13 @@ class Optimizer(Stacked):
     """Adam, AdamW, RMSprop or SGD of P members.
 
     Kingma and Ba (2015), arXiv:1412.6980; Loshchilov and Hutter (2019), arXiv:1711.05101.
+
+    Attributes:
+        vector: parameters (P, D), changed in place.
+        compiled: what kernels need to take steps; None if they cannot.
     """
+
+    scratch = ("compiled", "_all", "_vector")
 
     def __init__(self, vector: Tensor, hp: SimpleNamespace):
         """Set the moments to 0.
@@ -274,7 +281,9 @@ class Optimizer(Stacked):
         self.tensors["steps"] = torch.zeros(len(vector), 1, device=vector.device)
         if "mean" in self.tensors:  # computed once, since it shows in short steps
             self._betas = [(1 - beta, beta.log()) for beta in (hp.beta1, hp.beta2)]
-        self._kernel = None if (run := kernels_of(vector)) is None else self._compiled(run)
+        self.compiled = None if (run := kernels_of(vector)) is None else self._compiled(run)
+        if self.compiled is not None:
+            self._all, self._vector = np.ones((len(vector), 1), np.bool_), vector.numpy()
 
     def step(self, gradient: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
         """Take one step down the gradient (P, D).
@@ -288,8 +297,10 @@ class Optimizer(Stacked):
         # The moments of a dead unit decay to denormal numbers, and stay there. (As a decorator, this takes longer than
         # Adam itself.)
         with FlushedDenormals():
-            if self._kernel is not None and lr.shape[1] == 1:
-                self._kernel(gradient.contiguous(), lr, self._all if active is None else active)
+            if self.compiled is not None and lr.shape[1] == 1:
+                moving = self._all if active is None else active.numpy()
+                given = (moving, self._vector, gradient.contiguous().numpy(), lr.contiguous().numpy())
+                self.compiled.run.optimize(*given, *self.compiled[1:])
             else:
                 self._step_active(gradient, lr, active)
 
@@ -303,28 +314,17 @@ class Optimizer(Stacked):
         for tensor, old in zip([self.vector, *self.tensors.values()], before, strict=True):
             tensor.copy_(torch.where(active, tensor, old))
 
-    def _compiled(self, run: ModuleType) -> Callable[[Tensor, Tensor, Tensor], None] | None:
-        """Return a kernel's function of (gradient, lr, active) that takes a step.
-
-        Return None if there is no kernel.
-        """
-        hp, adam = self.hp, self.hp.name in ("adam", "adamw")
-        names = {"rmsprop": ("alpha", "momentum", "eps")}.get(hp.name, ("beta1", "beta2", "eps") if adam else ())
-        if not names:
+    def _compiled(self, run: ModuleType) -> CompiledOptimizer | None:
+        """Return what kernels need to take steps; None if there is no kernel for this optimizer."""
+        hp, tensors = self.hp, self.tensors
+        if (form := OPTIMIZERS.get(hp.name)) is None:
             return None
-        self._all = torch.ones_like(self.tensors["steps"], dtype=torch.bool)
-        moments = [self.tensors[name].numpy() for name in ("mean", "square", "velocity") if name in self.tensors]
-        state = [self.tensors["steps"].numpy(), *moments, *(vars(hp)[name].numpy() for name in names)]
-        vector, none = self.vector.numpy(), np.zeros(self.tensors["steps"].shape, np.float32)
-
-        def step(gradient: Tensor, lr: Tensor, active: Tensor) -> None:
-            given = [active.numpy(), vector, gradient.numpy(), lr.contiguous().numpy(), *state]
-            if adam:
-                run.adam(*given, (lr * hp.weight_decay).numpy() if hp.name == "adamw" else none)
-            else:
-                run.rmsprop(*given)
-
-        return step
+        rmsprop = hp.name == "rmsprop"
+        names = ("alpha", "momentum", "eps") if rmsprop else ("beta1", "beta2", "eps")
+        decay = hp.weight_decay if hp.name == "adamw" else torch.zeros_like(hp.eps)
+        settings = torch.cat([*(vars(hp)[name] for name in names), decay], 1)
+        state = tensors["steps"], tensors["square"], tensors["velocity" if rmsprop else "mean"]
+        return CompiledOptimizer(run, form, *(x.numpy() for x in (*state, settings)))
 
     def _step(self, gradient: Tensor, lr: Tensor) -> None:
         self.tensors["steps"] += 1

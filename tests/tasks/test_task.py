@@ -21,6 +21,7 @@ from rekindle.spaces.errors import ARGUMENTS, SYNONYMS
 from rekindle.studies.errors import StoreError
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent, StateMismatch, TaskError, load, names
+from rekindle.tasks.algorithms import gradient_steps
 from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.checkpoint.state import copy, difference, pack
 from rekindle.tasks.errors import Diverged, NotInitialized, Stopped
@@ -61,16 +62,14 @@ def reference(epochs: int, **changes: Any) -> PPO:
 
 def break_at(monkeypatch: pytest.MonkeyPatch, call: int, error: BaseException) -> None:
     """Makes the given iteration, counted from 1, raise half-way through."""
-    calls = []
-    original = PPOLearner.loss
+    passes = []
 
-    def loss(self: PPOLearner, batch: Any) -> Any:
-        calls.append(1)
-        if len(calls) == call * 4 - 1:  # in the middle of an iteration's four minibatches
+    def ticked() -> None:
+        passes.append(1)
+        if len(passes) == call * SMALL["update_epochs"]:  # the last of the iteration's two passes over its batch
             raise error
-        return original(self, batch)
 
-    monkeypatch.setattr(PPOLearner, "loss", loss)
+    monkeypatch.setattr(gradient_steps, "tick", ticked)
 
 
 def raising(error: BaseException, at: int) -> Callable[[EpochEvent], None]:

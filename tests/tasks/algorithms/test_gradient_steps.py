@@ -1,0 +1,98 @@
+"""Gradient steps by one kernel per pass over a batch: the bits of those that are taken one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from rekindle import A2C, PPO, PPO2
+from rekindle.tasks import Task
+from rekindle.tasks.algorithms import gradient_steps
+from rekindle.tasks.algorithms.gradient_steps import take_steps
+from rekindle.tasks.algorithms.ppo import PPOLearner
+
+SIZE = {"num_steps": 16, "num_envs": 4, "num_minibatches": 4, "update_epochs": 3}
+CASES: dict[str, tuple[type[Task], str, dict[str, Any]]] = {
+    "ppo": (PPO, "CartPole-v1", {}),
+    "ppo, numbers": (PPO, "Pendulum-v1", {"clip_value": 0.2, "optimizer": {"name": "adamw", "weight_decay": 0.05}}),
+    "ppo, neither limit": (PPO, "CartPole-v1", {"target_kl": None, "max_grad_norm": None, "critic_loss": "huber"}),
+    "ppo, SiLU": (PPO, "Pendulum-v1", {"model": {"activation": "silu", "hidden": [17, 33], "critic_hidden": [5]}}),
+    "ppo2": (PPO2, "Acrobot-v1", {"optimizer": {"name": "rmsprop", "momentum": 0.5}}),
+    "a2c": (A2C, "CartPole-v1", {"normalize_advantage": True}),
+    "a2c, AdamW": (A2C, "Pendulum-v1", {"optimizer": {"name": "adamw"}, "max_grad_norm": None}),
+}
+LIMITS = (1e-6, 3e-3, 1e3)  # target_kl of each member: stopped at once, soon, and never
+
+
+def batch_of(learner: Any, number: int) -> Any:
+    rollout = learner.agent.collect(learner.envs, number)
+    return learner.agent.advantages(rollout, learner.hp.gamma, learner.hp.gae_lambda)
+
+
+def taken(case: str, lr: float = 0.01, active: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    """Takes the steps of two updates; returns all that they leave behind."""
+    kind, env, values = CASES[case]
+    stopping = [{} if kind is A2C or "target_kl" in values else {"target_kl": limit} for limit in LIMITS]
+    tasks = [kind(env, seed=seed).init(**{**SIZE, **values, **more}) for seed, more in enumerate(stopping)]
+    learner: Any = kind.learner(tasks[0].env, range(len(tasks)), [task.hyperparameters or {} for task in tasks])
+    left: dict[str, torch.Tensor] = {}
+    rates = torch.full((len(tasks), 1), lr)
+    for update in range(2):
+        metrics, step = take_steps(learner, batch_of(learner, update), rates, active)
+        found = {**metrics, "gradient": step.gradient, **({} if step.factor is None else {"factor": step.factor})}
+        left |= {f"{name} {update}": x.clone() for name, x in found.items()}
+        learner.iterations += 1
+    return left | {"vector": learner.policy.parameters.vector} | learner.optimizer.tensors
+
+
+@pytest.mark.parametrize("active", [None, torch.tensor([[True], [False], [True]])], ids=["all", "some"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_pass_by_kernels_has_the_bits_of_single_steps(
+    case: str, active: torch.Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = taken(case, active=active)
+    monkeypatch.setattr(gradient_steps, "_compiled", lambda *given: None)
+    singly = taken(case, active=active)
+    assert together.keys() == singly.keys()
+    assert [name for name, x in together.items() if not torch.equal(x, singly[name])] == []
+    steps, most = together["steps"][:, 0].tolist(), 2 * 3 * 4
+    assert steps[2] == most
+    assert (steps[1] == 0) == (active is not None)
+    if case in ("ppo", "ppo, numbers", "ppo, SiLU", "ppo2"):
+        assert 0 < steps[0] < most, "target_kl stopped it"
+
+
+def test_kernels_take_no_steps_for_a_loss_that_a_subclass_has_replaced() -> None:
+    class Frozen(PPOLearner):
+        """A loss that is flat."""
+
+        def loss(self, batch: Any) -> Any:
+            losses, metrics = super().loss(batch)
+            return 0.0 * losses, metrics
+
+    task = PPO("CartPole-v1", seed=0).init(**SIZE, target_kl=None)
+    moved = []
+    for kind in (PPOLearner, Frozen):
+        learner: Any = kind(task.env, [0], [task.hyperparameters or {}])
+        before = learner.policy.parameters.vector.clone()
+        learner.iterate()
+        moved.append(not torch.equal(before, learner.policy.parameters.vector))
+    assert moved == [True, False]
+
+
+def test_a_loss_that_is_not_a_number_is_found_and_not_stopped_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without target_kl nothing stops a member, so its numbers end the training; with it they stay as they were."""
+    for limit, finite in ((None, False), (0.02, True)):
+        task = PPO("CartPole-v1", seed=0).init(**SIZE, target_kl=limit)
+        for compiled in (True, False):
+            with monkeypatch.context() as patch:
+                if not compiled:
+                    patch.setattr(gradient_steps, "_compiled", lambda *given: None)
+                learner: Any = PPOLearner(task.env, [0], [task.hyperparameters or {}])
+                batch = learner.agent.advantages(
+                    learner.agent.collect(learner.envs, 0), learner.hp.gamma, learner.hp.gae_lambda
+                )
+                batch["log_probs"][:] = torch.nan
+                take_steps(learner, batch, torch.full((1, 1), 0.01), None)
+                assert bool(learner.policy.parameters.vector.isfinite().all()) is finite
