@@ -15,9 +15,9 @@ Each study is one search for PPO's hyperparameters by
 Rekindle's study is run first; the others may train as many environment steps as it did. The hyperparameters that each
 names are trained again to the end on fresh seeds, by the code that searched for them, and play 50 episodes that are the
 same for all. Every search, and every training of a winner, runs in a process of its own and adds a line to the results
-when it is done; what is there already is not run again. The table shows the interquartile mean over all winners' seeds
-with a 95% interval that resamples studies, the probability that a study of Rekindle's has the better winner, and the
-medians of the search's own steps and times.
+when it is done; what is there already is not run again, nor is a winner that another search has named. The table shows
+the interquartile mean over all winners' seeds with a 95% interval that resamples studies, the probability that a study
+of Rekindle's has the better winner, and the medians of the search's own steps and times.
 """
 
 from __future__ import annotations
@@ -281,6 +281,16 @@ class Results:
         for line in path.read_text().splitlines() if path.exists() else ():
             self._take(json.loads(line))
 
+    def known(self, study: Study) -> dict[str, float]:
+        """Return a winner's returns by seed, whichever searches have named it: it trains to the same bits."""
+        best, train = self.searches[study]["best"], SIDES[study.side][1]
+        known: dict[str, float] = {}
+        for other, returns in self.returns.items():
+            alike = other._replace(number=study.number, side=study.side, trials=study.trials) == study
+            if alike and SIDES[other.side][1] is train and self.searches[other]["best"] == best:
+                known |= returns
+        return known
+
     def add(self, study: Study, found: Mapping[str, Any]) -> None:
         """Keep what a process found."""
         line = {**study._asdict(), **found}
@@ -312,7 +322,9 @@ def missing(results: Results, studies: Sequence[Study], seeds: int) -> list[Job]
     for study in studies:
         ours = results.searches.get(study._replace(side="rekindle"))
         if study in results.searches:
-            known, best = results.returns.get(study, {}), results.searches[study]["best"]
+            known, best = results.known(study), results.searches[study]["best"]
+            if known != results.returns.get(study, {}):
+                results.add(study, {"returns": known})
             fresh = [seed for seed in range(FRESH, FRESH + seeds) if str(seed) not in known]
             at_once = SEEDS_AT_ONCE.get(study.side, seeds)
             parts = [fresh[first : first + at_once] for first in range(0, len(fresh), at_once)]
