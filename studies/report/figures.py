@@ -52,6 +52,10 @@ def curves(shown: Json) -> Chart | None:
             chart.dots(points, style)
     if band:
         chart.line([(epoch, value) for epoch, value, _, _ in band["points"]], "best", band["label"])
+        if len(band["points"]) == 1:  # neither the area nor the line can be seen
+            [(epoch, value, *ends)] = band["points"]
+            chart.line([(epoch, min(max(end, bottom), top)) for end in ends], "best")
+            chart.dots([(epoch, value)], "best")
     return chart
 
 

@@ -277,6 +277,16 @@ def test_several_drawings_stand_in_rows_without_empty_frames(studies: Store) -> 
     assert [len(figure_of([drawing] * count).axes) for count in (1, 2, 4)] == [1, 2, 4]
 
 
+def test_the_best_trials_result_and_interval_can_be_seen_though_they_are_of_one_epoch(studies: Store) -> None:
+    shown = report_json(studies, "halved")
+    shown["band"]["points"] = [(9, 50.0, 44.0, 10_000.0)]
+    drawing = figures.curves(shown)
+    assert drawing is not None
+    marks = [(mark.kind, mark.points) for mark in drawing.marks if mark.style == "best"]
+    assert ("dots", [(9, 50.0)]) in marks
+    assert ("line", [(9, 44.0), (9, drawing.y.high)]) in marks  # no longer than the axis
+
+
 def test_a_picture_has_the_numbers_of_the_report(studies: Store) -> None:
     shown, [axes] = report_json(studies, "halved"), Study("halved", studies).plot_curves().axes
     drawn = [list(map(tuple, line.get_xydata())) for line in axes.get_lines()]

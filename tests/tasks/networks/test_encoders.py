@@ -259,8 +259,9 @@ def test_signals_see_by_the_encoder_of_the_policy() -> None:
     ("name", "epochs"), [("flat", 2), *(pytest.param(name, 6, marks=pytest.mark.slow) for name in ("impala", "small"))]
 )
 def test_it_learns_what_a_bright_square_says(name: str, epochs: int) -> None:
+    few: dict[str, Any] = {"update_epochs": 4, "num_minibatches": 4, "target_kl": None}  # steps of so high a rate
     task = PPO("own_envs:Square-v0", seed=1).init(
-        num_envs=8, num_steps=32, epoch_steps=512, optimizer={"lr": 2e-3}, model={"encoder": name, "width": 32}
+        num_envs=8, num_steps=32, epoch_steps=512, optimizer={"lr": 2e-3}, model={"encoder": name, "width": 32}, **few
     )
     assert abs(task.evaluate(10)) < 8
     task.fit(epochs)
