@@ -8,7 +8,7 @@ from .numpy_loops import cosine_and_sine
 from .off_policy import follow, huber, n_step_batch, soft_value, soft_value_slope, squash, squash_slope, store, twins
 from .perceptrons import backward, forward, infer, join, to_inputs
 from .policies import act, differentiate, log_probs, values
-from .updates import descend
+from .updates import descend, descend_q
 
 __all__ = [
     "act",
@@ -16,6 +16,7 @@ __all__ = [
     "clip",
     "cosine_and_sine",
     "descend",
+    "descend_q",
     "differentiate",
     "follow",
     "forward",

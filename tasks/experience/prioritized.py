@@ -164,10 +164,6 @@ class PrioritizedSampler(Sampler):
         self.enter()
         return self.tree.find((self.strata + self.draws(number)) / len(self.strata) * self.tree.total)
 
-    def draw(self, number: int, gamma: Tensor, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
-        rows, batch = super().draw(number, gamma, env_steps)
-        return rows, {**batch, "weight": self.weights(rows, env_steps)}
-
     def weights(self, rows: Index, env_steps: int) -> Tensor:
         """Return the importance weights (P, B), section 3.4.
 
