@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from .layers import HALF, ONE, ZERO, F
 from .loading import inner, kernel
 
@@ -209,3 +211,52 @@ def follow(target, vector, tau, due):
     for p in range(len(target)):
         if due[p, 0]:
             follow_vector(target[p], vector[p], tau[p, 0])
+
+
+@inner()
+def sum_of(x):
+    """Return the sum of a multiple of 8 numbers, in NumPy's order."""
+    s = x[:8].copy()
+    for i in range(8, len(x), 8):
+        for j in range(8):
+            s[j] += x[i + j]
+    return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]))
+
+
+@kernel("void(f8[:,:,::1], i8[:,::1], f8[:,::1])")
+def set_children(level, index, values):
+    """Set children (P, B) in a sum tree's level to values.
+
+    The level is (P, nodes, children of each). The children's nodes, and the sums of these, replace the arguments.
+    """
+    members, count = index.shape
+    fan = level.shape[2]
+    for p in range(members):
+        for b in range(count):
+            level[p, index[p, b] // fan, index[p, b] % fan] = values[p, b]
+        for b in range(count):
+            index[p, b] //= fan
+            values[p, b] = sum_of(level[p, index[p, b]])
+
+
+@kernel("void(f8[:,:,::1], i8[:,::1], f8[:,::1])")
+def find_children(level, index, targets):
+    """Find the children where running sums first exceed targets (P, B).
+
+    They replace their nodes, and what remains of the targets replaces these. `SumTree.find` does the same in NumPy.
+    """
+    members, count = index.shape
+    fan = level.shape[2]
+    for p in range(members):
+        for b in range(count):
+            row, end, target = level[p, index[p, b]], 0.0, targets[p, b]
+            for j in range(fan):
+                end += row[j]
+            end = np.nextafter(end, 0.0)
+            target = end if end < target or end != end else target
+            child, running, before = 0, row[0], 0.0
+            while running <= target and child < fan - 1:
+                child += 1
+                before = running
+                running += row[child]
+            index[p, b], targets[p, b] = index[p, b] * fan + child, target - before
