@@ -24,7 +24,7 @@ An epoch that was evaluated also has `return`, the mean return of greedy episode
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 from torch import Tensor
@@ -76,7 +76,7 @@ class Learner(BaseLearner):
         evaluation_envs: environments of the last evaluation, kept for the next.
     """
 
-    scratch = ("evaluation_envs",)
+    scratch: ClassVar[tuple[str, ...]] = ("evaluation_envs",)
     objective = RETURN
     unit, needs_env = "env_steps", True
     env_steps: int

@@ -5,10 +5,22 @@ from __future__ import annotations
 from .control import play, step
 from .descent import clip, optimize
 from .numpy_loops import cosine_and_sine
-from .off_policy import follow, huber, n_step_batch, soft_value, soft_value_slope, squash, squash_slope, store, twins
+from .off_policy import (
+    find_children,
+    follow,
+    huber,
+    n_step_batch,
+    set_children,
+    soft_value,
+    soft_value_slope,
+    squash,
+    squash_slope,
+    store,
+    twins,
+)
 from .perceptrons import backward, forward, infer, join, to_inputs
 from .policies import act, differentiate, log_probs, values
-from .updates import descend
+from .updates import descend, descend_q
 
 __all__ = [
     "act",
@@ -16,7 +28,9 @@ __all__ = [
     "clip",
     "cosine_and_sine",
     "descend",
+    "descend_q",
     "differentiate",
+    "find_children",
     "follow",
     "forward",
     "huber",
@@ -26,6 +40,7 @@ __all__ = [
     "n_step_batch",
     "optimize",
     "play",
+    "set_children",
     "soft_value",
     "soft_value_slope",
     "squash",

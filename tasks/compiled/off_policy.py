@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from .layers import HALF, ONE, ZERO, F
 from .loading import inner, kernel
 
@@ -42,29 +44,34 @@ def copied(row, columns, out):
         out[j] = row[columns[0] + j]
 
 
+@inner()
+def n_step_rows(numbers, rows, gamma, n_step, envs, columns, obs, next_obs, action, reward, discount):
+    """Do the same as `n_step_batch` for one member, whose rows are (B,)."""
+    for b in range(len(rows)):
+        at = rows[b]
+        row = numbers[at]
+        copied(row, columns[0], obs[b])
+        copied(row, columns[2], action[b])
+        total, kept = row[columns[3, 0]], gamma
+        for _ in range(1, n_step):
+            if row[columns[4, 0]] != ZERO or row[columns[5, 0]] != ZERO:
+                break
+            at = (at + envs) % len(numbers)
+            row = numbers[at]
+            total += kept * row[columns[3, 0]]
+            kept *= gamma
+        copied(row, columns[1], next_obs[b])
+        reward[b], discount[b] = total, kept * (ONE - row[columns[4, 0]])
+
+
 @kernel(
     "void(f4[:,:,::1], i8[:,:], f4[:,:], i8, i8, i8[:,::1],f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,::1], f4[:,::1])"
 )
 def n_step_batch(numbers, rows, gamma, n_step, envs, columns, obs, next_obs, action, reward, discount):
     """Fill in the n-step transitions that begin at rows (P, B)."""
-    members, count, _ = numbers.shape
-    for p in range(members):
-        factor = F(gamma[p, 0])
-        for b in range(rows.shape[1]):
-            at = rows[p, b]
-            row = numbers[p, at]
-            copied(row, columns[0], obs[p, b])
-            copied(row, columns[2], action[p, b])
-            total, kept = row[columns[3, 0]], factor
-            for _ in range(1, n_step):
-                if row[columns[4, 0]] != ZERO or row[columns[5, 0]] != ZERO:
-                    break
-                at = (at + envs) % count
-                row = numbers[p, at]
-                total += kept * row[columns[3, 0]]
-                kept *= factor
-            copied(row, columns[1], next_obs[p, b])
-            reward[p, b], discount[p, b] = total, kept * (ONE - row[columns[4, 0]])
+    for p in range(len(numbers)):
+        place = (obs[p], next_obs[p], action[p], reward[p], discount[p])
+        n_step_rows(numbers[p], rows[p], gamma[p, 0], n_step, envs, columns, *place)
 
 
 @inner()
@@ -74,24 +81,31 @@ def clipped(x, limit):
     return -limit if x < -limit else x
 
 
+@inner()
+def huber_rows(q, choices, targets, weights, weighted, limit, errors, slopes):
+    """Do the same as `huber` for one member; return its loss."""
+    rows, n = q.shape
+    total = 0.0
+    for r in range(rows):
+        error = targets[r] - q[r, choices[r]]
+        near = clipped(error, limit)
+        loss, slope = near * (error - HALF * near), near / F(-rows)
+        if weighted:
+            loss, slope = weights[r] * loss, weights[r] * slope
+        for j in range(n):
+            slopes[r, j] = ZERO
+        slopes[r, choices[r]] = slope
+        errors[r] = error
+        total += loss
+    return F(total / rows)
+
+
 @kernel("void(f4[:,:,:], i8[:,:], f4[:,:], f4[:,:], b1, f4, f4[::1], f4[:,::1], f4[:,:,::1])")
 def huber(q, choices, targets, weights, weighted, limit, losses, errors, slopes):
     """Fill in mean losses (P,), errors (P, B), and slopes in q."""
-    members, rows, n = q.shape
-    for p in range(members):
-        total = 0.0
-        for r in range(rows):
-            error = targets[p, r] - q[p, r, choices[p, r]]
-            near = clipped(error, limit)
-            loss, slope = near * (error - HALF * near), near / F(-rows)
-            if weighted:
-                loss, slope = weights[p, r] * loss, weights[p, r] * slope
-            for j in range(n):
-                slopes[p, r, j] = ZERO
-            slopes[p, r, choices[p, r]] = slope
-            errors[p, r] = error
-            total += loss
-        losses[p] = F(total / rows)
+    for p in range(len(q)):
+        weight = weights[p] if weighted else targets[p]  # there are none to take
+        losses[p] = huber_rows(q[p], choices[p], targets[p], weight, weighted, limit, errors[p], slopes[p])
 
 
 @kernel("void(f4[:,:,:,:], f4[:,:], f4[:,:], b1, f4, i8, f4[:,::1], f4[:,:,::1], f4[:,:,::1])")
@@ -184,12 +198,65 @@ def squash_slope(g_c, g_entropies, c, outputs, spread, weights, weighted, by, ou
                 out[p, r, j], out[p, r, k + j] = weight * g_mean / F(by), weight * g_log_std / F(by)
 
 
-@kernel("void(f4[:,:], f4[:,:], f4[:,:], b1[:,:])")
+@inner()
+def follow_vector(target, vector, tau):
+    """Move one member's target by a fraction."""
+    for i in range(len(target)):
+        target[i] = (ONE - tau) * target[i] + tau * vector[i]
+
+
+@kernel("void(f4[:,::1], f4[:,::1], f4[:,:], b1[:,:])")
 def follow(target, vector, tau, due):
     """Move the targets (P, D) that are due by fractions tau."""
-    members, size = target.shape
-    for p in range(members):
+    for p in range(len(target)):
         if due[p, 0]:
-            part = tau[p, 0]
-            for i in range(size):
-                target[p, i] = (ONE - part) * target[p, i] + part * vector[p, i]
+            follow_vector(target[p], vector[p], tau[p, 0])
+
+
+@inner()
+def sum_of(x):
+    """Return the sum of a multiple of 8 numbers, in NumPy's order."""
+    s = x[:8].copy()
+    for i in range(8, len(x), 8):
+        for j in range(8):
+            s[j] += x[i + j]
+    return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]))
+
+
+@kernel("void(f8[:,:,::1], i8[:,::1], f8[:,::1])")
+def set_children(level, index, values):
+    """Set children (P, B) in a sum tree's level to values.
+
+    The level is (P, nodes, children of each). The children's nodes, and the sums of these, replace the arguments.
+    """
+    members, count = index.shape
+    fan = level.shape[2]
+    for p in range(members):
+        for b in range(count):
+            level[p, index[p, b] // fan, index[p, b] % fan] = values[p, b]
+        for b in range(count):
+            index[p, b] //= fan
+            values[p, b] = sum_of(level[p, index[p, b]])
+
+
+@kernel("void(f8[:,:,::1], i8[:,::1], f8[:,::1])")
+def find_children(level, index, targets):
+    """Find the children where running sums first exceed targets (P, B).
+
+    They replace their nodes, and what remains of the targets replaces these. `SumTree.find` does the same in NumPy.
+    """
+    members, count = index.shape
+    fan = level.shape[2]
+    for p in range(members):
+        for b in range(count):
+            row, end, target = level[p, index[p, b]], 0.0, targets[p, b]
+            for j in range(fan):
+                end += row[j]
+            end = np.nextafter(end, 0.0)
+            target = end if end < target or end != end else target
+            child, running, before = 0, row[0], 0.0
+            while running <= target and child < fan - 1:
+                child += 1
+                before = running
+                running += row[child]
+            index[p, b], targets[p, b] = index[p, b] * fan + child, target - before

@@ -13,6 +13,9 @@ from .loading import inner, kernel
 from .products import multiply, transpose
 
 AT_ONCE = 48  # rows that stay in the fastest cache between their product and their activation
+# Arguments of NumPy's types, since numba compiles a function once more for each literal 0 or True.
+FIRST = np.int64(0)  # the start of a network that has a vector to itself
+LEARN = np.bool_(True)
 FEW_OUTPUTS = 8  # up to this many, inner products take less time than a product of matrices
 
 
@@ -155,17 +158,55 @@ def outputs_of(h, weights, biases, out):
             out[r, j] = dot(h[r], w[j]) + biases[j]
 
 
+@inner()
+def forward_member(x, vector, sizes, kind, units, out):
+    """Do the same as `forward` for one member."""
+    h = hidden(x, vector, FIRST, sizes, kind, units, units)
+    weights, biases = layer_at(vector, head_of(sizes, FIRST), sizes[-2], sizes[-1])
+    outputs_of(h, weights, biases, out)
+
+
 @kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,::1], f4[:,:,::1])")
 def forward(x, vector, sizes, kind, units, out):
     """Fill in hidden units, and outputs (P, B, outputs).
 
     Inputs x are (P, B, inputs). The activation must be one whose slopes follow from the units, which SiLU's do not.
     """
-    head = head_of(sizes, 0)
     for p in range(len(x)):
-        h = hidden(x[p], vector[p], 0, sizes, kind, units[p], units[p])
-        weights, biases = layer_at(vector[p], head, sizes[-2], sizes[-1])
-        outputs_of(h, weights, biases, out[p])
+        forward_member(x[p], vector[p], sizes, kind, units[p], out[p])
+
+
+@inner()
+def backward_member(g, x, vector, sizes, kind, units, rows, slopes, gradient, learn):
+    """Do the same as `backward` for one member.
+
+    x are the inputs of the slopes, the first of `rows` rows.
+    """
+    own, outputs = g.shape
+    size, total, head = sizes[-2], number_of_units(sizes), head_of(sizes, FIRST)
+    weights, _ = layer_at(vector, head, size, outputs)
+    to_weights, _ = layer_at(gradient, head, size, outputs)
+    h, to = rows_of(units, rows * (total - size), own, size), rows_of(slopes, own * (total - size), own, size)
+    d_biases, d_hidden = np.zeros(outputs, F), np.zeros(size, F)
+    if outputs > FEW_OUTPUTS:
+        turned = np.empty((outputs, size), F)
+        transpose(weights, turned)
+        multiply(g, turned, to)
+        through(to, h, d_hidden, kind)
+        if learn:
+            multiply(h.T, g, to_weights)
+            for r in range(own):
+                for j in range(outputs):
+                    d_biases[j] += g[r, j]
+    else:
+        d_weights = np.zeros((outputs, size), F)
+        back(g, columns_of(weights), h, h, to, d_weights, d_biases, d_hidden, kind)
+        if learn:
+            transpose(d_weights, to_weights)
+    if learn:
+        put(d_hidden, gradient, head - size)
+        put(d_biases, gradient, head + size * outputs)
+    to_hidden(x, vector, gradient, FIRST, sizes, kind, units, units, rows, slopes, learn)
 
 
 @kernel("void(f4[:,:,::1], f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,::1], f4[:,::1], f4[:,::1], b1)")
@@ -175,33 +216,11 @@ def backward(g, x, vector, sizes, kind, units, slopes, gradient, learn):
     They belong to the first members and rows of a `forward` for x, which filled in `units`. With `learn`, fill in the
     gradient. `policies.to_parameters` does the same for one member of an actor-critic, by inner products alone.
     """
+    learning, own, _ = g.shape
     rows = x.shape[1]
-    learning, own, outputs = g.shape
-    size, total, head = sizes[-2], number_of_units(sizes), head_of(sizes, 0)
     for p in range(learning):
-        weights, _ = layer_at(vector[p], head, size, outputs)
-        to_weights, _ = layer_at(gradient[p], head, size, outputs)
-        h, to = rows_of(units[p], rows * (total - size), own, size), rows_of(slopes[p], own * (total - size), own, size)
-        d_biases, d_hidden = np.zeros(outputs, F), np.zeros(size, F)
-        if outputs > FEW_OUTPUTS:
-            turned = np.empty((outputs, size), F)
-            transpose(weights, turned)
-            multiply(g[p], turned, to)
-            through(to, h, d_hidden, kind)
-            if learn:
-                multiply(h.T, g[p], to_weights)
-                for r in range(own):
-                    for j in range(outputs):
-                        d_biases[j] += g[p, r, j]
-        else:
-            d_weights = np.zeros((outputs, size), F)
-            back(g[p], columns_of(weights), h, h, to, d_weights, d_biases, d_hidden, kind)
-            if learn:
-                transpose(d_weights, to_weights)
-        if learn:
-            put(d_hidden, gradient[p], head - size)
-            put(d_biases, gradient[p], head + size * outputs)
-        to_hidden(x[p, :own], vector[p], gradient[p], 0, sizes, kind, units[p], units[p], rows, slopes[p], learn)
+        network = (vector[p], sizes, kind, units[p], rows)
+        backward_member(g[p], x[p, :own], *network, slopes[p], gradient[p], learn)
 
 
 @kernel("void(f4[:,::1], f4[:,::1], i8[::1], i8, i8, f4[:,:,::1])")
@@ -215,8 +234,8 @@ def to_inputs(slopes, vector, sizes, first, copies, out):
     for p in range(members):
         out[p] = ZERO
         for c in range(p * copies, (p + 1) * copies):
-            weights, _ = layer_at(vector[c], 0, sizes[0], size)
-            g = rows_of(slopes[c], 0, rows, size)
+            weights, _ = layer_at(vector[c], FIRST, sizes[0], size)
+            g = rows_of(slopes[c], FIRST, rows, size)
             for r in range(rows):
                 for j in range(inputs):
                     out[p, r, j] += dot(g[r], weights[first + j])
@@ -225,9 +244,9 @@ def to_inputs(slopes, vector, sizes, first, copies, out):
 @kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,:,::1], f4[:,:,::1])")
 def infer(x, vector, sizes, kind, last, out):
     """Fill in last hidden units and outputs for x (P, N, inputs)."""
-    head = head_of(sizes, 0)
+    head = head_of(sizes, FIRST)
     for p in range(len(x)):
-        h = perceptron(x[p], vector[p], 0, sizes, kind)
+        h = perceptron(x[p], vector[p], FIRST, sizes, kind)
         weights, biases = layer_at(vector[p], head, sizes[-2], sizes[-1])
         outputs_of(h, weights, biases, out[p])
         for r in range(len(h)):

@@ -14,7 +14,7 @@ import numpy as np
 
 from .layers import HALF, ONE, SILU, ZERO, F, back, dot, put_weights, weights_of
 from .loading import inner, kernel
-from .perceptrons import head_of, hidden, number_of_units, perceptron, put, rows_of, to_hidden
+from .perceptrons import LEARN, head_of, hidden, number_of_units, perceptron, put, rows_of, to_hidden
 
 HALF_LOG_2_PI = F(0.5 * math.log(2 * math.pi))
 LARGEST = F(np.finfo(np.float32).max)
@@ -127,7 +127,7 @@ def to_parameters(x, head_slopes, w, vector, gradient, start, sizes, kind, units
     back(head_slopes, w, h, h_at, to, to_w, to_b, to_before, kind)
     put_weights(gradient, head, to_w, to_b)
     put(to_before, gradient, head - size)
-    to_hidden(x, vector, gradient, start, sizes, kind, units, at, rows, slopes, True)
+    to_hidden(x, vector, gradient, start, sizes, kind, units, at, rows, slopes, LEARN)
 
 
 @inner()

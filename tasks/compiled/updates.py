@@ -1,7 +1,8 @@
-"""Kernel of a pass over a batch of rollouts: one call takes all gradient steps of an actor-critic.
+"""Kernels of whole gradient steps, from transitions to the optimizer's step.
 
-Between short steps, Python takes several times as long as the steps themselves. The members are taken one after the
-other, so that their parameters and moments stay in the processor's caches from one minibatch to the next.
+`descend` takes all steps of an actor-critic in a pass over a batch of rollouts, `descend_q` takes one step of deep
+Q-learning. Between short computations, Python takes several times as long as the computations themselves. The members
+are taken one after the other, so that their parameters and moments stay in the processor's caches.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ import numpy as np
 from .descent import clip_member, step_member
 from .layers import ONE, F
 from .loading import inner, kernel
+from .off_policy import clipped, follow_vector, huber_rows, n_step_rows
+from .perceptrons import LEARN, backward_member, forward_member, number_of_units
 from .policies import differentiate_member, scratch_for
+
+TEN = F(10.0)
 
 
 @inner()
@@ -124,3 +129,108 @@ def descend(
                 break
             rate = lr[p, 0]
             step_member(form, vector[p], g, rate, rate * own[3], steps[p], square[p], other[p], own)
+
+
+@inner()
+def standardize(x, mean, scale):
+    """Standardize rows, clipped to ±10, as `ObservationNormalizer` does."""
+    for r in range(len(x)):
+        for j in range(len(mean)):
+            x[r, j] = clipped((x[r, j] - mean[j]) * scale[j], TEN)
+
+
+@inner()
+def largest(x):
+    """Return the place of the first maximum; NaN counts as largest."""
+    best = 0
+    for j in range(1, len(x)):
+        if x[j] > x[best] or (x[j] != x[j] and x[best] == x[best]):
+            best = j
+    return best
+
+
+@kernel(
+    "void(i8[:,::1], b1, f4[:,::1], b1, f4[:,::1], f4[:,::1], f4[:,::1], b1[:,::1],"
+    "f4[:,:,::1], i8[:,::1], i8, i8, f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], i8[::1], i8, b1, f4,"
+    "f4[::1], f4[:,::1], f4[:,::1], b1, f4[:,::1], f4[:,::1], f4[:,::1],"
+    "i8, f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1])"
+)
+def descend_q(
+    rows,
+    weighted,
+    weights,
+    standardized,
+    mean,
+    scale,
+    lr,
+    due,
+    numbers,
+    columns,
+    n_step,
+    envs,
+    gamma,
+    vector,
+    target,
+    gradient,
+    sizes,
+    kind,
+    double,
+    limit,
+    losses,
+    errors,
+    values,
+    clips,
+    limits,
+    factors,
+    tau,
+    form,
+    steps,
+    square,
+    other,
+    settings,
+):
+    """Take a gradient step of deep Q-learning.
+
+    `DQNLearner.targets` and `fused.losses.huber` define what is computed, on the n-step transitions that begin at rows
+    (P, B) of a replay buffer. The `numbers` of stored transitions are
+    (P, rows, numbers in each), with `columns` as in `off_policy`, and `envs` rows lie between two steps of one
+    environment. Members' numbers, as `gamma` and `tau`, are (P, 1).
+
+    If observations are `standardized`, mean and scale are (P, inputs). If losses are `weighted`, weights are (P, B).
+    The networks have layers of these `sizes` with an activation of this `kind`, and parameters `vector` (P, D), or
+    `target` (P, D), which moves by the fraction tau where it is `due`. With `double`, the online network chooses the
+    next actions. Losses are linear in errors beyond the limit.
+
+    Filled in are the gradient (P, D), mean losses (P,), errors and the largest action values `values` (P, B each). With
+    `clips`, the norms of gradients are clipped to `limits` (P, 1), and the factors (P, 1) are filled in. The arguments
+    from `form` on are those of `descent.optimize`.
+    """
+    members, count, inputs, actions = len(rows), rows.shape[1], sizes[0], sizes[-1]
+    x, following, action = np.empty((count, inputs), F), np.empty((count, inputs), F), np.empty((count, 1), F)
+    reward, discount, choices = np.empty(count, F), np.empty(count, F), np.empty(count, np.int64)
+    q, online, slopes = np.empty((count, actions), F), np.empty((count, actions), F), np.empty((count, actions), F)
+    room = count * number_of_units(sizes)
+    units, spare, to_units = np.empty(room, F), np.empty(room, F), np.empty(room, F)
+    for p in range(members):
+        theta, g = vector[p], gradient[p]
+        n_step_rows(numbers[p], rows[p], gamma[p, 0], n_step, envs, columns, x, following, action, reward, discount)
+        if standardized:
+            standardize(x, mean[p], scale[p])
+            standardize(following, mean[p], scale[p])
+        forward_member(following, target[p], sizes, kind, spare, q)
+        if double:
+            forward_member(following, theta, sizes, kind, spare, online)
+        for r in range(count):
+            reward[r] += discount[r] * q[r, largest(online[r] if double else q[r])]
+            choices[r] = np.int64(action[r, 0])
+        forward_member(x, theta, sizes, kind, units, q)
+        for r in range(count):
+            values[p, r] = q[r, largest(q[r])]
+        weight = weights[p] if weighted else reward  # without weights, none are read
+        losses[p] = huber_rows(q, choices, reward, weight, weighted, limit, errors[p], slopes)
+        backward_member(slopes, x, theta, sizes, kind, units, count, to_units, g, LEARN)
+        factors[p, 0] = clip_member(g, limits[p, 0]) if clips else ONE
+        rate, own = lr[p, 0], settings[p]
+        step_member(form, theta, g, rate, rate * own[3], steps[p], square[p], other[p], own)
+        if due[p, 0]:
+            follow_vector(target[p], theta, tau[p, 0])

@@ -68,9 +68,12 @@ class ObservationNormalizer(RunningMoments):
     def of_batch(self, obs: Tensor) -> Tensor:
         """Standardize a batch (P, ..., D) without updating the moments."""
         form = (len(obs), *[1] * (obs.ndim - 2), -1)
-        moments = self.mean, 1 / np.sqrt(self.variance + 1e-8)
-        mean, scale = (torch.from_numpy(x.astype(np.float32)).to(obs.device).view(form) for x in moments)
+        mean, scale = (torch.from_numpy(x).to(obs.device).view(form) for x in self.of_batches())
         return ((obs - mean) * scale).clamp(-CLIP, CLIP)
+
+    def of_batches(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the mean and the factor for batches, each (P, D)."""
+        return self.mean.astype(np.float32), (1 / np.sqrt(self.variance + 1e-8)).astype(np.float32)
 
 
 class ReturnMoments(RunningMoments):

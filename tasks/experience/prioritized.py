@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, integer, log_real, real
 from ..checkpoint.state import Tree
+from ..compiled.loading import kernels
 from ..rng import streams
 from .replay_buffer import Index, ReplayBuffer, Sampler
 
@@ -34,8 +35,10 @@ class SumTree:
         levels: the levels from the leaves to the roots, each (P, nodes, FAN): the children of each node above.
     """
 
+    scratch = ("_run",)
+
     def __init__(self, members: int, leaves: int):
-        self.leaves = leaves
+        self.leaves, self._run = leaves, kernels()
         self.levels: list[Sums] = []
         nodes = leaves
         while nodes > 1 or not self.levels:
@@ -59,6 +62,11 @@ class SumTree:
 
         If a leaf occurs more than once, it takes the last of its values.
         """
+        if self._run is not None:
+            index, values = leaf.copy(), values.copy()  # kernels overwrite them
+            for level in self.levels:
+                self._run.set_children(level, index, values)
+            return
         index = leaf
         for level in self.levels:
             node, child = index // FAN, index % FAN
@@ -71,6 +79,11 @@ class SumTree:
         Leaves and targets are (P, B).
         """
         index = np.zeros(target.shape, np.int64)
+        if self._run is not None:
+            target = target.copy()  # kernels overwrite it
+            for level in reversed(self.levels):
+                self._run.find_children(level, index, target)
+            return index
         for level in reversed(self.levels):
             running = level[self.member, index].cumsum(-1)
             target = np.minimum(target, np.nextafter(running[..., -1], 0))  # rounding must not lead past the last child
@@ -163,10 +176,6 @@ class PrioritizedSampler(Sampler):
     def rows(self, number: int) -> Index:
         self.enter()
         return self.tree.find((self.strata + self.draws(number)) / len(self.strata) * self.tree.total)
-
-    def draw(self, number: int, gamma: Tensor, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
-        rows, batch = super().draw(number, gamma, env_steps)
-        return rows, {**batch, "weight": self.weights(rows, env_steps)}
 
     def weights(self, rows: Index, env_steps: int) -> Tensor:
         """Return the importance weights (P, B), section 3.4.

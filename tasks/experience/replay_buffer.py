@@ -111,6 +111,14 @@ class ReplayBuffer:
         """Number of slots that hold transitions."""
         return min(self.steps - self.start, self.slots)
 
+    @property
+    def table(self) -> tuple[NDArray[np.float32], Index] | None:
+        """Numbers of transitions, and columns of their fields, for kernels.
+
+        The numbers are (P, rows, ...). None if there are no kernels for these fields.
+        """
+        return None if self._run is None else (self.numbers.reshape(self.members, self.rows, -1), self._columns)
+
     def add(self, **values: NDArray[Any]) -> None:
         """Write one step's transitions over the oldest ones.
 
@@ -226,10 +234,11 @@ class ReplayBuffer:
     def _n_step_batch(self, rows: Index, gamma: Tensor, n_step: int) -> dict[str, Tensor]:
         """Return the same as `returns`, by a kernel."""
         assert self._run is not None
+        assert self.table is not None
         obs, next_obs, action = (np.empty((*rows.shape, size), np.float32) for size in self._sizes)
         reward, discount = np.empty(rows.shape, np.float32), np.empty(rows.shape, np.float32)
-        numbers = self.numbers.reshape(self.members, self.rows, -1)
-        given = (numbers, rows, gamma.numpy(), n_step, self.num_envs, self._columns)
+        numbers, columns = self.table
+        given = (numbers, rows, gamma.numpy(), n_step, self.num_envs, columns)
         self._run.n_step_batch(*given, obs, next_obs, action, reward, discount)
         names = ("obs", "action", "next_obs", "reward", "discount")
         return {
@@ -305,7 +314,12 @@ class Sampler:
         Rows are (P, B), the batch's tensors (P, B, ...), and gamma is (P, 1).
         """
         rows = self.rows(number)
-        return rows, self.replay.returns(rows, gamma, self.n_step)
+        batch, weights = self.replay.returns(rows, gamma, self.n_step), self.weights(rows, env_steps)
+        return rows, batch if weights is None else {**batch, "weight": weights}
+
+    def weights(self, rows: Index, env_steps: int) -> Tensor | None:
+        """Return the weights (P, B) of drawn rows; None if equal."""
+        return None
 
     def update(self, rows: Index, errors: Tensor) -> None:
         """Learn from the TD errors (P, B) of drawn rows, if needed."""

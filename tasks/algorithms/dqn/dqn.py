@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import Any
 
@@ -36,11 +36,13 @@ from ...signals.replay_guidance import ReplayGuidance
 from ...task import Task
 from ..off_policy import REFILLABLE, ReplayLoop, check_replay, check_replay_in_env, off_policy_space
 from .networks import QImitator, QMemory, QNetwork, RecurrentQNetwork, Values
+from .steps import CompiledSteps
 
 
 class DQNLearner(Learner):
     """P members of DQN."""
 
+    scratch = (*Learner.scratch, "compiled_steps")
     policy: QNetwork
     memory: ActingMemory
     sequences: Sequences | None = None
@@ -119,7 +121,21 @@ class DQNLearner(Learner):
     def iterate(self) -> dict[str, Tensor]:
         filling = self.loop.filling(self.env_steps)
         self.env_steps += self.loop.collect(self.env_steps, self.explore, self.observe, self.on_step)
-        return {} if filling else self.loop.learn(self.env_steps, self.update, self.guide)
+        if filling:
+            return {}
+        if self.compiled_steps is not None:
+            return self.compiled_steps(self.env_steps, self.tally.count % GRAD_NORM_INTERVAL == 0)
+        return self.loop.learn(self.env_steps, self.update, self.guide)
+
+    @cached_property
+    def compiled_steps(self) -> CompiledSteps | None:
+        """Gradient steps by kernels.
+
+        None if those do not cover them, or a subclass has replaced a part of them.
+        """
+        parts = ("update", "step", "targets", "guide")
+        own = all(getattr(type(self), name) is getattr(DQNLearner, name) for name in parts)
+        return CompiledSteps.of(self) if own else None
 
     def observe(self, obs: np.ndarray) -> Tensor:
         """Return the heads' inputs for normalized observations (P, N, ...)."""

@@ -86,6 +86,11 @@ class FusedMLP:
         learned, others, hidden = apply(_MLPFunction, *given, *rest)
         return learned, others, hidden
 
+    @property
+    def compiled(self) -> tuple[NDArray[np.int64], int] | None:
+        """Sizes of the layers and the activation, for kernels; None without."""
+        return self.passes.form if isinstance(self.passes, _Kernels) else None
+
     def evaluate(self, vector: Tensor, x: Tensor) -> Tensor:
         """Return the outputs (P, B, outputs) of x, without gradients."""
         return self.passes.forward(vector, x.contiguous())[1].clone()
@@ -226,6 +231,11 @@ class _Kernels:
         given = (self._arrays[1], self._numbers(vector), self._sizes, start, num_copies)
         self._run.to_inputs(*given, out.numpy())
         return out
+
+    @property
+    def form(self) -> tuple[NDArray[np.int64], int]:
+        """Sizes of the layers, and the activation."""
+        return self._sizes, self._kind
 
     def _numbers(self, vector: Tensor) -> NDArray[np.float32]:
         if id(vector) not in self._vectors:

@@ -13,6 +13,7 @@ from rekindle.spaces import unflatten
 from rekindle.tasks import Task
 from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.evaluation import one_thread
+from rekindle.tasks.experience.prioritized import SumTree
 from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, transition_fields
 from rekindle.tasks.networks.fused.losses import SoftSample, huber, soft_samples, soft_value, twins
 from rekindle.tasks.networks.fused.mlp import ActingMLP
@@ -125,6 +126,27 @@ def test_batches_have_every_bit_of_the_plain_ones(n_step: int, action: Field) ->
     for name, x in expected.items():
         assert found[name].dtype == x.dtype
         assert torch.equal(found[name], x), name
+
+
+@pytest.mark.parametrize("leaves", [5, 40, 50_000])
+def test_a_sum_tree_has_every_bit_of_the_plain_one(leaves: int) -> None:
+    random, own = np.random.default_rng(0), SumTree(3, leaves)
+    with without_kernels():
+        plain = SumTree(3, leaves)
+    for _ in range(50):
+        index, values = random.integers(0, leaves, (3, 33)), np.exp(5 * random.standard_normal((3, 33)))
+        before = values.copy()
+        for tree in (own, plain):
+            tree.set(index, values)
+        assert np.array_equal(values, before)
+        assert all(map(np.array_equal, own.levels, plain.levels))
+        targets = random.random((3, 33)) * plain.total
+        targets[:, 0] = 2 * plain.total[:, 0]
+        assert np.array_equal(own.find(targets), plain.find(targets))
+    for tree in (own, plain):
+        tree.set(np.zeros((3, 1), np.int64), np.array([[np.nan], [np.inf], [1.0]]))
+    assert all(np.array_equal(x, y, equal_nan=True) for x, y in zip(own.levels, plain.levels, strict=True))
+    assert np.array_equal(own.find(plain.total * 0.5), plain.find(plain.total * 0.5))
 
 
 CASES: dict[str, tuple[type[Task], str, dict[str, Any]]] = {

@@ -1,0 +1,125 @@
+"""Gradient steps of DQN by one kernel each: the bits of those that are taken operation by operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from rekindle import DQN
+from rekindle.spaces import unflatten
+from rekindle.tasks.algorithms.dqn.dqn import DQNLearner
+from rekindle.tasks.compiled.loading import without_kernels
+from torch import Tensor
+
+SMALL: dict[str, Any] = {"learning_starts": 40, "batch_size": 17, "buffer_size": 90, "num_envs": 2, "model.width": 16}
+MOVES = {"tau": 1.0, "target_interval": 3}
+COSINE = {"lr_schedule.name": "cosine", "lr_schedule.horizon": 200, "lr_schedule.warmup": 60}
+CASES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "the paper's": {"double": False, "n_step": 1, **MOVES},
+    "by priority": {"replay.name": "prioritized", "n_step": 5, "replay.beta_horizon": 200},
+    "by priority, squares": {"replay.name": "prioritized", "critic_loss": "mse", "double": False},
+    "rmsprop": {"optimizer.name": "rmsprop", "optimizer.momentum": 0.5, "max_grad_norm": None},
+    "AdamW": {"optimizer.name": "adamw", "optimizer.weight_decay": 0.05, "max_grad_norm": 0.01, **COSINE},
+    "tanh": {"model.hidden": [17, 5, 33], "model.activation": "tanh", "normalize_obs": True},
+    "ELU": {"model.layers": 1, "model.activation": "elu", "num_updates": 1},
+}
+# In each, members differ in what may differ within a cohort.
+OWN: list[dict[str, Any]] = [{}, {"gamma": 0.9, "optimizer.lr": 0.01}, {"target_interval": 2, "tau": 0.3}]
+
+
+def learner_of(
+    values: dict[str, Any], members: int = 3, kind: type[DQNLearner] = DQNLearner, env: str = "CartPole-v1"
+) -> Any:
+    tasks = [
+        DQN(env, seed=seed).init(**unflatten({**SMALL, **values, **own})) for seed, own in enumerate(OWN[:members])
+    ]
+    return kind(tasks[0].env, range(members), [task.hyperparameters or {} for task in tasks])
+
+
+def trained(learner: Any) -> dict[str, Tensor]:
+    """Trains for a while; returns all that the gradient steps leave behind."""
+    left: dict[str, Tensor] = {}
+    sampler = learner.loop.sampler
+    update = sampler.update
+
+    def noted(rows: Any, errors: Tensor) -> None:
+        left[f"errors {learner.progress.updates}"] = errors.clone()
+        update(rows, errors)
+
+    sampler.update = noted
+    while learner.env_steps < 300:
+        metrics = learner.iterate()
+        left |= {f"{name} {learner.env_steps}": x.clone() for name, x in metrics.items()}
+        learner.tally.add(metrics)
+    assert learner.progress.updates > 20
+    return left | learner.policy.tensors | learner.optimizer.tensors
+
+
+def unequal(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
+    assert one.keys() == other.keys()
+    return [name for name, x in one.items() if not torch.equal(x, other[name])]
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_by_one_kernel_has_the_bits_of_single_operations(case: str, env: str) -> None:
+    own, plain = learner_of(CASES[case], env=env), learner_of(CASES[case], env=env)
+    assert own.compiled_steps is not None
+    plain.compiled_steps = None
+    found = trained(own)
+    assert any(name.startswith("grad_norm.q") for name in found)
+    assert unequal(found, trained(plain)) == []
+
+
+def test_a_members_steps_do_not_depend_on_its_cohort() -> None:
+    alone, together = (trained(learner_of({}, members)) for members in (1, 3))
+    assert unequal(alone, {name: x[:1] for name, x in together.items()}) == []
+
+
+def test_values_that_are_not_numbers_spread_as_in_single_operations() -> None:
+    left = []
+    for compiled in (True, False):
+        learner = learner_of({})
+        if not compiled:
+            learner.compiled_steps = None
+        learner.policy.target.vector[1] = torch.nan
+        left.append(trained(learner))
+    assert not left[0]["vector"][1].isfinite().any()
+    assert left[0]["vector"][::2].isfinite().all()
+    assert left[0].keys() == left[1].keys()
+    for name, x in left[0].items():
+        assert torch.equal(x.nan_to_num(1e30), left[1][name].nan_to_num(1e30)), name
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "dueling": {"model.dueling": True},
+    "SiLU": {"model.activation": "silu"},
+    "SGD": {"optimizer.name": "sgd"},
+    "a memory": {"model.memory": "gru", "batch_size": 32, "learning_starts": 200, "buffer_size": 400},
+    "scaled rewards": {"extrinsic.strength": 2.0},
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_other_steps_are_taken_operation_by_operation(case: str) -> None:
+    assert learner_of(OTHERS[case], 1).compiled_steps is None
+
+
+def test_no_kernel_takes_steps_without_kernels() -> None:
+    with without_kernels():
+        assert learner_of({}, 1).compiled_steps is None
+
+
+def test_a_replaced_part_of_a_step_is_used() -> None:
+    class Zero(DQNLearner):
+        """Targets of zero."""
+
+        def targets(self, batch: Any, values: Any) -> Tensor:
+            return torch.zeros_like(super().targets(batch, values))
+
+    learner = learner_of({}, 1, Zero)
+    assert learner.compiled_steps is None
+    assert learner_of({}, 1).compiled_steps is not None
+    assert unequal(trained(learner), trained(learner_of({}, 1))) != []
