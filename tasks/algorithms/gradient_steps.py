@@ -74,7 +74,10 @@ def take_steps(host: OnPolicy, batch: Batch, lr: Tensor, active: Tensor | None) 
 
 
 def _compiled(host: OnPolicy, batch: Batch, lr: Tensor, active: Tensor | None) -> Taken | None:
-    """Do the same by kernels, which take the steps of a whole pass over the batch; None if they do not cover it."""
+    """Take the steps of each pass in one call of a kernel.
+
+    Return None if kernels do not cover them.
+    """
     hp, kernels, optimizer = host.hp, host.policy.kernels, host.optimizer.compiled
     size = batch["log_probs"].shape[1]
     if kernels is None or optimizer is None or lr.shape[1] > 1 or host.mix_gradients is not None:
@@ -96,6 +99,9 @@ def _compiled(host: OnPolicy, batch: Batch, lr: Tensor, active: Tensor | None) -
 
 
 def _described(kind: type) -> bool:
-    """Return whether `terms` says the same as `loss` and `step`: a subclass may have replaced some of them alone."""
+    """Return whether `terms` says the same as `loss` and `step`.
+
+    A subclass may have replaced some of them alone.
+    """
     owners = [next(base for base in kind.__mro__ if name in vars(base)) for name in ("loss", "step", "terms")]
     return len(set(owners)) == 1

@@ -76,7 +76,7 @@ class Terms:
 
 
 class CompiledOptimizer(NamedTuple):
-    """What kernels need to take steps of an optimizer.
+    """An optimizer, as kernels take it.
 
     Attributes:
         run: module of kernels.
@@ -93,7 +93,7 @@ class CompiledOptimizer(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """How the gradient steps of a pass over a batch are taken.
+    """The rules of the gradient steps of a pass over a batch.
 
     Attributes:
         optimizer: takes the steps.
@@ -216,11 +216,11 @@ class ActorCriticKernels:
     def passes(
         self, batch: Mapping[str, Tensor], terms: Terms, steps: Steps, moving: Tensor
     ) -> tuple[Callable[[Tensor, bool], None], Tensor]:
-        """Return a function that takes a step on each minibatch of a batch (P, B, ...), and factors (P, 1).
+        """Return a function that takes a pass over a batch, and factors.
 
-        The function's arguments are a random order of the rows, (P, B), and whether this is the first pass over them.
-        It takes members out of `moving` (P, 1) that target_kl stops, see `updates.descend`, and fills in the factors by
-        which the last gradients were scaled.
+        It takes a step on each minibatch of the batch (P, B, ...). Its arguments are a random order of the rows,
+        (P, B), and whether this is the first pass over them. It takes members out of `moving` (P, 1) that target_kl
+        stops, see `descent.descend`, and fills in the factors (P, 1) by which the last gradients were scaled.
         """
         optimizer, absent = steps.optimizer, torch.zeros_like(steps.lr)
         limits, target_kl = (absent if x is None else x for x in (steps.max_grad_norm, steps.target_kl))

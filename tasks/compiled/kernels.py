@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .control import play, step
-from .descent import clip, optimize
+from .descent import clip, descend, descend_q, optimize
 from .numpy_loops import cosine_and_sine
 from .off_policy import (
     find_children,
@@ -20,7 +20,6 @@ from .off_policy import (
 )
 from .perceptrons import backward, forward, infer, join, to_inputs
 from .policies import act, differentiate, log_probs, values
-from .updates import descend, descend_q
 
 __all__ = [
     "act",

@@ -262,7 +262,7 @@ class Optimizer(Stacked):
 
     Attributes:
         vector: parameters (P, D), changed in place.
-        compiled: what kernels need to take steps; None if they cannot.
+        compiled: the optimizer as kernels take it; None if there is no kernel for it.
     """
 
     scratch = ("compiled", "_all", "_vector")
@@ -315,7 +315,7 @@ class Optimizer(Stacked):
             tensor.copy_(torch.where(active, tensor, old))
 
     def _compiled(self, run: ModuleType) -> CompiledOptimizer | None:
-        """Return what kernels need to take steps; None if there is no kernel for this optimizer."""
+        """Return the optimizer as kernels take it; None without a kernel."""
         hp, tensors = self.hp, self.tensors
         if (form := OPTIMIZERS.get(hp.name)) is None:
             return None

@@ -43,7 +43,7 @@ class QLearner(Protocol):
 
 
 class CompiledSteps:
-    """The gradient steps of P members by `updates.descend_q`.
+    """The gradient steps of P members by `descent.descend_q`.
 
     Between the short operations of a step, Python takes several times as long as the operations themselves.
     """
