@@ -146,8 +146,9 @@ def descend(
 ):
     """Take a gradient step on each minibatch of a batch.
 
-    The rows come in a random order (P, B), in so many `parts`. The arguments from `obs` to `metrics` are those of `policies.differentiate`, but with all rows of the batch; those
-    from `lr` on are those of `optimize`. Metrics, gradient and factors are those of a member's last minibatch.
+    The rows come in a random order (P, B) and are cut into `parts` of one size. The arguments from `obs` to `metrics`
+    are those of `policies.differentiate`, but with all rows of the batch; those from `lr` on are those of `optimize`.
+    Metrics, gradient and factors are those of a member's last minibatch.
 
     Members that are `moving` (P, 1) are updated. If target_kl (P, 1) `stops` them, those whose approx_kl is above 1.5
     times target_kl are taken out; they take no step on this minibatch, which is their last one. In the `first` pass
