@@ -27,7 +27,7 @@ from ..tasks.runtime.notebook import html_table
 from ..tasks.signals.demonstrations import Demonstrations
 from .analysis.learning import with_learned
 from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, start_confirmation
-from .engine.json_views import front, rank, study_json
+from .engine.json_views import front, ranked, study_json
 from .engine.optuna_mirror import mirror
 from .engine.progress import StudyProgress
 from .engine.runner import scheduler_of, start_study
@@ -140,10 +140,10 @@ class Study(Pictures):
     def best(self) -> StudyTrial | None:
         """Best of the trials that trained longest; None before the first result.
 
-        Equal trials are ordered by their results on the rung before, and so on.
+        Equal trials are ordered by their results on the rung before, and so on. Of a confirmation it is the winner,
+        with the estimate as its result.
         """
-        ranked = rank(self._json()["trials"], objectives_of(self.config))
-        return next(iter(self._trials(ranked)), None)
+        return next(iter(self._trials(ranked(self._json()))), None)
 
     @property
     def front(self) -> list[StudyTrial]:

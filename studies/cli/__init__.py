@@ -28,8 +28,9 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   95% interval; and whether that is below 0.5),
                   objectives {name: "maximize" or "minimize"},
                   confirmation (null, or as for confirm),
-                  best (a trial or null), front [numbers of the nondominated trials among those that trained longest,
-                  best in the first objective first], trials [trial]
+                  best (a trial or null; of a confirmation the winner, and results of candidates are estimates),
+                  front [numbers of the nondominated trials among those that trained longest, best in the first
+                  objective first], trials [trial]
       trial       number, uid, state ("running" (a process trains it now), "waiting" (begun, but no process trains it),
                   "complete", "pruned", "failed", "cancelled"), excluded (true for a trial that `exclude` named, which
                   is never the best), bracket, rung (the last one to which it was promoted, or null), member (of a

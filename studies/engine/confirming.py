@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from ...spaces import flatten, unflatten
 from ...spaces.errors import SpaceError
 from ..errors import StudyMismatch, UnknownStudy
-from ..schedulers.confirming import CONFIRM, Confirmation, Standing, by_seed, standing
+from ..schedulers.confirming import CONFIRM, Confirmation, Standing, by_seed, fresh_scores, standing
 from ..schedulers.registry import remembered
 from ..shell import command_line, option
 from ..statistics.intervals import FEWEST, Interval, improvement_interval, mean_interval
-from ..storage.rows import Segment, score_of
+from ..storage.rows import Segment
 from ..study.config import BadConfig, Config, check_count
 from ..study.environments import SCALE, is_across, labels, scale_of
 from ..study.number_text import counted, in_digits
@@ -205,7 +205,7 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
             "defaults": n == confirmation.defaults,
             "hyperparameters": dict(config.options["known"][n]),
             "claim": sign * form["claims"][n] if form["trials"][n] in claimed else None,
-            "race": _summary(_scores(pairs, n, range(confirmation.race_seeds)), sign),
+            "race": _summary(fresh_scores(pairs, n, range(confirmation.race_seeds)), sign),
             "estimate": _estimate(pairs, n, confirmation, sign) if now.over and n in now.estimated else None,
         }
         for n in range(confirmation.candidates)
@@ -260,11 +260,6 @@ def _since(of: Config, config: Config, trials: Sequence[Json], finalists: Sequen
     return since if any(since.values()) else None
 
 
-def _scores(rows: Mapping[tuple[int, int], Segment], candidate: int, replicates: range) -> list[float]:
-    found = [rows[candidate, s] for s in replicates if (candidate, s) in rows]
-    return [score_of(row) for row in found if row.state == "done"]
-
-
 def _summary(scores: Sequence[float], sign: int) -> Json:
     return {"seeds": len(scores), "mean": sign * statistics.fmean(scores) if scores else None}
 
@@ -272,9 +267,9 @@ def _summary(scores: Sequence[float], sign: int) -> Json:
 def _estimate(
     rows: Mapping[tuple[int, int], Segment], candidate: int, confirmation: Confirmation, sign: int
 ) -> Json | None:
-    scores = [sign * score for score in _scores(rows, candidate, confirmation.estimating)]
+    scores = [sign * score for score in fresh_scores(rows, candidate, confirmation.estimating)]
     every = range(confirmation.race_seeds + confirmation.seeds)
-    others = [_scores(rows, n, every) for n in range(confirmation.candidates) if n != candidate]
+    others = [fresh_scores(rows, n, every) for n in range(confirmation.candidates) if n != candidate]
     if (found := _mean(scores, others)) is None:
         return None
     return {**found, "seeds": len(scores), "failed": confirmation.seeds - len(scores), "results": scores}
@@ -318,10 +313,10 @@ def _answer(
         return answer
     if candidates[winner]["claim"] is not None:
         answer["optimism"] = candidates[winner]["claim"] - candidates[winner]["estimate"]["value"]
-    own = _scores(rows, winner, confirmation.estimating)
+    own = fresh_scores(rows, winner, confirmation.estimating)
     for name, other in (("over_defaults", confirmation.defaults), ("over_runner_up", runner_up)):
         if other not in (None, winner) and candidates[other]["estimate"] is not None:
-            answer[name] = _improvement(own, _scores(rows, other, confirmation.estimating))._asdict()
+            answer[name] = _improvement(own, fresh_scores(rows, other, confirmation.estimating))._asdict()
     return answer
 
 

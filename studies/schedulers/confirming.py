@@ -129,6 +129,29 @@ def _in_all(config: Config, rows: Sequence[Segment]) -> Segment:
     return replace(rows[0], score=across(config, rows, scale_of(config, ())))
 
 
+def fresh_scores(rows: Rows, candidate: int, replicates: range) -> list[float]:
+    """Return a candidate's scores on these seeds, without failed trainings."""
+    found = [rows[candidate, s] for s in replicates if (candidate, s) in rows]
+    return [score_of(row) for row in found if row.state == "done"]
+
+
+def winner_of(config: Config, rows: Iterable[Segment]) -> int | None:
+    """Return the winner of the race; None before the end."""
+    now = standing(Confirmation.of(config), by_seed(config, rows))
+    return now.finalists[0] if now.over and now.finalists else None
+
+
+def estimating_rows(config: Config, group: Iterable[Segment]) -> list[Segment] | None:
+    """Return the rows that estimate a candidate; None until all are known.
+
+    `group` are all rows of the candidate. Rows of several environments are combined seed by seed.
+    """
+    pairs = {replicate: row for (_, replicate), row in by_seed(config, group).items()}
+    rows = [pairs.get(replicate) for replicate in Confirmation.of(config).estimating]
+    known = [row for row in rows if row is not None and row.state != "ready"]
+    return known if len(known) == len(rows) else None
+
+
 def standing(confirmation: Confirmation, rows: Rows) -> Standing:
     """Compute the progress of a confirmation from its rows."""
     alive = list(range(confirmation.candidates))
