@@ -215,8 +215,10 @@ class Study(Pictures):
     def confirm(self, top: int = TOP, seeds: int = SEEDS, **how: Any) -> dict[str, Any]:
         """Train the best configurations and the defaults on fresh seeds.
 
-        The same call resumes. The result is the JSON of `rekindle confirm`: the expected result of the race's winner
-        with a 95% interval, the probability that it beats the defaults, and how much the search overstated it.
+        The same call resumes. Once the confirmation is complete, other numbers or other best configurations start a
+        further one, on seeds that no earlier one has used. The result is the JSON of `rekindle confirm`: the expected
+        result of the race's winner with a 95% interval, the probability that it beats the defaults, and how much the
+        search overstated it.
 
         Args:
             top: number of configurations besides the defaults.
@@ -225,7 +227,7 @@ class Study(Pictures):
 
         Raises:
             BadConfig: the study cannot be confirmed, or a number is too small.
-            StudyMismatch: the confirmation was started with other numbers, or before the study got other trials.
+            StudyMismatch: an unfinished confirmation has other numbers.
             KeyboardInterrupt: after Ctrl-C.
         """
         config = confirmation_config(self.store, self.name, top, seeds)

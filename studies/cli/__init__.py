@@ -49,8 +49,9 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   runner_up (indices of candidates, or null), over_defaults, over_runner_up (null, or {estimate, low,
                   high}: the probability that a training of the winner is better), optimism (claim minus estimate, or
                   null), cost {trainings, epochs, failed (trainings beside these)}, since (null, or {best [trials that
-                  took no part and are now among the best], excluded (whether the winner has been excluded)}); with
-                  several environments also across (the aggregate; all results are on its scale), and environments
+                  took no part and are now among the best], excluded (whether the winner has been excluded)}), earlier
+                  [names of earlier confirmations of the study, of whose seeds it uses none]; with several
+                  environments also across (the aggregate; all results are on its scale), and environments
                   {env: {value, low, high}, as measured} in each estimate
     compare       format, objective, direction, environments [{env, scale (null, or [result that counts as 0, as 1])}],
                   scale (null, "given" or "observed"), left_out [{label, env}] (environments that other sides lack),

@@ -24,6 +24,7 @@ from ..study.plan import Plan
 
 CONFIRM = "confirm"  # the scheduler's name in a study's configuration
 FINALISTS = 2
+FIRST = "first"  # key in its options: the number of seeds that earlier confirmations of the study used
 EPISODES = 0xC0F1  # seed of evaluation episodes that no search uses
 Rows = Mapping[tuple[int, int], Segment]  # by candidate and replicate
 
@@ -101,6 +102,11 @@ class Standing:
     finalists: list[int] = field(default_factory=list)
     estimated: list[int] = field(default_factory=list)
     over: bool = False
+
+
+def first_seed(config: Config) -> int:
+    """Return the index of the first seed of a confirmation."""
+    return int(config.options["confirms"].get(FIRST, 0))
 
 
 def episodes_seed(config: Config) -> int | None:

@@ -19,7 +19,7 @@ from ..study.environments import FIRST_SEEDS, Scale, across, as_objective, is_ac
 from ..study.objectives import AGGREGATES, MINIMIZE, objectives_of, value_of
 from ..study.plan import Plan, Scheduler
 from ..study.stored_form import MOST_SEEDS
-from .confirming import CONFIRM, estimating_rows
+from .confirming import CONFIRM, estimating_rows, first_seed
 
 
 def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, Any]:
@@ -51,10 +51,12 @@ def is_racing(config: Config) -> bool:
 def replicate_seed(config: Config, replicate: int) -> int:
     """Return the seed of a replicate.
 
-    Confirmations have seeds that no search uses.
+    Confirmations have seeds that no search uses, nor an earlier confirmation.
     """
-    confirms, n = "confirms" in config.options, replicate // len(config.environments)
-    return int(streams.key(config.seed, "confirm", n)) >> 1 if confirms else config.seed + n
+    n = replicate // len(config.environments)
+    if "confirms" not in config.options:
+        return config.seed + n
+    return int(streams.key(config.seed, "confirm", first_seed(config) + n)) >> 1
 
 
 def collapse(
