@@ -29,7 +29,7 @@ from ..storage.rows import Segment
 from ..study.config import BadConfig, Config, check_count
 from ..study.environments import SCALE, is_across, labels, scale_of
 from ..study.number_text import counted, in_digits
-from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of, point
+from ..study.objectives import MAXIMIZE, MINIMIZE, RETURN, measured, objectives_of, point
 from ..study.stored_form import MOST_SEEDS
 from .checked_config import load_task
 from .json_views import Json, rank, study_json
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 TOP, SEEDS = 5, 20
+MORE = 4  # times as many seeds halve an interval
 KEPT = ("objectives", "warm_start", "environments")  # options that a confirmation has from its study
 
 
@@ -269,6 +270,7 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
         "confirmation": name,
         "state": "complete" if now.over else "running",
         "objective": objective,
+        "direction": MAXIMIZE if is_across(config) else direction,
         **({"across": config.options["aggregate"]} if is_across(config) else {}),
         "epochs": config.rungs[0],
         "seeds": confirmation.seeds,
@@ -395,7 +397,7 @@ def verdict(confirmation: Json) -> str:
         claim, difference = in_digits([best["claim"], abs(best["claim"] - best["estimate"]["value"])])
         sentences.append(f"The search claimed {claim}, which differs by {difference}.")
     if best["defaults"]:
-        sentences.append("The search found nothing better than the defaults.")
+        sentences.append("The defaults won the race against the best that the search found.")
     others, second = {"over_defaults": "the defaults", "over_runner_up": "the runner-up"}, confirmation["runner_up"]
     if second is not None and confirmation["candidates"][second]["defaults"]:
         del others["over_runner_up"]  # they are the same
@@ -405,9 +407,30 @@ def verdict(confirmation: Json) -> str:
             sentences.append(f"A training of it beats a training of {name} with probability {probability}.")
     if (since := confirmation["since"]) is not None:
         sentences.append(_outdated(confirmation, since))
+    elif open_question := _better_than_winner(confirmation):
+        sentences.append(open_question)
     if earlier := confirmation["earlier"]:
         sentences.append(f"None of its seeds was used by {' or '.join(earlier)}.")
     return " ".join([*sentences, spent])
+
+
+def _better_than_winner(confirmation: Json) -> str:
+    """Return a sentence about a candidate with a better estimate, or ""."""
+    sign = -1 if confirmation["direction"] == MINIMIZE else 1
+    estimated = [each for each in confirmation["candidates"] if each["estimate"] is not None]
+    best = max(estimated, key=lambda each: sign * each["estimate"]["value"])
+    winner = confirmation["candidates"][confirmation["winner"]]
+    if best["estimate"]["value"] == winner["estimate"]["value"]:
+        return ""
+    [value] = in_digits([best["estimate"]["value"]])
+    verb = "were" if best["trial"] is None else "was"
+    top = sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
+    seeds = min(MORE * confirmation["seeds"], MOST_SEEDS // 2)
+    command = command_line("confirm", confirmation["study"], f"--top {top}", f"--seeds {seeds}")
+    return (
+        f"But on the fresh seeds {candidate_name(best)} {verb} better, at {value}, so that which one is best is open; "
+        f"`{command}` asks again, with more seeds."
+    )
 
 
 def _outdated(confirmation: Json, since: Json) -> str:

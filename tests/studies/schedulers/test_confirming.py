@@ -126,12 +126,36 @@ def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> 
         "earlier": [],
         "optimism": None,
     }
-    told |= {"candidates": [tried, defaults], "winner": 0, "runner_up": 1}
+    told |= {"candidates": [tried, defaults], "winner": 0, "runner_up": 1, "direction": "maximize"}
     text = verdict(told | {"over_defaults": better, "over_runner_up": better})
     assert "A training of it beats a training of the defaults with probability 0.90 (0.80 to 1.00). It took" in text
     text = verdict(told | {"winner": 1, "runner_up": 0, "over_defaults": None, "over_runner_up": better})
     assert (
-        "The search found nothing better than the defaults. A training of it beats a training of the runner-up" in text
+        "The defaults won the race against the best that the search found. A training of it beats a training of the "
+        "runner-up" in text
+    )
+
+
+def test_a_verdict_says_if_another_candidate_was_better_on_the_fresh_seeds() -> None:
+    """The race's seeds choose, and those of the estimate may disagree."""
+    values = {"defaults": -301.0, "tried": -216.0}
+    each = {name: {"value": x, "low": x - 80, "high": x + 80, "failed": 0} for name, x in values.items()}
+    tried = {"trial": 3, "defaults": False, "claim": None, "estimate": each["tried"]}
+    defaults = {"trial": None, "defaults": True, "claim": None, "estimate": each["defaults"]}
+    told: dict[str, Any] = {
+        **{"study": "s", "state": "complete", "cost": {"trainings": 9, "epochs": 9, "failed": 0}, "seeds": 20},
+        **{"since": None, "earlier": [], "optimism": None, "over_defaults": None, "over_runner_up": None},
+        **{"candidates": [tried, defaults], "winner": 1, "runner_up": 0, "direction": "maximize"},
+    }
+    assert verdict(told) == (
+        "Expect -301.0 of the defaults, with 95% confidence between -381.0 and -221.0. The defaults won the race "
+        "against the best that the search found. But on the fresh seeds trial 3 was better, at -216.0, so that which "
+        "one is best is open; `rekindle confirm s --top 1 --seeds 80` asks again, with more seeds. It took 9 "
+        "trainings, 9 epochs."
+    )
+    assert "But" not in verdict(told | {"direction": "minimize"})
+    assert "But on the fresh seeds the defaults were better" in verdict(
+        told | {"winner": 0, "runner_up": 1, "direction": "minimize"}
     )
 
 
@@ -155,6 +179,7 @@ def test_equal_results_of_all_seeds_are_no_certainty() -> None:
         "cost": {"trainings": 9, "epochs": 9, "failed": 0},
         "since": None,
         "earlier": [],
+        "direction": "maximize",
         "optimism": 0.0,
     }
     told |= {"candidates": [best], "winner": 0, "runner_up": None, "over_defaults": None, "over_runner_up": None}
