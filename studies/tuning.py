@@ -27,7 +27,7 @@ from ..tasks.runtime.notebook import html_table
 from ..tasks.signals.demonstrations import Demonstrations
 from .analysis.learning import with_learned
 from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, start_confirmation
-from .engine.json_views import front, rank, study_json
+from .engine.json_views import front, ranked, study_json
 from .engine.optuna_mirror import mirror
 from .engine.progress import StudyProgress
 from .engine.runner import scheduler_of, start_study
@@ -140,10 +140,10 @@ class Study(Pictures):
     def best(self) -> StudyTrial | None:
         """Best of the trials that trained longest; None before the first result.
 
-        Equal trials are ordered by their results on the rung before, and so on.
+        Equal trials are ordered by their results on the rung before, and so on. Of a confirmation it is the winner,
+        with the estimate as its result.
         """
-        ranked = rank(self._json()["trials"], objectives_of(self.config))
-        return next(iter(self._trials(ranked)), None)
+        return next(iter(self._trials(ranked(self._json()))), None)
 
     @property
     def front(self) -> list[StudyTrial]:
@@ -215,8 +215,10 @@ class Study(Pictures):
     def confirm(self, top: int = TOP, seeds: int = SEEDS, **how: Any) -> dict[str, Any]:
         """Train the best configurations and the defaults on fresh seeds.
 
-        The same call resumes. The result is the JSON of `rekindle confirm`: the expected result of the race's winner
-        with a 95% interval, the probability that it beats the defaults, and how much the search overstated it.
+        The same call resumes. Once the confirmation is complete, other numbers or other best configurations start a
+        further one, on seeds that no earlier one has used. The result is the JSON of `rekindle confirm`: the expected
+        result of the race's winner with a 95% interval, the probability that it beats the defaults, and how much the
+        search overstated it.
 
         Args:
             top: number of configurations besides the defaults.
@@ -225,7 +227,7 @@ class Study(Pictures):
 
         Raises:
             BadConfig: the study cannot be confirmed, or a number is too small.
-            StudyMismatch: the confirmation was started with other numbers, or before the study got other trials.
+            StudyMismatch: an unfinished confirmation has other numbers.
             KeyboardInterrupt: after Ctrl-C.
         """
         config = confirmation_config(self.store, self.name, top, seeds)

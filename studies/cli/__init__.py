@@ -28,8 +28,9 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   95% interval; and whether that is below 0.5),
                   objectives {name: "maximize" or "minimize"},
                   confirmation (null, or as for confirm),
-                  best (a trial or null), front [numbers of the nondominated trials among those that trained longest,
-                  best in the first objective first], trials [trial]
+                  best (a trial or null; of a confirmation the winner, and results of candidates are estimates),
+                  front [numbers of the nondominated trials among those that trained longest, best in the first
+                  objective first], trials [trial]
       trial       number, uid, state ("running" (a process trains it now), "waiting" (begun, but no process trains it),
                   "complete", "pruned", "failed", "cancelled"), excluded (true for a trial that `exclude` named, which
                   is never the best), bracket, rung (the last one to which it was promoted, or null), member (of a
@@ -41,16 +42,17 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   these have env, and there is environments {env: mean of its returns, or null}; return is the
                   aggregate of those trained so far, which are not all if --racing ruled the configuration out
                   epochs, return and digest are those of its last finished rung (0 and null before the first)
-    confirm       format, study, confirmation (name of the study that trains it), state, objective, epochs, seeds
-                  (of an estimate), race_seeds, candidates [{trial (number, or null for the defaults), defaults (whether
-                  it has them), hyperparameters, claim (its result in the search after as many epochs, or null), race
-                  {seeds, mean}, estimate (null, or {value, low, high (95%), seeds, failed, results})}], winner,
-                  runner_up (indices of candidates, or null), over_defaults, over_runner_up (null, or {estimate, low,
-                  high}: the probability that a training of the winner is better), optimism (claim minus estimate, or
-                  null), cost {trainings, epochs, failed (trainings beside these)}, since (null, or {best [trials that
-                  took no part and are now among the best], excluded (whether the winner has been excluded)}); with
-                  several environments also across (the aggregate; all results are on its scale), and environments
-                  {env: {value, low, high}, as measured} in each estimate
+    confirm       format, study, confirmation (name of the study that trains it), state, objective, direction, epochs,
+                  seeds (of an estimate), race_seeds, candidates [{trial (number, or null for the defaults), defaults
+                  (whether it has them), hyperparameters, claim (its result in the search after as many epochs, or
+                  null), race {seeds, mean}, estimate (null, or {value, low, high (95%), seeds, failed, results})}],
+                  winner, runner_up (indices of candidates, or null), over_defaults, over_runner_up (null, or {estimate,
+                  low, high}: the probability that a training of the winner is better), optimism (claim minus estimate,
+                  or null), cost {trainings, epochs, failed (trainings beside these)}, since (null, or {best [trials
+                  that took no part and are now among the best], excluded (whether the winner has been excluded)}),
+                  earlier [names of earlier confirmations of the study, of whose seeds it uses none]; with several
+                  environments also across (the aggregate; all results are on its scale), and environments {env: {value,
+                  low, high}, as measured} in each estimate
     compare       format, objective, direction, environments [{env, scale (null, or [result that counts as 0, as 1])}],
                   scale (null, "given" or "observed"), left_out [{label, env}] (environments that other sides lack),
                   sides [{label, runs, sources [{source, env, kind ("confirmed", "selected" or "file"), epochs (or

@@ -2,26 +2,34 @@
 
 A confirmation is a study of its own, next to the one that it confirms, with the scheduler `confirm`. It is therefore
 trained, killed and resumed like any other.
+
+A study that gets other candidates after its confirmation is complete, because it was extended or trials were excluded,
+gets a further confirmation: STUDY:confirmation-2 follows STUDY:confirmation. Its seeds are none of the earlier ones.
+Whoever has seen results of a confirmation may have extended the study or excluded its winner because of them; then
+these seeds have taken part in a choice, and a result on them says too little about further ones.
 """
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import flatten, unflatten
 from ...spaces.errors import SpaceError
-from ..errors import StudyMismatch, UnknownStudy
-from ..schedulers.confirming import CONFIRM, Confirmation, Standing, by_seed, standing
+from ..errors import StudyMismatch
+from ..schedulers.confirming import CONFIRM, FIRST, Confirmation, Standing, by_seed, first_seed, fresh_scores, standing
 from ..schedulers.registry import remembered
 from ..shell import command_line, option
 from ..statistics.intervals import FEWEST, Interval, improvement_interval, mean_interval
-from ..storage.rows import Segment, score_of
+from ..storage.rows import Segment
 from ..study.config import BadConfig, Config, check_count
 from ..study.environments import SCALE, is_across, labels, scale_of
 from ..study.number_text import counted, in_digits
-from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of, point
+from ..study.objectives import MAXIMIZE, MINIMIZE, RETURN, measured, objectives_of, point
 from ..study.stored_form import MOST_SEEDS
 from .checked_config import load_task
 from .json_views import Json, rank, study_json
@@ -31,12 +39,33 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 TOP, SEEDS = 5, 20
+MORE = 4  # times as many seeds halve an interval
 KEPT = ("objectives", "warm_start", "environments")  # options that a confirmation has from its study
 
 
-def confirmation_name(study: str) -> str:
-    """Return the name of the study that confirms another."""
-    return f"{study}:confirmation"
+def confirmation_name(study: str, number: int = 1) -> str:
+    """Return the name of a confirmation: the first, or a further one."""
+    return f"{study}:confirmation" + (f"-{number}" if number > 1 else "")
+
+
+def confirmations_of(store: Store, study: str) -> dict[str, Config]:
+    """Return the confirmations of a study by name, the first one first.
+
+    Those of an earlier study of this name are left out.
+    """
+    of = Config.from_json(store.study(study).config, study)
+    same = (of.task, of.environments, of.seed, of.fixed)
+    found = [
+        (name, Config.from_json(store.study(name).config, name))
+        for name in (row.name for row in store.studies())
+        if re.fullmatch(re.escape(confirmation_name(study)) + r"(-\d+)?", name)
+    ]
+    own = [
+        (name, config)
+        for name, config in found
+        if config.scheduler == CONFIRM and (config.task, config.environments, config.seed, config.fixed) == same
+    ]
+    return dict(sorted(own, key=lambda each: first_seed(each[1])))
 
 
 def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = SEEDS) -> Config:
@@ -116,33 +145,59 @@ def _different(trials: Sequence[Json]) -> list[Json]:
 
 
 def start_confirmation(store: Store, study: str, config: Config) -> str:
-    """Create the study that confirms another, and return its name.
+    """Return the study that confirms another; create it if needed.
 
-    An existing confirmation stays unchanged.
+    A confirmation with these candidates and seeds is the one. So is an unfinished one with as many of both, which
+    keeps its candidates. Otherwise a new confirmation begins, with seeds that no earlier one has used.
 
     Raises:
-        StudyMismatch: it was started with other numbers, or with other best configurations.
+        StudyMismatch: an unfinished confirmation has other numbers.
     """
-    name = confirmation_name(study)
-    try:
-        start_study(store, name, config)
-    except StudyMismatch as error:
-        before, now = _what(Config.from_json(store.study(name).config, name)), _what(config)
-        differs = f"{name} has {before}, and would now have {now}" if before != now else str(error)
-        raise StudyMismatch(
-            f"a confirmation keeps its candidates and seeds, but {differs}; `{command_line('delete', name)}` "
-            f"removes it, so that {study} can be confirmed again"
-        ) from None
+    earlier = confirmations_of(store, study)
+    if earlier:
+        name, last = list(earlier.items())[-1]
+        if _content(last) == _content(config):
+            return name
+        if not standing(Confirmation.of(last), by_seed(last, store.segments(name))).over:
+            if _numbers(last) == _numbers(config):
+                return name
+            resume = f"rekindle worker {option('--study', name)}"
+            raise StudyMismatch(
+                f"a confirmation keeps its numbers until it is complete, but {name} has {_text(last)}, and would now "
+                f"have {_text(config)}; `{resume}` completes it, and `{command_line('delete', name)}` removes it, so "
+                f"that {study} can be confirmed again"
+            )
+    used = max((_first_unused(each) for each in earlier.values()), default=0)
+    form = {**config.options["confirms"], **({FIRST: used} if used else {})}
+    taken = {row.name for row in store.studies()}
+    name = next(name for n in count(1) if (name := confirmation_name(study, n)) not in taken)
+    start_study(store, name, replace(config, options={**config.options, "confirms": form}))
     return name
 
 
-def _what(config: Config) -> str:
-    """Return a confirmation's candidates and seeds as text."""
-    if config.scheduler != CONFIRM:
-        return "no candidates, since it confirms nothing"
+def _first_unused(config: Config) -> int:
+    """Return the index of the first seed after its own."""
+    return first_seed(config) + int(config.options["seeds"]) // len(config.environments)
+
+
+def _content(config: Config) -> tuple[Any, ...]:
+    """Return what tells confirmations of a study apart, without their seeds."""
     form = config.options["confirms"]
-    trials = ", ".join(str(number) for number in form["trials"] if number is not None)
-    return f"--seeds {form['seeds']}, {counted(config.rungs[0], 'epoch')} and the best trials {trials}"
+    parts = (form["trials"], form["claims"], form["seeds"], form["defaults"], config.options["known"])
+    scale = [list(map(float, ends)) for ends in config.options.get(SCALE, ())]
+    return (*parts, scale, config.options["seeds"], config.rungs, config.task_version)
+
+
+def _numbers(config: Config) -> tuple[int, int, int]:
+    """Return the numbers of candidates found, of seeds and of epochs."""
+    form = config.options["confirms"]
+    return sum(number is not None for number in form["trials"]), form["seeds"], config.rungs[-1]
+
+
+def _text(config: Config) -> str:
+    """Return a confirmation's numbers as text."""
+    top, seeds, epochs = _numbers(config)
+    return f"--top {top}, --seeds {seeds} and {counted(epochs, 'epoch')}"
 
 
 def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = SEEDS) -> None:
@@ -175,23 +230,19 @@ def _defaults(config: Config) -> dict[str, Any] | None:
 
 
 def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = None) -> Json | None:
-    """Return the results of a study's confirmation, as documented in `cli`.
+    """Return the results of a study's last confirmation, as documented in `cli`.
 
-    Return None if there is none, or if it confirmed an earlier study of this name.
+    Return None if there is none.
 
     Args:
         store: store of the study.
         study: name of the study.
         trials: the trials of its `study_json`, if the caller has them.
     """
-    name = confirmation_name(study)
-    try:
-        config = Config.from_json(store.study(name).config, name)
-    except UnknownStudy:
+    if not (found := confirmations_of(store, study)):
         return None
+    *earlier, (name, config) = found.items()
     of = Config.from_json(store.study(study).config, study)
-    if (of.task, of.environments, of.seed, of.fixed) != (config.task, config.environments, config.seed, config.fixed):
-        return None
     confirmation, form, rows = Confirmation.of(config), config.options["confirms"], store.segments(name)
     trials = study_json(store, study)["trials"] if trials is None else trials
     claimed = {trial["number"] for trial in trials if _reached(trial, config.rungs[0])}
@@ -205,7 +256,7 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
             "defaults": n == confirmation.defaults,
             "hyperparameters": dict(config.options["known"][n]),
             "claim": sign * form["claims"][n] if form["trials"][n] in claimed else None,
-            "race": _summary(_scores(pairs, n, range(confirmation.race_seeds)), sign),
+            "race": _summary(fresh_scores(pairs, n, range(confirmation.race_seeds)), sign),
             "estimate": _estimate(pairs, n, confirmation, sign) if now.over and n in now.estimated else None,
         }
         for n in range(confirmation.candidates)
@@ -219,6 +270,7 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
         "confirmation": name,
         "state": "complete" if now.over else "running",
         "objective": objective,
+        "direction": MAXIMIZE if is_across(config) else direction,
         **({"across": config.options["aggregate"]} if is_across(config) else {}),
         "epochs": config.rungs[0],
         "seeds": confirmation.seeds,
@@ -227,6 +279,7 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
         **_answer(candidates, now, pairs, confirmation),
         "cost": {"trainings": len(done), "epochs": len(done) * config.rungs[0], "failed": len(failed)},
         "since": _since(of, config, trials, now.finalists),
+        "earlier": [each for each, _ in earlier],
     }
 
 
@@ -260,11 +313,6 @@ def _since(of: Config, config: Config, trials: Sequence[Json], finalists: Sequen
     return since if any(since.values()) else None
 
 
-def _scores(rows: Mapping[tuple[int, int], Segment], candidate: int, replicates: range) -> list[float]:
-    found = [rows[candidate, s] for s in replicates if (candidate, s) in rows]
-    return [score_of(row) for row in found if row.state == "done"]
-
-
 def _summary(scores: Sequence[float], sign: int) -> Json:
     return {"seeds": len(scores), "mean": sign * statistics.fmean(scores) if scores else None}
 
@@ -272,9 +320,9 @@ def _summary(scores: Sequence[float], sign: int) -> Json:
 def _estimate(
     rows: Mapping[tuple[int, int], Segment], candidate: int, confirmation: Confirmation, sign: int
 ) -> Json | None:
-    scores = [sign * score for score in _scores(rows, candidate, confirmation.estimating)]
+    scores = [sign * score for score in fresh_scores(rows, candidate, confirmation.estimating)]
     every = range(confirmation.race_seeds + confirmation.seeds)
-    others = [_scores(rows, n, every) for n in range(confirmation.candidates) if n != candidate]
+    others = [fresh_scores(rows, n, every) for n in range(confirmation.candidates) if n != candidate]
     if (found := _mean(scores, others)) is None:
         return None
     return {**found, "seeds": len(scores), "failed": confirmation.seeds - len(scores), "results": scores}
@@ -318,10 +366,10 @@ def _answer(
         return answer
     if candidates[winner]["claim"] is not None:
         answer["optimism"] = candidates[winner]["claim"] - candidates[winner]["estimate"]["value"]
-    own = _scores(rows, winner, confirmation.estimating)
+    own = fresh_scores(rows, winner, confirmation.estimating)
     for name, other in (("over_defaults", confirmation.defaults), ("over_runner_up", runner_up)):
         if other not in (None, winner) and candidates[other]["estimate"] is not None:
-            answer[name] = _improvement(own, _scores(rows, other, confirmation.estimating))._asdict()
+            answer[name] = _improvement(own, fresh_scores(rows, other, confirmation.estimating))._asdict()
     return answer
 
 
@@ -349,7 +397,7 @@ def verdict(confirmation: Json) -> str:
         claim, difference = in_digits([best["claim"], abs(best["claim"] - best["estimate"]["value"])])
         sentences.append(f"The search claimed {claim}, which differs by {difference}.")
     if best["defaults"]:
-        sentences.append("The search found nothing better than the defaults.")
+        sentences.append("The defaults won the race against the best that the search found.")
     others, second = {"over_defaults": "the defaults", "over_runner_up": "the runner-up"}, confirmation["runner_up"]
     if second is not None and confirmation["candidates"][second]["defaults"]:
         del others["over_runner_up"]  # they are the same
@@ -359,7 +407,30 @@ def verdict(confirmation: Json) -> str:
             sentences.append(f"A training of it beats a training of {name} with probability {probability}.")
     if (since := confirmation["since"]) is not None:
         sentences.append(_outdated(confirmation, since))
+    elif open_question := _better_than_winner(confirmation):
+        sentences.append(open_question)
+    if earlier := confirmation["earlier"]:
+        sentences.append(f"None of its seeds was used by {' or '.join(earlier)}.")
     return " ".join([*sentences, spent])
+
+
+def _better_than_winner(confirmation: Json) -> str:
+    """Return a sentence about a candidate with a better estimate, or ""."""
+    sign = -1 if confirmation["direction"] == MINIMIZE else 1
+    estimated = [each for each in confirmation["candidates"] if each["estimate"] is not None]
+    best = max(estimated, key=lambda each: sign * each["estimate"]["value"])
+    winner = confirmation["candidates"][confirmation["winner"]]
+    if best["estimate"]["value"] == winner["estimate"]["value"]:
+        return ""
+    [value] = in_digits([best["estimate"]["value"]])
+    verb = "were" if best["trial"] is None else "was"
+    top = sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
+    seeds = min(MORE * confirmation["seeds"], MOST_SEEDS // 2)
+    command = command_line("confirm", confirmation["study"], f"--top {top}", f"--seeds {seeds}")
+    return (
+        f"But on the fresh seeds {candidate_name(best)} {verb} better, at {value}, so that which one is best is open; "
+        f"`{command}` asks again, with more seeds."
+    )
 
 
 def _outdated(confirmation: Json, since: Json) -> str:
@@ -371,12 +442,8 @@ def _outdated(confirmation: Json, since: Json) -> str:
         text = f"trial {numbers[0]} has" if len(numbers) == 1 else f"trials {', '.join(map(str, numbers))} have"
         top = sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
         changes.append(f"{text} come among the best {top}" if top > 1 else f"{text} become the best")
-    delete, confirm = (
-        command_line("delete", confirmation["confirmation"]),
-        command_line("confirm", confirmation["study"]),
-    )
-    again = f"`{delete}`, then `{confirm}`"
-    return f"Since then, {' and '.join(changes)}; to confirm the best ones of now, {again}."
+    confirm = command_line("confirm", confirmation["study"])
+    return f"Since then, {' and '.join(changes)}; `{confirm}` confirms the best ones of now, on further seeds."
 
 
 def _expectation(best: Json, across: bool) -> str:

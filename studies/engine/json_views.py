@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...tasks.checkpoint.storage import POLICY_PREFIX
 from ..schedulers.adaptive import agreements
+from ..schedulers.confirming import CONFIRM, winner_of
 from ..schedulers.registry import plan, remembered, without_excluded
 from ..schedulers.seeds import collapse, is_racing, seeds_of
 from ..statistics.rank_correlation import pool, unrestricted
@@ -94,6 +95,14 @@ def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> lis
     return ranked
 
 
+def ranked(study: Json) -> list[Json]:
+    """Rank a study's trials; the winner of a confirmation comes first."""
+    found = rank(study["trials"], study["objectives"])
+    if study["scheduler"] == CONFIRM and study["best"]:
+        found.sort(key=lambda trial: trial["number"] != study["best"]["number"])
+    return found
+
+
 def front(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
     """Return the Pareto front of the trials that trained longest, best first."""
     known = _with_results(trials, objectives)
@@ -139,6 +148,9 @@ def study_json(store: Store, name: str) -> Json:
         _add_seeds(config, configurations, replicates, rows, in_training)
     complete = plan(config, replicates, rows).complete
     finished, best = Counter((row.rung, row.state) for row in rows), front(configurations, objectives_of(config))
+    if config.scheduler == CONFIRM:  # its race has chosen the best; the highest estimate would be partly luck
+        winner = winner_of(config, rows)
+        best = [trial for trial in configurations if trial["number"] == winner and trial["epochs"]]
     given = store.commands(name)
     return {
         **_overview(config, name, complete, finished, best, given),

@@ -15,7 +15,7 @@ from ...spaces.choices import Fixed, Ordinal
 from ...spaces.dimension import Maybe
 from ..analysis.health import diagnose
 from ..engine.confirming import candidate_name, confirmation_json, verdict
-from ..engine.json_views import Json, rank, study_json
+from ..engine.json_views import Json, ranked, study_json
 from ..schedulers.confirming import CONFIRM
 from ..schedulers.registry import remembered
 from ..shell import command_line
@@ -47,11 +47,11 @@ def report_json(store: Store, name: str) -> Json:
     study = study_json(store, name)
     confirmation = confirmation_json(store, name, study["trials"])
     objective, direction = next(iter(objectives_of(config).items()))
-    ranked = rank(study["trials"], study["objectives"])
+    best_first = ranked(study)
     counted = [trial for trial in study["trials"] if not trial["excluded"]]
     health = diagnose(store, name, forest=False)  # without a forest, the report is the same wherever it is built
     segments, events = store.segments(name), store.events_of_study(name)
-    values = [(trial, result_of(trial, objective)) for trial in ranked]
+    values = [(trial, result_of(trial, objective)) for trial in best_first]
     epochs, reached, rows = _epochs_trained(segments, study["trials"]), _reached(segments), store.trials(name)
     shown = {
         "study": study,
@@ -59,7 +59,7 @@ def report_json(store: Store, name: str) -> Json:
         "objective": objective,
         "direction": direction,
         "storage": store.url,
-        "ranked": [trial["number"] for trial in ranked],
+        "ranked": [trial["number"] for trial in best_first],
         "results": {trial["number"]: value for trial, value in values if value is not None},
         "confirmation": confirmation,
         "epochs": epochs,

@@ -24,6 +24,7 @@ from ..study.plan import Plan
 
 CONFIRM = "confirm"  # the scheduler's name in a study's configuration
 FINALISTS = 2
+FIRST = "first"  # key in its options: the number of seeds that earlier confirmations of the study used
 EPISODES = 0xC0F1  # seed of evaluation episodes that no search uses
 Rows = Mapping[tuple[int, int], Segment]  # by candidate and replicate
 
@@ -103,6 +104,11 @@ class Standing:
     over: bool = False
 
 
+def first_seed(config: Config) -> int:
+    """Return the index of the first seed of a confirmation."""
+    return int(config.options["confirms"].get(FIRST, 0))
+
+
 def episodes_seed(config: Config) -> int | None:
     """Return the seed of evaluation episodes; None to use that of searches."""
     return EPISODES if config.scheduler == CONFIRM else None
@@ -127,6 +133,29 @@ def _in_all(config: Config, rows: Sequence[Segment]) -> Segment:
     if "failed" in states:
         return replace(rows[0], state="failed", score=None)
     return replace(rows[0], score=across(config, rows, scale_of(config, ())))
+
+
+def fresh_scores(rows: Rows, candidate: int, replicates: range) -> list[float]:
+    """Return a candidate's scores on these seeds, without failed trainings."""
+    found = [rows[candidate, s] for s in replicates if (candidate, s) in rows]
+    return [score_of(row) for row in found if row.state == "done"]
+
+
+def winner_of(config: Config, rows: Iterable[Segment]) -> int | None:
+    """Return the winner of the race; None before the end."""
+    now = standing(Confirmation.of(config), by_seed(config, rows))
+    return now.finalists[0] if now.over and now.finalists else None
+
+
+def estimating_rows(config: Config, group: Iterable[Segment]) -> list[Segment] | None:
+    """Return the rows that estimate a candidate; None until all are known.
+
+    `group` are all rows of the candidate. Rows of several environments are combined seed by seed.
+    """
+    pairs = {replicate: row for (_, replicate), row in by_seed(config, group).items()}
+    rows = [pairs.get(replicate) for replicate in Confirmation.of(config).estimating]
+    known = [row for row in rows if row is not None and row.state != "ready"]
+    return known if len(known) == len(rows) else None
 
 
 def standing(confirmation: Confirmation, rows: Rows) -> Standing:

@@ -12,12 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from ...tasks.rng import streams
+from ..statistics.intervals import FEWEST
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import BadConfig, Config, check_count, choose
 from ..study.environments import FIRST_SEEDS, Scale, across, as_objective, is_across, scale_of
 from ..study.objectives import AGGREGATES, MINIMIZE, objectives_of, value_of
 from ..study.plan import Plan, Scheduler
 from ..study.stored_form import MOST_SEEDS
+from .confirming import CONFIRM, estimating_rows, first_seed
 
 
 def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, Any]:
@@ -49,10 +51,12 @@ def is_racing(config: Config) -> bool:
 def replicate_seed(config: Config, replicate: int) -> int:
     """Return the seed of a replicate.
 
-    Confirmations have seeds that no search uses.
+    Confirmations have seeds that no search uses, nor an earlier confirmation.
     """
-    confirms, n = "confirms" in config.options, replicate // len(config.environments)
-    return int(streams.key(config.seed, "confirm", n)) >> 1 if confirms else config.seed + n
+    n = replicate // len(config.environments)
+    if "confirms" not in config.options:
+        return config.seed + n
+    return int(streams.key(config.seed, "confirm", first_seed(config) + n)) >> 1
 
 
 def collapse(
@@ -61,7 +65,7 @@ def collapse(
     """Replace replicates by their configurations.
 
     Schedulers, samplers and readers see configurations only. A segment is included when enough of its replicates have
-    rows: all of them, or the first seeds of a race.
+    rows: all of them, or the first seeds of a race. The result of a confirmation's candidate is its estimate.
 
     Args:
         config: the study's configuration.
@@ -81,11 +85,14 @@ def collapse(
     complete = FIRST_SEEDS if is_racing(config) else seeds
     if is_across(config) and scale is None:
         scale = scale_of(config, (row for group in rows.values() for row in group))
+    configurations = [
+        _configuration(number, group, seeds) for number, group in sorted(members.items()) if len(group) == seeds
+    ]
+    if config.scheduler == CONFIRM:
+        estimates = (_estimate(config, number, group) for (number, _), group in sorted(rows.items()))
+        return configurations, [each for each in estimates if each is not None]
     groups = [(number, group) for (number, _), group in sorted(rows.items()) if len(group) >= complete]
-    return (
-        [_configuration(number, group, seeds) for number, group in sorted(members.items()) if len(group) == seeds],
-        [_segment(config, number, group, scale) for number, group in groups],
-    )
+    return configurations, [_segment(config, number, group, scale) for number, group in groups]
 
 
 def _configuration(number: int, group: Sequence[Trial], seeds: int) -> Trial:
@@ -112,6 +119,22 @@ def _segment(config: Config, number: int, group: Sequence[Segment], scale: Scale
     score = aggregate([score_of(row) for row in group])
     objectives = _objectives(config, group, aggregate)
     return replace(first, number=number, seeds=1, state=state, score=score, objectives=objectives)
+
+
+def _estimate(config: Config, number: int, group: Sequence[Segment]) -> Segment | None:
+    """Return a candidate's estimate; None until its fresh seeds are trained.
+
+    The seeds of the race selected the winner, so its results on them are too high, and none counts here.
+    """
+    if (rows := estimating_rows(config, group)) is None:
+        return None
+    first, done = min(group, key=lambda row: row.number), [row for row in rows if row.state == "done"]
+    if len(done) < FEWEST:
+        return replace(first, number=number, seeds=1, state="failed", score=None, objectives=None, digest=None)
+    score = AGGREGATES["mean"]([score_of(row) for row in done])
+    several = as_objective(config, score) if is_across(config) and first.objectives else None
+    objectives = several or _objectives(config, done, AGGREGATES["mean"])
+    return replace(first, number=number, seeds=1, state="done", score=score, objectives=objectives)
 
 
 def _objectives(

@@ -3,9 +3,9 @@
     deletion = delete(store, "cartpole")                  # a dry run: lists what would be deleted or kept
     deletion = delete(store, "cartpole", dry_run=False)
 
-The confirmation of a study is deleted, too. Otherwise, it would count as the confirmation of a later study of the same
-name. Tasks that another study also trains are kept, and so are tasks that a remaining task branches from, since its
-lineage needs them. Blobs that other checkpoints use are kept. `gc` deletes policies that were stored for warm starts.
+The confirmations of a study are deleted, too. Otherwise, they would count as those of a later study of the same name.
+Tasks that another study also trains are kept, and so are tasks that a remaining task branches from, since its lineage
+needs them. Blobs that other checkpoints use are kept. `gc` deletes policies that were stored for warm starts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Deletion:
 
     Attributes:
         study: name of the deleted study, or None.
-        confirmation: name of its confirmation, which is also deleted, or None.
+        confirmations: names of its confirmations, which are also deleted.
         trials: number of deleted trials.
         tasks: uids of the deleted tasks.
         checkpoints: number of deleted checkpoints.
@@ -43,7 +43,7 @@ class Deletion:
     """
 
     study: str | None
-    confirmation: str | None
+    confirmations: list[str]
     trials: int
     tasks: list[str]
     checkpoints: int
@@ -54,7 +54,8 @@ class Deletion:
         kept = [{"uid": uid, "why": why} for uid, why in self.kept.items()]
         return {
             "study": self.study,
-            "confirmation": self.confirmation,
+            "confirmation": next(iter(self.confirmations), None),
+            "confirmations": self.confirmations,
             "trials": self.trials,
             "tasks": self.tasks,
             "checkpoints": self.checkpoints,
@@ -107,8 +108,7 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
     c = checkpoint.c
     ids = [id for each in going for id in connection.scalars(sa.select(c.id).where(c.uid == each))]
     numbers = sa.select(sa.func.count()).select_from(trial).where(trial.c.study.in_(names))
-    first, second, *_ = (*names, None, None)
-    found = Deletion(first, second, connection.scalar(numbers) or 0, going, len(ids), kept)
+    found = Deletion(next(iter(names), None), [*names[1:]], connection.scalar(numbers) or 0, going, len(ids), kept)
     if not dry_run:
         for table in (segment, trial, command):
             connection.execute(table.delete().where(table.c.study.in_(names)))

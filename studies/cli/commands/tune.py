@@ -25,7 +25,7 @@ from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
 from ...engine.runner import scheduler_of, start_study
 from ...engine.tune_options import study_config
-from ...errors import StoreError
+from ...errors import StoreError, StudyMismatch
 from ...garbage import importing
 from ...redact import printable
 from ...samplers.registry import finite_size, grid_size
@@ -122,7 +122,10 @@ def tune(arguments: argparse.Namespace) -> int:
         if not any(copier.wrote_all for copier in copiers):
             _mirror(store, arguments.url, name, errors)
         if arguments.confirm is not None and look(store, name).complete:
-            _confirm(arguments, store, name, TOP, arguments.confirm, errors, crew)
+            try:
+                _confirm(arguments, store, name, TOP, arguments.confirm, errors, crew)
+            except (BadConfig, StudyMismatch) as error:  # the search has ended well, and its results follow
+                note(errors, f"study {name} is not confirmed: {error}")
         result = study_json(store, name)
         result["confirmation"] = confirmation_json(store, name, result["trials"])
     return print_json(result) if arguments.json else _print_study(result, config, store)
@@ -148,7 +151,10 @@ def _confirm(
     """Run the confirmation of a study to its end."""
     config = confirmation_config(store, study, top, seeds)
     config.probe(load_task(config), _device_here(arguments))
+    before = confirmation_json(store, study)
     name = start_confirmation(store, study, config)
+    if before is not None and name != before["confirmation"]:
+        note(errors, f"{name} trains on seeds that {before['confirmation']} has not used")
     if not look(store, name).complete:
         _work(arguments, store, name, errors, crew)
 

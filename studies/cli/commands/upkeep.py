@@ -6,8 +6,8 @@ With ``--json`` stdout is one JSON object:
             repairs [{kind, place, done, note}] and left [as findings]
     gc      format, storage, dry_run, bytes, checkpoints (number), tasks [{uid, trials [{study, number, state}],
             epochs, kept, bytes}], file (with --yes; null for PostgreSQL) {before, after (bytes), how}
-    delete  format, storage, dry_run, study, confirmation (or null), trials, checkpoints (numbers), tasks [uid],
-            kept [{uid, why}]
+    delete  format, storage, dry_run, study, confirmation (the first, or null), confirmations [names], trials,
+            checkpoints (numbers), tasks [uid], kept [{uid, why}]
     export, import  format, storage, file, bytes, study, trials, tasks, checkpoints, blobs, new (number of checkpoints
             that the database did not have)
 
@@ -22,7 +22,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ...engine.confirming import confirmation_json, confirmation_name
+from ...engine.confirming import confirmations_of
 from ...engine.optuna_mirror import forget
 from ...redact import printable
 from ...storage.store import Store
@@ -99,7 +99,9 @@ def delete(arguments: argparse.Namespace) -> int:
     with existing_store(arguments) as store:
         found = remove(store, arguments.name)
         if not arguments.json:
-            confirmed = f" and its confirmation, {found.confirmation}: their" if found.confirmation else ", its"
+            names = found.confirmations
+            kind = "confirmation" if len(names) == 1 else "confirmations"
+            confirmed = f" and its {kind}, {', '.join(names)}: their" if names else ", its"
             what = f"study {found.study}{confirmed} {counted(found.trials, 'trial')}" if found.study else "no study"
             parts = f"{counted(len(found.tasks), 'task')} and {counted(found.checkpoints, 'checkpoint')}"
             _print(f"{what}, {parts} would be deleted")
@@ -108,7 +110,7 @@ def delete(arguments: argparse.Namespace) -> int:
         agreed = arguments.yes or (not arguments.json and _agrees())
         if agreed:
             found = remove(store, arguments.name, dry_run=False)
-            for name in filter(None, (found.study, found.confirmation)):
+            for name in filter(None, (found.study, *found.confirmations)):
                 forget(store, name)
             shrink(store)
     if arguments.json:
@@ -125,8 +127,7 @@ def export(arguments: argparse.Namespace) -> int:
     """Write a study to a file."""
     with existing_store(arguments) as store:
         done = export_study(store, arguments.study, arguments.file)
-        if confirmation_json(store, arguments.study) is not None:
-            name = confirmation_name(arguments.study)
+        for name in confirmations_of(store, arguments.study):
             note(new_console(stderr=True), f"its confirmation, the study {name}, is not in the file; export it, too")
     return _transferred(arguments, store, done.to_json(), "written to")
 

@@ -15,6 +15,7 @@ from ....spaces import flatten
 from ...engine.confirming import candidate_name, verdict
 from ...engine.json_views import RUNNING, STATES, Json, rank
 from ...redact import printable
+from ...schedulers.confirming import CONFIRM
 from ...study.config import title
 from ...study.number_text import in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
@@ -189,7 +190,8 @@ def trials_table(study: Json) -> Table:
     table = _table(
         f"{study['study']}: {title(study['task'], *environments_of(study))}, seed {study['seed']}"
         + (f", {study['aggregate']} of results on one scale" if "environments" in study else "")
-        + ("" if main == RETURN else f", {study['objectives'][main]} {main}"),
+        + ("" if main == RETURN else f", {study['objectives'][main]} {main}")
+        + (", estimates on fresh seeds" if study["scheduler"] == CONFIRM else ""),
         ["trial", origin, "uid", "state", *rungs, *others, *several, "digest"],
         left=["uid", "state", "front", "digest"],
         collapse_padding=True,  # lets four rungs fit on a terminal
@@ -238,6 +240,7 @@ def status_table(status: Json) -> Table:
         best, own = study["best"], next(iter(study["objectives"]))
         value = None if best is None else _measured(best, own)
         unit = "" if value is None or own == RETURN else f" {own}"
+        fresh = " on fresh seeds" if study["scheduler"] == CONFIRM else ""
         front = len(study["front"]) if len(study["objectives"]) > 1 else 1
         begun = sum(study["counts"].values())
         table.add_row(
@@ -248,7 +251,7 @@ def status_table(status: Json) -> Table:
             *(str(study["counts"][state]) for state in shown),
             *(f"{study[each]:g}" for each in weighs),
             "→".join(str(rung["done"]) for rung in study["progress"]),
-            ("" if value is None else f"{in_digits_alone(value)}{unit}")
+            ("" if value is None else f"{in_digits_alone(value)}{unit}{fresh}")
             + (f" and {front - 1} on the front" if front > 1 else ""),
         )
     return table

@@ -603,11 +603,12 @@ def test_counts_have_all_their_digits_and_a_table_says_what_it_measures() -> Non
         *("36864", "1000000", "0", "-3", "1e+300", "0.0002082", "1.235e+04")
     ]
     common = {"study": "s", "task": "ppo", "env": {}, "seed": 0, "rungs": [1], "trials": [], "front": []}
-    for objectives, told in (
-        ({"return": "maximize"}, "s: ppo, seed 0"),
-        ({"episode_length": "minimize"}, "s: ppo, seed 0, minimize episode_length"),
+    for objectives, scheduler, told in (
+        ({"return": "maximize"}, "none", "s: ppo, seed 0"),
+        ({"episode_length": "minimize"}, "none", "s: ppo, seed 0, minimize episode_length"),
+        ({"return": "maximize"}, "confirm", "s: ppo, seed 0, estimates on fresh seeds"),
     ):
-        assert tables.trials_table({**common, "objectives": objectives}).title == told
+        assert tables.trials_table({**common, "objectives": objectives, "scheduler": scheduler}).title == told
 
 
 def test_show_loses_nothing_on_a_narrow_terminal(finished_url: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rekindle
+from rekindle.studies.cli.dispatch import main
 from rekindle.studies.engine.confirming import confirmation_config
 from rekindle.studies.engine.json_views import rank, study_json, summary_json
 from rekindle.studies.engine.progress import StudyProgress
@@ -53,3 +54,38 @@ def test_of_equal_results_the_one_that_was_better_before_is_the_best(capped: str
         assert study_json(store, "s")["best"]["number"] == summary_json(store, "s")["best"]["number"] == best
         assert confirmation_config(store, "s").options["confirms"]["trials"][0] == best
         assert shown[-1] == StudyProgress(store, "s").look().best == (HIGHEST, best, 8)
+
+
+@pytest.fixture
+def lucky(tmp_path: Path) -> str:
+    """A table of four equally good trainings whose 32 seeds differ."""
+    curves = np.random.default_rng(0).normal(0, 10, (4, 32, 1)).round()
+    np.savez(tmp_path / "lucky.npz", **{"param.x": np.arange(4.0), "steps": np.array([1]), "curves": curves})
+    return str(tmp_path / "lucky.npz")
+
+
+def test_a_confirmation_is_worth_what_its_winner_is_on_fresh_seeds(
+    lucky: str, sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its race's seeds chose the winner, so that results on them are too high, and so is the highest estimate."""
+    options: dict[str, Any] = {"epochs": 1, "scheduler": "none", "sampler": "bruteforce", "trials": 4}
+    study = rekindle.tune("tabular", lucky, storage=sqlite_url, study="s", progress=False, **options)
+    answer, name = study.confirm(top=4, seeds=4, progress=False), "s:confirmation"
+    winner = answer["candidates"][answer["winner"]]
+    best = answer["winner"], winner["estimate"]["value"]
+    assert best[1] < max(each["estimate"]["value"] for each in answer["candidates"] if each["estimate"])
+    assert winner["race"]["mean"] != best[1]
+    with Store(sqlite_url) as store:
+        shown = study_json(store, name)
+        for each in (shown, summary_json(store, name)):
+            assert (each["best"]["number"], each["best"]["return"]) == best
+        told = {trial["number"]: trial["return"] for trial in shown["trials"]}
+        assert told == {n: (each["estimate"] or {}).get("value") for n, each in enumerate(answer["candidates"])}
+        assert StudyProgress(store, name).look().best == (best[1], best[0], 1)
+        confirmed = rekindle.Study(name, store).best
+        assert confirmed is not None
+        assert (confirmed.number, confirmed.value) == best
+    assert main(["status", "--storage", sqlite_url]) == 0
+    [row] = [line for line in capsys.readouterr().out.splitlines() if name in line]
+    assert row.endswith(" on fresh seeds ")
+    assert float(row.split()[-4]) == pytest.approx(best[1], abs=0.1)

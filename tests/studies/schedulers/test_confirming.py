@@ -16,7 +16,13 @@ from rekindle.studies.analysis.comparing import compare
 from rekindle.studies.analysis.sources import BadSource
 from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_config, make_population
-from rekindle.studies.engine.confirming import confirmation_config, confirmation_json, confirmation_name, verdict
+from rekindle.studies.engine.confirming import (
+    confirmation_config,
+    confirmation_json,
+    confirmation_name,
+    start_confirmation,
+    verdict,
+)
 from rekindle.studies.engine.json_views import rank, study_json
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import StudyMismatch
@@ -25,6 +31,7 @@ from rekindle.studies.statistics.intervals import mean_interval
 from rekindle.studies.storage.rows import Segment
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.upkeep.deleting import delete
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
 from rekindle.tasks.evaluation import EVALUATION_SEED
@@ -116,14 +123,39 @@ def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> 
         "state": "complete",
         "cost": {"trainings": 9, "epochs": 9, "failed": 0},
         "since": None,
+        "earlier": [],
         "optimism": None,
     }
-    told |= {"candidates": [tried, defaults], "winner": 0, "runner_up": 1}
+    told |= {"candidates": [tried, defaults], "winner": 0, "runner_up": 1, "direction": "maximize"}
     text = verdict(told | {"over_defaults": better, "over_runner_up": better})
     assert "A training of it beats a training of the defaults with probability 0.90 (0.80 to 1.00). It took" in text
     text = verdict(told | {"winner": 1, "runner_up": 0, "over_defaults": None, "over_runner_up": better})
     assert (
-        "The search found nothing better than the defaults. A training of it beats a training of the runner-up" in text
+        "The defaults won the race against the best that the search found. A training of it beats a training of the "
+        "runner-up" in text
+    )
+
+
+def test_a_verdict_says_if_another_candidate_was_better_on_the_fresh_seeds() -> None:
+    """The race's seeds choose, and those of the estimate may disagree."""
+    values = {"defaults": -301.0, "tried": -216.0}
+    each = {name: {"value": x, "low": x - 80, "high": x + 80, "failed": 0} for name, x in values.items()}
+    tried = {"trial": 3, "defaults": False, "claim": None, "estimate": each["tried"]}
+    defaults = {"trial": None, "defaults": True, "claim": None, "estimate": each["defaults"]}
+    told: dict[str, Any] = {
+        **{"study": "s", "state": "complete", "cost": {"trainings": 9, "epochs": 9, "failed": 0}, "seeds": 20},
+        **{"since": None, "earlier": [], "optimism": None, "over_defaults": None, "over_runner_up": None},
+        **{"candidates": [tried, defaults], "winner": 1, "runner_up": 0, "direction": "maximize"},
+    }
+    assert verdict(told) == (
+        "Expect -301.0 of the defaults, with 95% confidence between -381.0 and -221.0. The defaults won the race "
+        "against the best that the search found. But on the fresh seeds trial 3 was better, at -216.0, so that which "
+        "one is best is open; `rekindle confirm s --top 1 --seeds 80` asks again, with more seeds. It took 9 "
+        "trainings, 9 epochs."
+    )
+    assert "But" not in verdict(told | {"direction": "minimize"})
+    assert "But on the fresh seeds the defaults were better" in verdict(
+        told | {"winner": 0, "runner_up": 1, "direction": "minimize"}
     )
 
 
@@ -146,6 +178,8 @@ def test_equal_results_of_all_seeds_are_no_certainty() -> None:
         "state": "complete",
         "cost": {"trainings": 9, "epochs": 9, "failed": 0},
         "since": None,
+        "earlier": [],
+        "direction": "maximize",
         "optimism": 0.0,
     }
     told |= {"candidates": [best], "winner": 0, "runner_up": None, "over_defaults": None, "over_runner_up": None}
@@ -258,16 +292,58 @@ def test_only_what_trained_as_long_in_the_search_claims_a_result(sqlite_url: str
         assert [claim for _, claim in tried] == [each["return"] if each["epochs"] == 3 else None for each, _ in tried]
 
 
-def test_a_confirmation_with_other_numbers_says_what_differs(sqlite_url: str) -> None:
+def test_an_unfinished_confirmation_keeps_its_numbers(sqlite_url: str) -> None:
+    searched(sqlite_url, noisy())
+    with Store(sqlite_url) as store:
+        name = start_confirmation(store, "s", confirmation_config(store, "s", top=1, seeds=3))
+        assert start_confirmation(store, "s", confirmation_config(store, "s", top=1, seeds=3)) == name
+        with pytest.raises(
+            StudyMismatch,
+            match=r"s:confirmation has --top 1, --seeds 3 and 3 epochs, and would now have --top 1, --seeds 4 and 3 "
+            r"epochs; `rekindle worker --study s:confirmation` completes it, and `rekindle delete s:confirmation` "
+            r"removes it, so that s can be confirmed again$",
+        ):
+            start_confirmation(store, "s", confirmation_config(store, "s", top=1, seeds=4))
+
+
+def test_a_further_confirmation_uses_no_seed_of_an_earlier_one(sqlite_url: str) -> None:
+    """What the earlier one said may be why the study was extended, so its seeds have taken part in a choice."""
     searched(sqlite_url, noisy())
     study = Study("s", sqlite_url)
-    study.confirm(top=1, seeds=3, progress=False)
-    with pytest.raises(
-        StudyMismatch,
-        match=r"has --seeds 3, 3 epochs and the best trials \d, and would now have --seeds 4, 3 epochs and the best "
-        r"trials \d; `rekindle delete s:confirmation` removes it, so that s can be confirmed again$",
-    ):
-        study.confirm(top=1, seeds=4)
+    first = study.confirm(top=1, seeds=3, progress=False)
+    again = study.confirm(top=1, seeds=4, progress=False)
+    assert (first["earlier"], again["confirmation"]) == ([], "s:confirmation-2")
+    assert again["earlier"] == ["s:confirmation"]
+    assert "None of its seeds was used by s:confirmation. It took" in verdict(again)
+    assert study.confirm(top=1, seeds=4, progress=False) == again  # nothing is left to train
+    study.exclude(again["candidates"][0]["trial"])
+    third = study.confirm(top=1, seeds=3, progress=False)
+    assert third["earlier"] == ["s:confirmation", "s:confirmation-2"]
+    assert third["candidates"][0]["trial"] != again["candidates"][0]["trial"]
+    of_each = [
+        {trial.attrs["seed"] for trial in study.store.trials(each["confirmation"])} for each in (first, again, third)
+    ]
+    assert [len(seeds) for seeds in of_each] == [3 + 3, 3 + 4, 3 + 3]
+    assert len(set.union(*of_each)) == 19
+    deleted = delete(study.store, "s", dry_run=False)
+    assert deleted.confirmations == ["s:confirmation", "s:confirmation-2", "s:confirmation-3"]
+    assert study.store.studies() == []
+
+
+def test_an_unfinished_confirmation_goes_on_with_its_candidates(sqlite_url: str) -> None:
+    """The study that it confirms has been extended meanwhile."""
+    options: dict[str, Any] = {"epochs": 1, "scheduler": "none", "sampler": "random", "progress": False}
+    options["fixed"] = {"noise": 0.1}
+    with Store(sqlite_url) as store:
+        study = rekindle.tune("surrogate", storage=store, study="s", trials=4, **options)
+        name = start_confirmation(store, "s", confirmation_config(store, "s", top=2, seeds=3))
+        before = Config.from_json(store.study(name).config, name)
+        study = rekindle.tune("surrogate", storage=store, study="s", trials=64, **options)
+        answer = study.confirm(top=2, seeds=3, progress=False)
+        assert answer["confirmation"] == name
+        assert Config.from_json(store.study(name).config, name) == before
+        assert answer["since"]["best"]
+        assert study.confirm(top=2, seeds=3, progress=False)["since"] is None  # a further one
 
 
 def test_a_confirmation_says_what_has_changed_since(sqlite_url: str) -> None:
@@ -284,13 +360,13 @@ def test_a_confirmation_says_what_has_changed_since(sqlite_url: str) -> None:
         now = confirmation_json(store, "s")
         assert now is not None
         assert now["since"] == {"best": [best, second], "excluded": False}
-        assert f"Since then, trials {best}, {second} have come among the best 2; to confirm the best" in verdict(now)
+        assert f"Since then, trials {best}, {second} have come among the best 2; `rekindle confirm s`" in verdict(now)
         study.exclude(winner)
         now = confirmation_json(store, "s")
         assert now is not None
         assert (
-            f"Since then, trial {winner} has been excluded and trials {best}, {second} have come among the best 2; to "
-            "confirm the best ones of now, `rekindle delete s:confirmation`, then `rekindle confirm s`. It took"
+            f"Since then, trial {winner} has been excluded and trials {best}, {second} have come among the best 2; "
+            "`rekindle confirm s` confirms the best ones of now, on further seeds. It took"
         ) in verdict(now)
         with pytest.raises(BadSource, match="the best configuration of s was trained with 1; `rekindle confirm s`"):
             compare(store, ["s", "again=s"])  # the excluded trial is not compared
@@ -306,6 +382,37 @@ def test_a_search_is_confirmed_at_its_end(sqlite_url: str, capsys: pytest.Captur
     confirmation = json.loads(capsys.readouterr().out)["confirmation"]
     assert confirmation["state"] == "complete"
     assert confirmation["seeds"] == 3
+
+
+def test_an_extended_search_is_confirmed_again(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["tune", "surrogate", "--set", "noise=0.1", "--epochs", "1", "--scheduler", "none", "--sampler", "random"]
+    command += ["--workers", "1", "--study", "s", "--storage", sqlite_url]
+    assert main([*command, "--trials", "4", "--confirm", "3", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)["confirmation"]
+    assert main([*command, "--trials", "64", "--confirm", "3"]) == 0
+    told = capsys.readouterr()
+    assert "s:confirmation-2 trains on seeds that s:confirmation has not used" in told.err
+    assert "best trials of s" in told.out
+    assert "None of its seeds was used by s:confirmation." in " ".join(told.out.split())
+    assert main(["trials", "s", "--json", "--storage", sqlite_url]) == 0
+    again = json.loads(capsys.readouterr().out)["confirmation"]
+    assert again["candidates"][0]["trial"] != first["candidates"][0]["trial"]
+    assert again["since"] is None
+    assert {study.name for study in Store(sqlite_url).studies()} == {"s", "s:confirmation", "s:confirmation-2"}
+
+
+def test_a_search_that_cannot_be_confirmed_still_shows_its_results(
+    sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    searched(sqlite_url, noisy())
+    with Store(sqlite_url) as store:
+        start_confirmation(store, "s", confirmation_config(store, "s", seeds=3))
+    command = ["tune", "surrogate", "CartPole-v1", "--set", "noise=5.0", "--epochs", "1:3", "--trials", "9"]
+    command += ["--workers", "1", "--study", "s", "--storage", sqlite_url]
+    assert main([*command, "--confirm", "4"]) == 0
+    told = capsys.readouterr()
+    assert "study s is not confirmed: a confirmation keeps its numbers until it is complete" in told.err
+    assert "best trials of s" in told.out
 
 
 @pytest.mark.parametrize(
