@@ -14,6 +14,7 @@ import torch
 
 from .base_learner import BaseLearner, MemberRef
 from .checkpoint.storage import Metrics, Write
+from .envs import EnvSpecError
 from .errors import Diverged
 from .evaluation import evaluate, one_thread
 from .identity import TaskIdentity
@@ -102,7 +103,7 @@ class Cohort:
                 member trains and at the end of each epoch.
 
         Raises:
-            ValueError: `epochs` is negative or not an integer.
+            ValueError: `epochs` is negative, not an integer, or more than a recorded table has.
             BadResume: a member broke earlier.
             Diverged: the only member's numbers became NaN or infinite.
             TaskError: a member no longer holds its lease.
@@ -112,6 +113,10 @@ class Cohort:
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
             raise ValueError(f"epochs must be an integer of at least 0, the total to reach, but got {epochs!r}")
         first = self.tasks[0]
+        env = first.identity.env
+        most = first.learner.most_epochs(env)
+        if most is not None and epochs > most:  # said before hours of training, not after
+            raise EnvSpecError(f"{env.id} has only {most} epochs, but got {epochs}; train at most {most}")
         for name, listener in (("context", None if isinstance(context, Mapping) else context), ("until", until)):
             check_listener(listener, name, str(first))
         for task in self.tasks:

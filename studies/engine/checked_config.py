@@ -14,7 +14,7 @@ from ..samplers.registry import KNOWN, check_exhausted, check_sampler, finite_si
 from ..schedulers.pb2 import check_pb2
 from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
-from ..study.config import SCHEDULERS, BadConfig, Config, check_at_once, check_count, check_epochs, choose
+from ..study.config import SCHEDULERS, BadConfig, Config, check_at_once, check_count, check_end, check_epochs, choose
 from ..study.environments import check_across
 from ..study.objectives import ALWAYS, DEFAULT, EVALUATED, known_objectives, objectives_of, own_objective
 from ..study.searched import open_space
@@ -70,9 +70,7 @@ def make_config(
     for name in ("generation", "cohort"):
         check_count(name, getattr(config, name))
     for each in config.environments:
-        most = config.most_epochs(algorithm, each)
-        if most is not None and config.epochs[1] > most:
-            raise BadConfig(f"{each['id']} has {most} epochs, but --epochs ends at {config.epochs[1]}; end at {most}")
+        check_end(each.get("id", ""), config.most_epochs(algorithm, each), config.epochs[1])
     check_count("trials", config.trials[0])
     config = replace(config, sampler=sampler_name(config.sampler))
     if config.sampler == "grid" and trials is None:

@@ -265,6 +265,12 @@ def default_epochs(algorithm: type[Task], environments: Iterable[Any]) -> int:
     return min([EPOCHS, *(end for end in ends if end is not None)])
 
 
+def check_end(env: str, most: int | None, epochs: int) -> None:
+    """Raise BadConfig if an environment has fewer epochs; None means no end."""
+    if most is not None and epochs > most:
+        raise BadConfig(f"{env} has {most} epochs, but --epochs ends at {epochs}; end at {most}")
+
+
 def check_epochs(epochs: Sequence[int], scheduler: str = "halving") -> list[int]:
     """Return [low, high, base] for one to three numbers, or raise BadConfig."""
     filled = [*epochs, *epochs] if len(epochs) == 1 else [*epochs]

@@ -26,7 +26,7 @@ from ...orion.trial import train as train_trial
 from ...storage.branches import Start
 from ...storage.sql.retry import RetryPolicy
 from ...storage.store import Store
-from ...study.config import EPOCHS, check_epochs, choose, default_epochs, parse_epochs
+from ...study.config import EPOCHS, check_end, check_epochs, choose, default_epochs, parse_epochs
 from ...study.number_text import counted
 from ...study.objectives import ALWAYS
 from ...workers.grace import graceful
@@ -59,6 +59,7 @@ def train(arguments: argparse.Namespace) -> int:
     low, epochs, _ = check_epochs([default_epochs(algorithm, [cold.env])]) if asked is None else parse_epochs(asked)
     if low != epochs:
         raise ValueError(f"train takes the total epochs, such as --epochs {epochs}, but got {low}:{epochs}")
+    check_end(cold.env.id, algorithm.learner.most_epochs(cold.env), epochs)
     if until is not None and arguments.demonstrations is None:  # only the store can provide demonstrations
         _check_metric(until.metric, lambda: make().init(**values))
     options.save_config(arguments, cold.env.to_json(), flatten(cold.hyperparameters))

@@ -117,11 +117,19 @@ def test_the_content_of_the_table_is_part_of_the_identity(write: Write) -> None:
         task.fit(1)
 
 
-def test_training_ends_where_the_table_ends(write: Write) -> None:
+def test_training_beyond_the_end_of_the_table_is_refused_before_it_begins(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     task = Tabular(write()).init(lr=0.1)
-    with pytest.raises(EnvSpecError, match=r"table\.npz has only 3 epochs; train at most that many"):
+    with pytest.raises(EnvSpecError, match=r"table\.npz has only 3 epochs, but got 4; train at most 3$"):
         task.fit(4)
-    assert task.epochs == 3
+    assert task.epochs == 0
+    database = tmp_path / "studies.db"
+    command = ["train", "tabular", write(), "--set", "lr=0.1", "--storage", f"sqlite:///{database}"]
+    assert main([*command, "--epochs", "4"]) == 2
+    assert "table.npz has 3 epochs, but --epochs ends at 4; end at 3" in capsys.readouterr().err
+    assert not database.exists()
+    assert main([*command, "--epochs", "3"]) == 0
 
 
 @pytest.mark.parametrize(
