@@ -25,6 +25,8 @@ from ..spaces.errors import near
 from ..tasks.registry import load
 from ..tasks.runtime.notebook import html_table
 from ..tasks.signals.demonstrations import Demonstrations
+from ..tasks.warm_start import located
+from .analysis.learning import located as located_source
 from .analysis.learning import with_learned
 from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, start_confirmation
 from .engine.json_views import front, ranked, study_json
@@ -385,6 +387,7 @@ def tune(
         raise TypeError(f"tune has no option {name!r}{cure}")
     storage = storage if isinstance(storage, Store) else full_url(storage)
     algorithm = load(task) if isinstance(task, str) else task
+    warm_start, sources = located(warm_start), [*map(located_source, listed(learn_from))]
     if demonstrations is not None:
         demonstrations = Demonstrations.load(demonstrations)
         fixed = {"demonstrated_steps": demonstrations.steps, **(fixed or {})}
@@ -396,7 +399,7 @@ def tune(
         config = study_config(algorithm, env, epochs=epochs, fixed=fixed, **{**options, "scheduler": stored})
     if warm_start is not None or demonstrations is not None:
         config = started(store, config, algorithm, warm_start, demonstrations)
-    start_study(store, name, with_learned(store, name, config, listed(learn_from)))
+    start_study(store, name, with_learned(store, name, config, sources))
     return Study(name, store).run(progress=progress, device=device, env_processes=env_processes, callbacks=callbacks)
 
 

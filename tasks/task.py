@@ -43,7 +43,7 @@ from .runtime.guard import BadResumeGuard
 from .runtime.notebook import html_table
 from .runtime.observers import Context, EpochEvent, Until
 from .signals.demonstrations import Demonstrations, Recorder
-from .warm_start import LoadReport, WarmStart, is_policy, match_beginning, policy_in, policy_tree
+from .warm_start import LoadReport, WarmStart, is_policy, located, match_beginning, policy_in, policy_tree
 
 FIDELITY = "epochs"
 SHOWN = ("return", "episode_return", "env_steps")  # metrics shown in a notebook
@@ -137,7 +137,7 @@ class Task:
             raise ValueError(f"{self.name}: env_processes must be an integer of at least 0, but got {env_processes!r}")
         self.env, self.seed, self.device = EnvSpec.of(env), seed, device_of(device, self.name)
         self.env_processes, self.logger = env_processes, logger
-        self.warm_start, self.demonstrations = warm_start, demonstrations
+        self.warm_start, self.demonstrations = located(warm_start), located(demonstrations)
         self.learner.check_presence(self.env)
         self.learner.space_in(self.env).fix(fixed)  # raises for names and values that the space does not allow
         self.fixed = flatten(fixed)

@@ -8,8 +8,10 @@ first checkpoint, so training from it is as reproducible as from scratch.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,16 @@ class WarmStart:
     source: Any
     partial: bool = False
     name: str = ""
+
+
+def located(source: Any) -> Any:
+    """Return a source, with its whole path if it is a file.
+
+    An environment may change the working directory before the file is read.
+    """
+    if isinstance(source, WarmStart):
+        return replace(source, source=located(source.source))
+    return Path(source).absolute() if isinstance(source, str | os.PathLike) else source
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from ..engine.json_views import rank, study_json
 from ..errors import UnknownStudy
 from ..redact import masked
 from ..samplers.registry import KNOWN, LEARNED
-from ..storage.sql.database import sqlite_file
+from ..storage.sql.database import full_url, sqlite_file
 from ..storage.store import Store
 from ..study.config import BadConfig, Config
 from ..study.objectives import objectives_of
@@ -40,11 +40,11 @@ def with_learned(store: Store, name: str, config: Config, sources: Sequence[str]
     if stored is not None:
         if not sources and not stored:
             return config
-        before = [str(source["study"]) for source in stored]
-        if sources and list(map(masked, sources)) != before:
+        before, now = ([masked(located(each)) for each in names] for names in ([s["study"] for s in stored], sources))
+        if now and now != before:
             raise BadConfig(
                 f"a study keeps the sources it was created with, {', '.join(before) or 'none'}, but --learn-from names "
-                f"{masked(', '.join(sources))}; give the new study another name"
+                f"{', '.join(now)}; give the new study another name"
             )
         return replace(config, options={**config.options, LEARNED: stored})
     if not sources:
@@ -69,6 +69,12 @@ def _stored(store: Store, name: str) -> list[dict[str, Any]] | None:
         return list(Config.from_json(store.study(name).config, name).options.get(LEARNED, []))
     except UnknownStudy:
         return None
+
+
+def located(source: str) -> str:
+    """Return a source with the whole path of its storage's file, which holds in every working directory."""
+    url, name = _split(source)
+    return f"{full_url(url)}#{name}" if url else name
 
 
 def _split(source: str) -> tuple[str, str]:

@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(arguments, int):
         return arguments
     arguments.own_process = own_process
+    arguments.directory = Path.cwd()  # of relative paths; an environment may change the working directory later
     if not own_process:
         return _run_safely(arguments)
     end_quickly()

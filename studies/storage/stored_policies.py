@@ -77,22 +77,24 @@ def load_policy(store: Store, uid: str, start: Start) -> Mapping[str, Any]:
     )
 
 
-def find(store: Store, text: str, whole: Any) -> WarmStart:
+def find(store: Store, text: str, whole: Any, directory: Path) -> WarmStart:
     """Return the warm start of ``UID``, ``UID@EPOCH``, ``UID@best`` or a file.
 
     Args:
         store: store with the tasks.
         text: the source.
         whole: completes an abbreviated uid.
+        directory: where a relative path begins.
 
     Raises:
         NoPolicy: the source does not exist; the message lists the checkpoints that do.
     """
-    if Path(text).suffix in FILES:
-        if not Path(text).is_file():
+    path = directory / text
+    if path.suffix in FILES:
+        if not path.is_file():
             raise NoPolicy(f"a warm start needs its source, but there is no file {text}")
-        return WarmStart(Path(text), name=text)
-    if Path(text).suffix or Path(text).exists():
+        return WarmStart(path, name=text)
+    if path.suffix or path.exists():
         raise NoPolicy(f"a policy is a task (UID, UID@EPOCH, UID@best) or a file ({', '.join(FILES)}), but got {text}")
     uid, saved = checkpoint_of(store, text, whole)
     return WarmStart(saved, name=f"{uid}@{saved.epochs}")

@@ -61,3 +61,37 @@ def test_an_environment_that_changes_the_directory_moves_no_file_that_a_command_
     names = {"trained.csv", "steps.npz", "run.toml", "episodes.npz", "-policy.safetensors", "tuned.csv"}
     assert names <= {path.name for path in tmp_path.iterdir()}
     assert not list((tmp_path / "simulator").iterdir())
+
+
+def test_an_environment_that_changes_the_directory_moves_no_file_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., tuple[int, str, str]]
+) -> None:
+    (tmp_path / "simulator").mkdir()
+    spec = {"id": "moving:Moving-v0", "kwargs": {"folder": str(tmp_path / "simulator")}}
+    env, sets = json.dumps(spec), [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+
+    def run(*words: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        status, out, errors = cli(*words)
+        assert status == 0, errors
+        return out
+
+    at = ["--storage", URL]
+    uid = json.loads(run("train", "ppo", env, *sets, "--epochs", "1", "--record", "steps.npz", "--json", *at))["uid"]
+    run("export-policy", uid, "policy.safetensors", "--format", "safetensors", *at)
+    tuned = ["tune", "ppo", env, *sets, "--epochs", "1", "--workers", "1", "--scheduler", "none"]
+    run(*tuned, "--trials", "8", "--study", "old", *at)
+    cloning = ["--set", "cloning.use=True", "--demonstrations", "steps.npz"]
+    run("train", "ppo", env, *sets, "--epochs", "1", "--seed", "1", *cloning, "--warm-start", "policy.safetensors", *at)
+    shaped = [*tuned, "--trials", "1"]
+    run(*shaped, *cloning, "--warm-start", "policy.safetensors", "--study", "shown", *at)
+    run(*tuned, "--trials", "1", "--study", "new", "--learn-from", f"{URL}#old", "--storage", "sqlite:///other.db")
+    monkeypatch.chdir(tmp_path)
+    task = rekindle.PPO(spec, warm_start="policy.safetensors", demonstrations="steps.npz")
+    monkeypatch.chdir(tmp_path / "simulator")
+    task.init(**FIXED, cloning={"use": True}).fit(1)
+    monkeypatch.chdir(tmp_path)
+    options = {"trials": 1, "epochs": 1, "fixed": FIXED, "scheduler": "none", "progress": False}
+    rekindle.tune("ppo", spec, storage=URL, study="mine", warm_start="policy.safetensors", **options)
+    monkeypatch.chdir(tmp_path)
+    rekindle.tune("ppo", spec, storage="sqlite:///other.db", study="mine", learn_from=f"{URL}#old", **options)

@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ....tasks import load
 from ....tasks.compiled.loading import kernels
+from ...analysis.learning import located as located_source
 from ...analysis.learning import with_learned
 from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import located
@@ -52,6 +53,7 @@ OPTIONS = [  # arguments of `study_config` with the names of options
 
 def create(arguments: argparse.Namespace) -> int:
     """Create the study, and print how workers join it."""
+    _locate_sources(arguments)
     make = _maker(arguments, _config(arguments), new_console(stderr=True))
     with open_store(arguments) as store:
         name, _ = make(store)
@@ -69,6 +71,11 @@ def create(arguments: argparse.Namespace) -> int:
 def _device_here(arguments: argparse.Namespace) -> str:
     """Return the device that this machine needs to have."""
     return "cpu" if arguments.engine == "ray" or arguments.command == "create" else arguments.device
+
+
+def _locate_sources(arguments: argparse.Namespace) -> None:
+    """Complete the paths of --learn-from, before an environment can change the working directory."""
+    arguments.learn_from = [*map(located_source, arguments.learn_from)]
 
 
 def _maker(
@@ -100,6 +107,7 @@ def _maker(
 def tune(arguments: argparse.Namespace) -> int:
     """Run the study to its end, and print its best trials."""
     _check_backend(arguments)
+    _locate_sources(arguments)
     logs = [["--to", located(text)] for text in arguments.log]
     errors, config = new_console(stderr=True), _config(arguments)  # reports errors before slow imports
     check = partial(check_confirmable, seeds=arguments.confirm) if arguments.confirm else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ....spaces import unflatten
@@ -63,8 +62,9 @@ def with_demonstrated_steps(values: dict[str, Any], arguments: argparse.Namespac
     file = arguments.demonstrations
     if file is None or "demonstrated_steps" in values:
         return values
-    steps = None if Path(file).exists() or not database_exists(arguments) else _stored_steps(arguments)
-    return {**values, "demonstrated_steps": Demonstrations.load(file).steps if steps is None else steps}
+    path = arguments.directory / file
+    steps = None if path.exists() or not database_exists(arguments) else _stored_steps(arguments)
+    return {**values, "demonstrated_steps": Demonstrations.load(path).steps if steps is None else steps}
 
 
 def _stored_steps(arguments: argparse.Namespace) -> int | None:
@@ -145,8 +145,11 @@ def _stored_start(store: Store, name: str) -> str | None:
 
 
 def _sources(store: Store, arguments: argparse.Namespace) -> Sources:
-    policy = None if arguments.warm_start is None else find(store, arguments.warm_start, whole_uid)
-    demonstrations = None if arguments.demonstrations is None else Demonstrations.load(arguments.demonstrations)
+    directory, policy, demonstrations = arguments.directory, None, None
+    if arguments.warm_start is not None:
+        policy = find(store, arguments.warm_start, whole_uid, directory)
+    if arguments.demonstrations is not None:
+        demonstrations = Demonstrations.load(directory / arguments.demonstrations)
     name = " with ".join(filter(None, [policy.name if policy else None, arguments.demonstrations]))
     return Sources(None if policy is None else replace(policy, partial=arguments.partial), demonstrations, name)
 
