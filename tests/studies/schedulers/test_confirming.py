@@ -191,6 +191,30 @@ def test_equal_results_of_all_seeds_are_no_certainty() -> None:
     assert "6 of its fresh trainings failed and are not counted." in verdict(told)
 
 
+@pytest.mark.parametrize(
+    ("claim", "value", "sentence"),
+    [
+        (500.0, 500.0, "The search claimed the same."),
+        (56.319394889, 56.31939488900001, "The search claimed the same."),
+        (0.0, -1e-17, "The search claimed the same."),
+        (500.0, 148.8, "The search claimed 500.0, which differs by 351.2."),
+        (-216.0, -301.25, "The search claimed -216.0, which differs by 85.2."),
+        (500.0, 499.98, "The search claimed 500.00, which differs by 0.0200."),
+        (56.319394889, 56.3191, "The search claimed 56.3194, which differs by 0.000295."),
+        (0.75, 0.7125, "The search claimed 0.750, which differs by 0.0375."),
+    ],
+)
+def test_a_verdict_says_how_far_the_claim_was_off(claim: float, value: float, sentence: str) -> None:
+    estimate = {"value": value, "low": value - 1, "high": value + 1, "failed": 0}
+    best = {"trial": 3, "defaults": False, "claim": claim, "estimate": estimate}
+    told: dict[str, Any] = {
+        **{"state": "complete", "cost": CHEAP, "since": None, "earlier": [], "direction": "maximize"},
+        **{"candidates": [best], "winner": 0, "runner_up": None, "over_defaults": None, "over_runner_up": None},
+        "optimism": claim - value,
+    }
+    assert f". {sentence} It took" in verdict(told)
+
+
 def searched(url: str, config: Config) -> None:
     with Store(url) as store:
         start_study(store, "s", config)
