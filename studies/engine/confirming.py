@@ -75,7 +75,7 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
         store: store of the study.
         study: name of the study to confirm.
         top: number of its best configurations, besides the defaults.
-        seeds: seeds per estimate; the race uses half as many in addition, and at least three.
+        seeds: seeds per estimate; a race of several candidates uses half as many in addition, and at least three.
 
     Raises:
         BadConfig: the study cannot be confirmed, or a number is too small.
@@ -396,7 +396,11 @@ def verdict(confirmation: Json) -> str:
     if confirmation["optimism"] is not None:
         sentences.append(_claimed(best["claim"], best["estimate"]["value"]))
     if best["defaults"]:
-        sentences.append("The defaults won the race against the best that the search found.")
+        sentences.append(
+            "The defaults won the race against the best that the search found."
+            if winner  # the first candidate is the best of the search
+            else "The best that the search found are the defaults."
+        )
     others, second = {"over_defaults": "the defaults", "over_runner_up": "the runner-up"}, confirmation["runner_up"]
     if second is not None and confirmation["candidates"][second]["defaults"]:
         del others["over_runner_up"]  # they are the same
