@@ -28,7 +28,7 @@ from ..statistics.intervals import FEWEST, Interval, improvement_interval, mean_
 from ..storage.rows import Segment
 from ..study.config import BadConfig, Config, check_count
 from ..study.environments import SCALE, is_across, labels, scale_of
-from ..study.number_text import counted, in_digits
+from ..study.number_text import counted, in_digits, in_digits_alone
 from ..study.objectives import MAXIMIZE, MINIMIZE, RETURN, measured, objectives_of, point
 from ..study.stored_form import MOST_SEEDS
 from .checked_config import load_task
@@ -75,7 +75,7 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
         store: store of the study.
         study: name of the study to confirm.
         top: number of its best configurations, besides the defaults.
-        seeds: seeds per estimate; the race uses half as many in addition, and at least three.
+        seeds: seeds per estimate; a race of several candidates uses half as many in addition, and at least three.
 
     Raises:
         BadConfig: the study cannot be confirmed, or a number is too small.
@@ -394,10 +394,13 @@ def verdict(confirmation: Json) -> str:
     if best["estimate"]["failed"]:
         sentences.append(f"{best['estimate']['failed']} of its fresh trainings failed and are not counted.")
     if confirmation["optimism"] is not None:
-        claim, difference = in_digits([best["claim"], abs(best["claim"] - best["estimate"]["value"])])
-        sentences.append(f"The search claimed {claim}, which differs by {difference}.")
+        sentences.append(_claimed(best["claim"], best["estimate"]["value"]))
     if best["defaults"]:
-        sentences.append("The defaults won the race against the best that the search found.")
+        sentences.append(
+            "The defaults won the race against the best that the search found."
+            if winner  # the first candidate is the best of the search
+            else "The best that the search found are the defaults."
+        )
     others, second = {"over_defaults": "the defaults", "over_runner_up": "the runner-up"}, confirmation["runner_up"]
     if second is not None and confirmation["candidates"][second]["defaults"]:
         del others["over_runner_up"]  # they are the same
@@ -412,6 +415,14 @@ def verdict(confirmation: Json) -> str:
     if earlier := confirmation["earlier"]:
         sentences.append(f"None of its seeds was used by {' or '.join(earlier)}.")
     return " ".join([*sentences, spent])
+
+
+def _claimed(claim: float, estimate: float) -> str:
+    """Return a sentence about the winner's result in the search."""
+    text, other = in_digits([claim, estimate])
+    if text == other:
+        return "The search claimed the same."
+    return f"The search claimed {text}, which differs by {in_digits_alone(abs(claim - estimate))}."
 
 
 def _better_than_winner(confirmation: Json) -> str:

@@ -264,10 +264,9 @@ def _checklist(config: Config, shown: Json, starts: Sequence[Mapping[str, Any]])
         seeds += f", in {len(study['environments'])} environments together"
     tested = "none: the study is not confirmed"
     if confirmation is not None:
-        tested = (
-            f"{confirmation['seeds']} of each estimate, disjoint from those of the search; "
-            f"{confirmation['race_seeds']} others chose the winner"
-        )
+        tested = f"{confirmation['seeds']} of each estimate, disjoint from those of the search"
+        if len(confirmation["candidates"]) > 1:
+            tested += f"; {confirmation['race_seeds']} others chose the winner"
     versions = {name: sorted({str(start[name]) for start in starts if name in start}) for name in VERSIONS}
     rungs = ", ".join(map(str, study["rungs"]))
     sought = ", ".join(f"{how} {name}" for name, how in study["objectives"].items())

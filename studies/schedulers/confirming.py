@@ -4,7 +4,7 @@ First the candidates race: all of them train with a third of the race's seeds, t
 the best two with the rest. A candidate's result in the search counts as one more seed. Then the winner, the runner-up
 and the default configuration train with further seeds, which were used for no selection: the mean of their returns is
 an estimate without selection bias. A candidate with a failed training leaves the race; estimates use the trainings that
-did not fail, and report how many did.
+did not fail, and report how many did. Where a single candidate is left, nothing remains to choose, and the race ends.
 
 Everything follows from finished rows, so a confirmation is the same for any number of workers. The replicates of a
 candidate are its seeds, those of the race first. In a study with several environments, each seed is trained in each of
@@ -162,6 +162,8 @@ def standing(confirmation: Confirmation, rows: Rows) -> Standing:
     """Compute the progress of a confirmation from its rows."""
     alive = list(range(confirmation.candidates))
     for entrants, seeds in confirmation.rounds:
+        if len(alive) < 2:
+            break
         alive, replicates = alive[:entrants], range(seeds)
         wanted = [(n, s) for n in alive for s in replicates if (n, s) not in rows]
         if wanted or any(rows[n, s].state == "ready" for n in alive for s in replicates):
@@ -175,7 +177,7 @@ def standing(confirmation: Confirmation, rows: Rows) -> Standing:
     estimated = list(dict.fromkeys([*finalists, *defaults])) if finalists else []
     pairs = [(n, s) for n in estimated for s in confirmation.estimating]
     wanted = [pair for pair in pairs if pair not in rows]
-    over = not wanted and not any(rows[pair].state == "ready" for pair in pairs)
+    over = not wanted and all(row.state != "ready" for row in rows.values())
     return Standing(wanted, finalists, estimated, over)
 
 
@@ -222,8 +224,8 @@ class Confirming:
     def entrants(self) -> list[int]:
         """Return the expected number of trainings, as a list of one."""
         confirmation, done, trainings = self.confirmation, 0, 0
-        for entrants, seeds in confirmation.rounds:
-            trainings += min(entrants, confirmation.candidates) * (seeds - done)
+        for entrants, seeds in confirmation.rounds if confirmation.candidates > 1 else ():
+            trainings += entrants * (seeds - done)
             done = seeds
         estimated = min(confirmation.candidates, FINALISTS + (confirmation.defaults is not None))
         return [(trainings + estimated * confirmation.seeds) * len(self.config.environments)]

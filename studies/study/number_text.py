@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 LEAST, MOST = 3, 6  # significant digits: at least, of every result; at most, of the largest to tell two apart
 FINEST = 9  # decimals
+NOISE = 1e-12  # of the largest result; what is smaller comes from rounding, and is 0 as text
 
 
 def in_digits(results: Iterable[float | None]) -> list[str]:
@@ -18,7 +19,7 @@ def in_digits(results: Iterable[float | None]) -> list[str]:
     values = list(results)
     finite = [value for value in values if value is not None and math.isfinite(value)]
     decimals = _decimals(finite)
-    return ["" if value is None else f"{value:,.{decimals}f}" for value in values]
+    return ["" if value is None else f"{value:z,.{decimals}f}" for value in values]
 
 
 def in_digits_alone(result: float) -> str:
@@ -27,9 +28,11 @@ def in_digits_alone(result: float) -> str:
 
 
 def _decimals(values: Sequence[float]) -> int:
-    sizes = [math.floor(math.log10(abs(value))) for value in values if value]
-    if not sizes:
+    least_size = NOISE * max(map(abs, values), default=0.0)
+    values = [value for value in values if abs(value) > least_size]
+    if not values:
         return 1
+    sizes = [math.floor(math.log10(abs(value))) for value in values]
     least = max(1 if max(sizes) < 3 else 0, LEAST - 1 - min(sizes))
     most = max(least, MOST - 1 - max(sizes))
     different = len(set(values))

@@ -13,8 +13,8 @@ import math
 
 import numpy as np
 
+from .decorators import inner, kernel
 from .layers import ONE, F, dot
-from .loading import inner, kernel
 from .off_policy import clipped, follow_vector, huber_rows, n_step_rows
 from .perceptrons import LEARN, backward_member, forward_member, number_of_units
 from .policies import differentiate_member, scratch_for

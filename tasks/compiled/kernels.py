@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .control import play, step
+from .control import cosine_and_sine, play, step
 from .descent import clip, descend, descend_q, optimize
-from .numpy_loops import cosine_and_sine
 from .off_policy import (
     find_children,
     follow,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .loading import inner
+from .decorators import inner
 
 F = np.float32
 ZERO, ONE, HALF = F(0.0), F(1.0), F(0.5)

@@ -8,29 +8,25 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
 import importlib.util
 import os
 import pickle
 import shutil
-import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from torch import Tensor, float32
+
+from .decorators import between_kernels, numba
 
 VARIABLE = "REKINDLE_KERNELS"  # 0 in the environment switches the kernels off
 UNUSED = 30 * 24 * 3600.0  # seconds after which machine code is removed, of which each upgrade leaves 13 MB
 _off = os.environ.get(VARIABLE) == "0"
-_handlers: dict[int, Any] = {}  # handlers of signals, which wait until a kernel is compiled
-_arrived: list[int] = []  # signals that wait
 
 
 def kernels() -> ModuleType | None:
@@ -55,9 +51,9 @@ def version() -> str:
         return "none"
     import llvmlite.binding
 
-    config = _numba().config
+    config = numba().config
     name, features = config.CPU_NAME or llvmlite.binding.get_host_cpu_name(), config.CPU_FEATURES
-    return f"numba {_numba().__version__} {name}" + (f" {features}" if features else "")
+    return f"numba {numba().__version__} {name}" + (f" {features}" if features else "")
 
 
 @contextmanager
@@ -75,7 +71,7 @@ def without_kernels() -> Iterator[None]:
 def _load() -> ModuleType | None:
     if importlib.util.find_spec("numba") is None:
         return None
-    config = _numba().config
+    config = numba().config
     if config.DISABLE_JIT:  # the loops would run as Python code, and machine code that they call would not
         return None
     before = config.CACHE_DIR
@@ -85,8 +81,7 @@ def _load() -> ModuleType | None:
     _remove_unused(folder)
     config.CACHE_DIR = str(folder)
     try:
-        with _between_kernels():
-            return importlib.import_module(".kernels", __package__)
+        return _import()
     except (OSError, EOFError, pickle.UnpicklingError) as error:  # the disk is full, or a crash cut a file short
         warnings.warn(
             f"the machine code in {folder} is of no use ({error}), so every process compiles its own for half a minute;"
@@ -95,10 +90,16 @@ def _load() -> ModuleType | None:
             stacklevel=2,
         )
         config.CACHE_DIR = ""
-        with _between_kernels():
-            return importlib.import_module(".kernels", __package__)
+        return _import()
     finally:
         config.CACHE_DIR = before
+
+
+def _import() -> ModuleType:
+    with between_kernels():
+        from . import kernels as compiled  # late, since this compiles or loads them
+
+        return compiled
 
 
 def _folder(given: str) -> Path:
@@ -111,7 +112,7 @@ def _folder(given: str) -> Path:
     from numba.core.registry import cpu_target
 
     sources = sorted(Path(__file__).parent.glob("*.py"))
-    compiler = _numba().__version__, cpu_target.target_context.codegen().magic_tuple()
+    compiler = numba().__version__, cpu_target.target_context.codegen().magic_tuple()
     content = b"".join(path.read_bytes() for path in sources) + repr(compiler).encode()
     digest = hashlib.sha256(content).hexdigest()[:16]
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -129,57 +130,3 @@ def _remove_unused(own: Path) -> None:
         with suppress(OSError):  # removed by another process
             if folder != own and folder.stat().st_mtime < time.time() - UNUSED:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _between_kernels() -> Iterator[None]:
-    """Handle signals between two kernels only.
-
-    LLVM calls Python back while it compiles, and what a handler raises in such a call, as at Ctrl-C, would be lost.
-    """
-    if not _is_main():  # other threads handle no signals
-        yield
-        return
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if callable(handler := signal.getsignal(number)):
-            _handlers[number] = handler
-            signal.signal(number, lambda number, frame: _arrived.append(number))
-    try:
-        yield
-    finally:
-        for caught, handler in _handlers.items():
-            signal.signal(caught, handler)
-        _handlers.clear()
-        while _arrived:
-            signal.raise_signal(_arrived.pop(0))
-
-
-def _is_main() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
-def kernel(signature: str, **options: Any) -> Any:
-    """Compile a function for arguments of these types."""
-    while _arrived and _is_main():
-        arrived = _arrived.pop(0)
-        _handlers[arrived](arrived, None)
-    return _numba().njit(signature, cache=is_cached(), nogil=True, error_model="numpy", **options)
-
-
-def inner(**options: Any) -> Any:
-    """Compile a function that kernels call."""
-    return _numba().njit(error_model="numpy", **options)
-
-
-def is_cached() -> bool:
-    """Return whether machine code is kept; otherwise every process compiles it."""
-    folder = _numba().config.CACHE_DIR
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK)
-
-
-def _numba() -> Any:
-    return importlib.import_module("numba")  # imported late, since it may be absent

@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
+from .decorators import inner, kernel
 from .layers import HALF, ONE, ZERO, F
-from .loading import inner, kernel
 
 LOG_STD_LOW, LOG_STD_HIGH = F(-20.0), F(2.0)
 LOG_DENSITY = F(0.5 * math.log(2 * math.pi) + 2 * math.log(2))

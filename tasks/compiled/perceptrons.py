@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .decorators import inner, kernel
 from .layers import ZERO, F, add_biases, add_biases_for_slopes, back, dot, through
-from .loading import inner, kernel
 from .products import multiply, transpose
 
 AT_ONCE = 48  # rows that stay in the fastest cache between their product and their activation

@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
+from .decorators import inner, kernel
 from .layers import HALF, ONE, SILU, ZERO, F, back, dot, put_weights, weights_of
-from .loading import inner, kernel
 from .perceptrons import LEARN, head_of, hidden, number_of_units, perceptron, put, rows_of, to_hidden
 
 HALF_LOG_2_PI = F(0.5 * math.log(2 * math.pi))

@@ -20,7 +20,7 @@ from numba import types
 from numba.core import cgutils, codegen
 from numba.extending import intrinsic
 
-from .loading import inner, is_cached
+from .decorators import inner, is_cached
 
 BYTES = 4  # of a float32
 WORD, NUMBER, LANE = ir.IntType(64), ir.FloatType(), ir.IntType(32)

@@ -26,7 +26,7 @@ from rekindle.studies.engine.confirming import (
 from rekindle.studies.engine.json_views import rank, study_json
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import StudyMismatch
-from rekindle.studies.schedulers.confirming import Confirmation, Standing, standing
+from rekindle.studies.schedulers.confirming import Confirmation, Confirming, Standing, standing
 from rekindle.studies.statistics.intervals import mean_interval
 from rekindle.studies.storage.rows import Segment
 from rekindle.studies.storage.store import Store
@@ -110,9 +110,47 @@ def test_a_candidate_that_fails_in_the_race_is_out_and_ties_go_to_the_first() ->
     assert through(of(2), lambda n, s: 1.0, fails=((0, 0), (1, 0)))[-1] == Standing(over=True)
 
 
-def test_a_single_candidate_is_estimated() -> None:
-    last = through(of(1, defaults=0), lambda n, s: 1.0)[-1]
+def test_a_single_candidate_is_estimated_without_a_race() -> None:
+    first, last = through(of(1, defaults=0), lambda n, s: 1.0)
+    assert first.wanted == [(0, s) for s in range(3, 9)]
     assert (last.finalists, last.estimated) == ([0], [0])
+
+
+def test_the_race_ends_where_one_candidate_is_left() -> None:
+    first, second, last = through(of(2), lambda n, s: 1.0, fails=((0, 0),))
+    assert first.wanted == [(0, 0), (1, 0)]
+    assert second.wanted == [(1, s) for s in range(3, 9)]
+    assert last.finalists == [1]
+
+
+def test_a_confirmation_of_an_earlier_version_goes_on_without_the_rest_of_its_race() -> None:
+    """It has raced with its single candidate."""
+    raced = {(0, s): Segment(0, 0, 9, state="ready" if s == 2 else "done", score=1.0) for s in range(3)}
+    assert standing(of(1), raced) == Standing([(0, s) for s in range(3, 9)], [0], [0])
+    whole = raced | {(0, s): Segment(0, 0, 9, state="done", score=1.0) for s in range(3, 9)}
+    assert not standing(of(1), whole).over  # a worker still trains a seed of the race
+    whole |= {(0, 2): Segment(0, 0, 9, state="failed")}
+    assert standing(of(1), whole) == Standing([], [0], [0], over=True)
+
+
+def test_the_expected_number_of_trainings_is_that_of_an_undisturbed_confirmation(sqlite_url: str) -> None:
+    searched(sqlite_url, noisy())
+    with Store(sqlite_url) as store:
+        config = confirmation_config(store, "s", top=5, seeds=6)
+    for candidates in range(1, 7):
+        form = {**config.options["confirms"], "defaults": candidates - 1, "claims": [None] * candidates}
+        fewer = replace(config, trials=[candidates], options={**config.options, "confirms": form})
+        standings = through(Confirmation.of(fewer), lambda n, s: -float(n))
+        assert Confirming(fewer).entrants() == [sum(len(each.wanted) for each in standings)]
+
+
+def test_defaults_that_are_the_only_candidate_do_not_race(sqlite_url: str) -> None:
+    searched(sqlite_url, make_config(load("surrogate"), "CartPole-v1", trials=1, epochs=(1,), fixed={"noise": 5.0}))
+    answer = Study("s", sqlite_url).confirm(top=1, seeds=4, progress=False)
+    assert answer["cost"]["trainings"] == 4
+    [candidate] = answer["candidates"]
+    assert (candidate["defaults"], candidate["race"]) == (True, {"seeds": 0, "mean": None})
+    assert "The best that the search found are the defaults. It took 4 trainings" in verdict(answer)
 
 
 def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> None:
@@ -189,6 +227,30 @@ def test_equal_results_of_all_seeds_are_no_certainty() -> None:
     assert "confidence between" not in text
     estimate |= {"low": 480.0, "seeds": 14, "failed": 6}
     assert "6 of its fresh trainings failed and are not counted." in verdict(told)
+
+
+@pytest.mark.parametrize(
+    ("claim", "value", "sentence"),
+    [
+        (500.0, 500.0, "The search claimed the same."),
+        (56.319394889, 56.31939488900001, "The search claimed the same."),
+        (0.0, -1e-17, "The search claimed the same."),
+        (500.0, 148.8, "The search claimed 500.0, which differs by 351.2."),
+        (-216.0, -301.25, "The search claimed -216.0, which differs by 85.2."),
+        (500.0, 499.98, "The search claimed 500.00, which differs by 0.0200."),
+        (56.319394889, 56.3191, "The search claimed 56.3194, which differs by 0.000295."),
+        (0.75, 0.7125, "The search claimed 0.750, which differs by 0.0375."),
+    ],
+)
+def test_a_verdict_says_how_far_the_claim_was_off(claim: float, value: float, sentence: str) -> None:
+    estimate = {"value": value, "low": value - 1, "high": value + 1, "failed": 0}
+    best = {"trial": 3, "defaults": False, "claim": claim, "estimate": estimate}
+    told: dict[str, Any] = {
+        **{"state": "complete", "cost": CHEAP, "since": None, "earlier": [], "direction": "maximize"},
+        **{"candidates": [best], "winner": 0, "runner_up": None, "over_defaults": None, "over_runner_up": None},
+        "optimism": claim - value,
+    }
+    assert f". {sentence} It took" in verdict(told)
 
 
 def searched(url: str, config: Config) -> None:

@@ -118,6 +118,7 @@ def test_the_interval_of_a_mean_does_not_depend_on_how_many_resamples_are_in_mem
 
 def test_equal_runs_have_an_interval_without_width() -> None:
     assert mean_interval([500.0] * 5) == Interval(500, 500, 500)
+    assert mean_interval([0.1] * 3, [[0.1, 0.3]]) == Interval(0.1, 0.1, 0.1)  # numpy's mean is 0.10000000000000002
     assert mean_interval([1.0, 1.0, 1.0 + 1e-15]).low <= 1
 
 

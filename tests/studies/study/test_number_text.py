@@ -19,6 +19,8 @@ from rekindle.studies.study.number_text import in_digits, in_digits_alone
         ([-1234.56, -1500.0], ["-1,235", "-1,500"]),
         ([1.0000001, 1.0000002], ["1.00000", "1.00000"]),  # nobody reads more than six digits
         ([0.0001], ["0.000100"]),
+        ([0.5, -0.5, 1e-17, -1e-17], ["0.500", "-0.500", "0.000", "0.000"]),  # sums of floats are rarely 0
+        ([500.0, 7e-14], ["500.0", "0.0"]),
         ([0.0, 0.0], ["0.0", "0.0"]),
         ([float("inf"), 1.5], ["inf", "1.50"]),
         ([], []),

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from pathlib import Path
 
-import numba
 import numpy as np
 import pytest
-from rekindle.tasks.compiled import loading
 from rekindle.tasks.compiled.actor_critic import KINDS
 from rekindle.tasks.compiled.layers import add_biases_for_slopes, through
 from rekindle.tasks.compiled.loading import kernels
@@ -93,10 +90,3 @@ def passes(vector: np.ndarray, x: np.ndarray, g: np.ndarray, sizes: np.ndarray, 
     RUN.forward(x, vector, sizes, kind, units, out)
     RUN.backward(g, x, vector, sizes, kind, units, slopes, gradient, True)
     return [out, gradient, units, slopes]
-
-
-def test_a_folder_that_cannot_be_written_keeps_no_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "folder"))
-    assert loading.is_cached()
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "/proc/rekindle")
-    assert not loading.is_cached()

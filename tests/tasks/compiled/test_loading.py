@@ -71,32 +71,6 @@ def test_machine_code_that_a_crash_cut_short_is_compiled_again(cut: str, tmp_pat
     assert "make room on the disk, or remove the folder" in done.stderr
 
 
-INTERRUPTED = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have ignored it
-from numba.core.codegen import CPUCodeLibrary
-from rekindle.tasks.compiled import loading
-real, left = CPUCodeLibrary._object_getbuffer_hook.__func__, [signal.SIGINT]
-
-def hook(cls, module):
-    while left:
-        signal.raise_signal(left.pop())
-    return real(cls, module)
-
-CPUCodeLibrary._object_getbuffer_hook = classmethod(hook)
-try:
-    loading.kernels()
-except KeyboardInterrupt:
-    print("stopped", signal.getsignal(signal.SIGINT) is signal.default_int_handler, loading.kernels() is not None)
-"""
-
-
-def test_ctrl_c_is_not_lost_while_llvm_calls_python() -> None:
-    assert loading.kernels() is not None
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("stopped True True\n", "")
-
-
 def test_versions_and_processors_have_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     own = loading._folder("")
     monkeypatch.setattr(numba.config, "CPU_NAME", "nehalem")

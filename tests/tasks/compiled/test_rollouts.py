@@ -9,7 +9,7 @@ import pytest
 import torch
 from rekindle import PPO
 from rekindle.tasks.checkpoint import state
-from rekindle.tasks.compiled.numpy_loops import cosine_and_sine
+from rekindle.tasks.compiled.loading import kernels
 from rekindle.tasks.envs.classic import envs as classic
 from rekindle.tasks.envs.classic.dynamics import MODELS
 from rekindle.tasks.experience.rollout import Rollout
@@ -69,7 +69,9 @@ def test_a_long_rollout_is_played_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_where_numpy_has_no_loops_each_step_is_taken() -> None:
-    assert cosine_and_sine() is not None
+    run = kernels()
+    assert run is not None
+    assert run.cosine_and_sine() is not None
     played, plain = (learner_of("CartPole-v1", num_steps=64) for _ in range(2))
     plain.envs.trig = None
     assert_same(*(x.agent.collect(x.envs, 0) for x in (played, plain)))

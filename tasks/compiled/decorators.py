@@ -1,0 +1,69 @@
+"""Decorators of kernels, and signals that arrive while they compile."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_handlers: dict[int, Any] = {}  # handlers of signals, which wait until a kernel is compiled
+_arrived: list[int] = []  # signals that wait
+
+
+def kernel(signature: str, **options: Any) -> Any:
+    """Compile a function for arguments of these types."""
+    while _arrived and _is_main():
+        arrived = _arrived.pop(0)
+        _handlers[arrived](arrived, None)
+    return numba().njit(signature, cache=is_cached(), nogil=True, error_model="numpy", **options)
+
+
+def inner(**options: Any) -> Any:
+    """Compile a function that kernels call."""
+    return numba().njit(error_model="numpy", **options)
+
+
+def is_cached() -> bool:
+    """Return whether machine code is kept; otherwise every process compiles it."""
+    folder = numba().config.CACHE_DIR
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def numba() -> Any:
+    """Return numba, imported late, since it may be absent."""
+    return importlib.import_module("numba")
+
+
+@contextmanager
+def between_kernels() -> Iterator[None]:
+    """Handle signals between two kernels only.
+
+    LLVM calls Python back while it compiles, and what a handler raises in such a call, as at Ctrl-C, would be lost.
+    """
+    if not _is_main():  # other threads handle no signals
+        yield
+        return
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if callable(handler := signal.getsignal(number)):
+            _handlers[number] = handler
+            signal.signal(number, lambda number, frame: _arrived.append(number))
+    try:
+        yield
+    finally:
+        for caught, handler in _handlers.items():
+            signal.signal(caught, handler)
+        _handlers.clear()
+        while _arrived:
+            signal.raise_signal(_arrived.pop(0))
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
