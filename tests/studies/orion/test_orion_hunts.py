@@ -9,8 +9,10 @@ import random
 import re
 import shutil
 import signal
+import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -124,8 +126,9 @@ def test_a_branch_ends_the_same_when_its_parents_state_is_gone_or_it_went_furthe
     path, trials = population
     parents = {trial.id: trial for trial in trials}
     branched = next(t for t in trials if t.parent and values_of(t) != values_of(parents[t.parent]))
-    for copy in ("gone.db", "further.db"):
-        shutil.copy(path, tmp_path / copy)
+    for copy in ("gone.db", "further.db"):  # with what is still in the log of another connection
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(tmp_path / copy)) as target:
+            source.backup(target)
     elsewhere, here = (f"sqlite:///{tmp_path / copy}" for copy in ("gone.db", "further.db"))
     with Store(elsewhere) as store:
         for uid in (told(branched)["uid"], told(parents[branched.parent])["uid"]):
