@@ -7,7 +7,7 @@
 Each study is one search for PPO's hyperparameters by
 
     rekindle     `rekindle tune` with its defaults, so with a worker on each core
-    confirmed    the same; then `rekindle confirm --top 3 --seeds 3` names the winner, which takes further steps
+    confirmed    the same with `--confirm 3 --top 3`, which names the winner; it takes further steps
     random       the same task and space, random search, every trial trained to the end
     orion        the same task and space under Orion's ASHA, in one process
     optuna-sb3   Stable-Baselines3 under Optuna's TPE and Hyperband pruner, with rl-zoo's ranges, in one process
@@ -91,8 +91,7 @@ def search_with_rekindle(study: Study, steps: int, url: str, **options: Any) -> 
 
 def search_and_confirm(study: Study, steps: int, url: str) -> Found:
     """Search by `rekindle tune`, and confirm the winner."""
-    found = _tuned(study, url)
-    _rekindle("confirm", NAME, "--top", TOP, "--seeds", LEAST_SEEDS, "--storage", url)
+    found = _tuned(study, url, confirm=LEAST_SEEDS, top=TOP)
     answer = found.confirm(top=TOP, seeds=LEAST_SEEDS, progress=False)  # reads what is there
     winner = answer["candidates"][answer["winner"]]
     return Found(_steps(study, found) + answer["cost"]["epochs"] * study.epoch_steps, winner["hyperparameters"])

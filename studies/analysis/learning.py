@@ -72,7 +72,7 @@ def _stored(store: Store, name: str) -> list[dict[str, Any]] | None:
 
 
 def located(source: str) -> str:
-    """Return a source with the whole path of its storage's file, which holds in every working directory."""
+    """Return a source with the whole path of its storage's file."""
     url, name = _split(source)
     return f"{full_url(url)}#{name}" if url else name
 

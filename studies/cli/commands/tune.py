@@ -74,7 +74,10 @@ def _device_here(arguments: argparse.Namespace) -> str:
 
 
 def _locate_sources(arguments: argparse.Namespace) -> None:
-    """Complete the paths of --learn-from, before an environment can change the working directory."""
+    """Complete the paths of --learn-from.
+
+    An environment may change the working directory later.
+    """
     arguments.learn_from = [*map(located_source, arguments.learn_from)]
 
 
@@ -110,7 +113,10 @@ def tune(arguments: argparse.Namespace) -> int:
     _locate_sources(arguments)
     logs = [["--to", located(text)] for text in arguments.log]
     errors, config = new_console(stderr=True), _config(arguments)  # reports errors before slow imports
-    check = partial(check_confirmable, seeds=arguments.confirm) if arguments.confirm else None
+    if arguments.top and not arguments.confirm:
+        raise ValueError(f"--top {arguments.top} is how many configurations --confirm takes, which is missing; add it")
+    top = arguments.top or TOP
+    check = partial(check_confirmable, top=top, seeds=arguments.confirm) if arguments.confirm else None
     with ExitStack() as stack:
         crew = stack.enter_context(_crew(arguments))  # forks before threads start; ends if an error follows
         make = _maker(arguments, config, errors, check)
@@ -131,7 +137,7 @@ def tune(arguments: argparse.Namespace) -> int:
             _mirror(store, arguments.url, name, errors)
         if arguments.confirm is not None and look(store, name).complete:
             try:
-                _confirm(arguments, store, name, TOP, arguments.confirm, errors, crew)
+                _confirm(arguments, store, name, top, arguments.confirm, errors, crew)
             except (BadConfig, StudyMismatch) as error:  # the search has ended well, and its results follow
                 note(errors, f"study {name} is not confirmed: {error}")
         result = study_json(store, name)
@@ -178,7 +184,8 @@ def _crew(arguments: argparse.Namespace) -> Crew:
         here = arguments.engine != "ray" and arguments.device == "cpu" and arguments.own_process and can_fork()
         if here:
             kernels()
-    return Crew((arguments.workers or cores()) + 1 + len(getattr(arguments, "log", ())) if here else 0)
+    rounds = 2 if getattr(arguments, "confirm", None) else 1  # of workers: of the search, and of its confirmation
+    return Crew(rounds * (arguments.workers or cores()) + 1 + len(getattr(arguments, "log", ())) if here else 0)
 
 
 def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Console, crew: Crew) -> None:

@@ -11,6 +11,7 @@ from .shared import add_backends, add_device, add_env_processes, add_lease, add_
 from .values import MANY, Container, Parser, command, few, option, positive
 
 FRESH_SEEDS = 20  # of each estimate of a confirmation
+TOP = 5  # configurations that a confirmation takes from its study
 
 
 def add_tune(commands: Any) -> None:
@@ -20,11 +21,14 @@ def add_tune(commands: Any) -> None:
     option(
         seeds,
         "--confirm SEEDS",
-        "at the end, race the best 5 configurations and the defaults, and estimate the winner, the runner-up and the "
+        "at the end, race the best configurations and the defaults, and estimate the winner, the runner-up and the "
         f"defaults on so many fresh seeds, like `rekindle confirm` ({FRESH_SEEDS} without a number)",
         type=positive,
         nargs="?",
         const=FRESH_SEEDS,
+    )
+    option(
+        seeds, "--top N", f"configurations that --confirm takes besides the defaults (default: {TOP})", type=positive
     )
     text = "create the study that tune would create, and leave its trials to workers"
     _add_options_of_studies(command(commands, "create", text, "tune.create"))
@@ -204,7 +208,7 @@ def add_confirm(commands: Any) -> None:
     parser = command(commands, "confirm", text, "tune.confirm")
     parser.add_argument("study", metavar="STUDY")
     add = partial(option, parser)
-    add("--top N", "number of the study's configurations that take part, besides the defaults", default=5)
+    add("--top N", "number of the study's configurations that take part, besides the defaults", default=TOP)
     add(
         "--seeds N",
         "fresh seeds of each estimate, at least 3; the race that decides the winner first uses half as many others",

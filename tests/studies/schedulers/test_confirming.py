@@ -440,10 +440,13 @@ def test_a_search_is_confirmed_at_its_end(sqlite_url: str, capsys: pytest.Captur
     command += ["--workers", "1", "--study", "s", "--storage", sqlite_url, "--json"]
     assert main([*command, "--confirm", "2"]) == 2
     assert "an interval needs at least 3 seeds, but got 2" in " ".join(capsys.readouterr().err.split())
-    assert main([*command, "--confirm", "3"]) == 0
+    assert main([*command, "--top", "1"]) == 2
+    assert "--top 1 is how many configurations --confirm takes, which is missing; add it" in capsys.readouterr().err
+    assert main([*command, "--confirm", "3", "--top", "1"]) == 0
     confirmation = json.loads(capsys.readouterr().out)["confirmation"]
     assert confirmation["state"] == "complete"
     assert confirmation["seeds"] == 3
+    assert sum(candidate["trial"] is not None for candidate in confirmation["candidates"]) == 1
 
 
 def test_an_extended_search_is_confirmed_again(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
