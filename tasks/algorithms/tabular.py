@@ -8,8 +8,11 @@ The environment is the path of an `.npz` file with these arrays, for N trainings
     meta                JSON text, an object; if its "maximize" is false, less is better, and returns are the negatives
 
 An epoch leads from one point to the next. The hyperparameters select the row, or the nearest one if the table does not
-have exactly these; seed s selects the column s modulo S. A hyperparameter with one value is fixed. The table's sha256
-is part of the identity.
+have exactly these; seed s selects the column s modulo S. A hyperparameter with one value is fixed; one with more than
+64 numbers is a range, of integers if all of them are integers. The table's sha256 is part of the identity.
+
+The columns count as all seeds that there are: different seeds may share one, and the interval of a confirmation, whose
+seeds choose columns at random, is about the mean over all columns.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from ...spaces import Dimension, Space, categorical, fixed, log_real, ordinal, real
+from ...spaces import Dimension, Space, categorical, fixed, integer, log_real, ordinal, real
 from ...spaces.choices import Choice, Ordinal
-from ...spaces.ranges import Real
+from ...spaces.ranges import Integer, Real
 from ..base_learner import BaseLearner
 from ..checkpoint.array_files import open_npz
 from ..checkpoint.retention import RETURN
@@ -101,15 +104,22 @@ def _dimension(column: np.ndarray) -> Dimension:
             return fixed(different[0], structural=True)
         return categorical(*different, default=different[0], structural=True)
     if len(different) <= ORDINAL:
-        values = [int(x) if float(x).is_integer() and abs(x) < WHOLE else x for x in different]
+        values = [int(x) if _is_whole(x) else x for x in different]
         if len(values) == 1:
             return fixed(values[0])
         return ordinal(*values, default=values[len(values) // 2], accept=(values[0], values[-1]))
     low, high = different[0], different[-1]
     middle, median = (low + high) / 2, float(np.median(column))
-    if low > 0 and abs(math.sqrt(low * high) - median) < abs(middle - median):
-        return log_real(low, high, default=math.sqrt(low * high))
-    return real(low, high, default=middle)
+    log = low > 0 and abs(math.sqrt(low * high) - median) < abs(middle - median)
+    default = math.sqrt(low * high) if log else middle
+    if all(map(_is_whole, different)):
+        return integer(int(low), int(high), log=log, default=round(default))
+    return log_real(low, high, default=default) if log else real(low, high, default=default)
+
+
+def _is_whole(x: float) -> bool:
+    """Return whether a number is an integer that a hyperparameter may have."""
+    return float(x).is_integer() and abs(x) < WHOLE
 
 
 def _place(dimension: Dimension, value: Any) -> float:
@@ -118,8 +128,8 @@ def _place(dimension: Dimension, value: Any) -> float:
         return float(np.interp(value, np.array(dimension.values), np.linspace(0, 1, len(dimension.values))))
     if isinstance(dimension, Choice):
         return float(dimension.values.index(value))
-    assert isinstance(dimension, Real)
-    low, high = dimension.low, dimension.high
+    assert isinstance(dimension, Real | Integer)
+    low, high = float(dimension.low), float(dimension.high)
     if dimension.log:
         low, high, value = math.log(low), math.log(high), math.log(value)
     return float((value - low) / (high - low))

@@ -81,6 +81,25 @@ def test_a_range_is_logarithmic_if_its_values_are(write: Write) -> None:
     assert read_table(table).nearest({"lr": float(lr[7]) * 1.01, "kind": -1 + 2 * 7 / 99}) == 7
 
 
+def test_a_range_of_integers_has_no_other_numbers(write: Write) -> None:
+    width, budget = np.arange(3, 303, 3), np.geomspace(10, 1e6, 100).round()  # a budget as floats
+    columns = {"param.lr": np.append(width[:-1], 300.5), "param.kind": width, "param.budget": budget}
+    table = write(**columns, curves=np.zeros((100, 1, 4)))
+    space = Tabular(table).get_space()
+    assert space.priors() == {
+        "lr": "uniform(3.0, 300.5, default_value=151.75)",
+        "kind": "uniform(3, 300, discrete=True, default_value=152)",
+        "budget": "loguniform(10, 1000000, discrete=True, default_value=3162)",
+        "epoch_steps": "fixed(100, structural=True)",
+    }
+    drawn = [space.sample(seed) for seed in range(20)]
+    assert all(isinstance(values[name], int) for values in drawn for name in ("kind", "budget"))
+    row = {name: column[40].item() for name, column in (("lr", width), ("kind", width), ("budget", budget))}
+    assert read_table(table).nearest({**row, "kind": row["kind"] + 1, "budget": row["budget"] * 1.02}) == 40
+    with pytest.raises(SpaceError, match=r"kind must be an integer in \[3, 300\], not 33.5"):
+        Tabular(table).init(kind=33.5)
+
+
 def test_less_is_better_where_the_table_says_so(write: Write) -> None:
     assert Tabular(write(meta=json.dumps({"maximize": False})), seed=1).init(lr=0.1, kind="sgd").fit(1)[
         "episode_return"
