@@ -90,6 +90,8 @@ class BaseLearner:
         scratch: names of attributes that are caches, not state.
         objective: name of the quantity that `score` measures.
         direction: "maximize" or "minimize".
+        bounds: least and greatest value that the objective can have, such as (0, 1) for an accuracy; None where none is
+            known. Intervals end there.
         unit: name of the counter of work done, an attribute that starts at 0. `iterate` advances it, unless it is
             "iterations", which `run_epoch` counts.
         batched: whether members can train in one computation. If not, each trains alone, so P is 1 and hyperparameters
@@ -106,6 +108,7 @@ class BaseLearner:
     scratch: ClassVar[tuple[str, ...]] = ()
     objective: ClassVar[str]
     direction: ClassVar[str] = "maximize"
+    bounds: ClassVar[tuple[float | None, float | None]] = (None, None)
     unit: ClassVar[str] = "iterations"
     batched: ClassVar[bool] = True
     needs_env: ClassVar[bool | None] = False

@@ -19,6 +19,7 @@ from ..engine.lineage import LineageTask, lineage, restore
 from ..statistics.intervals import FEWEST, mean_interval
 from ..storage.store import Store
 from ..study.config import BadConfig, check_count
+from ..study.objectives import Bounds
 from ..study.stored_form import MOST_SEEDS
 
 Json = dict[str, Any]
@@ -62,8 +63,8 @@ def schedule_json(store: Store, uid: str, seeds: int, say: Callable[[str], None]
         "epochs": recorded.epochs,
         "stages": _stages(links, ends),
         "recorded": before,
-        "schedule": _summary(scheduled, static),
-        "last": _summary(static, scheduled),
+        "schedule": _summary(scheduled, static, bounds=recorded.learner.bounds),
+        "last": _summary(static, scheduled, bounds=recorded.learner.bounds),
         "gain": _summary([one - other for one, other in zip(scheduled, static, strict=True)]),
         "luck": before - statistics.fmean(scheduled),
     }
@@ -93,6 +94,6 @@ def _stages(links: Sequence[LineageTask], ends: Sequence[int]) -> list[Json]:
     return stages
 
 
-def _summary(results: Sequence[float], *alike: Sequence[float]) -> Json:
-    value, low, high = mean_interval(results, alike)
+def _summary(results: Sequence[float], *alike: Sequence[float], bounds: Bounds = (None, None)) -> Json:
+    value, low, high = mean_interval(results, alike).within(*bounds)
     return {"value": value, "low": low, "high": high, "results": list(results)}

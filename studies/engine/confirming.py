@@ -29,7 +29,7 @@ from ..storage.rows import Segment
 from ..study.config import BadConfig, Config, check_count
 from ..study.environments import SCALE, is_across, labels, scale_of
 from ..study.number_text import counted, in_digits, in_digits_alone
-from ..study.objectives import MAXIMIZE, MINIMIZE, RETURN, measured, objectives_of, point
+from ..study.objectives import MAXIMIZE, MINIMIZE, RETURN, Bounds, bounds_of, measured, objectives_of, point
 from ..study.stored_form import MOST_SEEDS
 from .checked_config import load_task
 from .json_views import Json, rank, study_json
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 TOP, SEEDS = 5, 20
+BOUNDS = "bounds"  # key in a confirmation's options: least and greatest possible result, None where it is not known
 MORE = 4  # times as many seeds halve an interval
 KEPT = ("objectives", "warm_start", "environments")  # options that a confirmation has from its study
 
@@ -95,6 +96,7 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
     if defaults is not None and defaults not in values:
         values.append(defaults)
     added = [None] * (len(values) - len(best))  # the defaults are no trial of the study, and claim nothing
+    (bounds,) = (bounds_of(name, load_task(config)) for name in objectives)
     unit = 1 if is_across(config) and MINIMIZE in objectives.values() else 0  # 0 is the best then, see `as_objective`
     claims = [
         unit + point(objectives, trial["objectives"] or {RETURN: trial["return"]})[0]
@@ -113,6 +115,7 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
             "claims": [*claims, *added],
             "claims_race": True,
             "defaults": values.index(defaults) if defaults in values else None,
+            **({BOUNDS: list(bounds)} if any(bound is not None for bound in bounds) else {}),
         },
     }
     options |= {name: config.options[name] for name in KEPT if name in config.options}
@@ -257,7 +260,7 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
             "hyperparameters": dict(config.options["known"][n]),
             "claim": sign * form["claims"][n] if form["trials"][n] in claimed else None,
             "race": _summary(fresh_scores(pairs, n, range(confirmation.race_seeds)), sign),
-            "estimate": _estimate(pairs, n, confirmation, sign) if now.over and n in now.estimated else None,
+            "estimate": _estimate(config, pairs, n, sign) if now.over and n in now.estimated else None,
         }
         for n in range(confirmation.candidates)
     ]
@@ -317,25 +320,37 @@ def _summary(scores: Sequence[float], sign: int) -> Json:
     return {"seeds": len(scores), "mean": sign * statistics.fmean(scores) if scores else None}
 
 
-def _estimate(
-    rows: Mapping[tuple[int, int], Segment], candidate: int, confirmation: Confirmation, sign: int
-) -> Json | None:
+def _estimate(config: Config, rows: Mapping[tuple[int, int], Segment], candidate: int, sign: int) -> Json | None:
+    confirmation = Confirmation.of(config)
     scores = [sign * score for score in fresh_scores(rows, candidate, confirmation.estimating)]
     every = range(confirmation.race_seeds + confirmation.seeds)
     others = [fresh_scores(rows, n, every) for n in range(confirmation.candidates) if n != candidate]
-    if (found := _mean(scores, others)) is None:
+    bounds = (None, None) if is_across(config) else _bounds(config)  # known where results are as measured
+    if (found := _mean(scores, others, bounds)) is None:
         return None
     return {**found, "seeds": len(scores), "failed": confirmation.seeds - len(scores), "results": scores}
 
 
-def _mean(fresh: Sequence[float], others: Sequence[Sequence[float]]) -> Json | None:
+def _bounds(config: Config) -> Bounds:
+    """Return the least and the greatest possible result of a confirmation."""
+    least, greatest = config.options["confirms"].get(BOUNDS, (None, None))
+    return least, greatest
+
+
+def _mean(fresh: Sequence[float], others: Sequence[Sequence[float]], bounds: Bounds) -> Json | None:
     """Return the mean of fresh results and its interval, if enough.
 
-    `others` are the results of each other candidate. Too few fresh results have no interval: None.
+    Too few fresh results have no interval: None.
+
+    Args:
+        fresh: results of the candidate.
+        others: results of each other candidate.
+        bounds: least and greatest possible result.
     """
     if len(fresh) < FEWEST:
         return None
-    return dict(zip(("value", "low", "high"), mean_interval(fresh, others), strict=True))
+    found = mean_interval(fresh, others).within(*bounds)
+    return dict(zip(("value", "low", "high"), found, strict=True))
 
 
 def _in_each(config: Config, rows: Sequence[Segment], candidate: int) -> dict[str, Json | None]:
@@ -351,7 +366,8 @@ def _in_each(config: Config, rows: Sequence[Segment], candidate: int) -> dict[st
         own = [row for row in here if row.configuration == candidate]
         fresh = [measured(config, row) for row in own if row.replicate // several in confirmation.estimating]
         others = (n for n in range(confirmation.candidates) if n != candidate)
-        found[env] = _mean(fresh, [[measured(config, row) for row in here if row.configuration == n] for n in others])
+        alike = [[measured(config, row) for row in here if row.configuration == n] for n in others]
+        found[env] = _mean(fresh, alike, _bounds(config))
     return found
 
 

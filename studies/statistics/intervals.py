@@ -38,6 +38,15 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    def within(self, least: float | None, greatest: float | None) -> Interval:
+        """Return the interval with its ends within bounds; None is no bound.
+
+        It still contains the estimate.
+        """
+        low = self.low if least is None else max(self.low, min(least, self.estimate))
+        high = self.high if greatest is None else min(self.high, max(greatest, self.estimate))
+        return self._replace(low=low, high=high)
+
 
 def interval(
     statistic: Callable[..., Floats],

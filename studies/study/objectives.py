@@ -57,6 +57,16 @@ DEFAULT = {RETURN: MAXIMIZE}
 OF_EPISODES = {f"return_{name}": aggregate for name, aggregate in AGGREGATES.items() if name != "mean"}
 DIRECTIONS = dict.fromkeys([RETURN, *OF_EPISODES, STOCHASTIC], MAXIMIZE) | {MODEL_SIZE: MINIMIZE, SPEED: MAXIMIZE}
 EVALUATED = "evaluated."  # prefix of a metric of evaluation episodes
+Bounds = tuple[float | None, float | None]  # least and greatest possible value
+SHARE: Bounds = (0, 1)
+BOUNDS: dict[str, Bounds] = {
+    MODEL_SIZE: (0, None),
+    SPEED: (0, None),
+    "episode_length": (0, None),
+    "clip_fraction": SHARE,
+    "info.is_success": SHARE,  # true or false at the end of an episode, in Gymnasium-Robotics and Stable-Baselines3
+    f"{EVALUATED}info.is_success": SHARE,
+}
 ALWAYS = ("episode_return", "episode_length")  # reported by every task as soon as an episode has ended
 
 
@@ -70,6 +80,15 @@ Point = Sequence[float]  # objectives of one result; higher is better for each
 def own_objective(algorithm: type[Task]) -> dict[str, str]:
     """Return name and direction of the objective that `evaluate` measures."""
     return {algorithm.learner.objective: algorithm.learner.direction}
+
+
+def bounds_of(name: str, algorithm: type[Task]) -> Bounds:
+    """Return the least and the greatest possible value of an objective.
+
+    Each is None where it is not known, as for returns.
+    """
+    own = algorithm.learner.objective == name
+    return algorithm.learner.bounds if own else BOUNDS.get(name, (None, None))
 
 
 def known_objectives(own: Mapping[str, str]) -> dict[str, str]:

@@ -43,6 +43,7 @@ class DigitsLearner(BaseLearner):
         batch_size=ordinal(16, 32, 64, 128, default=32, structural=True),
     )
     parts, objective, unit, batched = ("network", "optimizer"), "accuracy", "samples", False
+    bounds = (0, 1)
     samples: int
 
     def build(self) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import optuna
 import pytest
-from rekindle import Objective, Store
+from rekindle import Objective, Store, tune
 from rekindle.studies.engine.branching import replay
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.orion import hunt
+from rekindle.studies.statistics.intervals import mean_interval
 from rekindle.studies.study.config import BadConfig
 from rekindle.tasks.examples.digits import Digits, DigitsLearner
 from studying import run
@@ -100,6 +102,42 @@ def test_the_lowest_minimized_metric_is_the_best(monkeypatch: pytest.MonkeyPatch
         errors = {epoch: metrics["error"] for epoch, metrics in task.history}
         assert task.best().metrics["error"] == min(errors.values())
         task.release()
+
+
+@pytest.mark.parametrize(
+    ("options", "results", "ends"),
+    [
+        ({}, (1.0, 0.8, 1.0), (0, 1)),
+        ({"objective": ["clip_fraction:maximize"]}, (1.0, 0.8, 1.0), (0, 1)),
+        ({"objective": ["clip_fraction:minimize"]}, (0.0, 0.2, 0.0), (0, 1)),
+        ({"objective": ["cost:minimize"]}, (0.0, 0.2, 0.0), (-1, 2)),  # nothing is known of it
+    ],
+)
+def test_intervals_end_where_no_result_can_be(
+    monkeypatch: pytest.MonkeyPatch,
+    sqlite_url: str,
+    options: dict[str, Any],
+    results: tuple[float, ...],
+    ends: tuple[int, int],
+) -> None:
+    def measured(self: DigitsLearner) -> float:
+        return results[self.seeds[0] % 3]
+
+    def run_epoch(self: DigitsLearner, **_: Any) -> list[dict[str, float]]:
+        self.epochs += 1
+        return [dict.fromkeys(("clip_fraction", "cost"), measured(self))]
+
+    monkeypatch.setattr(DigitsLearner, "score", lambda self: np.array([measured(self)]))
+    monkeypatch.setattr(DigitsLearner, "run_epoch", run_epoch)
+    with Store(sqlite_url) as store:
+        how: dict[str, Any] = {"trials": 1, "epochs": 1, "scheduler": "none", "progress": False}
+        study = tune("digits", storage=store, study="s", **how, **options)
+        confirmed = study.confirm(top=1, seeds=3, progress=False)
+    estimate = confirmed["candidates"][confirmed["winner"]]["estimate"]
+    assert len(set(estimate["results"])) > 1
+    alone = mean_interval(estimate["results"], [])
+    assert alone.low < 0 or alone.high > 1  # Student's t knows no bounds
+    assert (estimate["low"], estimate["high"]) == (max(alone.low, ends[0]), min(alone.high, ends[1]))
 
 
 def test_a_population_explores_it_whose_members_train_alone(sqlite_url: str) -> None:

@@ -25,6 +25,14 @@ def test_tails_are_those_of_the_distributions(x: float, freedom: int) -> None:
     assert t_tails(x, freedom) == pytest.approx(2 * stats.t.sf(x, freedom), abs=1e-10)
 
 
+def test_an_interval_within_bounds_keeps_its_estimate() -> None:
+    found = Interval(0.9, 0.7, 1.1)
+    assert found.within(0, 1) == Interval(0.9, 0.7, 1)
+    assert found.within(None, None) == found
+    assert found.within(0.8, None) == Interval(0.9, 0.8, 1.1)
+    assert found.within(0, 0.5) == Interval(0.9, 0.7, 0.9)  # a wrong bound
+
+
 @pytest.mark.parametrize("freedom", [1, 2, 9, 19, 200])
 def test_quantiles_are_those_of_students_t(freedom: int) -> None:
     assert t_quantile(0.975, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-8)

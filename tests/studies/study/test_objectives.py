@@ -29,6 +29,7 @@ from rekindle.studies.study.number_text import in_digits, in_digits_alone
 from rekindle.studies.study.objectives import (
     Unmeasured,
     best_first,
+    bounds_of,
     crowding,
     dominates,
     fronts,
@@ -59,6 +60,14 @@ def searched(**options: Any) -> Config:
     space = {**config.space, "model.width": "ordinal(4, 8, 16, default=16, structural=True)"}
     fixed = {name: value for name, value in config.fixed.items() if name != "model.width"}
     return Config(**{**config.to_json(), "space": space, "fixed": fixed})
+
+
+def test_bounds_of_objectives_are_known_or_left_open() -> None:
+    ppo, digits = load("ppo"), load("digits")
+    assert bounds_of("accuracy", digits) == (0, 1)
+    assert bounds_of("accuracy", ppo) == bounds_of("return", ppo) == (None, None)
+    assert bounds_of("info.is_success", ppo) == bounds_of("evaluated.info.is_success", ppo) == (0, 1)
+    assert bounds_of("episode_length", ppo) == bounds_of("model_size", digits) == (0, None)
 
 
 def test_objectives_have_directions() -> None:
