@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..statistics.aggregates import Floats, iqm, mean, median, optimality_gap, performance_profile
-from ..statistics.intervals import FEWEST, Interval, improvement_interval, interval, resamples
+from ..statistics.intervals import ENOUGH, FEWEST, Interval, coverage, improvement_interval, interval, resamples
 from ..study.objectives import MINIMIZE
 from .sources import BadSource, Runs, common_objective, read_runs
 
@@ -64,6 +64,7 @@ def compare(store: Store | None, sources: Sequence[str], scales: Mapping[str, Sc
                 "label": label,
                 "sources": [_source(each) for each in runs if each.label == label and each.env in environments],
                 "runs": len(matrix),
+                "coverage": coverage(*matrix.shape) if len(matrix) < ENOUGH else None,
                 **{name: _signed(interval(how, matrix), sign) for name, how in aggregates.items()},
             }
             for label, matrix in scores.items()

@@ -55,10 +55,12 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   low, high}, as measured} in each estimate
     compare       format, objective, direction, environments [{env, scale (null, or [result that counts as 0, as 1])}],
                   scale (null, "given" or "observed"), left_out [{label, env}] (environments that other sides lack),
-                  sides [{label, runs, sources [{source, env, kind ("confirmed", "selected" or "file"), epochs (or
-                  null), env_steps (of a run in a file, or null), results}], iqm, median, mean, optimality_gap (only
-                  with --scale), each {estimate, low, high (95%)}}], pairs [{better, than, estimate (probability that a
-                  run of the first side is better than one of the second), low, high}],
+                  sides [{label, runs, coverage (null from ten runs on, or {iqm, mean: [low, high]}, the share of such
+                  intervals that contained the truth in simulations), sources [{source, env, kind ("confirmed",
+                  "selected" or "file"), epochs (or null), env_steps (of a run in a file, or null), results}],
+                  iqm, median, mean, optimality_gap (only with --scale), each {estimate, low, high (95%)}}],
+                  pairs [{better, than, estimate (probability that a run of the first side is better than one of the
+                  second), low, high}],
                   profiles {thresholds, sides {label: {fraction (of runs above each threshold), low, high}}}
     diagnose      format, study, objective, results, configurations (number), importances [{name, estimate (share of
                   the results' variance), low, high (95%)}], marginals [{name, points [{value, estimate (distance of

@@ -22,6 +22,19 @@ AT_ONCE = 1 << 22  # resampled scores in memory at a time
 FEWEST = 3  # runs for an interval; the spread of two is meaningless
 FEWEST_TO_RESAMPLE = 8  # runs for the bootstrap
 FEW = 16  # runs from which their own spread is known well enough
+ENOUGH = 10  # runs for a bootstrap interval of the IQM that holds nearly as often as it says
+# By runs: the least and greatest share of bootstrap intervals that contain the truth. First of the IQM and of the mean
+# in one environment, then of both in several. `benchmarks/coverage.py` measures them.
+COVERAGE = {
+    3: ((0.72, 0.74), (0.56, 0.74), (0.84, 0.88), (0.71, 0.86)),
+    4: ((0.87, 0.88), (0.65, 0.80), (0.89, 0.91), (0.74, 0.88)),
+    5: ((0.88, 0.91), (0.71, 0.83), (0.91, 0.92), (0.78, 0.91)),
+    6: ((0.89, 0.91), (0.77, 0.86), (0.91, 0.92), (0.82, 0.91)),
+    7: ((0.89, 0.92), (0.74, 0.88), (0.90, 0.93), (0.80, 0.92)),
+    8: ((0.92, 0.94), (0.77, 0.88), (0.91, 0.93), (0.82, 0.92)),
+    9: ((0.92, 0.93), (0.78, 0.90), (0.92, 0.94), (0.84, 0.92)),
+    ENOUGH: ((0.92, 0.93), (0.79, 0.92), (0.92, 0.93), (0.84, 0.93)),
+}
 SMALLEST_SPREAD = 1e-6  # relative standard error of a resample; below it, all its runs are the same one
 
 BISECTIONS = 50
@@ -74,6 +87,16 @@ def interval(
     values = np.concatenate([statistic(*drawn) for drawn in resamples(arrays, repetitions, seed)])
     low, high = np.quantile(values, _tails(confidence))
     return Interval(float(statistic(*arrays)), float(low), float(high))
+
+
+def coverage(runs: int, environments: int) -> dict[str, list[float]]:
+    """Return how often bootstrap intervals of few runs contain the truth.
+
+    They should in 0.95 of all cases. Each statistic has the least and the greatest share among normal and skewed
+    results.
+    """
+    iqm, mean = COVERAGE[runs][:2] if environments == 1 else COVERAGE[runs][2:]
+    return {"iqm": list(iqm), "mean": list(mean)}
 
 
 def resamples(samples: Sequence[Floats], repetitions: int, seed: int) -> Iterator[list[Floats]]:

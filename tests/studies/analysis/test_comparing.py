@@ -164,6 +164,28 @@ def test_the_command_warns_of_runs_of_different_lengths_and_of_environments_left
     assert result["left_out"] == [{"label": "there", "env": "B"}]
 
 
+def test_intervals_of_few_runs_are_said_to_be_too_narrow(tmp_path: Path, store: Store, cli: Callable[..., Any]) -> None:
+    few, enough = tmp_path / "few.csv", tmp_path / "enough.csv"
+    few.write_text("return\n1\n2\n3\n4\n5\n")
+    enough.write_text("return\n" + "".join(f"{n}\n" for n in range(10)))
+    assert [side["coverage"] for side in compare(None, [str(few), str(enough)])["sides"]] == [
+        {"iqm": [0.88, 0.91], "mean": [0.71, 0.83]},
+        None,
+    ]
+    text = " ".join(cli("compare", str(few), str(enough))[1].split())
+    assert (
+        "The 95% intervals of few are too narrow. They contain the truth in so many of 100 cases: with 5 runs, 88 to "
+        "91 (IQM) and 71 to 83 (mean); with 10 runs, 92 to 93 (IQM) and 79 to 92 (mean). Train more seeds." in text
+    )
+    (tmp_path / "again.csv").write_text(enough.read_text())
+    assert "too narrow" not in cli("compare", str(enough), str(tmp_path / "again.csv"))[1]
+    text = " ".join(cli("compare", "two", str(enough), "--storage", str(store.database.url))[1].split())
+    assert "with 3 runs, 72 to 74 (IQM)" in text
+    assert "Train more seeds, as `rekindle confirm two --seeds 20` does." in text
+    several = compare(None, [table(tmp_path / "here.csv", HERE), table(tmp_path / "there.csv", THERE)])["sides"]
+    assert several[0]["coverage"] == {"iqm": [0.91, 0.92], "mean": [0.78, 0.91]}  # five runs in each
+
+
 def test_runs_of_an_environment_are_counted_over_files(tmp_path: Path, cli: Callable[..., Any]) -> None:
     sources = [table(tmp_path / "there.csv", HERE)]
     for seed, env in enumerate("AAAABBB"):

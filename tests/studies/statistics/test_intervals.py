@@ -9,7 +9,14 @@ import pytest
 from rekindle.studies.statistics import intervals
 from rekindle.studies.statistics.aggregates import Floats, iqm, mean, probability_of_improvement
 from rekindle.studies.statistics.distributions import chi2_tail, f_normal, t_quantile, t_tails
-from rekindle.studies.statistics.intervals import Interval, TooFewRuns, improvement_interval, interval, mean_interval
+from rekindle.studies.statistics.intervals import (
+    Interval,
+    TooFewRuns,
+    coverage,
+    improvement_interval,
+    interval,
+    mean_interval,
+)
 from rliable import library
 from scipy import stats
 
@@ -23,6 +30,18 @@ OTHERS = RANDOM.normal(size=(5, 3))
 def test_tails_are_those_of_the_distributions(x: float, freedom: int) -> None:
     assert chi2_tail(x, freedom) == pytest.approx(stats.chi2.sf(x, freedom), abs=1e-12)
     assert t_tails(x, freedom) == pytest.approx(2 * stats.t.sf(x, freedom), abs=1e-10)
+
+
+@pytest.mark.parametrize("runs", [3, 5, 10])
+@pytest.mark.parametrize("environments", [1, 5])
+def test_bootstrap_intervals_contain_the_truth_as_often_as_said(runs: int, environments: int) -> None:
+    random = np.random.default_rng(0)
+    for name, statistic in (("iqm", iqm), ("mean", mean)):
+        least, greatest = coverage(runs, environments)[name]
+        samples = [random.normal(size=(runs, environments)) for _ in range(600)]  # the truth is 0
+        found = [interval(statistic, sample, repetitions=300, seed=n) for n, sample in enumerate(samples)]
+        share = np.mean([each.low <= 0 <= each.high for each in found])
+        assert least - 0.05 < share < greatest + 0.05  # four standard errors
 
 
 def test_an_interval_within_bounds_keeps_its_estimate() -> None:

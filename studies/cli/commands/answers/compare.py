@@ -15,6 +15,7 @@ from ....analysis.comparing import Scale
 from ....analysis.comparing import compare as comparison
 from ....analysis.sources import CONFIRMED, FILE, SELECTED, is_file
 from ....shell import command_line
+from ....statistics.intervals import ENOUGH, coverage
 from ....study.number_text import in_digits
 from ...output import tables
 from ...output.terminal import new_console, note, print_json
@@ -75,6 +76,29 @@ def _print(out: Console, result: Mapping[str, Any]) -> None:
         note(out, text)
 
 
+def _too_narrow(result: Mapping[str, Any]) -> list[str]:
+    """Return a warning about intervals of few runs, if there are any."""
+    few = sorted((side for side in result["sides"] if side["coverage"]), key=lambda side: int(side["runs"]))
+    if not few:
+        return []
+
+    several = len(result["environments"])
+    shares = [_shares(runs, several) for runs in dict.fromkeys(side["runs"] for side in few)]
+    studies = [source["source"] for side in few for source in side["sources"] if source["kind"] != FILE]
+    cure = f", as `{command_line('confirm', studies[0], '--seeds 20')}` does" if studies else ""
+    return [
+        f"The 95% intervals of {', '.join(side['label'] for side in few)} are too narrow. They contain the truth in so "
+        f"many of 100 cases: {'; '.join(shares)}; {_shares(ENOUGH, several)}. Train more seeds{cure}."
+    ]
+
+
+def _shares(runs: int, environments: int) -> str:
+    """Return how often intervals contain the truth, in words."""
+    found = coverage(runs, environments).items()
+    texts = [f"{100 * low:.0f} to {100 * high:.0f} ({AGGREGATES[name]})" for name, (low, high) in found]
+    return f"with {runs} runs, {' and '.join(texts)}"
+
+
 def _warnings(result: Mapping[str, Any]) -> list[str]:
     """Return warnings about the numbers."""
     sources = [source for side in result["sides"] for source in side["sources"]]
@@ -87,6 +111,7 @@ def _warnings(result: Mapping[str, Any]) -> list[str]:
             f"Selection flatters {names}: the best configuration is measured on the seeds that chose it. "
             f"`{command_line('confirm', flattered[0])}` trains it on fresh seeds."
         )
+    texts += _too_narrow(result)
     if len(epochs) > 1:
         texts.append(f"The studies trained for different numbers of epochs: {', '.join(map(str, sorted(epochs)))}.")
     if result["scale"] == "observed":
