@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...tasks.checkpoint.storage import POLICY_PREFIX
 from ..schedulers.adaptive import agreements
-from ..schedulers.confirming import CONFIRM, winner_of
+from ..schedulers.confirming import CONFIRM, estimates, winner_of
 from ..schedulers.registry import plan, remembered, without_excluded
 from ..schedulers.seeds import collapse, is_racing, seeds_of
 from ..statistics.rank_correlation import pool, unrestricted
@@ -261,17 +261,24 @@ def _add_seeds(
     segments: Sequence[Segment],
     in_training: Collection[int],
 ) -> None:
-    """Add the replicates to each configuration."""
+    """Add the replicates to each configuration.
+
+    Of a confirmation's candidate, only those of its estimate count in its means.
+    """
     of_configuration: dict[int, list[Json]] = {}
+    counted: dict[int, list[Json]] = {}
     names = labels(config.environments) if is_across(config) else []
     for trial, values in zip(trials, _trials_json(trials, segments, in_training), strict=True):
         each = {name: values[name] for name in ("uid", "state", "epochs", "return", "digest")}
         each |= {"env": names[trial.replicate % len(names)]} if names else {}
         of_configuration.setdefault(trial.configuration, []).append({"seed": trial.attrs["seed"], **each})
+        if config.scheduler != CONFIRM or estimates(config, trial.replicate):
+            counted.setdefault(trial.configuration, []).append(each)
     for configuration in configurations:
-        configuration["seeds"] = own = of_configuration[configuration["number"]]
+        configuration["seeds"] = of_configuration[configuration["number"]]
         if names:
-            configuration["environments"] = {name: _mean_of(own, name, configuration["epochs"]) for name in names}
+            own, epochs = counted[configuration["number"]], configuration["epochs"]
+            configuration["environments"] = {name: _mean_of(own, name, epochs) for name in names}
 
 
 def _mean_of(replicates: Sequence[Json], env: str, epochs: int) -> float | None:

@@ -16,7 +16,7 @@ from ...spaces.dimension import Maybe
 from ..analysis.health import diagnose
 from ..engine.confirming import candidate_name, confirmation_json, verdict
 from ..engine.json_views import Json, ranked, study_json
-from ..schedulers.confirming import CONFIRM
+from ..schedulers.confirming import CONFIRM, Confirmation, estimates, estimating_rows
 from ..schedulers.registry import remembered
 from ..shell import command_line
 from ..statistics.intervals import FEWEST, mean_interval
@@ -24,7 +24,7 @@ from ..storage.rows import Segment
 from ..study.config import Config
 from ..study.environments import is_across, scale_of
 from ..study.number_text import in_digits_alone
-from ..study.objectives import MINIMIZE, RETURN, objectives_of
+from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of
 from .analysis import rank_correlations, result_of
 from .timeline import timeline
 
@@ -62,6 +62,7 @@ def report_json(store: Store, name: str) -> Json:
         "ranked": [trial["number"] for trial in best_first],
         "results": {trial["number"]: value for trial, value in values if value is not None},
         "confirmation": confirmation,
+        "fresh": _fresh(config, segments),
         "epochs": epochs,
         "dimensions": _dimensions(config, study["trials"]),
         "importances": health["importances"],
@@ -74,12 +75,26 @@ def report_json(store: Store, name: str) -> Json:
         ),
         "failures": dict(sorted(Counter(_kind(event.data) for event in events if event.kind == "failed").items())),
     }
-    measured = _measured(store, name, (objective, EPISODE_RETURN))
-    shown["curves"] = _curves(measured, study["trials"], objective)
-    shown["band"] = _band(store, shown, measured)
-    shown["verdict"] = _verdict(shown)
+    curves = _measured(store, name, (objective, EPISODE_RETURN))
+    shown["curves"] = _curves(curves, study["trials"], objective)
+    shown["band"] = _band(store, shown, curves)
+    shown["verdict"] = _verdict(config, shown)
     shown["checklist"] = _checklist(config, shown, [event.data for event in events if event.kind == "init"])
     return shown
+
+
+def _fresh(config: Config, segments: Iterable[Segment]) -> dict[int, list[float]] | None:
+    """Return the results that estimate each candidate of a confirmation, or None.
+
+    In several environments, a result is no measurement of the objective, and there are none.
+    """
+    if config.scheduler != CONFIRM:
+        return None
+    groups: dict[int, list[Segment]] = {}
+    for row in segments if not is_across(config) else ():
+        groups.setdefault(row.configuration, []).append(row)
+    found = ((number, estimating_rows(config, group) or ()) for number, group in sorted(groups.items()))
+    return {number: [measured(config, row) for row in rows if row.state == "done"] for number, rows in found if rows}
 
 
 class _Once:
@@ -187,16 +202,18 @@ def _by_epoch(measured: Curves, uids: Iterable[str], metric: str) -> dict[int, l
 def _band(store: Store, shown: Json, measured: Curves) -> Json | None:
     """Return the best configuration's curve with its 95% interval.
 
-    A confirmed study has the curve of the winner on fresh seeds.
+    A confirmed study, and a confirmation, have the curve of the winner on the seeds that estimate it.
     """
     metric, confirmation = shown["curves"]["metric"], shown["confirmation"]
     if confirmation and confirmation["winner"] is not None:
         name, winner = confirmation["confirmation"], confirmation["winner"]
-        uids = [trial.uid for trial in store.trials(name) if trial.configuration == winner]
         label, measured = candidate_name(confirmation["candidates"][winner]), _measured(store, name, (metric,))
+        uids = _estimating_uids(store, name, winner)
     elif shown["ranked"]:
         best = next(trial for trial in shown["study"]["trials"] if trial["number"] == shown["ranked"][0])
         uids, label = [each["uid"] for each in best.get("seeds", ())], f"trial {best['number']}"
+        if shown["fresh"] is not None:
+            uids = _estimating_uids(store, shown["study"]["study"], best["number"])
     else:
         return None
     points = [
@@ -207,7 +224,14 @@ def _band(store: Store, shown: Json, measured: Curves) -> Json | None:
     return {"label": label, "seeds": len(uids), "points": points} if points else None
 
 
-def _verdict(shown: Json) -> list[str]:
+def _estimating_uids(store: Store, name: str, candidate: int) -> list[str]:
+    """Return the uids of the trainings that estimate a candidate."""
+    config = Config.from_json(store.study(name).config, name)
+    own = (trial for trial in store.trials(name) if trial.configuration == candidate)
+    return [trial.uid for trial in own if estimates(config, trial.replicate)]
+
+
+def _verdict(config: Config, shown: Json) -> list[str]:
     """Return the study's results in sentences."""
     study, confirmation = shown["study"], shown["confirmation"]
     trials = sum(not trial["excluded"] for trial in study["trials"])
@@ -219,6 +243,8 @@ def _verdict(shown: Json) -> list[str]:
     best = shown["ranked"][0]
     if confirmation is not None:
         sentences.append(verdict(confirmation))
+    elif config.scheduler == CONFIRM:
+        sentences.append(_winner(config, shown))
     elif len(study["objectives"]) > 1:
         sentences.append(f"{len(study['front'])} of {trials} trials are on the Pareto front.")
     else:
@@ -227,7 +253,7 @@ def _verdict(shown: Json) -> list[str]:
         if "environments" in study:
             seeds = f", the {study['aggregate']} over {len(study['environments'])} environments, on one scale"
         sentences.append(f"{claim}{seeds}.")
-        if study["scheduler"] not in ("pbt", CONFIRM):
+        if study["scheduler"] != "pbt":
             sentences.append(
                 "The best of many noisy results is partly luck: "
                 f"{command_line('confirm', study['study'])} estimates it on fresh seeds."
@@ -240,10 +266,23 @@ def _verdict(shown: Json) -> list[str]:
     return [*sentences, _cost(shown)]
 
 
+def _winner(config: Config, shown: Json) -> str:
+    """Return a sentence about the winner of a confirmation."""
+    best, confirmation = shown["study"]["best"], Confirmation.of(config)
+    if best is None:
+        return "No candidate has won yet."
+    result = f"{shown['objective']} {in_digits_alone(shown['results'][best['number']])}"
+    if is_across(config):
+        result += f", the {config.options['aggregate']} over {len(config.environments)} environments, on one scale,"
+    won = f"won the race of {confirmation.candidates}" if confirmation.candidates > 1 else "is the only candidate"
+    seeds = len(shown["fresh"].get(best["number"], ())) or confirmation.seeds
+    return f"Trial {best['number']} {won}: {result} on {seeds} seeds that took part in no choice."
+
+
 def _cost(shown: Json) -> str:
     """Return a sentence about the study's cost and what promotion saved."""
     study, epochs = shown["study"], shown["epochs"]
-    cost = f"The search trained {epochs:,} epochs."
+    cost = f"The {'confirmation' if study['scheduler'] == CONFIRM else 'search'} trained {epochs:,} epochs."
     started = sum(1 for trial in study["trials"] for _ in trial.get("seeds", [trial]))
     whole = started * study["rungs"][-1]
     if len(study["rungs"]) == 1 or study["scheduler"] in ("pbt", "none") or epochs >= whole:
@@ -263,10 +302,11 @@ def _checklist(config: Config, shown: Json, starts: Sequence[Mapping[str, Any]])
     if "environments" in study:
         seeds += f", in {len(study['environments'])} environments together"
     tested = "none: the study is not confirmed"
-    if confirmation is not None:
-        tested = f"{confirmation['seeds']} of each estimate, disjoint from those of the search"
-        if len(confirmation["candidates"]) > 1:
-            tested += f"; {confirmation['race_seeds']} others chose the winner"
+    if config.scheduler == CONFIRM:
+        own = Confirmation.of(config)
+        seeds, tested = f"none: this confirms {own.study}", _tested(own.seeds, own.race_seeds, own.candidates)
+    elif confirmation is not None:
+        tested = _tested(confirmation["seeds"], confirmation["race_seeds"], len(confirmation["candidates"]))
     versions = {name: sorted({str(start[name]) for start in starts if name in start}) for name in VERSIONS}
     rungs = ", ".join(map(str, study["rungs"]))
     sought = ", ".join(f"{how} {name}" for name, how in study["objectives"].items())
@@ -280,6 +320,12 @@ def _checklist(config: Config, shown: Json, starts: Sequence[Mapping[str, Any]])
         ("Not searched", _pairs(config.fixed) or "the defaults"),
         *((name, ", ".join(values)) for name, values in versions.items() if values),
     ]
+
+
+def _tested(seeds: int, race_seeds: int, candidates: int) -> str:
+    """Return the seeds of a confirmation in words."""
+    chosen = f"; {race_seeds} others chose the winner" if candidates > 1 else ""
+    return f"{seeds} of each estimate, disjoint from those of the search{chosen}"
 
 
 def _pairs(values: Mapping[str, Any]) -> str:

@@ -51,9 +51,12 @@ def health(shown: Json) -> str:
 def samples_of(shown: Json) -> list[tuple[str, list[float]]]:
     """Return names and results over seeds of the best configurations.
 
-    The results come from the confirmation, or else from the replicates at each configuration's last rung.
+    The results come from the confirmation, or else from the replicates at each configuration's last rung. Of a
+    confirmation itself, they are those of the estimates.
     """
     confirmation, study = shown["confirmation"], shown["study"]
+    if shown["fresh"] is not None:
+        return [(f"trial {n}", shown["fresh"][n]) for n in shown["ranked"] if len(shown["fresh"].get(n, ())) >= FEWEST]
     if confirmation is not None:
         candidates = confirmation["candidates"]
         order = [i for i in (confirmation["winner"], confirmation["runner_up"]) if i is not None]
@@ -93,7 +96,7 @@ def statistics(studies: Sequence[Json]) -> str:
         rows.append((key, str(len(values)), *cells))
     statistics = table(("", "seeds", "IQM (95% interval)", "median", "mean"), rows, "-nnnn")
     drawing = figures.profiles(samples[:MOST_SAMPLES], studies[0]["objective"])
-    fresh = all(shown["confirmation"] is not None for shown in studies)
+    fresh = all(shown["confirmation"] is not None or shown["fresh"] is not None for shown in studies)
     text = (
         "Results over seeds that were not used for any choice."
         if fresh

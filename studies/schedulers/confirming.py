@@ -147,6 +147,11 @@ def winner_of(config: Config, rows: Iterable[Segment]) -> int | None:
     return now.finalists[0] if now.over and now.finalists else None
 
 
+def estimates(config: Config, replicate: int) -> bool:
+    """Return whether a replicate of a candidate counts in its estimate."""
+    return replicate // len(config.environments) in Confirmation.of(config).estimating
+
+
 def estimating_rows(config: Config, group: Iterable[Segment]) -> list[Segment] | None:
     """Return the rows that estimate a candidate; None until all are known.
 

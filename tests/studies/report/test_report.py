@@ -23,9 +23,11 @@ from rekindle.studies.report.drawing import LETTER, Chart, escape
 from rekindle.studies.report.matplotlib_figures import figure_of
 from rekindle.studies.report.page import page, write_report
 from rekindle.studies.report.pictures import save
+from rekindle.studies.report.results import samples_of
 from rekindle.studies.report.timeline import timeline
 from rekindle.studies.storage.rows import Event, Trial
 from rekindle.studies.storage.sql.schema import event
+from rekindle.studies.study.number_text import in_digits_alone
 from sample_study import NAME, execute, fill, uid
 
 EVIL = '<script>alert("x")</script>'
@@ -61,9 +63,29 @@ def test_a_confirmed_study_begins_with_what_its_winner_is_worth(studies: Store) 
     assert shown["verdict"][0].startswith("Expect ")
     assert shown["verdict"][0].split(".")[0] in html
     assert "epochs. All 18 trainings to the end would have taken 162" in shown["verdict"][1]
-    assert shown["band"]["seeds"] == 6 + shown["confirmation"]["race_seeds"] - 2
+    assert shown["band"]["seeds"] == 4  # without those of the race, which chose the winner
     assert shown["confirmation"]["candidates"][winner]["estimate"] is not None
     assert parts(html)[:5] == ["Confirmation", "Health checks", "Learning curves", "Promotions", "Statistics"]
+
+
+def test_a_report_on_a_confirmation_tells_what_the_confirmation_tells(studies: Store) -> None:
+    """The seeds of its race chose the winner, so results on them are too high and count nowhere."""
+    of, shown = report_json(studies, "halved")["confirmation"], report_json(studies, "halved:confirmation")
+    estimates = {n: each["estimate"]["results"] for n, each in enumerate(of["candidates"]) if each["estimate"]}
+    value = in_digits_alone(of["candidates"][of["winner"]]["estimate"]["value"])
+    assert shown["verdict"] == [
+        f"Trial {of['winner']} won the race of 3: return {value} on 4 seeds that took part in no choice.",
+        f"The confirmation trained {of['cost']['epochs']} epochs.",
+    ]
+    assert dict(samples_of(shown)) == {f"trial {n}": results for n, results in estimates.items()}
+    assert samples_of(shown)[0][0] == f"trial {of['winner']}"
+    assert (shown["band"]["seeds"], shown["band"]["label"]) == (4, f"trial {of['winner']}")
+    told = dict(shown["checklist"])
+    assert told["Seeds of the search"] == "none: this confirms halved"
+    assert told["Seeds of the test"].endswith(" disjoint from those of the search; 3 others chose the winner")
+    html = page([shown])
+    assert "Results over seeds that were not used for any choice." in html
+    assert "flatter" not in html
 
 
 def test_importances_and_health_are_those_of_diagnose(studies: Store) -> None:

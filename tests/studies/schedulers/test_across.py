@@ -185,6 +185,8 @@ def test_fresh_seeds_say_what_the_winner_is_worth_in_each_environment(
         worse, better = sorted(np.load(path)["curves"][11, :, -1])
         assert worse <= winner["environments"][path]["value"] <= better
         assert winner["environments"][path]["low"] <= winner["environments"][path]["value"]
+    shown = study_json(searched.store, "s:confirmation")["best"]["environments"]  # without the seeds of the race
+    assert shown == pytest.approx({path: winner["environments"][path]["value"] for path in tables})
     sides = compare(searched.store, ["s", "again=s"])
     assert [each["env"].split()[0] for each in sides["environments"]] == tables
     assert [side["runs"] for side in sides["sides"]] == [3, 3]
