@@ -97,8 +97,8 @@ def collapse(
 
 def _configuration(number: int, group: Sequence[Trial], seeds: int) -> Trial:
     first = min(group, key=lambda trial: trial.number)
-    states = [trial.state for trial in group]
-    state = next((state for state in ("running", "failed", "cancelled") if state in states), first.state)
+    states = [trial.state for trial in group]  # without a race, its seeds are pruned and those of the estimate complete
+    state = next((state for state in ("running", "failed", "cancelled", "complete") if state in states), first.state)
     error = next((trial.error for trial in group if trial.error), None)
     attrs = dict(first.attrs)
     if "parent" in attrs:

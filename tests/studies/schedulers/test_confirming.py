@@ -151,6 +151,10 @@ def test_defaults_that_are_the_only_candidate_do_not_race(sqlite_url: str) -> No
     [candidate] = answer["candidates"]
     assert (candidate["defaults"], candidate["race"]) == (True, {"seeds": 0, "mean": None})
     assert "The best that the search found are the defaults. It took 4 trainings" in verdict(answer)
+    with Store(sqlite_url) as store:
+        shown = study_json(store, "s:confirmation")
+    assert shown["best"]["state"] == "complete"
+    assert (shown["counts"]["complete"], shown["counts"]["pruned"]) == (1, 0)
 
 
 def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> None:
