@@ -447,7 +447,8 @@ def _better_than_winner(confirmation: Json) -> str:
     estimated = [each for each in confirmation["candidates"] if each["estimate"] is not None]
     best = max(estimated, key=lambda each: sign * each["estimate"]["value"])
     winner = confirmation["candidates"][confirmation["winner"]]
-    if best["estimate"]["value"] == winner["estimate"]["value"]:
+    value, own = in_digits([each["estimate"]["value"] for each in (best, winner)])
+    if value == own:  # the same, or all but a rounding error
         return ""
     [value] = in_digits([best["estimate"]["value"]])
     verb = "were" if best["trial"] is None else "was"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 LEAST, MOST = 3, 6  # significant digits: at least, of every result; at most, of the largest to tell two apart
 FINEST = 9  # decimals
-NOISE = 1e-12  # of the largest result; what is smaller comes from rounding, and is 0 as text
+NOISE = 1e-12  # of the largest result; smaller results and differences come from rounding, and are 0 as text
 
 
 def in_digits(results: Iterable[float | None]) -> list[str]:
@@ -35,8 +36,8 @@ def _decimals(values: Sequence[float]) -> int:
     sizes = [math.floor(math.log10(abs(value))) for value in values]
     least = max(1 if max(sizes) < 3 else 0, LEAST - 1 - min(sizes))
     most = max(least, MOST - 1 - max(sizes))
-    different = len(set(values))
-    telling = (n for n in range(least, most) if len({f"{value:.{n}f}" for value in values}) == different)
+    different = 1 + sum(above - below > least_size for below, above in pairwise(sorted(values)))
+    telling = (n for n in range(least, most) if len({f"{value:.{n}f}" for value in values}) >= different)
     return min(next(telling, most), FINEST)
 
 

@@ -196,6 +196,11 @@ def test_a_verdict_says_if_another_candidate_was_better_on_the_fresh_seeds() -> 
         "trainings, 9 epochs."
     )
     assert "But" not in verdict(told | {"direction": "minimize"})
+    same = [
+        each | {"estimate": each["estimate"] | {"value": value}}
+        for each, value in ((tried, 0.1 + 0.2), (defaults, 0.3))
+    ]
+    assert "But" not in verdict(told | {"candidates": same})
     assert "But on the fresh seeds the defaults were better" in verdict(
         told | {"winner": 0, "runner_up": 1, "direction": "minimize"}
     )

@@ -22,6 +22,7 @@ from rekindle.studies.study.number_text import in_digits, in_digits_alone
         ([0.5, -0.5, 1e-17, -1e-17], ["0.500", "-0.500", "0.000", "0.000"]),  # sums of floats are rarely 0
         ([500.0, 7e-14], ["500.0", "0.0"]),
         ([0.0, 0.0], ["0.0", "0.0"]),
+        ([0.1 + 0.2, 0.3, 0.7], ["0.300", "0.300", "0.700"]),  # nor are equal sums of them the same number
         ([float("inf"), 1.5], ["inf", "1.50"]),
         ([], []),
     ],
