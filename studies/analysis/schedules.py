@@ -95,5 +95,5 @@ def _stages(links: Sequence[LineageTask], ends: Sequence[int]) -> list[Json]:
 
 
 def _summary(results: Sequence[float], *alike: Sequence[float], bounds: Bounds = (None, None)) -> Json:
-    value, low, high = mean_interval(results, alike).within(*bounds)
+    value, low, high = mean_interval(results, alike).within(*bounds, results)
     return {"value": value, "low": low, "high": high, "results": list(results)}

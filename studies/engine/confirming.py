@@ -96,7 +96,7 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
     if defaults is not None and defaults not in values:
         values.append(defaults)
     added = [None] * (len(values) - len(best))  # the defaults are no trial of the study, and claim nothing
-    (bounds,) = (bounds_of(name, load_task(config)) for name in objectives)
+    (bounds,) = (bounds_of(name, load_task(config), config.environments) for name in objectives)
     unit = 1 if is_across(config) and MINIMIZE in objectives.values() else 0  # 0 is the best then, see `as_objective`
     claims = [
         unit + point(objectives, trial["objectives"] or {RETURN: trial["return"]})[0]
@@ -349,7 +349,7 @@ def _mean(fresh: Sequence[float], others: Sequence[Sequence[float]], bounds: Bou
     """
     if len(fresh) < FEWEST:
         return None
-    found = mean_interval(fresh, others).within(*bounds)
+    found = mean_interval(fresh, others).within(*bounds, fresh)
     return dict(zip(("value", "low", "high"), found, strict=True))
 
 

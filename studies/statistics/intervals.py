@@ -51,13 +51,16 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def within(self, least: float | None, greatest: float | None) -> Interval:
+    def within(self, least: float | None, greatest: float | None, results: Sequence[float]) -> Interval:
         """Return the interval with its ends within bounds; None is no bound.
 
-        It still contains the estimate.
+        Nor is a bound beyond which one of the results lies. The interval still contains the estimate.
         """
-        low = self.low if least is None else max(self.low, min(least, self.estimate))
-        high = self.high if greatest is None else min(self.high, max(greatest, self.estimate))
+        _, low, high = self
+        if least is not None and least <= min(results):
+            low = max(low, min(least, self.estimate))
+        if greatest is not None and greatest >= max(results):
+            high = min(high, max(greatest, self.estimate))
         return self._replace(low=low, high=high)
 
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...tasks.checkpoint.retention import RETURN as RETURN
+from ...tasks.envs.base.info import METRIC
 from ..errors import DamagedRow
 from ..storage.rows import Segment, score_of
 from .config import BadConfig, Config, choose
@@ -82,13 +83,17 @@ def own_objective(algorithm: type[Task]) -> dict[str, str]:
     return {algorithm.learner.objective: algorithm.learner.direction}
 
 
-def bounds_of(name: str, algorithm: type[Task]) -> Bounds:
+def bounds_of(name: str, algorithm: type[Task], environments: Iterable[Mapping[str, Any]] = ()) -> Bounds:
     """Return the least and the greatest possible value of an objective.
 
-    Each is None where it is not known, as for returns.
+    Each is None where it is not known, as for returns, or if it depends on the length of an episode, as for sums.
     """
-    own = algorithm.learner.objective == name
-    return algorithm.learner.bounds if own else BOUNDS.get(name, (None, None))
+    if algorithm.learner.objective == name:
+        return algorithm.learner.bounds
+    least, greatest = BOUNDS.get(name, (None, None))
+    entry = name.removeprefix(EVALUATED).removeprefix(METRIC)
+    summed = any(env.get("info", {}).get(entry) == "sum" for env in environments)
+    return least, None if summed else greatest
 
 
 def known_objectives(own: Mapping[str, str]) -> dict[str, str]:

@@ -46,10 +46,11 @@ def test_bootstrap_intervals_contain_the_truth_as_often_as_said(runs: int, envir
 
 def test_an_interval_within_bounds_keeps_its_estimate() -> None:
     found = Interval(0.9, 0.7, 1.1)
-    assert found.within(0, 1) == Interval(0.9, 0.7, 1)
-    assert found.within(None, None) == found
-    assert found.within(0.8, None) == Interval(0.9, 0.8, 1.1)
-    assert found.within(0, 0.5) == Interval(0.9, 0.7, 0.9)  # a wrong bound
+    assert found.within(0, 1, [0.8, 1]) == Interval(0.9, 0.7, 1)
+    assert found.within(None, None, [0.8, 1]) == found
+    assert found.within(0.8, None, [0.8, 1]) == Interval(0.9, 0.8, 1.1)
+    assert found.within(0, 0.95, [0.8, 1]) == found.within(0.85, 1.2, [0.8, 1]) == found  # wrong bounds
+    assert Interval(1 + 1e-16, 0.7, 1.1).within(0, 1, [1, 1]).high >= 1
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 9, 19, 200])

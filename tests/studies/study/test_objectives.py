@@ -67,6 +67,10 @@ def test_bounds_of_objectives_are_known_or_left_open() -> None:
     assert bounds_of("accuracy", digits) == (0, 1)
     assert bounds_of("accuracy", ppo) == bounds_of("return", ppo) == (None, None)
     assert bounds_of("info.is_success", ppo) == bounds_of("evaluated.info.is_success", ppo) == (0, 1)
+    last, summed = ({"id": "Reach-v1", "info": {"is_success": how}} for how in ("last", "sum"))
+    for name in ("info.is_success", "evaluated.info.is_success"):
+        assert bounds_of(name, ppo, [last]) == (0, 1)
+        assert bounds_of(name, ppo, [last, summed]) == (0, None)  # an episode may go on at its goal
     assert bounds_of("episode_length", ppo) == bounds_of("model_size", digits) == (0, None)
 
 
