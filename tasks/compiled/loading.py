@@ -22,7 +22,7 @@ from types import ModuleType
 
 from torch import Tensor, float32
 
-from .decorators import between_kernels, numba
+from .decorators import between_kernels, is_cached, numba
 
 VARIABLE = "REKINDLE_KERNELS"  # 0 in the environment switches the kernels off
 UNUSED = 30 * 24 * 3600.0  # seconds after which machine code is removed, of which each upgrade leaves 13 MB
@@ -76,23 +76,26 @@ def _load() -> ModuleType | None:
         return None
     before = config.CACHE_DIR
     folder = _folder(before)
-    if not folder.exists() and sys.stderr is not None and sys.stderr.isatty():
-        print("rekindle: compiling kernels for this machine, once; half a minute", file=sys.stderr)
+    new = not folder.exists()
     _remove_unused(folder)
     config.CACHE_DIR = str(folder)
     try:
+        if not is_cached():
+            _warn(f"no machine code can be kept in {folder}", "set NUMBA_CACHE_DIR to a folder that can be written")
+        elif new and sys.stderr is not None and sys.stderr.isatty():
+            print("rekindle: compiling kernels for this machine, once; half a minute", file=sys.stderr)
         return _import()
     except (OSError, EOFError, pickle.UnpicklingError) as error:  # the disk is full, or a crash cut a file short
-        warnings.warn(
-            f"the machine code in {folder} is of no use ({error}), so every process compiles its own for half a minute;"
-            " make room on the disk, or remove the folder",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        _warn(f"the machine code in {folder} is of no use ({error})", "make room on the disk, or remove the folder")
         config.CACHE_DIR = ""
         return _import()
     finally:
         config.CACHE_DIR = before
+
+
+def _warn(problem: str, cure: str) -> None:
+    text = f"{problem}, so every process compiles its own for half a minute; {cure}"
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def _import() -> ModuleType:
@@ -115,8 +118,16 @@ def _folder(given: str) -> Path:
     compiler = numba().__version__, cpu_target.target_context.codegen().magic_tuple()
     content = b"".join(path.read_bytes() for path in sources) + repr(compiler).encode()
     digest = hashlib.sha256(content).hexdigest()[:16]
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    caches = os.environ.get("XDG_CACHE_HOME") or _home() / ".cache"
     return Path(given or Path(caches) / "rekindle") / f"kernels-{digest}"
+
+
+def _home() -> Path:
+    """Return the user's home, or a place that keeps nothing."""
+    try:
+        return Path.home()
+    except RuntimeError:  # neither HOME nor an account, as in some containers
+        return Path(os.devnull)
 
 
 def _remove_unused(own: Path) -> None:

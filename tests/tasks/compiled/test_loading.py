@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -69,6 +70,28 @@ def test_machine_code_that_a_crash_cut_short_is_compiled_again(cut: str, tmp_pat
     done = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
     assert done.stdout == "17.0 17.0\n"  # 4 (1 + 3) + 1
     assert "make room on the disk, or remove the folder" in done.stderr
+
+
+def test_a_process_that_can_keep_no_machine_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert loading.kernels() is not None
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "/proc/rekindle")
+    text = "no machine code can be kept in /proc/rekindle/.*, so every process compiles its own .*; set NUMBA_CACHE_DIR"
+    with pytest.warns(RuntimeWarning, match=text):
+        assert loaded_anew().kernels() is not None
+    assert numba.config.CACHE_DIR == "/proc/rekindle"
+
+
+def test_a_user_without_a_home_keeps_no_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    assert loading.kernels() is not None
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.warns(RuntimeWarning, match="no machine code can be kept in /dev/null/"):
+        assert loaded_anew().kernels() is not None
 
 
 def test_versions_and_processors_have_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
