@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 _handlers: dict[int, Any] = {}  # handlers of signals, which wait until a kernel is compiled
-_arrived: list[int] = []  # signals that wait
+_arrived: list[int] = []  # signals that wait, each once
 
 
 def kernel(signature: str, **options: Any) -> Any:
@@ -54,15 +54,29 @@ def between_kernels() -> Iterator[None]:
     for number in (signal.SIGINT, signal.SIGTERM):
         if callable(handler := signal.getsignal(number)):
             _handlers[number] = handler
-            signal.signal(number, lambda number, frame: _arrived.append(number))
+            signal.signal(number, _wait)
     try:
         yield
     finally:
         for caught, handler in _handlers.items():
             signal.signal(caught, handler)
         _handlers.clear()
-        while _arrived:
+        _raise_arrived()
+
+
+def _wait(number: int, frame: object) -> None:
+    """Let a signal wait, once however often it arrives."""
+    if number not in _arrived:
+        _arrived.append(number)
+
+
+def _raise_arrived() -> None:
+    """Raise the signals that waited, even if handlers raise errors."""
+    if _arrived:
+        try:
             signal.raise_signal(_arrived.pop(0))
+        finally:
+            _raise_arrived()
 
 
 def _is_main() -> bool:

@@ -16,7 +16,7 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have ignored it
 from numba.core.codegen import CPUCodeLibrary
 from rekindle.tasks.compiled import loading
-real, left = CPUCodeLibrary._object_getbuffer_hook.__func__, [signal.SIGINT]
+real, left = CPUCodeLibrary._object_getbuffer_hook.__func__, 4 * [signal.SIGINT]  # an impatient user
 
 def hook(cls, module):
     while left:
