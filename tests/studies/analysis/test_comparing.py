@@ -40,6 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         rekindle.tune(Surrogate, env, storage=store, study=name, fixed=NOISY, **OPTIONS, **more)
     members = {**OPTIONS, "scheduler": "pbt", "population": 2}
     rekindle.tune(Surrogate, storage=store, study="members", fixed=NOISY, **members)
+    rekindle.tune(Surrogate, storage=store, study="bred", fixed=NOISY, seeds=3, **members)
     start_study(store, confirmation_name("single"), confirmation_config(store, "single", 1, 3))
     start_study(store, "fresh", surrogate())
     start_study(store, "both", surrogate(options=objective_options(["return", "env_steps:minimize"])))
@@ -184,6 +185,21 @@ def test_intervals_of_few_runs_are_said_to_be_too_narrow(tmp_path: Path, store: 
     assert "Train more seeds, as `rekindle confirm two --seeds 20` does." in text
     several = compare(None, [table(tmp_path / "here.csv", HERE), table(tmp_path / "there.csv", THERE)])["sides"]
     assert several[0]["coverage"] == {"iqm": [0.91, 0.92], "mean": [0.78, 0.91]}  # five runs in each
+
+
+def test_a_warning_names_only_commands_that_a_study_takes(store: Store, cli: Callable[..., Any]) -> None:
+    """A population cannot be confirmed."""
+
+    def told(*sources: str) -> str:
+        return " ".join(cli("compare", *sources, "--storage", str(store.database.url))[1].split())
+
+    text = told("bred", "again=bred")
+    assert "Selection flatters bred: the best configuration is measured on the seeds that chose it. The 95%" in text
+    assert text.endswith("Train more seeds.")
+    text = told("bred", "two")
+    assert "Selection flatters bred, two" in text
+    assert "`rekindle confirm two` trains it" in text
+    assert "as `rekindle confirm two --seeds 20` does" in text
 
 
 def test_runs_of_an_environment_are_counted_over_files(tmp_path: Path, cli: Callable[..., Any]) -> None:

@@ -6,7 +6,7 @@ import argparse
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from rich.console import Console
@@ -14,8 +14,11 @@ from rich.console import Console
 from ....analysis.comparing import Scale
 from ....analysis.comparing import compare as comparison
 from ....analysis.sources import CONFIRMED, FILE, SELECTED, is_file
+from ....engine.confirming import check_confirmable
 from ....shell import command_line
 from ....statistics.intervals import ENOUGH, coverage
+from ....storage.store import Store
+from ....study.config import BadConfig, Config
 from ....study.number_text import in_digits
 from ...output import tables
 from ...output.terminal import new_console, note, print_json
@@ -30,10 +33,22 @@ def compare(arguments: argparse.Namespace) -> int:
     scales = _scales(arguments.scale)
     with nullcontext() if all(map(is_file, arguments.source)) else existing_store(arguments) as store:
         result = comparison(store, arguments.source, scales)
+        confirmable = [] if store is None else _confirmable(store, result)
     if arguments.json:
         return print_json(result)
-    _print(new_console(), result)
+    _print(new_console(), result, confirmable)
     return 0
+
+
+def _confirmable(store: Store, result: Mapping[str, Any]) -> list[str]:
+    """Return the studies of a comparison that `confirm` takes."""
+    names = [each["source"] for side in result["sides"] for each in side["sources"] if each["kind"] != FILE]
+    found = []
+    for name in dict.fromkeys(names):
+        with suppress(BadConfig):
+            check_confirmable(Config.from_json(store.study(name).config, name), name)
+            found.append(name)
+    return found
 
 
 def _scales(texts: Sequence[str]) -> dict[str, Scale]:
@@ -52,7 +67,7 @@ def _scales(texts: Sequence[str]) -> dict[str, Scale]:
     return scales
 
 
-def _print(out: Console, result: Mapping[str, Any]) -> None:
+def _print(out: Console, result: Mapping[str, Any], confirmable: Sequence[str]) -> None:
     sides, environments = result["sides"], [each["env"] for each in result["environments"]]
     unit = result["objective"] if result["scale"] is None else f"{result['objective']}, scaled"
     title = f"{unit}, {', '.join(environments)}: estimates and 95% intervals"
@@ -72,11 +87,11 @@ def _print(out: Console, result: Mapping[str, Any]) -> None:
         for pair in result["pairs"]
     ]
     out.print(tables.rows_table("probability that a run of one beats one of the other", pairs, tuple(pairs[0])))
-    for text in _warnings(result):
+    for text in _warnings(result, confirmable):
         note(out, text)
 
 
-def _too_narrow(result: Mapping[str, Any]) -> list[str]:
+def _too_narrow(result: Mapping[str, Any], confirmable: Sequence[str]) -> list[str]:
     """Return a warning about intervals of few runs, if there are any."""
     few = sorted((side for side in result["sides"] if side["coverage"]), key=lambda side: int(side["runs"]))
     if not few:
@@ -84,7 +99,7 @@ def _too_narrow(result: Mapping[str, Any]) -> list[str]:
 
     several = len(result["environments"])
     shares = [_shares(runs, several) for runs in dict.fromkeys(side["runs"] for side in few)]
-    studies = [source["source"] for side in few for source in side["sources"] if source["kind"] != FILE]
+    studies = [source["source"] for side in few for source in side["sources"] if source["source"] in confirmable]
     cure = f", as `{command_line('confirm', studies[0], '--seeds 20')}` does" if studies else ""
     return [
         f"The 95% intervals of {', '.join(side['label'] for side in few)} are too narrow. They contain the truth in so "
@@ -99,19 +114,20 @@ def _shares(runs: int, environments: int) -> str:
     return f"with {runs} runs, {' and '.join(texts)}"
 
 
-def _warnings(result: Mapping[str, Any]) -> list[str]:
+def _warnings(result: Mapping[str, Any], confirmable: Sequence[str]) -> list[str]:
     """Return warnings about the numbers."""
     sources = [source for side in result["sides"] for source in side["sources"]]
     flattered = list(dict.fromkeys(each["source"] for each in sources if each["kind"] == SELECTED))
     epochs = {each["epochs"] for each in sources if each["epochs"] is not None}
     texts = []
     if flattered:
-        names = ", ".join(flattered)
-        texts.append(
-            f"Selection flatters {names}: the best configuration is measured on the seeds that chose it. "
-            f"`{command_line('confirm', flattered[0])}` trains it on fresh seeds."
+        text = (
+            f"Selection flatters {', '.join(flattered)}: the best configuration is measured on the seeds that chose it."
         )
-    texts += _too_narrow(result)
+        if name := next((each for each in flattered if each in confirmable), ""):
+            text += f" `{command_line('confirm', name)}` trains it on fresh seeds."
+        texts.append(text)
+    texts += _too_narrow(result, confirmable)
     if len(epochs) > 1:
         texts.append(f"The studies trained for different numbers of epochs: {', '.join(map(str, sorted(epochs)))}.")
     if result["scale"] == "observed":
