@@ -24,7 +24,7 @@ FEWEST_TO_RESAMPLE = 8  # runs for the bootstrap
 FEW = 16  # runs from which their own spread is known well enough
 ENOUGH = 10  # runs for a bootstrap interval of the IQM that holds nearly as often as it says
 # By runs: the least and greatest share of bootstrap intervals that contain the truth. First of the IQM and of the mean
-# in one environment, then of both in several. `benchmarks/coverage.py` measures them.
+# in one environment, then of both in several. `benchmarks/intervals.py` measures them.
 COVERAGE = {
     3: ((0.72, 0.74), (0.56, 0.74), (0.84, 0.88), (0.71, 0.86)),
     4: ((0.87, 0.88), (0.65, 0.80), (0.89, 0.91), (0.74, 0.88)),

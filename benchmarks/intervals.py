@@ -1,6 +1,6 @@
 """How often the intervals of `rekindle compare` contain the truth, by the number of runs.
 
-    python benchmarks/coverage.py [--simulations 2000]
+    python benchmarks/intervals.py [--simulations 2000]
 
 Each simulation draws runs in one environment, two or five, and takes the 95% bootstrap intervals of the IQM and of the
 mean. Results are normal, skewed (exponential, lognormal), or fail in a quarter of the runs. The rows hold the range
