@@ -96,7 +96,6 @@ def _too_narrow(result: Mapping[str, Any], confirmable: Sequence[str]) -> list[s
     few = sorted((side for side in result["sides"] if side["coverage"]), key=lambda side: int(side["runs"]))
     if not few:
         return []
-
     several = len(result["environments"])
     shares = [_shares(runs, several) for runs in dict.fromkeys(side["runs"] for side in few)]
     studies = [source["source"] for side in few for source in side["sources"] if source["source"] in confirmable]
