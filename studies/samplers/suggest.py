@@ -46,7 +46,7 @@ def suggest(
     The values are from the searched space, in the plan's order. A study's first trials take the known configurations,
     or else one trial takes the defaults (not in a grid). Some trials are chosen by the results of earlier studies. The
     first of every `config.cohort` trials is free; the others share its structure, unless the sampler enumerates
-    structures.
+    structures or nothing else is searched.
 
     Args:
         config: the study's configuration.
@@ -176,7 +176,9 @@ def _draw(
     check: Callable[[Mapping[str, Any]], object],
 ) -> dict[str, Any]:
     space = config.searched
-    shared = space.structure(leader) if leader else {}
+    # Where nothing may differ within a cohort, trials that share a structure would be one and the same.
+    varies = leader is not None and not space.dynamic(leader).keys().isdisjoint(config.open)
+    shared = space.structure(leader) if leader is not None and varies else {}
     for attempt in range(ATTEMPTS):
         study.sampler = make_sampler(config, number, attempt, bracket)
         trial = study.ask()  # stays running, so later suggestions keep their distance from it

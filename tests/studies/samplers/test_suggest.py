@@ -8,7 +8,7 @@ from typing import Any
 import optuna
 import pytest
 from optuna.trial import TrialState
-from rekindle.spaces import Space, categorical, flatten, integer, log_real, maybe, near_one, ordinal, real
+from rekindle.spaces import Space, categorical, fixed, flatten, integer, log_real, maybe, near_one, ordinal, real
 from rekindle.spaces.drivers.to_optuna import suggest as suggest_values
 from rekindle.studies.samplers.registry import KNOWN, make_sampler
 from rekindle.studies.samplers.suggest import OptunaParams, history, suggest
@@ -106,6 +106,15 @@ def test_a_cohort_shares_its_structure_and_nothing_else() -> None:
     assert structures[4:] == [structures[4]] * 4
     assert structures[0] != structures[4]
     assert len({values["lr"] for values in found}) == 8
+
+
+def test_a_cohort_shares_no_structure_where_nothing_else_is_searched() -> None:
+    names = categorical("adam", "sgd", "rmsprop", "lion", default="adam", structural=True)
+    study = config(space=Space(name=names, gamma=fixed(0.99)).priors())
+    assert len({values["name"] for values in suggest(study, [], Plan(ask=range(0, 16)))}) == 4
+    depends = Space(name=names, momentum=real(0.0, 0.99, default=0.5, when={"name": "sgd"}))
+    found = suggest(config(space=depends.priors()), [], Plan(ask=range(0, 16)))
+    assert len({tuple(flatten(values).items()) for values in found}) > 4
 
 
 def test_every_suggestion_is_in_the_space() -> None:
