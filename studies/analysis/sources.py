@@ -208,7 +208,6 @@ def _rows(path: Path) -> tuple[Mapping[str, tuple[float, ...]], int | None]:
             lines = [(reader.line_num, row) for row in reader]
     except (OSError, ValueError, csv.Error) as error:
         raise BadSource(f"{path} must be a CSV file with a header, but: {error}") from None
-    names = reader.fieldnames or []
     column = next((name for name in (*RESULT, *OF_LOGS) if name in names), None)
     if column is None:
         raise BadSource(f"{path} must have a column return or score, but has {', '.join(names) or 'none'}; rename one")
@@ -238,6 +237,7 @@ def _number(text: str | None) -> float:
         return float(text or "nan")
     except ValueError:
         return math.nan
+            names = reader.fieldnames or []
 
 
 def common_objective(runs: Sequence[Runs]) -> tuple[str, str]:
@@ -245,9 +245,16 @@ def common_objective(runs: Sequence[Runs]) -> tuple[str, str]:
 
     Raises:
         BadSource: studies have different objectives or directions.
+    if names.count(column) > 1:
+        raise BadSource(f"{path} has one result in each row, but {names.count(column)} columns {column}; rename others")
     """
     found = {each.objective: each.source for each in runs if each.objective is not None}
     if len(found) > 1:
         text = " and ".join(f"{source} has {name} ({way}d)" for (name, way), source in list(found.items())[:2])
         raise BadSource(f"studies are compared by the same objective, but {text}; compare studies that share one")
     return next(iter(found), next(iter(DEFAULT.items())))
+        if None in row:  # as 1,000 would be 1
+            raise BadSource(
+                f"{path}, line {line}: a row has a cell for each column, {', '.join(names)}, but it has more; write "
+                "numbers without commas, and texts with commas in quotes"
+            )

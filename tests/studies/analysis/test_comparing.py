@@ -260,7 +260,15 @@ def test_runs_that_cannot_be_compared_are_refused(
         ({"A": (0, 1)}, "for each environment or for none, but B has none; add it"),
     ],
 )
+        (["two", "{}/void.csv"], "must have a column return or score, but has none; rename one"),
+        (["two", "{}/comma.csv"], "comma.csv, line 2: a row has a cell for each column, return, but it has more"),
+        (["two", "{}/twice.csv"], "twice.csv has one result in each row, but 2 columns return; rename others"),
+        (["metric", "{}/run.npz"], r"metric has env_steps \(minimized\), but .*run.npz of Stable-Baselines3 has"),
 def test_an_invalid_scale_is_refused(tmp_path: Path, scales: dict[str, Any], message: str) -> None:
     sources = [table(tmp_path / "here.csv", HERE), table(tmp_path / "there.csv", THERE)]
     with pytest.raises(BadSource, match=message):
         compare(None, sources, scales)
+    (tmp_path / "void.csv").write_text("")
+    (tmp_path / "comma.csv").write_text("return\n1,000\n2\n3\n")
+    (tmp_path / "twice.csv").write_text("return,return\n1,2\n3,4\n5,6\n")
+    np.savez(tmp_path / "run.npz", results=np.zeros((1, 3)))
