@@ -16,13 +16,14 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...tasks.algorithms.tabular import Tabular
 from ...tasks.checkpoint.array_files import open_npz
 from ..engine.confirming import confirmation_json
 from ..engine.json_views import rank, study_json
@@ -31,7 +32,7 @@ from ..shell import command_line
 from ..statistics.intervals import FEWEST
 from ..study.config import Config
 from ..study.environments import is_across
-from ..study.objectives import DEFAULT, measured, objectives_of
+from ..study.objectives import DEFAULT, RETURN, measured, objectives_of
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 CONFIRMED, SELECTED, FILE = "confirmed", "selected", "file"  # kinds of runs
 RESULT = ("return", "score")  # columns of a CSV file
 OF_LOGS = ("eval/mean_reward", "rollout/ep_rew_mean")  # columns of Stable-Baselines3's progress.csv
-
 STEPS_OF_LOGS = "time/total_timesteps"
+DIGITS = 8  # of a table's digest, where its path is not enough
 
 
 class BadSource(ValueError):
@@ -60,6 +61,7 @@ class Runs:
         objective: name and direction of the objective; None for a file.
         epochs: epochs of each run; None for a file.
         env_steps: environment steps of a run in a file that names them.
+        returns: whether the file can hold nothing but returns.
     """
 
     label: str
@@ -70,11 +72,20 @@ class Runs:
     objective: tuple[str, str] | None = None
     epochs: int | None = None
     env_steps: int | None = None
+    returns: bool = False
 
 
-def is_file(text: str) -> bool:
-    """Return whether a source is a file, not a study."""
-    return Path(text.rpartition("=")[2]).suffix in (".npz", ".csv")
+def is_file(text: str, studies: Collection[str] = ()) -> bool:
+    """Return whether a source is a file, not a study.
+
+    A study on a recorded table has the table's name, which ends like a file's, unless it is given another.
+
+    Args:
+        text: the source.
+        studies: names of all studies.
+    """
+    path = Path(what := text.rpartition("=")[2])
+    return path.suffix in (".npz", ".csv") and (what not in studies or path.exists())
 
 
 def read_runs(store: Store | None, texts: Sequence[str]) -> list[Runs]:
@@ -84,38 +95,48 @@ def read_runs(store: Store | None, texts: Sequence[str]) -> list[Runs]:
         BadSource: a source gives no runs, or is named twice for a side.
         UnknownStudy: a study does not exist.
     """
-    places = [_place(text) for text in texts]
+    studies = {row.name for row in store.studies()} if store is not None else set()
+    are_files = [is_file(text, studies) for text in texts]
+    places = [_place(text, file) for text, file in zip(texts, are_files, strict=True)]
     for text, place in zip(texts, places, strict=True):
         if (count := places.count(place)) > 1:
             raise BadSource(f"a run counts once, but {text} is named {count} times; leave one")
-    return [runs for text in texts for runs in _read(store, text)]
+    tables: dict[str, str] = {}
+    pairs = zip(texts, are_files, strict=True)
+    return [runs for text, file in pairs for runs in _read(None if file else store, text, tables)]
 
 
-def _place(text: str) -> tuple[str, str]:
+def _place(text: str, file: bool) -> tuple[str, str]:
     """Return what identifies the runs of a source and their side."""
     name, _, what = text.rpartition("=")
-    return (name, os.path.realpath(what)) if is_file(text) else (name or what, what)
+    return (name, os.path.realpath(what)) if file else (name or what, what)
 
 
-def _read(store: Store | None, text: str) -> Iterator[Runs]:
+def _read(store: Store | None, text: str, tables: dict[str, str]) -> Iterator[Runs]:
+    """Yield the runs of a source.
+
+    Args:
+        store: store of the study; None for a file.
+        text: the source.
+        tables: names of recorded tables by digest, which grow.
+    """
     name, equals, what = text.rpartition("=")
     label, _, env = name.partition("@")
     if (equals and not label) or not what:
         raise BadSource(f"a source is a study or a file, optionally as LABEL=STUDY or LABEL@ENV=FILE, but got {text!r}")
     path = Path(what)
-    if path.suffix == ".npz":
+    if store is not None:
+        yield from _of_study(store, what, label or what, env, tables)
+    elif path.suffix == ".npz":
         result, steps = _last_evaluation(path)
-        yield Runs(label or path.parent.name or what, env or None, what, FILE, (result,), env_steps=steps)
-    elif path.suffix == ".csv":
+        yield Runs(label or path.parent.name or what, env or None, what, FILE, (result,), env_steps=steps, returns=True)
+    else:
         by_env, steps = _rows(path)
         for found, results in by_env.items():
             yield Runs(label or path.stem, found or env or None, what, FILE, results, env_steps=steps)
-    else:
-        assert store is not None
-        yield from _of_study(store, what, label or what, env)
 
 
-def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
+def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, str]) -> Iterator[Runs]:
     config = Config.from_json(store.study(name).config, name)
     if config.scheduler == CONFIRM:
         confirmed = config.options["confirms"]["study"]
@@ -127,9 +148,9 @@ def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
         )
     [objective] = objectives.items()
     if is_across(config):
-        yield from _of_environments(store, name, label, config)
+        yield from _of_environments(store, name, label, config, tables)
         return
-    about = (label, env or _environment(config.env, config.task), name)
+    about = (label, env or _environment(config.env, config.task, tables), name)
     confirmation = confirmation_json(store, name)
     since = confirmation["since"] if confirmation is not None else None
     if confirmation is not None and confirmation["winner"] is not None and not (since and since["excluded"]):
@@ -155,7 +176,7 @@ def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
     yield Runs(*about, SELECTED, results, objective, epochs)
 
 
-def _of_environments(store: Store, name: str, label: str, config: Config) -> Iterator[Runs]:
+def _of_environments(store: Store, name: str, label: str, config: Config, tables: dict[str, str]) -> Iterator[Runs]:
     """Yield the confirmed runs of a study across environments, for each environment."""
     confirmation, [objective] = confirmation_json(store, name), objectives_of(config).items()
     if confirmation is None or confirmation["winner"] is None or confirmation["state"] != "complete":
@@ -168,16 +189,28 @@ def _of_environments(store: Store, name: str, label: str, config: Config) -> Ite
     for index, env in enumerate(config.environments):
         own = [row for row in rows if row.replicate % several == index and row.replicate // several >= first]
         results = tuple(measured(config, row) for row in own if row.state == "done")
-        place = _environment(env, config.task)
+        place = _environment(env, config.task, tables)
         yield Runs(label, place, name, CONFIRMED, results, objective, confirmation["epochs"])
 
 
-def _environment(env: Mapping[str, Any], task: str) -> str:
+def _environment(env: Mapping[str, Any], task: str, tables: dict[str, str]) -> str:
     """Return a text that only equal environments share."""
     if not env:
         return task
+    if task == Tabular.name:
+        return _table(str(env["id"]), str(env["kwargs"]["sha256"]), tables)
     more = {key: value for key, value in env.items() if key != "id" and value}
     return str(env["id"]) + (f" {json.dumps(more, sort_keys=True)}" if more else "")
+
+
+def _table(path: str, digest: str, tables: dict[str, str]) -> str:
+    """Return the name of a recorded table: its path, which --scale and files repeat.
+
+    The same table in another folder keeps its first name; another table of this path adds its digest.
+    """
+    if digest not in tables:
+        tables[digest] = f"{path} {digest[:DIGITS]}" if path in tables.values() else path
+    return tables[digest]
 
 
 def _last_evaluation(path: Path) -> tuple[float, int | None]:
@@ -205,12 +238,15 @@ def _rows(path: Path) -> tuple[Mapping[str, tuple[float, ...]], int | None]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
+            names = reader.fieldnames or []
             lines = [(reader.line_num, row) for row in reader]
     except (OSError, ValueError, csv.Error) as error:
         raise BadSource(f"{path} must be a CSV file with a header, but: {error}") from None
     column = next((name for name in (*RESULT, *OF_LOGS) if name in names), None)
     if column is None:
         raise BadSource(f"{path} must have a column return or score, but has {', '.join(names) or 'none'}; rename one")
+    if names.count(column) > 1:
+        raise BadSource(f"{path} has one result in each row, but {names.count(column)} columns {column}; rename others")
     if {"uid", "epoch"} <= {*names}:
         raise BadSource(
             f"{path} must have a run in each row, but has an epoch in each, like a table of `rekindle export-curves`; "
@@ -221,6 +257,11 @@ def _rows(path: Path) -> tuple[Mapping[str, tuple[float, ...]], int | None]:
     steps = _number(lines[-1][1].get(STEPS_OF_LOGS)) if column in OF_LOGS and lines else math.nan
     found: dict[str, list[float]] = {}
     for line, row in lines:
+        if None in row:  # as 1,000 would be 1
+            raise BadSource(
+                f"{path}, line {line}: a row has a cell for each column, {', '.join(names)}, but it has more; write "
+                "numbers without commas, and texts with commas in quotes"
+            )
         value = _number(row[column])
         if not math.isfinite(value):
             raise BadSource(f"{path}, line {line}: {column} is a finite number, but it is {row[column]!r}; correct it")
@@ -237,7 +278,6 @@ def _number(text: str | None) -> float:
         return float(text or "nan")
     except ValueError:
         return math.nan
-            names = reader.fieldnames or []
 
 
 def common_objective(runs: Sequence[Runs]) -> tuple[str, str]:
@@ -245,16 +285,16 @@ def common_objective(runs: Sequence[Runs]) -> tuple[str, str]:
 
     Raises:
         BadSource: studies have different objectives or directions.
-    if names.count(column) > 1:
-        raise BadSource(f"{path} has one result in each row, but {names.count(column)} columns {column}; rename others")
     """
     found = {each.objective: each.source for each in runs if each.objective is not None}
     if len(found) > 1:
         text = " and ".join(f"{source} has {name} ({way}d)" for (name, way), source in list(found.items())[:2])
         raise BadSource(f"studies are compared by the same objective, but {text}; compare studies that share one")
-    return next(iter(found), next(iter(DEFAULT.items())))
-        if None in row:  # as 1,000 would be 1
-            raise BadSource(
-                f"{path}, line {line}: a row has a cell for each column, {', '.join(names)}, but it has more; write "
-                "numbers without commas, and texts with commas in quotes"
-            )
+    objective, direction = next(iter(found), next(iter(DEFAULT.items())))
+    if files := [each.source for each in runs if each.returns and RETURN not in objective]:
+        [study] = found.values()
+        raise BadSource(
+            f"{study} has {objective} ({direction}d), but {files[0]} of Stable-Baselines3 has returns; leave it out, "
+            "or compare a study that optimizes the return"
+        )
+    return objective, direction

@@ -109,6 +109,36 @@ def test_a_table_of_a_spreadsheet_begins_with_a_byte_order_mark(tmp_path: Path, 
     assert compare(store, ["two", str(tmp_path / "excel.csv")])["sides"][1]["mean"]["estimate"] == 8
 
 
+def test_a_recorded_table_has_its_path_as_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it lies, and unless another table has this path."""
+    monkeypatch.chdir(tmp_path)
+    store = Store(f"sqlite:///{tmp_path / 'store.db'}")
+    for name, path, shift in (("one", "curves.npz", 0), ("two", "copy.npz", 0), ("new", "curves.npz", 1)):
+        curves = shift + np.arange(12.0).reshape(2, 3, 2)
+        np.savez(tmp_path / path, **{"param.lr": [0.1, 0.2]}, steps=[1, 2], curves=curves)
+        options = {**OPTIONS, "epochs": 2, "trials": 1, "seeds": 3}
+        rekindle.tune("tabular", path, storage=store, study=name, **options)
+    (tmp_path / "runs.csv").write_text("env,score\n" + "curves.npz,7\n" * 3)
+    for other in ("two", "runs.csv"):
+        [environment] = compare(store, ["one", other], {"curves.npz": (0, 10)})["environments"]
+        assert environment["env"] == "curves.npz"
+    with pytest.raises(BadSource, match=r"one has curves.npz; new has curves.npz [0-9a-f]{8}; to join"):
+        compare(store, ["one", "new"])
+
+
+def test_a_study_may_be_called_like_a_file(
+    tmp_path: Path, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    for name in ("tabular-a.npz", "tabular-b.npz"):
+        rekindle.tune(Surrogate, storage=url, study=name, seeds=3, trials=1, fixed=NOISY, **OPTIONS)
+    code, out, _ = cli("compare", "tabular-a.npz", "tabular-b.npz", "--storage", url)
+    assert (code, "best trial's seeds" in out) == (0, True)
+    _, _, errors = cli("compare", "tabular-a.npz", "tabular-c.npz", "--storage", url)
+    assert "tabular-c.npz must be an evaluations.npz" in errors
+
+
 def test_the_command_prints_what_its_json_says(store: Store, cli: Callable[..., Any]) -> None:
     where = ("--storage", str(store.database.url))
     status, out, _ = cli("compare", "two", "again=two", "--json", *where)
@@ -230,6 +260,10 @@ def test_runs_of_an_environment_are_counted_over_files(tmp_path: Path, cli: Call
         (["{0}/short.csv", "b={0}/short.csv"], "at least 3 runs, but short has 1; train more seeds"),
         (["two", "members"], "members was trained with 1; make it with --seeds 3 or more"),
         (["two", "single:confirmation"], "single:confirmation is the confirmation of single; compare single"),
+        (["two", "{}/void.csv"], "must have a column return or score, but has none; rename one"),
+        (["two", "{}/comma.csv"], "comma.csv, line 2: a row has a cell for each column, return, but it has more"),
+        (["two", "{}/twice.csv"], "twice.csv has one result in each row, but 2 columns return; rename others"),
+        (["metric", "{}/run.npz"], r"metric has env_steps \(minimized\), but .*run.npz of Stable-Baselines3 has"),
         (["two", "{}/none.npz"], "must be an evaluations.npz of Stable-Baselines3"),
         (["two", "{}/flat.npz"], r"results are \(evaluations, episodes\), at least one, but they are \(3,\)"),
         (["two", "{}/inf.npz"], "the last evaluation has a result that is not finite; leave this run out"),
@@ -246,6 +280,10 @@ def test_runs_that_cannot_be_compared_are_refused(
     (tmp_path / "empty.csv").write_text("steps,reward\n1,2\n")
     (tmp_path / "curves.csv").write_text("study,trial,uid,epoch,return\nx,0,ab,1,7\nx,0,ab,2,8\nx,0,ab,3,9\n")
     (tmp_path / "head.csv").write_text("return\n")
+    (tmp_path / "void.csv").write_text("")
+    (tmp_path / "comma.csv").write_text("return\n1,000\n2\n3\n")
+    (tmp_path / "twice.csv").write_text("return,return\n1,2\n3,4\n5,6\n")
+    np.savez(tmp_path / "run.npz", results=np.zeros((1, 3)))
     np.savez(tmp_path / "flat.npz", results=np.zeros(3))
     np.savez(tmp_path / "inf.npz", results=np.array([[1.0, 2.0], [3.0, np.inf]]))
     with pytest.raises(BadSource, match=message):
@@ -260,15 +298,7 @@ def test_runs_that_cannot_be_compared_are_refused(
         ({"A": (0, 1)}, "for each environment or for none, but B has none; add it"),
     ],
 )
-        (["two", "{}/void.csv"], "must have a column return or score, but has none; rename one"),
-        (["two", "{}/comma.csv"], "comma.csv, line 2: a row has a cell for each column, return, but it has more"),
-        (["two", "{}/twice.csv"], "twice.csv has one result in each row, but 2 columns return; rename others"),
-        (["metric", "{}/run.npz"], r"metric has env_steps \(minimized\), but .*run.npz of Stable-Baselines3 has"),
 def test_an_invalid_scale_is_refused(tmp_path: Path, scales: dict[str, Any], message: str) -> None:
     sources = [table(tmp_path / "here.csv", HERE), table(tmp_path / "there.csv", THERE)]
     with pytest.raises(BadSource, match=message):
         compare(None, sources, scales)
-    (tmp_path / "void.csv").write_text("")
-    (tmp_path / "comma.csv").write_text("return\n1,000\n2\n3\n")
-    (tmp_path / "twice.csv").write_text("return,return\n1,2\n3,4\n5,6\n")
-    np.savez(tmp_path / "run.npz", results=np.zeros((1, 3)))

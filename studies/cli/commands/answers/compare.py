@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -22,7 +23,7 @@ from ....study.config import BadConfig, Config
 from ....study.number_text import in_digits
 from ...output import tables
 from ...output.terminal import new_console, note, print_json
-from ..storage import existing_store
+from ..storage import database_exists, existing_store
 
 AGGREGATES = {"iqm": "IQM", "median": "median", "mean": "mean", "optimality_gap": "optimality gap"}
 RUNS = {CONFIRMED: "fresh seeds", SELECTED: "best trial's seeds", FILE: "file"}
@@ -31,13 +32,19 @@ RUNS = {CONFIRMED: "fresh seeds", SELECTED: "best trial's seeds", FILE: "file"}
 def compare(arguments: argparse.Namespace) -> int:
     """Print a comparison of the sides."""
     scales = _scales(arguments.scale)
-    with nullcontext() if all(map(is_file, arguments.source)) else existing_store(arguments) as store:
+    with existing_store(arguments) if _needs_store(arguments) else nullcontext() as store:
         result = comparison(store, arguments.source, scales)
         confirmable = [] if store is None else _confirmable(store, result)
     if arguments.json:
         return print_json(result)
     _print(new_console(), result, confirmable)
     return 0
+
+
+def _needs_store(arguments: argparse.Namespace) -> bool:
+    """Return whether a source may be a study."""
+    missing = [text for text in arguments.source if not Path(text.rpartition("=")[2]).exists()]
+    return not all(map(is_file, arguments.source)) or (bool(missing) and database_exists(arguments))
 
 
 def _confirmable(store: Store, result: Mapping[str, Any]) -> list[str]:
