@@ -19,6 +19,8 @@ from .values import Value, canonical, identity
 
 CALL = re.compile(r"(?P<name>\w[\w.-]*(:[A-Za-z_][\w.]*)?)(?P<arguments>\(.*\))?", re.DOTALL)
 
+MOST_LISTED, SOME = 24, 3  # values that a message lists, and how many of more
+
 CLASS = "package.module:Class"  # how a user names a class of their own
 
 
@@ -41,7 +43,10 @@ class Choice(Dimension):
 
     @property
     def expects(self) -> str:
-        return ("one of " if len(self.values) > 1 else "") + ", ".join(map(repr, self.values))
+        values = [*map(repr, self.values)]
+        if len(values) > MOST_LISTED:
+            return f"one of {len(values)} values, {', '.join(values[:SOME])}, ... {values[-1]}"
+        return ("one of " if len(values) > 1 else "") + ", ".join(values)
 
     def check(self, value: object, name: str) -> Value:
         return self.after(self.index(value, name))
@@ -90,6 +95,21 @@ class Ordinal(Choice):
     @property
     def expects(self) -> str:
         return super().expects + (f", or {self._accepted.expects}" if self.accept else "")
+
+    def index(self, value: object, name: str) -> int:
+        """Return the index of `value` among the values.
+
+        Raises:
+            OutOfRange: it is not one of them, though perhaps accepted.
+        """
+        try:
+            return super().index(value, name)
+        except OutOfRange as error:
+            if self.accept is None or isinstance(value, str | bool) or not isinstance(value, int | float):
+                raise
+            nearest = min(self.values, key=lambda own: abs(own - value))  # type: ignore[operator]  # numbers: accept
+            listed = Choice(values=self.values).expects
+            raise type(error)(f"{name} must be {listed}, not {value!r}; the nearest is {nearest!r}") from None
 
     def check(self, value: object, name: str) -> Value:
         if self.accept is None:

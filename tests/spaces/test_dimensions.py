@@ -137,6 +137,8 @@ def test_values_become_plain_json_of_the_dimensions_type(dimension: Any, value: 
         (ordinal(32, 64), True, OutOfRange, "x must be one of 32, 64, not True"),
         (ordinal(2, 4, accept=(1, 9)), 10, OutOfRange, r"x must be one of 2, 4, or an integer in \[1, 9\], not 10"),
         (ordinal(2, 4, accept=(1, 9)), 2.5, WrongType, r"x must be one of 2, 4, or an integer in \[1, 9\], not 2.5"),
+        (ordinal(*range(24)), 30, OutOfRange, "x must be one of 0, 1, .* 22, 23, not 30"),
+        (ordinal(*range(25)), 30, OutOfRange, "x must be one of 25 values, 0, 1, 2, ... 24, not 30"),
         (categorical("a", "b"), "c", OutOfRange, r"x must be one of 'a', 'b', not 'c' \(str\)"),
         (categorical(1, 0), False, OutOfRange, "x must be one of 1, 0, not False"),
         (fidelity(1, 27, 3), 28, OutOfRange, r"x must be an integer in \[1, 27\], not 28"),

@@ -182,6 +182,10 @@ def test_a_value_that_optuna_does_not_search_is_refused() -> None:
         to_optuna.params(SPACE, values | {"ent_coef": 0})
     with pytest.raises(OutOfRange, match=r"gamma = 1.0 is not where Optuna searches: one_minus_gamma must be"):
         to_optuna.params(SPACE, {"gamma": 1})
+    wide = Space(width=ordinal(16, 32, 64, default=32, accept=(1, 512)))
+    law = r"width = 50 is not where Optuna searches: width must be one of 16, 32, 64, not 50; the nearest is 64"
+    with pytest.raises(OutOfRange, match=law):
+        to_optuna.params(wide, {"width": 50})
     with pytest.raises(OutOfRange, match=r"num_envs = 16 is not searched by Optuna: fix\(\) it"):
         to_optuna.params(SPACE, {"num_envs": 16})
     assert to_optuna.params(SPACE, {"num_envs": 8, "epochs": 9, "version": 3}) == {}
