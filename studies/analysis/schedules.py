@@ -45,7 +45,10 @@ def schedule_json(store: Store, uid: str, seeds: int, say: Callable[[str], None]
     if links[0].policy is not None:
         raise BadConfig(f"a schedule begins with untrained networks, but task {links[0].uid} has a warm start")
     if len(links) < 2:
-        raise BadConfig(f"a schedule needs a task that branched, as in a population, but {uid} did not")
+        raise BadConfig(
+            f"a schedule needs a task that branched, as in a population, but {uid} did not: its "
+            "hyperparameters never changed; `rekindle train --seed N` trains them on other seeds"
+        )
     saved = store.load(uid)
     if saved is None:
         raise BadConfig(f"a schedule needs a trained task, but {uid} has no checkpoint; train it first")

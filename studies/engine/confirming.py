@@ -215,7 +215,7 @@ def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = S
     if config.scheduler == "pbt":
         raise BadConfig(
             f"a confirmation trains fixed hyperparameters, but those of {study} change while it trains (pbt); "
-            "`rekindle replay UID` trains a member's lineage again"
+            "`rekindle schedule UID` trains a member's schedule of them on fresh seeds"
         )
     if len(objectives := objectives_of(config)) > 1:
         raise BadConfig(

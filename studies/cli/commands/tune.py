@@ -288,8 +288,9 @@ def _how_to_extend(config: Config) -> str:
 def _print_study(study: Mapping[str, Any], config: Config, store: Store) -> int:
     out = new_console()
     counts = ", ".join(f"{count} {state}" for state, count in study["counts"].items() if count)
+    storage, name = f"--storage {repeated(store)}", study["study"]
     if study["best"] is None:
-        all_trials = command_line("trials", study["study"])
+        all_trials = command_line("trials", name, storage)
         note(out, f"no trial has a result: {counts or 'none is begun'}; `{all_trials}` says why")
         return options.FAILED
     flat = config.searched.flat()
@@ -304,7 +305,6 @@ def _print_study(study: Mapping[str, Any], config: Config, store: Store) -> int:
     for rung in study["agreement"]:
         if rung["misleads"]:
             note(out, tables.misleading(rung, study["rungs"]))
-    storage, name = f"--storage {repeated(store)}", study["study"]
     best = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
     proposed = {f"rekindle show {study['best']['uid'][:8]} {storage}": f"{best}: all hyperparameters, and the history"}
     if _can_be_confirmed(study, config):

@@ -324,7 +324,7 @@ def test_an_invalid_schedule_is_refused(finished: str, cli: Callable[..., Any]) 
         root = lineage(store, trial.uid)[0].uid
     for uid, seeds, message in (
         (trial.uid, "2", "at least 3 seeds, but --seeds is 2"),
-        (root, "3", "a task that branched, as in a population"),
+        (root, "3", "did not: its hyperparameters never changed; `rekindle train --seed N`"),
     ):
         status, _, errors = cli("schedule", uid, "--seeds", seeds, "--storage", finished)
         assert (status, message in errors) == (2, True), errors

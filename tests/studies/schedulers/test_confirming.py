@@ -516,7 +516,7 @@ def test_populations_fronts_and_confirmations_are_refused(sqlite_url: str) -> No
             confirmation_config(store, "front")
         population = make_population(load("ppo"), "CartPole-v1", epochs=4)
         start_study(store, "bred", population)
-        with pytest.raises(BadConfig, match=r"those of bred change while it trains \(pbt\); `rekindle replay UID`"):
+        with pytest.raises(BadConfig, match=r"those of bred change while it trains \(pbt\); `rekindle schedule UID`"):
             confirmation_config(store, "bred")
         start_study(store, "s", noisy())
         assert Worker(store, "s").run()

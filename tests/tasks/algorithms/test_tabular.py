@@ -188,7 +188,8 @@ def test_a_study_whose_trials_all_fail_says_so(
     command += ["--trials", "2", "--sampler", "bruteforce", "--scheduler", "none", "--study", "recorded"]
     assert main(command) == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert "no trial has a result: 2 failed; `rekindle trials recorded` says why" in out
+    command = f"rekindle trials recorded --storage sqlite:///{tmp_path}/studies.db"
+    assert f"no trial has a result: 2 failed; `{command}` says why" in out
 
 
 def test_a_study_on_a_table_finds_its_best_row(
