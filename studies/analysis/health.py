@@ -238,8 +238,9 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
 
     The later rung is the last one that at least six configurations reached. Spearman's correlation with it, plus one
     standard error, is below 0.3 after Thorndike's correction for the range that promotion restricts. So it is not
-    enough that the few promoted ones, which hardly differ on the first rung, show no correlation. Members of a
-    population change between rungs, so theirs are not compared.
+    enough that the few promoted ones, which hardly differ on the first rung, show no correlation. A first rung on which
+    all are equal says nothing about a later one on which they differ. Members of a population change between rungs, so
+    theirs are not compared.
     """
     if rows.config.scheduler == POPULATION:
         return
@@ -250,6 +251,9 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
         if len(both) < FEWEST_PROMOTED:
             continue
         early, late = [first[n] for n in both], [later[n] for n in both]
+        if len({*first.values()}) == 1 and {*late} != {*early}:
+            yield _rung_finding(rows, f"all results at epoch {rows.config.rungs[0]} are equal, but later ones differ")
+            return
         if (correlation := spearman(early, late)) is None:
             return
         wider = float(np.std([*first.values()]) / max(float(np.std(early)), 1e-12))
@@ -258,15 +262,20 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
         corrected, most = (r * wider / math.sqrt(1 + r**2 * (wider**2 - 1)) for r in (correlation, above))
         if most < MISLEADS:
             epochs = rows.config.rungs
-            middle = epochs[1] if len(epochs) > 2 else round(math.sqrt(epochs[0] * epochs[1]))
-            compare = f"compare later (--epochs {middle}:{epochs[-1]}), or " if epochs[0] < middle < epochs[-1] else ""
-            yield Finding(
-                "first rung",
+            yield _rung_finding(
+                rows,
                 f"results at epoch {epochs[0]} say little about those at epoch {epochs[rung]} (rank correlation "
                 f"{corrected:.2f})",
-                f"{compare}prune no trial (--scheduler none)",
             )
         return
+
+
+def _rung_finding(rows: Rows, text: str) -> Finding:
+    """Return a finding about the first rung, with a cure."""
+    epochs = rows.config.rungs
+    middle = epochs[1] if len(epochs) > 2 else round(math.sqrt(epochs[0] * epochs[1]))
+    compare = f"compare later (--epochs {middle}:{epochs[-1]}), or " if epochs[0] < middle < epochs[-1] else ""
+    return Finding("first rung", text, f"{compare}prune no trial (--scheduler none)")
 
 
 CURES = {

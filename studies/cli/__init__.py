@@ -25,7 +25,8 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   progress [{rung, epochs, ready, done, failed}] (number of trainings to each rung),
                   agreement [{epochs, next (epochs), trials, correlation, interval [low, high], misleads}] (rank
                   correlation of each rung with the next among all trials, estimated from those that continued; its
-                  95% interval; and whether that is below 0.5),
+                  95% interval; and whether that is below 0.5; if all results of a rung are equal, correlation and
+                  interval are null, and it misleads if one of the next rung differs),
                   objectives {name: "maximize" or "minimize"},
                   confirmation (null, or as for confirm),
                   best (a trial or null; of a confirmation the winner, and results of candidates are estimates),

@@ -14,7 +14,7 @@ from ..schedulers.adaptive import agreements
 from ..schedulers.confirming import CONFIRM, estimates, winner_of
 from ..schedulers.registry import plan, remembered, without_excluded
 from ..schedulers.seeds import collapse, is_racing, seeds_of
-from ..statistics.rank_correlation import pool, unrestricted
+from ..statistics.rank_correlation import FEWEST, pool, unrestricted
 from ..storage.branches import BRANCH
 from ..storage.commands import EXCLUDE, EXCLUDED, PAUSE, STOP, Command, hold_of
 from ..storage.locks.owner import Owner
@@ -172,15 +172,22 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
     for row in segments:
         if row.state == "done":
             brackets.setdefault(bracket_of[row.number], [[] for _ in config.rungs])[row.rung].append(row)
+    reached = Counter(row.rung for row in segments)  # some fail there
     by_bracket = [agreements(config, results) for results in brackets.values()]
-    found = []
+    found: list[Json] = []
     for rung, parts in enumerate(zip(*by_bracket, strict=True)):
-        agreement = pool(parts)
+        agreement, here = pool(parts), {row.score for rows in brackets.values() for row in rows[rung]}
+        on_rung, promoted = sum(len(rows[rung]) for rows in brackets.values()), reached[rung + 1]
+        if len(here) == 1 and FEWEST <= on_rung > promoted and len(objectives_of(config)) == 1:
+            differ = any(row.score not in here for rows in brackets.values() for row in rows[rung + 1])
+            told = {"epochs": config.rungs[rung], "next": config.rungs[rung + 1], "trials": on_rung}
+            found.append({**told, "correlation": None, "interval": None, "misleads": differ})
+            continue
         if not agreement.pairs:
             continue
         # Only the best are promoted, and a rank correlation is smaller among them than among all trials.
-        promoted = agreement.pairs / sum(len(rows[rung]) for rows in brackets.values())
-        correlation, low, high = (unrestricted(r, promoted) for r in (agreement.correlation, *agreement.interval))
+        share = agreement.pairs / on_rung
+        correlation, low, high = (unrestricted(r, share) for r in (agreement.correlation, *agreement.interval))
         found.append(
             {
                 "epochs": config.rungs[rung],

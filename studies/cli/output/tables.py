@@ -17,7 +17,7 @@ from ...engine.json_views import RUNNING, STATES, Json, rank
 from ...redact import printable
 from ...schedulers.confirming import CONFIRM
 from ...study.config import title
-from ...study.number_text import in_digits, in_digits_alone
+from ...study.number_text import counted, in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
 
 LONG = ("digest", "kept", "more", "searched", "until", "when")  # columns whose text may wrap
@@ -164,11 +164,19 @@ def _by_environment(confirmation: Json) -> Table:
 
 def misleading(rung: Json, rungs: Sequence[int]) -> str:
     """Return a note about a misleading rung, with a cure."""
+    last, epochs = rungs[-1], counted(rung["epochs"], "epoch")
+    cure = f"--epochs {rung['next']}:{last} compares later" if rung["next"] < last else "--scheduler none prunes none"
+    cure = f"a new study with {cure}\n"
+    if rung["correlation"] is None:
+        return (
+            f"all {rung['trials']} trials have the same result after {epochs}, but later ones differ, so chance "
+            f"decided which were pruned there; {cure}"
+        )
     low, high = rung["interval"]
     return (
-        f"returns after {rung['epochs']} epochs say little about those after {rung['next']}: their rank correlation is "
+        f"results after {epochs} say little about those after {rung['next']}: their rank correlation is "
         f"{rung['correlation']:.2f} (95%: {low:.2f} to {high:.2f}, from {rung['trials']} trials), so good trials may "
-        f"have been pruned there; a new study with --epochs {rung['next']}:{rungs[-1]} compares later\n"
+        f"have been pruned there; {cure}"
     )
 
 

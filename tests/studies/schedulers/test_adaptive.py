@@ -155,13 +155,28 @@ def test_the_table_warns_of_a_rung_that_says_nothing_of_the_next(
     command += f" --study s --storage sqlite:///{tmp_path}/s.db --workers 1"
     assert main(command.split()) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    warning = "returns after 1 epochs say little about those after 2: their rank correlation is -1.00"
+    warning = "results after 1 epoch say little about those after 2: their rank correlation is -1.00"
     assert [text in shown for text in (warning, "a new study with --epochs 2:12 compares later")] == [misleads] * 2
     assert main([*command.split(), "--json"]) == 0
     study = json.loads(capsys.readouterr().out)
     assert study["scheduler"] == "adaptive"
     assert [rung["misleads"] for rung in study["agreement"]][:1] == [misleads]
     assert study["agreement"][0]["trials"] == study["progress"][1]["done"]
+
+
+@pytest.mark.parametrize(("rungs", "cure"), [("1:12", "--epochs 2:12 compares later"), ("1:2", "--scheduler none")])
+def test_the_table_warns_of_a_rung_on_which_all_trials_are_equal(
+    rungs: str, cure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quality = np.arange(18.0)
+    curves = np.stack([-21 + 0 * quality, *[quality] * 11], 1)[:, None]
+    np.savez(tmp_path / "table.npz", **{"param.x": quality, "steps": np.arange(1, 13), "curves": curves})
+    command = f"tune tabular {tmp_path}/table.npz --epochs {rungs} --trials 18 --generation 18 --sampler bruteforce"
+    command += f" --study s --storage sqlite:///{tmp_path}/s.db --workers 1"
+    assert main(command.split()) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    warning = "all 18 trials have the same result after 1 epoch, but later ones differ, so chance decided which were"
+    assert f"{warning} pruned there; a new study with {cure}" in shown
 
 
 def test_races_need_a_rung_whose_promotions_do_not_depend_on_it() -> None:
