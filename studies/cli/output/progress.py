@@ -15,6 +15,7 @@ from rich.text import Text
 from ...engine.json_views import RUNNING, WAITING
 from ...engine.progress import OPEN, Snapshot, Speed, clock
 from ...redact import printable
+from ...schedulers.seeds import seeds_of
 from ...study.number_text import in_digits_alone
 
 LINE_EVERY = 5.0  # seconds between two lines if there is no terminal
@@ -86,7 +87,7 @@ class Progress:
         )
         passed, left = clock(snapshot.when - self.began), _left(self.speed.left(snapshot))
         return (
-            f"{passed}  trials: {counts}  epochs: {snapshot.epochs}/{snapshot.epochs_total}  {best}  "
+            f"{passed}  {_counted(snapshot)}: {counts}  epochs: {snapshot.epochs}/{snapshot.epochs_total}  {best}  "
             f"{self._rate(snapshot)}{left}"
         )
 
@@ -102,7 +103,7 @@ class Progress:
         counts = Text("   ").join(
             Text(f"{LOOKS[state][0]} {count} {state}", LOOKS[state][1]) for state, count in snapshot.counts.items()
         )
-        rows.add_row("trials", dots)
+        rows.add_row(_counted(snapshot), dots)
         rows.add_row("", counts)
         rows.add_row("rungs", Text("  →  ").join(_rung(*rung) for rung in snapshot.rungs))
         bar = Table.grid(padding=(0, 1))
@@ -131,6 +132,11 @@ class Progress:
             border_style="bright_black",
             padding=(0, 2),
         )
+
+
+def _counted(snapshot: Snapshot) -> str:
+    """Return what counts are of: with several seeds or environments, a trial has several trainings."""
+    return "trainings" if seeds_of(snapshot.config) > 1 else "trials"
 
 
 def _rung(epochs: int, done: int, total: int) -> Text:

@@ -20,6 +20,7 @@ from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.failures import FAILED
 from rekindle.studies.live.views import LiveStudy
+from rekindle.studies.schedulers.seeds import seed_options
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.rows import Segment
 from rekindle.studies.storage.sql.schema import event, task
@@ -161,6 +162,20 @@ def test_a_terminal_shows_a_panel_while_a_study_runs(sqlite_url: str) -> None:
     assert "a line above" in shown
     assert "0/4" in shown
     assert "4/4" in shown
+
+
+def test_trainings_are_not_called_trials(sqlite_url: str) -> None:
+    """With two seeds, a trial is trained twice."""
+    screen = io.StringIO()
+    with Store(sqlite_url) as store:
+        options = seed_options(2, "mean")
+        start_study(store, "s", make_config(load("surrogate"), None, trials=2, epochs=(1, 1, 2), options=options))
+        console = Console(file=screen, width=100)
+        progress = Progress(console, "s", sqlite_url)
+        progress.show(look(store, "s"))
+        assert "trainings: 4 open" in screen.getvalue()
+        console.print(progress.panel(look(store, "s")))
+        assert "trainings" in screen.getvalue().partition("┌")[2] + screen.getvalue().partition("╭")[2]
 
 
 def test_watch_of_an_empty_storage_says_what_makes_a_study(sqlite_url: str, cli: Cli) -> None:
