@@ -424,6 +424,8 @@ def verdict(confirmation: Json) -> str:
         if (better := confirmation[key]) is not None:
             probability = f"{better['estimate']:.2f} ({better['low']:.2f} to {better['high']:.2f})"
             sentences.append(f"A training of it beats a training of {name} with probability {probability}.")
+    if any(candidate["defaults"] and candidate["estimate"] is None for candidate in confirmation["candidates"]):
+        sentences.append("The defaults are not compared, since too many of their trainings failed.")
     if (since := confirmation["since"]) is not None:
         sentences.append(_outdated(confirmation, since))
     elif open_question := _better_than_winner(confirmation):

@@ -218,6 +218,19 @@ def test_a_verdict_says_what_is_missing() -> None:
         assert text == f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
 
 
+def test_a_verdict_says_that_the_defaults_failed() -> None:
+    estimate = {"value": 87.2, "low": 86.0, "high": 88.3, "failed": 0}
+    best = {"trial": 2, "defaults": False, "claim": None, "estimate": estimate}
+    defaults = {"trial": None, "defaults": True, "claim": None, "estimate": None}
+    told: dict[str, Any] = {
+        **{"state": "complete", "cost": CHEAP, "since": None, "earlier": [], "direction": "maximize"},
+        **{"candidates": [best, defaults], "winner": 0, "runner_up": None, "optimism": None},
+        **{"over_defaults": None, "over_runner_up": None},
+    }
+    assert "The defaults are not compared, since too many of their trainings failed. It took" in verdict(told)
+    assert "not compared" not in verdict(told | {"candidates": [best]})
+
+
 def test_equal_results_of_all_seeds_are_no_certainty() -> None:
     estimate = {"value": 500.0, "low": 500.0, "high": 500.0, "seeds": 20, "failed": 0}
     best = {"trial": 3, "defaults": False, "claim": 500.0, "estimate": estimate}
