@@ -294,9 +294,10 @@ def failures_of_one_kind(rows: Rows) -> Iterator[Finding]:
         return
     kind, count = Counter(_kind(trial.error or "") for trial in failed).most_common(1)[0]
     if count >= ONE_KIND * len(failed):
+        what = "trainings" if seeds_of(rows.config) > 1 else "trials"
         yield Finding(
             "failures",
-            f"{count} of {len(ended)} trials failed in one way: {kind}",
+            f"{count} of {len(ended)} {what} failed in one way: {kind}",
             CURES.get(kind, "`rekindle show UID` has the traceback; fix or leave out the values that cause it"),
         )
 

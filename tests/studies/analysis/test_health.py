@@ -242,13 +242,15 @@ def told(check: Any, config: Config, trials: Sequence[Trial] = (), runs: Sequenc
 
 
 def test_failures_of_one_kind_are_told_with_their_share() -> None:
-    def found(*errors: str | None) -> list[str]:
+    def found(*errors: str | None, seeds: int = 1) -> list[str]:
         states = ["complete" if error is None else "failed" for error in errors]
         rows = zip(states, errors, strict=True)
         trials = [Trial(n, uid=str(n), params={}, state=state, error=error) for n, (state, error) in enumerate(rows)]
-        return told(failures_of_one_kind, surrogate(), [*trials, Trial(99, uid="99", params={})])
+        config = surrogate(options={"seeds": seeds})
+        return told(failures_of_one_kind, config, [*trials, Trial(99, uid="99", params={})])
 
     assert found("Diverged: NaN", "Diverged: inf", None) == ["2 of 3 trials failed in one way: diverged"]
+    assert found("Diverged: NaN", "Diverged: inf", None, seeds=3) == ["2 of 3 trainings failed in one way: diverged"]
     assert found("[memory] MemoryError: 3", "[memory] killed", None) == ["2 of 3 trials failed in one way: memory"]
     assert found("OSError: no", "ValueError: no", "Killed: 9", None) == []  # each in its own way
     assert found("Diverged: NaN", None) == []  # one is no kind
