@@ -23,7 +23,7 @@ from ..statistics.intervals import FEWEST, mean_interval
 from ..storage.rows import Segment
 from ..study.config import Config
 from ..study.environments import is_across, scale_of
-from ..study.number_text import in_digits_alone
+from ..study.number_text import counted, in_digits_alone
 from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of
 from .analysis import rank_correlations, result_of
 from .timeline import timeline
@@ -48,7 +48,7 @@ def report_json(store: Store, name: str) -> Json:
     confirmation = confirmation_json(store, name, study["trials"])
     objective, direction = next(iter(objectives_of(config).items()))
     best_first = ranked(study)
-    counted = [trial for trial in study["trials"] if not trial["excluded"]]
+    included = [trial for trial in study["trials"] if not trial["excluded"]]
     health = diagnose(store, name, forest=False)  # without a forest, the report is the same wherever it is built
     segments, events = store.segments(name), store.events_of_study(name)
     values = [(trial, result_of(trial, objective)) for trial in best_first]
@@ -69,7 +69,7 @@ def report_json(store: Store, name: str) -> Json:
         "marginals": health["marginals"],
         "pairs": health["pairs"],
         "findings": health["findings"],
-        "correlations": rank_correlations(counted, study["rungs"], objective),
+        "correlations": rank_correlations(included, study["rungs"], objective),
         "timeline": timeline(
             name, rows, events, store.saved_last(name), {row.uid: reached.get(row.number, 0) for row in rows}
         ),
@@ -282,7 +282,7 @@ def _winner(config: Config, shown: Json) -> str:
 def _cost(shown: Json) -> str:
     """Return a sentence about the study's cost and what promotion saved."""
     study, epochs = shown["study"], shown["epochs"]
-    cost = f"The {'confirmation' if study['scheduler'] == CONFIRM else 'search'} trained {epochs:,} epochs."
+    cost = f"The {'confirmation' if study['scheduler'] == CONFIRM else 'search'} trained {counted(epochs, 'epoch')}."
     started = sum(1 for trial in study["trials"] for _ in trial.get("seeds", [trial]))
     whole = started * study["rungs"][-1]
     if len(study["rungs"]) == 1 or study["scheduler"] in ("pbt", "none") or epochs >= whole:

@@ -10,7 +10,7 @@ from ..engine.confirming import candidate_name
 from ..engine.json_views import Json
 from ..statistics.aggregates import AGGREGATES
 from ..statistics.intervals import FEWEST, interval
-from ..study.number_text import in_digits
+from ..study.number_text import counted, in_digits
 from . import figures
 from .drawing import escape
 from .markup import figure, part, table
@@ -29,13 +29,15 @@ def confirmation(shown: Json) -> str:
     for index, each in enumerate(candidates):
         estimate = each["estimate"]
         ends = in_digits([estimate[end] for end in ("value", "low", "high")]) if estimate else ["", "", ""]
-        name = candidate_name(each)
-        mark = f"<b>{escape(name)}</b>, the winner" if index == confirmation["winner"] else escape(name)
+        mark = escape(candidate_name(each))
+        mark = f"<b>{mark}</b>, the winner" if index == confirmation["winner"] else mark
+        mark += ", the defaults" if each["defaults"] and each["trial"] is not None else ""
         seeds = str(estimate["seeds"]) if estimate else ""
         between = f"{ends[1]} to {ends[2]}" if estimate else ""
         rows.append((mark, claims[index], races[index], str(each["race"]["seeds"]), ends[0], between, seeds))
     heads = ("candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds")
-    text = f"{confirmation['objective']} after {confirmation['epochs']} epochs, on seeds that the search has not used."
+    length = counted(confirmation["epochs"], "epoch")
+    text = f"{confirmation['objective']} after {length}, on seeds that the search has not used."
     return part("Confirmation", text, table(heads, rows, "-nnnnnn"))
 
 
@@ -89,12 +91,12 @@ def statistics(studies: Sequence[Json]) -> str:
     for index, (name, values) in enumerate(samples):
         runs = np.array(values)[:, None]
         cells = []
-        for aggregate in ("iqm", "median", "mean"):
+        for aggregate in ("iqm", "mean"):  # the median is one over environments, and here is only one
             estimate, low, high = in_digits(interval(AGGREGATES[aggregate], runs))
             cells.append(f"{estimate} <span class='soft'>({low} to {high})</span>")
         key = f'<span class="key s{index}">{escape(name)}</span>' if index < MOST_SAMPLES else escape(name)
         rows.append((key, str(len(values)), *cells))
-    statistics = table(("", "seeds", "IQM (95% interval)", "median", "mean"), rows, "-nnnn")
+    statistics = table(("", "seeds", "IQM (95% interval)", "mean"), rows, "-nnn")
     drawing = figures.profiles(samples[:MOST_SAMPLES], studies[0]["objective"])
     fresh = all(shown["confirmation"] is not None or shown["fresh"] is not None for shown in studies)
     text = (

@@ -88,6 +88,18 @@ def test_a_report_on_a_confirmation_tells_what_the_confirmation_tells(studies: S
     assert "flatter" not in html
 
 
+def test_a_report_names_the_defaults_and_has_no_median_over_one_environment(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path / 's.db'}") as store:
+        same: dict[str, Any] = {"storage": store, "progress": False, "fixed": {"noise": 2.0}}
+        tune("surrogate", study="s", trials=1, epochs=1, scheduler="none", **same).confirm(1, 3, progress=False)
+        html = page([report_json(store, "s")])
+    assert "<b>trial 0</b>, the winner, the defaults" in html
+    assert "return after 1 epoch, on seeds" in html
+    assert "The search trained 1 epoch." in html
+    [statistics] = re.findall("<h3>Statistics</h3>.*?</table>", html, re.DOTALL)
+    assert ("mean" in statistics, "median" in statistics) == (True, False)
+
+
 def test_importances_and_health_are_those_of_diagnose(studies: Store) -> None:
     shown, diagnosis = report_json(studies, "seeded"), diagnose(studies, "seeded", forest=False)
     assert shown["findings"] == diagnosis["findings"]
