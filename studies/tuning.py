@@ -28,6 +28,7 @@ from ..tasks.signals.demonstrations import Demonstrations
 from ..tasks.warm_start import located
 from .analysis.learning import located as located_source
 from .analysis.learning import with_learned
+from .engine.checked_config import load_task
 from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, start_confirmation
 from .engine.json_views import front, ranked, study_json
 from .engine.optuna_mirror import mirror
@@ -230,9 +231,12 @@ class Study(Pictures):
         Raises:
             BadConfig: the study cannot be confirmed, or a number is too small.
             StudyMismatch: an unfinished confirmation has other numbers.
+            TypeError: an argument is unknown.
             KeyboardInterrupt: after Ctrl-C.
         """
+        given = signature(self.run).bind(**how).arguments  # all errors come before a confirmation is stored
         config = confirmation_config(self.store, self.name, top, seeds)
+        config.probe(load_task(config), given.get("device", "cpu"))
         Study(start_confirmation(self.store, self.name, config), self.store).run(**how)
         result = confirmation_json(self.store, self.name)
         assert result is not None

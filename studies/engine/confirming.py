@@ -205,8 +205,9 @@ def _text(config: Config) -> str:
 
 def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = SEEDS) -> None:
     """Raise BadConfig if a study with this configuration cannot be confirmed."""
-    if top < 1:
+    if isinstance(top, int) and top < 1:
         raise BadConfig(f"--top must be at least 1, the best configuration alone, but got {top}")
+    check_count("top", top)
     check_count("seeds", seeds, MOST_SEEDS // 2)
     if seeds < FEWEST:
         raise BadConfig(f"an interval needs at least {FEWEST} seeds, but got {seeds}; take more")

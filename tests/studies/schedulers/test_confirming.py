@@ -521,6 +521,26 @@ def test_a_study_that_cannot_be_confirmed_is_refused(
         assert [study.name for study in store.studies()] == ["s"]
 
 
+@pytest.mark.parametrize(
+    ("how", "error", "message"),
+    [
+        ({"top": 2.5}, BadConfig, "top must be an integer of at least 1, but got 2.5"),
+        ({"top": True}, BadConfig, "top must be an integer of at least 1, but got True"),
+        ({"seed": 3}, TypeError, "unexpected keyword argument 'seed'"),
+        ({"device": "abacus"}, ValueError, "abacus"),
+    ],
+)
+def test_wrong_arguments_leave_no_confirmation(
+    how: dict[str, Any], error: type[Exception], message: str, sqlite_url: str
+) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", noisy())
+        assert Worker(store, "s").run()
+        with pytest.raises(error, match=message):
+            Study("s", store).confirm(**how)
+        assert [study.name for study in store.studies()] == ["s"]
+
+
 def test_populations_fronts_and_confirmations_are_refused(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
         front = noisy(options={"objectives": {"return": "maximize", "model_size": "minimize"}}, scheduler="none")
