@@ -84,11 +84,14 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
     config = Config.from_json(store.study(study).config, study)
     check_confirmable(config, study, top, seeds)
     objectives = objectives_of(config)
-    ranked = rank(study_json(store, study)["trials"], objectives)
+    shown = study_json(store, study)
+    ranked = rank(shown["trials"], objectives)
     if not ranked or ranked[0]["epochs"] < config.rungs[-1]:
+        cure = f"`rekindle worker {option('--study', study)}` trains it to its end"
+        if shown["state"] == "complete":
+            cure = f"`{command_line('extend', study, '--trials N')}` gives it more trials"
         raise BadConfig(
-            f"a confirmation needs a result at the top rung, {config.rungs[-1]} epochs, but {study} has none yet; run "
-            f"`rekindle tune` or `rekindle worker {option('--study', study)}` first"
+            f"a confirmation needs a result at the top rung, {config.rungs[-1]} epochs, but {study} has none; {cure}"
         )
     best = _different(ranked)[:top]
     values = [dict(flatten(trial["hyperparameters"])) for trial in best]

@@ -507,7 +507,7 @@ def test_a_search_that_cannot_be_confirmed_still_shows_its_results(
     [
         (["s", "--seeds", "2"], "an interval needs at least 3 seeds, but got 2; take more"),
         (["none"], "none"),
-        (["s", "--top", "1"], "needs a result at the top rung, 3 epochs, but s has none yet; run `rekindle tune`"),
+        (["s", "--top", "1"], "needs a result at the top rung, 3 epochs, but s has none; `rekindle worker --study s`"),
     ],
 )
 def test_a_study_that_cannot_be_confirmed_is_refused(
@@ -539,6 +539,18 @@ def test_wrong_arguments_leave_no_confirmation(
         with pytest.raises(error, match=message):
             Study("s", store).confirm(**how)
         assert [study.name for study in store.studies()] == ["s"]
+
+
+def test_a_complete_study_without_a_result_needs_more_trials(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", noisy())
+        assert Worker(store, "s").run()
+        study = Study("s", store)
+        for trial in study.trials:
+            if trial.epochs == noisy().rungs[-1]:
+                study.exclude(trial.number)
+        with pytest.raises(BadConfig, match="but s has none; `rekindle extend s --trials N` gives it more trials"):
+            confirmation_config(store, "s")
 
 
 def test_populations_fronts_and_confirmations_are_refused(sqlite_url: str) -> None:
