@@ -2,7 +2,7 @@
 
 The environment is the path of an `.npz` file with these arrays, for N trainings with S seeds and T points each:
 
-    param.NAME (N,)     a hyperparameter of each training: numbers, or strings
+    param.NAME (N,)     a hyperparameter of each training: numbers, strings, or booleans
     steps (T,)          environment steps of the points, rising; a first point of 0 is before any training
     curves (N, S, T)    the return at each point; NaN where a training diverged
     meta                JSON text, an object; if its "maximize" is false, less is better, and returns are the negatives
@@ -91,7 +91,7 @@ class Table:
         point = np.array([_place(dimensions[name], values[name]) for name in self.columns])
         apart = self._points - point
         for axis, name in enumerate(self.columns):
-            if isinstance(values[name], str):
+            if isinstance(values[name], str | bool):
                 apart[:, axis] = apart[:, axis] != 0
         return int(np.square(apart).sum(1).argmin())
 
@@ -99,7 +99,7 @@ class Table:
 def _dimension(column: np.ndarray) -> Dimension:
     """Return the dimension that a column's values suggest."""
     different = np.unique(column).tolist()
-    if isinstance(different[0], str):  # only numbers can be dynamic
+    if isinstance(different[0], str | bool):  # only numbers can be dynamic
         if len(different) == 1:
             return fixed(different[0], structural=True)
         return categorical(*different, default=different[0], structural=True)
@@ -191,9 +191,9 @@ def _check(path: str, found: Mapping[str, np.ndarray], columns: Mapping[str, np.
         if not name.isidentifier() or name in RESERVED:
             kept = ", ".join(RESERVED)
             refuse(f"a hyperparameter's name is an identifier, and none of {kept}", f"one is {name!r}; rename it")
-        if column.shape != curves.shape[:1] or column.dtype.kind not in "fiuU":
+        if column.shape != curves.shape[:1] or column.dtype.kind not in "fiuUb":
             refuse(
-                f"{name} is a number or a text for each of {len(curves)} trainings",
+                f"{name} is a number, a text or a boolean for each of {len(curves)} trainings",
                 f"it is {column.dtype} {column.shape}",
             )
         if column.dtype.kind == "f" and not np.isfinite(column).all():

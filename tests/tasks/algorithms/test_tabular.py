@@ -59,7 +59,17 @@ def test_each_hyperparameter_weighs_the_same(write: Write) -> None:
     assert table.nearest({"lr": 0.4, "kind": 0.4, "depth": 1}) == 0
 
 
-@pytest.mark.parametrize("value", [3.0, 1e300, "sgd"])
+def test_booleans_choose_rows(write: Write, tmp_path: Path) -> None:
+    table = write(**{"param.kind": np.array([False, True, False, True])})
+    assert Tabular(table).get_space().priors()["kind"] == "choices([False, True], default_value=False, structural=True)"
+    for row, lr in enumerate(LR):
+        assert Tabular(table).init(lr=lr, kind=row % 2 == 1).evaluate() == CURVES[row, 0, 0]
+    options: dict[str, Any] = {"epochs": 3, "trials": 8, "cohort": 1, "progress": False}
+    study = tune("tabular", table, storage=f"sqlite:///{tmp_path}/s.db", **options)
+    assert {trial.hyperparameters["kind"] for trial in study.trials} == {False, True}
+
+
+@pytest.mark.parametrize("value", [3.0, 1e300, "sgd", True])
 def test_a_hyperparameter_with_one_value_is_fixed(write: Write, value: Any) -> None:
     table = write(**{"param.kind": np.full(4, value)})
     assert set(Tabular(table).get_space().searched().priors()) >= {"lr"}
@@ -158,8 +168,8 @@ def test_training_beyond_the_end_of_the_table_is_refused_before_it_begins(
         ({"steps": np.array([1.0])}, "steps are one number for each of 4 points, but they are float64 "),
         ({"curves": np.zeros(4)}, r"curves are numbers \(trainings, seeds, points\), but they are float64 "),
         ({"param.lr": np.array([1, np.nan, 3, 4])}, "lr is a finite number, but in row 1 it is not"),
-        ({"param.lr": np.array([1.0])}, "lr is a number or a text for each of 4 trainings, but it is float64 "),
-        ({"param.lr": np.array(LR) > 0.05}, "lr is a number or a text for each of 4 trainings, but it is bool "),
+        ({"param.lr": np.array([1.0])}, "lr is a number, a text or a boolean for each of 4 trainings, but it is f"),
+        ({"param.lr": np.array(LR) * 1j}, "lr is a number, a text or a boolean for each of .*, but it is complex128 "),
         ({"param.optimizer.lr": np.array(LR)}, "name is an identifier, .*, but one is 'optimizer.lr'; rename it"),
         ({"param.epochs": np.array(LR)}, "and none of epochs, start, uid, but one is 'epochs'; rename it"),
         ({"param.epoch_steps": np.array(LR)}, "epoch_steps follows from steps, but it is a hyperparameter"),
