@@ -204,9 +204,10 @@ def _environment(env: Mapping[str, Any], task: str, tables: dict[str, str]) -> s
 
 
 def _table(path: str, digest: str, tables: dict[str, str]) -> str:
-    """Return the name of a recorded table: its path, which --scale and files repeat.
+    """Return the name of a recorded table: its path.
 
-    The same table in another folder keeps its first name; another table of this path adds its digest.
+    Users repeat it in --scale and in files. The same table in another folder keeps its first name; another table of
+    this path adds its digest.
     """
     if digest not in tables:
         tables[digest] = f"{path} {digest[:DIGITS]}" if path in tables.values() else path

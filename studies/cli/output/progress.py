@@ -135,7 +135,10 @@ class Progress:
 
 
 def _counted(snapshot: Snapshot) -> str:
-    """Return what counts are of: with several seeds or environments, a trial has several trainings."""
+    """Return what is counted.
+
+    With several seeds or environments, a trial has several trainings.
+    """
     return "trainings" if seeds_of(snapshot.config) > 1 else "trials"
 
 
