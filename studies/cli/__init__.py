@@ -52,8 +52,8 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   or null), cost {trainings, epochs, failed (trainings beside these)}, since (null, or {best [trials
                   that took no part and are now among the best], excluded (whether the winner has been excluded)}),
                   earlier [names of earlier confirmations of the study, of whose seeds it uses none]; with several
-                  environments also across (the aggregate; all results are on its scale), and environments {env: {value,
-                  low, high}, as measured} in each estimate
+                  environments also across (the aggregate; all results are on its scale, on which 0 is the best of a
+                  minimized objective), and environments {env: {value, low, high}, as measured} in each estimate
     compare       format, objective, direction, environments [{env, scale (null, or [result that counts as 0, as 1])}],
                   scale (null, "given" or "observed"), left_out [{label, env}] (environments that other sides lack),
                   sides [{label, runs, coverage (null from ten runs on, or {iqm, mean: [low, high]}, the share of such

@@ -15,6 +15,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +28,9 @@ from ..shell import command_line, option
 from ..statistics.intervals import FEWEST, Interval, improvement_interval, mean_interval
 from ..storage.rows import Segment
 from ..study.config import BadConfig, Config, check_count
-from ..study.environments import SCALE, is_across, labels, scale_of
+from ..study.environments import SCALE, as_objective, is_across, labels, scale_of
 from ..study.number_text import counted, in_digits, in_digits_alone
-from ..study.objectives import MAXIMIZE, MINIMIZE, RETURN, Bounds, bounds_of, measured, objectives_of, point
+from ..study.objectives import MINIMIZE, RETURN, Bounds, bounds_of, measured, objectives_of, point
 from ..study.stored_form import MOST_SEEDS
 from .checked_config import load_task
 from .json_views import Json, rank, study_json
@@ -256,15 +257,15 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
     pairs = by_seed(config, rows)
     now = standing(confirmation, pairs)
     ((objective, direction),) = objectives_of(config).items()
-    sign = -1 if direction == MINIMIZE and not is_across(config) else 1
+    shown = partial(_shown, config)
     candidates = [
         {
             "trial": form["trials"][n],
             "defaults": n == confirmation.defaults,
             "hyperparameters": dict(config.options["known"][n]),
-            "claim": sign * form["claims"][n] if form["trials"][n] in claimed else None,
-            "race": _summary(fresh_scores(pairs, n, range(confirmation.race_seeds)), sign),
-            "estimate": _estimate(config, pairs, n, sign) if now.over and n in now.estimated else None,
+            "claim": shown(form["claims"][n]) if form["trials"][n] in claimed else None,
+            "race": _summary([*map(shown, fresh_scores(pairs, n, range(confirmation.race_seeds)))]),
+            "estimate": _estimate(config, pairs, n) if now.over and n in now.estimated else None,
         }
         for n in range(confirmation.candidates)
     ]
@@ -277,7 +278,7 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
         "confirmation": name,
         "state": "complete" if now.over else "running",
         "objective": objective,
-        "direction": MAXIMIZE if is_across(config) else direction,
+        "direction": direction,
         **({"across": config.options["aggregate"]} if is_across(config) else {}),
         "epochs": config.rungs[0],
         "seeds": confirmation.seeds,
@@ -320,13 +321,21 @@ def _since(of: Config, config: Config, trials: Sequence[Json], finalists: Sequen
     return since if any(since.values()) else None
 
 
-def _summary(scores: Sequence[float], sign: int) -> Json:
-    return {"seeds": len(scores), "mean": sign * statistics.fmean(scores) if scores else None}
+def _shown(config: Config, score: float) -> float:
+    """Return a score as measured, or on the scale of all environments."""
+    ((name, direction),) = objectives_of(config).items()
+    if is_across(config):
+        return as_objective(config, score)[name]
+    return -score if direction == MINIMIZE else score
 
 
-def _estimate(config: Config, rows: Mapping[tuple[int, int], Segment], candidate: int, sign: int) -> Json | None:
+def _summary(results: Sequence[float]) -> Json:
+    return {"seeds": len(results), "mean": statistics.fmean(results) if results else None}
+
+
+def _estimate(config: Config, rows: Mapping[tuple[int, int], Segment], candidate: int) -> Json | None:
     confirmation = Confirmation.of(config)
-    scores = [sign * score for score in fresh_scores(rows, candidate, confirmation.estimating)]
+    scores = [_shown(config, score) for score in fresh_scores(rows, candidate, confirmation.estimating)]
     every = range(confirmation.race_seeds + confirmation.seeds)
     others = [fresh_scores(rows, n, every) for n in range(confirmation.candidates) if n != candidate]
     bounds = (None, None) if is_across(config) else _bounds(config)  # known where results are as measured
@@ -410,7 +419,7 @@ def verdict(confirmation: Json) -> str:
     best = None if winner is None else confirmation["candidates"][winner]
     if best is None or best["estimate"] is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
-    sentences = [_expectation(best, across="across" in confirmation)]
+    sentences = [_expectation(best, _scale(confirmation))]
     if best["estimate"]["failed"]:
         sentences.append(f"{best['estimate']['failed']} of its fresh trainings failed and are not counted.")
     if confirmation["optimism"] is not None:
@@ -480,11 +489,18 @@ def _outdated(confirmation: Json, since: Json) -> str:
     return f"Since then, {' and '.join(changes)}; `{confirm}` confirms the best ones of now, on further seeds."
 
 
-def _expectation(best: Json, across: bool) -> str:
+def _scale(confirmation: Json) -> str:
+    """Return words about the scale of all environments, or ""."""
+    if "across" not in confirmation:
+        return ""
+    best = 0 if confirmation["direction"] == MINIMIZE else 1
+    return f", on a scale where {best} is the best that the search found in each environment"
+
+
+def _expectation(best: Json, scale: str) -> str:
     """Return a sentence about the winner's estimate."""
     estimate, name = best["estimate"], candidate_name(best)
     value, low, high = in_digits([estimate[end] for end in ("value", "low", "high")])
-    scale = ", on a scale where 1 is the best that the search found in each environment" if across else ""
     if estimate["low"] < estimate["high"]:
         return f"Expect {value} of {name}, with 95% confidence between {low} and {high}{scale}."
     # An interval without width would claim that no further seed can differ.

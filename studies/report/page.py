@@ -10,6 +10,7 @@ from ...tasks.checkpoint.policy_files import replace_whole
 from ..engine.json_views import Json
 from ..shell import quoted
 from ..study.number_text import in_digits
+from ..study.objectives import MINIMIZE
 from . import figures, results, what_mattered
 from .analysis import result_of
 from .drawing import escape, number
@@ -56,7 +57,8 @@ def _curves(shown: Json) -> str:
     if shown["study"]["seeds"] > 1:
         text += " Each line is the mean over the seeds."
     if "environments" in shown["study"]:
-        text += " Results of all environments are on one scale: 1 is the best result in each."
+        best = 0 if shown["direction"] == MINIMIZE else 1
+        text += f" Results of all environments are on one scale: {best} is the best result in each."
     if band := shown["band"]:
         text += f" In color: {band['label']}, its mean over {band['seeds']} seeds with the 95% interval."
     return part("Learning curves", text, figure(figures.curves(shown)))

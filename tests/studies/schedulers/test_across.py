@@ -14,11 +14,12 @@ import rekindle
 from gated import Gate
 from rekindle.studies.analysis.comparing import compare
 from rekindle.studies.cli import main
-from rekindle.studies.engine.confirming import confirmation_config
+from rekindle.studies.engine.confirming import confirmation_config, verdict
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.report.data import report_json
+from rekindle.studies.report.page import page
 from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.schedulers.seeds import collapse
 from rekindle.studies.storage.rows import Segment, Trial
@@ -190,6 +191,23 @@ def test_fresh_seeds_say_what_the_winner_is_worth_in_each_environment(
     sides = compare(searched.store, ["s", "again=s"])
     assert [each["env"].split()[0] for each in sides["environments"]] == tables
     assert [side["runs"] for side in sides["sides"]] == [3, 3]
+
+
+def test_a_confirmation_is_told_on_the_scale_of_its_search(tables: list[str], tmp_path: Path) -> None:
+    """If the objective is minimized, 0 is the best in every view."""
+    how: dict[str, Any] = {"trials": 6, "epochs": 2, "objective": "return:minimize", "progress": False}
+    study = rekindle.tune("tabular", tables, across="mean", storage=f"sqlite:///{tmp_path}/s.db", study="s", **how)
+    confirmed = study.confirm(top=2, seeds=3, progress=False)
+    winner = confirmed["candidates"][confirmed["winner"]]
+    assert confirmed["direction"] == "minimize"
+    assert winner["claim"] == study.best.value  # type: ignore[union-attr]
+    told = rekindle.Study("s:confirmation", study.store).best
+    assert told is not None
+    assert winner["estimate"]["value"] == pytest.approx(told.value)
+    others = [each for each in confirmed["candidates"] if each is not winner and each["estimate"]]
+    assert winner["race"]["mean"] <= min(each["race"]["mean"] for each in others)
+    assert "on a scale where 0 is the best that the search found" in verdict(confirmed)
+    assert "on one scale: 0 is the best result in each" in page([report_json(study.store, "s")])
 
 
 def test_curves_of_all_environments_are_drawn_on_one_scale(searched: rekindle.Study) -> None:
