@@ -1,13 +1,14 @@
 """Suggestions from the results of earlier studies.
 
-Each earlier study is a source: a kernel ridge regression, with an additive kernel, of its results' ranks. The ranks are
-transformed so that the best ones lie farthest apart. A source is weighted by how well its predictions correlate with
-this study's results or, before there are any, with the other sources' predictions (similar to RGPE: Feurer, Letham and
-Bakshy 2018). The weight of a source whose best configurations perform badly here becomes negative.
+Each earlier study is a source: a kernel ridge regression of its results' ranks, with interactions of up to three
+hyperparameters. The ranks are transformed so that the best ones lie farthest apart. A source is weighted by how well
+its predictions correlate with this study's results or, before there are any, with the other sources' predictions
+(similar to RGPE: Feurer, Letham and Bakshy 2018). The weight of a source whose best configurations perform badly here
+becomes negative.
 
 The study's own results are another such regression, judged by leave-one-out predictions. A trial takes the
-configuration with the highest weighted prediction. The lower the weights, the more trials are left to the study's own
-sampler; every fourth trial always is, which reveals misleading sources.
+configuration with the highest weighted prediction. The less the weights exceed what chance gives, the more trials are
+left to the study's own sampler; every fourth trial always is, which reveals misleading sources.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ DRAWS = 32  # random candidates at most, besides the sources' configurations
 LENGTH, RIDGE = 0.2, 0.1  # length scale of the kernel, and regularization
 PRIOR, WEIGHT = 0.5, 2.0  # prior Fisher z of a source, and its inverse variance
 VARIANCE = 1.06  # of Fisher's z of a rank correlation, times n - 3
-SURE = 0.8  # weight above which all trials follow, except the sampler's own
+SURE = 0.4  # weight beyond chance above which all trials follow, except the sampler's own
 APART = 10.0  # distance between values without a scale
 
 
@@ -84,7 +85,7 @@ def choose(
     known = np.concatenate([expert.points for expert in experts])
     trust = _trust(experts, known, own)
     if len(done) >= OWN[0]:
-        share = (max(map(abs, trust)) / SURE) ** 2  # of trials that follow
+        share = (max(map(abs, trust)) ** 2 - _by_chance(len(done))) / SURE**2  # of trials that follow
         if np.random.default_rng(streams.seed_of(config.seed, "follow", number, 0)).random() >= share:
             return None
         experts.append(_Expert(own, _places(len(done))))
@@ -162,9 +163,20 @@ def _trusted(predicted: Array, prior: float) -> float:
     It is the posterior correlation of predictions and ranks; a negative one inverts the predictions.
     """
     pairs = len(predicted)
-    weight = max(pairs - 3, 0.5) / VARIANCE if pairs >= 3 else 0.0
+    weight = _precision(pairs)
     z = _z(predicted, _places(pairs)) if weight else 0.0
     return math.tanh((z * weight + prior * WEIGHT) / (weight + WEIGHT))
+
+
+def _precision(pairs: int) -> float:
+    """Return the inverse variance of Fisher's z of rank correlations."""
+    return max(pairs - 3, 0.5) / VARIANCE if pairs >= 3 else 0.0
+
+
+def _by_chance(pairs: int) -> float:
+    """Return the mean square of the weight of uninformative predictions."""
+    precision = _precision(pairs)
+    return precision / (precision + WEIGHT) ** 2
 
 
 def _z(one: Array, other: Array) -> float:
@@ -183,7 +195,12 @@ def _places(count: int) -> Array:
 
 
 def _kernel(one: Array, other: Array) -> Array:
-    similar: Array = np.exp(-np.square((one[:, None] - other[None]) / LENGTH) / 2).mean(-1)
+    """Return similarities (N, M) of points (N, D) and (M, D).
+
+    The mean over hyperparameters adds up their main effects, its cube interactions of up to three (compare additive
+    Gaussian processes: Duvenaud, Nickisch and Rasmussen 2011).
+    """
+    similar: Array = np.exp(-np.square((one[:, None] - other[None]) / LENGTH) / 2).mean(-1) ** 3
     return similar
 
 
