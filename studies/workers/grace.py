@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -45,8 +44,7 @@ def _watch(store: Store, grace: float, asked: Callable[[], bool], done: threadin
     while not asked():
         if done.wait(POLL):
             return
-    ends = time.monotonic() + grace - min(RESERVE[0] * grace, RESERVE[1])
-    if done.wait(max(0.0, ends - time.monotonic())):
+    if done.wait(grace - min(RESERVE[0] * grace, RESERVE[1])):
         return
     sys.stderr.write(
         f"rekindle: a step takes longer than --grace {grace:g}: exits with what was saved last, to be resumed\n"

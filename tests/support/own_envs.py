@@ -189,17 +189,6 @@ class BranchWalk(Walk):
         return self.show(), float(self.position[0]) - size, bool(np.abs(self.position).max() > 3), False, {}
 
 
-class SlowWalk(Walk):
-    """A simulator whose steps take a millisecond while the processor is idle."""
-
-    def __init__(self) -> None:
-        super().__init__(BOX, spaces.Discrete(3))
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        time.sleep(0.001)
-        return super().step(action)
-
-
 class LessonWalk(Walk):
     """A walk of a length set at reset, which it shows, with rewards for the direction of the action."""
 
@@ -402,7 +391,6 @@ WALKS = (
 OWN = (
     *WALKS,
     BranchWalk,
-    SlowWalk,
     CameraWalk,
     Square,
     LessonWalk,

@@ -308,12 +308,16 @@ def test_a_trial_that_hung_three_times_in_a_row_is_broken_and_the_hunt_continues
     assert len(start(sqlite_url, max_trials=1).fetch_trials_by_status("completed")) == 1
 
 
+def hangs_in(folder: Path) -> dict[str, str]:
+    """Return the variables of programs that hang as the files of a folder say."""
+    path = [str(Path(hanging.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    return {hanging.VARIABLE: str(folder), "PYTHONPATH": os.pathsep.join(path)}
+
+
 @pytest.mark.slow
 def test_the_orion_command_tries_a_trial_again_whose_program_hung(sqlite_url: str, tmp_path: Path) -> None:
     hanging.hang(tmp_path / "hangs", "in C")
-    support = str(Path(hanging.__file__).parent)
-    environment = {hanging.VARIABLE: str(tmp_path / "hangs")}
-    environment["PYTHONPATH"] = os.pathsep.join([support, os.environ.get("PYTHONPATH", "")])
+    environment = hangs_in(tmp_path / "hangs")
     settings = [f"--set:{name}={value}" for name, value in {**TINY, "epoch_steps": 64}.items()]
     command = ["hunt", "-n", "h", "--exp-max-trials", "2", "rekindle", "train", "ppo", "hanging:Hanging-v0", *settings]
     command += ["--epochs", "3", "--stuck", "3s", "--set:optimizer.lr~loguniform(1e-5, 1e-2)"]
@@ -342,7 +346,8 @@ def test_the_orion_command_tries_a_trial_again_whose_step_outlasts_its_grace(
         os.kill(int(taken.name.removeprefix("taken-")), signal.SIGTERM)
 
     def run() -> tuple[str, list[Trial]]:
-        said = orion_says(command, sqlite_url, tmp_path, forked=1, environment={hanging.VARIABLE: str(folder)})
+        # Nothing is forked: a fork would go on counting the steps of this process, and know how to restore its states.
+        said = orion_says(command, sqlite_url, tmp_path, environment=hangs_in(folder))
         return said, get_experiment("h", storage=storage_of(sqlite_url)).fetch_trials()
 
     scheduler = threading.Thread(target=preempt)

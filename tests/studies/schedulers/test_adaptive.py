@@ -185,14 +185,15 @@ def test_races_need_a_rung_whose_promotions_do_not_depend_on_it() -> None:
 
 
 @pytest.mark.slow
-def test_a_decision_in_a_study_of_10_000_trials_takes_no_more_than_10_ms() -> None:
+def test_a_decision_in_a_study_of_10_000_trials_reads_few_of_them_again() -> None:
     study, rng = config((10_000,), sampler="tpe"), random.Random(3)
     plans = scheduler(study)
     before = range(plans.brackets[-1].numbers.start)  # type: ignore[attr-defined]
     rows = (Segment(n, rung, RUNGS[rung], "done", rng.random()) for n in before for rung in range(6 if n % 6 else 1))
     plans.observe((Trial(n, f"u{n}", {}, state="pruned") for n in before), rows)
+    began = time.process_time()
     plans.plan()  # what happened until now is read once
-    took = []
+    read, took = time.process_time() - began, []
     for _ in range(100):
         began = time.process_time()
         step = plans.plan()
@@ -205,4 +206,4 @@ def test_a_decision_in_a_study_of_10_000_trials_takes_no_more_than_10_ms() -> No
         plans.observe([*new, *ended], [Segment(r.number, r.rung, r.epochs, "done", rng.random()) for r in ready])
     assert step.complete
     assert len(took) > 6
-    assert max(took) < 0.01
+    assert max(took) < read / 30, (read, took)  # 3 of 600 ms on one machine

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -87,10 +86,8 @@ def test_permanent_errors_of_postgresql_are_not_waited_for(
 ) -> None:
     asked: list[str] = []
     policy = RetryPolicy(600, first=True, say=asked.append, stop=lambda: bool(asked))
-    began = time.monotonic()
     with pytest.raises(kind, match=message), Store(f"{postgres_url}&{query}", retry=policy) as store:
         store.study(name)
-    assert time.monotonic() - began < 30
     assert asked == []
 
 
