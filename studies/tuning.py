@@ -217,8 +217,9 @@ class Study(Pictures):
     def confirm(self, top: int = TOP, seeds: int = SEEDS, **how: Any) -> dict[str, Any]:
         """Train the best configurations and the defaults on fresh seeds.
 
-        The same call resumes. Once the confirmation is complete, other numbers or other best configurations start a
-        further one, on seeds that no earlier one has used. The result is the JSON of `rekindle confirm`: the expected
+        The same call resumes, and later gives the same answer while the study is the same. Once the confirmation is
+        complete, other numbers or other best configurations start a further one, on seeds that no earlier one has
+        used. The result is the JSON of `rekindle confirm`: the expected
         result of the race's winner with a 95% interval, the probability that it beats the defaults, and how much the
         search overstated it.
 
@@ -233,8 +234,9 @@ class Study(Pictures):
             KeyboardInterrupt: after Ctrl-C.
         """
         config = confirmation_config(self.store, self.name, top, seeds)
-        Study(start_confirmation(self.store, self.name, config), self.store).run(**how)
-        result = confirmation_json(self.store, self.name)
+        name = start_confirmation(self.store, self.name, config)
+        Study(name, self.store).run(**how)
+        result = confirmation_json(self.store, self.name, name=name)
         assert result is not None
         return result
 

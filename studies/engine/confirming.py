@@ -15,7 +15,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import flatten, unflatten
@@ -150,17 +150,22 @@ def _different(trials: Sequence[Json]) -> list[Json]:
 def start_confirmation(store: Store, study: str, config: Config) -> str:
     """Return the study that confirms another; create it if needed.
 
-    A confirmation with these candidates and seeds is the one. So is an unfinished one with as many of both, which
-    keeps its candidates. Otherwise a new confirmation begins, with seeds that no earlier one has used.
+    A confirmation with these candidates and seeds is the one, unless the study has changed since a later one. So is an
+    unfinished one with as many of both, which keeps its candidates. Otherwise a new confirmation begins, with seeds
+    that no earlier one has used.
 
     Raises:
         StudyMismatch: an unfinished confirmation has other numbers.
     """
     earlier = confirmations_of(store, study)
+    for name, each in reversed(earlier.items()):
+        if _content(each) == _content(config):
+            return name
+        top, seeds, _ = _numbers(each)
+        if _content(each) != _content(confirmation_config(store, study, top, seeds)):
+            break  # answers of earlier ones may be why the study has changed, and are no unbiased ones any more
     if earlier:
         name, last = list(earlier.items())[-1]
-        if _content(last) == _content(config):
-            return name
         if not standing(Confirmation.of(last), by_seed(last, store.segments(name))).over:
             if _numbers(last) == _numbers(config):
                 return name
@@ -232,8 +237,10 @@ def _defaults(config: Config) -> dict[str, Any] | None:
         return None
 
 
-def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = None) -> Json | None:
-    """Return the results of a study's last confirmation, as documented in `cli`.
+def confirmation_json(
+    store: Store, study: str, trials: Sequence[Json] | None = None, name: str | None = None
+) -> Json | None:
+    """Return the results of a study's confirmation, as documented in `cli`.
 
     Return None if there is none.
 
@@ -241,10 +248,12 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
         store: store of the study.
         study: name of the study.
         trials: the trials of its `study_json`, if the caller has them.
+        name: name of the confirmation; by default the last one.
     """
     if not (found := confirmations_of(store, study)):
         return None
-    *earlier, (name, config) = found.items()
+    name = name or list(found)[-1]
+    earlier, config = [*takewhile(lambda each: each != name, found)], found[name]
     of = Config.from_json(store.study(study).config, study)
     confirmation, form, rows = Confirmation.of(config), config.options["confirms"], store.segments(name)
     trials = study_json(store, study)["trials"] if trials is None else trials
@@ -282,7 +291,7 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
         **_answer(candidates, now, pairs, confirmation),
         "cost": {"trainings": len(done), "epochs": len(done) * config.rungs[0], "failed": len(failed)},
         "since": _since(of, config, trials, now.finalists),
-        "earlier": [each for each, _ in earlier],
+        "earlier": earlier,
     }
 
 
