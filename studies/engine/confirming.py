@@ -409,9 +409,7 @@ def verdict(confirmation: Json) -> str:
     lost = f", and {counted(cost['failed'], 'training')} that failed" if cost["failed"] else ""
     spent = f"It took {counted(cost['trainings'], 'training')}, {counted(cost['epochs'], 'epoch')}{lost}."
     if confirmation["state"] != "complete":
-        top = sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
-        command = command_line("confirm", confirmation["study"], f"--top {top}", f"--seeds {confirmation['seeds']}")
-        return f"The confirmation is not complete; `{command}` resumes it. {spent}"
+        return f"The confirmation is not complete; `{_command(confirmation)}` resumes it. {spent}"
     best = None if winner is None else confirmation["candidates"][winner]
     if best is None or best["estimate"] is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
@@ -461,9 +459,7 @@ def _better_than_winner(confirmation: Json) -> str:
         return ""
     [value] = in_digits([best["estimate"]["value"]])
     verb = "were" if best["trial"] is None else "was"
-    top = sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
-    seeds = min(MORE * confirmation["seeds"], MOST_SEEDS // 2)
-    command = command_line("confirm", confirmation["study"], f"--top {top}", f"--seeds {seeds}")
+    command = _command(confirmation, min(MORE * confirmation["seeds"], MOST_SEEDS // 2))
     return (
         f"But on the fresh seeds {candidate_name(best)} {verb} better, at {value}, so that which one is best is open; "
         f"`{command}` asks again, with more seeds."
@@ -477,10 +473,21 @@ def _outdated(confirmation: Json, since: Json) -> str:
         changes.append(f"{candidate_name(confirmation['candidates'][confirmation['winner']])} has been excluded")
     if numbers := since["best"]:
         text = f"trial {numbers[0]} has" if len(numbers) == 1 else f"trials {', '.join(map(str, numbers))} have"
-        top = sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
+        top = _top(confirmation)
         changes.append(f"{text} come among the best {top}" if top > 1 else f"{text} become the best")
-    confirm = command_line("confirm", confirmation["study"])
-    return f"Since then, {' and '.join(changes)}; `{confirm}` confirms the best ones of now, on further seeds."
+    command = _command(confirmation)
+    return f"Since then, {' and '.join(changes)}; `{command}` confirms the best ones of now, on further seeds."
+
+
+def _top(confirmation: Json) -> int:
+    """Return how many configurations of its study a confirmation has."""
+    return sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
+
+
+def _command(confirmation: Json, seeds: int | None = None) -> str:
+    """Return the command of a confirmation, or of one with other seeds."""
+    seeds = seeds or confirmation["seeds"]
+    return command_line("confirm", confirmation["study"], f"--top {_top(confirmation)}", f"--seeds {seeds}")
 
 
 def _expectation(best: Json, across: bool) -> str:

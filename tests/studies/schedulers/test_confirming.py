@@ -465,13 +465,16 @@ def test_a_confirmation_says_what_has_changed_since(sqlite_url: str) -> None:
         now = confirmation_json(store, "s")
         assert now is not None
         assert now["since"] == {"best": [best, second], "excluded": False}
-        assert f"Since then, trials {best}, {second} have come among the best 2; `rekindle confirm s`" in verdict(now)
+        assert (
+            f"Since then, trials {best}, {second} have come among the best 2; `rekindle confirm s --top 2 "
+            in verdict(now)
+        )
         study.exclude(winner)
         now = confirmation_json(store, "s")
         assert now is not None
         assert (
             f"Since then, trial {winner} has been excluded and trials {best}, {second} have come among the best 2; "
-            "`rekindle confirm s` confirms the best ones of now, on further seeds. It took"
+            "`rekindle confirm s --top 2 --seeds 3` confirms the best ones of now, on further seeds. It took"
         ) in verdict(now)
         with pytest.raises(BadSource, match="the best configuration of s was trained with 1; `rekindle confirm s`"):
             compare(store, ["s", "again=s"])  # the excluded trial is not compared
