@@ -295,6 +295,12 @@ def confirmation_json(
     }
 
 
+def complete_confirmation_json(store: Store, study: str) -> Json | None:
+    """Return the results of a study's last complete confirmation, or None."""
+    found = (confirmation_json(store, study, name=name) for name in reversed(confirmations_of(store, study)))
+    return next((each for each in found if each is not None and each["state"] == "complete"), None)
+
+
 def _reached(trial: Json, epochs: int) -> bool:
     """Return whether a trial has a result at this number of epochs."""
     return any(row["epochs"] == epochs and row["state"] == "done" for row in trial["rungs"])
@@ -409,7 +415,10 @@ def verdict(confirmation: Json) -> str:
     lost = f", and {counted(cost['failed'], 'training')} that failed" if cost["failed"] else ""
     spent = f"It took {counted(cost['trainings'], 'training')}, {counted(cost['epochs'], 'epoch')}{lost}."
     if confirmation["state"] != "complete":
-        return f"The confirmation is not complete; `{_command(confirmation)}` resumes it. {spent}"
+        text = f"The confirmation is not complete; `{_command(confirmation)}` resumes it."
+        if earlier := confirmation["earlier"]:
+            text += f" The one before it, {earlier[-1]}, is complete; `{command_line('trials', earlier[-1])}` shows it."
+        return f"{text} {spent}"
     best = None if winner is None else confirmation["candidates"][winner]
     if best is None or best["estimate"] is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"

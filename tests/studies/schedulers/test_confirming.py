@@ -210,9 +210,12 @@ def test_a_verdict_says_what_is_missing() -> None:
     cost = {"trainings": 1200, "epochs": 3600, "failed": 2}
     failed = {"trial": 3, "defaults": False, "claim": 500.0, "estimate": None}
     told: dict[str, Any] = {"state": "running", "cost": cost, "study": "s", "winner": None, "candidates": [failed]}
+    told |= {"earlier": []}
     spent = "It took 1,200 trainings, 3,600 epochs, and 2 trainings that failed."
     text = "The confirmation is not complete; `rekindle confirm s --top 1 --seeds 4` resumes it. "
     assert verdict(told | {"seeds": 4}) == text + spent
+    before = "The one before it, s:confirmation, is complete; `rekindle trials s:confirmation` shows it. "
+    assert verdict(told | {"seeds": 4, "earlier": ["s:confirmation"]}) == text + before + spent
     for winner in (None, 0):
         text = verdict(told | {"state": "complete", "winner": winner, "candidates": [failed]})
         assert text == f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
