@@ -423,8 +423,8 @@ def verdict(confirmation: Json) -> str:
     if best is None or best["estimate"] is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
     sentences = [_expectation(best, across="across" in confirmation)]
-    if best["estimate"]["failed"]:
-        sentences.append(f"{best['estimate']['failed']} of its fresh trainings failed and are not counted.")
+    if failed := best["estimate"]["failed"]:
+        sentences.append(f"{failed} of its fresh trainings failed and {'is' if failed == 1 else 'are'} not counted.")
     if confirmation["optimism"] is not None:
         sentences.append(_claimed(best["claim"], best["estimate"]["value"]))
     if best["defaults"]:

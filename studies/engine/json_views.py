@@ -24,6 +24,7 @@ from ..storage.store import MIRROR
 from ..storage.studies import SEGMENT_STATES
 from ..study.config import Config
 from ..study.environments import is_across, labels, scale_of
+from ..study.number_text import counted
 from ..study.objectives import DEFAULT, RETURN, objectives_of, point, ranking, undominated
 
 if TYPE_CHECKING:
@@ -79,6 +80,13 @@ def _state(trial: Trial, in_training: Collection[int]) -> str:
 def _return(row: Segment) -> float | None:
     """Return the evaluation return; None for a task that has none."""
     return row.objectives.get(RETURN) if row.objectives else row.score
+
+
+def state_text(trial: Json) -> str:
+    """Return a trial's state, with what it leaves out, in words."""
+    failed = sum(each["state"] == "failed" for each in trial.get("seeds", ()))
+    lost = f", {counted(failed, 'training')} failed" if failed and trial["state"] == "complete" else ""
+    return trial["state"] + lost + (", excluded" if trial["excluded"] else "")
 
 
 def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:

@@ -23,7 +23,7 @@ from ..statistics.intervals import FEWEST, mean_interval
 from ..storage.rows import Segment
 from ..study.config import Config
 from ..study.environments import is_across, scale_of
-from ..study.number_text import in_digits_alone
+from ..study.number_text import counted, in_digits_alone
 from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of
 from .analysis import rank_correlations, result_of
 from .timeline import timeline
@@ -275,8 +275,11 @@ def _winner(config: Config, shown: Json) -> str:
     if is_across(config):
         result += f", the {config.options['aggregate']} over {len(config.environments)} environments, on one scale,"
     won = f"won the race of {confirmation.candidates}" if confirmation.candidates > 1 else "is the only candidate"
-    seeds = len(shown["fresh"].get(best["number"], ())) or confirmation.seeds
-    return f"Trial {best['number']} {won}: {result} on {seeds} seeds that took part in no choice."
+    several, trainings = len(config.environments), best["seeds"]
+    lacking = {n // several for n, each in enumerate(trainings) if estimates(config, n) and each["state"] != "complete"}
+    lost = f"; trainings of {counted(len(lacking), 'further seed')} failed" if lacking else ""
+    seeds = confirmation.seeds - len(lacking)
+    return f"Trial {best['number']} {won}: {result} on {seeds} seeds that took part in no choice{lost}."
 
 
 def _cost(shown: Json) -> str:

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from ...tasks.checkpoint.policy_files import replace_whole
-from ..engine.json_views import Json
+from ..engine.json_views import Json, state_text
 from ..shell import quoted
 from ..study.number_text import in_digits
 from . import figures, results, what_mattered
@@ -208,8 +208,8 @@ def _trials(shown: Json) -> str:
     lines = []
     for place, n in enumerate(order):
         trial = by_number[n]
-        state = f'<span class="failed">{trial["state"]}</span>' if trial["state"] == "failed" else trial["state"]
-        state += ", excluded" if trial["excluded"] else ""
+        state = escape(state_text(trial))
+        state = f'<span class="failed">{state}</span>' if trial["state"] == "failed" else state
         values: list[tuple[object, str]] = [(n, str(n)), (None, state), (trial["epochs"], str(trial["epochs"]))]
         values += [
             (result_of(trial, objective), column[place]) for objective, column in zip(objectives, columns, strict=True)
@@ -227,7 +227,7 @@ def _trials(shown: Json) -> str:
         for trial in study["trials"]
         if trial["error"] and trial["error"].strip()
     ]
-    failed = f"<h3>Failed trials</h3>{table(('trial', 'why'), errors, 'n-')}" if errors else ""
+    failed = f"<h3>Failures</h3>{table(('trial', 'why'), errors, 'n-')}" if errors else ""
     words = (
         f"<p class='soft'>All {len(order)} trials, best first. The command in the last column trains a trial again and "
         "compares the digests, with <code class='whole'>--storage</code> "

@@ -25,6 +25,7 @@ def confirmation(shown: Json) -> str:
     candidates = confirmation["candidates"]
     claims = in_digits(each["claim"] for each in candidates)
     races = in_digits(each["race"]["mean"] for each in candidates)
+    failures = any(each["estimate"] and each["estimate"]["failed"] for each in candidates)
     rows = []
     for index, each in enumerate(candidates):
         estimate = each["estimate"]
@@ -32,11 +33,13 @@ def confirmation(shown: Json) -> str:
         name = candidate_name(each)
         mark = f"<b>{escape(name)}</b>, the winner" if index == confirmation["winner"] else escape(name)
         seeds = str(estimate["seeds"]) if estimate else ""
+        lost = [str(estimate["failed"]) if estimate else ""] * failures
         between = f"{ends[1]} to {ends[2]}" if estimate else ""
-        rows.append((mark, claims[index], races[index], str(each["race"]["seeds"]), ends[0], between, seeds))
-    heads = ("candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds")
+        rows.append((mark, claims[index], races[index], str(each["race"]["seeds"]), ends[0], between, seeds, *lost))
+    heads = ["candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds"]
+    heads += ["failed"] * failures
     text = f"{confirmation['objective']} after {confirmation['epochs']} epochs, on seeds that the search has not used."
-    return part("Confirmation", text, table(heads, rows, "-nnnnnn"))
+    return part("Confirmation", text, table(heads, rows, "-nnnnnn" + "n" * failures))
 
 
 def health(shown: Json) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ....spaces import flatten
 from ...engine.confirming import candidate_name, verdict
-from ...engine.json_views import RUNNING, STATES, Json, rank
+from ...engine.json_views import RUNNING, STATES, Json, rank, state_text
 from ...redact import printable
 from ...schedulers.confirming import CONFIRM
 from ...study.config import title
@@ -206,7 +206,7 @@ def trials_table(study: Json) -> Table:
             str(trial["number"]),
             _origin(trial) if branches else number(trial["bracket"]),
             Text(trial["uid"][:8], "cyan"),
-            Text(trial["state"] + (", excluded" if trial["excluded"] else ""), colors.get(trial["state"], "")),
+            Text(state_text(trial), colors.get(trial["state"], "")),
             *(results.get(rung, "") for rung in range(len(rungs))),
             *(column[index] for column in measured),
             *("*" if trial["number"] in study["front"] else "" for _ in several),
