@@ -9,7 +9,7 @@ import numpy as np
 from ..engine.confirming import candidate_name
 from ..engine.json_views import Json
 from ..statistics.aggregates import AGGREGATES
-from ..statistics.intervals import FEWEST, interval
+from ..statistics.intervals import FEWEST, interval, too_narrow
 from ..study.number_text import in_digits
 from . import figures
 from .drawing import escape
@@ -105,7 +105,10 @@ def statistics(studies: Sequence[Json]) -> str:
         if fresh
         else ("Results over the seeds of the search, which chose these configurations and thus flatter them.")
     )
-    return part("Statistics", f"{text} Intervals are stratified bootstraps.", statistics, figure(drawing))
+    text += " Intervals are stratified bootstraps."
+    if narrow := too_narrow({name: len(values) for name, values in samples}, environments=1):
+        text += f" {narrow}"
+    return part("Statistics", text, statistics, figure(drawing))
 
 
 def side_by_side(studies: Sequence[Json]) -> str:

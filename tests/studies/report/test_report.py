@@ -173,6 +173,18 @@ def test_parts_without_data_are_left_out(studies: Store) -> None:
     assert "Pareto front" not in seeded
 
 
+def test_a_report_says_that_intervals_of_few_seeds_are_too_narrow(studies: Store) -> None:
+    text = "are too narrow. They contain the truth in so many of 100 cases: with 4 runs, 87 to 88 (IQM)"
+    shown = report_json(studies, "halved")
+    assert text in page([shown])
+    many = shown["confirmation"]["candidates"]
+    for each in many:
+        if each["estimate"]:
+            each["estimate"]["results"] *= 3
+    html = page([shown])
+    assert ("Statistics" in parts(html), "too narrow" in html) == (True, False)
+
+
 def test_names_are_text_and_nothing_is_loaded(studies: Store) -> None:
     html = page([report_json(studies, EVIL), report_json(studies, "halved")])
     assert "<script>alert" not in html
