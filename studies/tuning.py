@@ -28,7 +28,7 @@ from ..tasks.signals.demonstrations import Demonstrations
 from ..tasks.warm_start import located
 from .analysis.learning import located as located_source
 from .analysis.learning import with_learned
-from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, start_confirmation
+from .engine.confirming import confirmation_config, confirmation_json, start_confirmation
 from .engine.json_views import front, ranked, study_json
 from .engine.optuna_mirror import mirror
 from .engine.progress import StudyProgress
@@ -43,6 +43,7 @@ from .steering.steering import Steering
 from .storage.commands import Command
 from .storage.sql.database import full_url
 from .storage.store import Store
+from .study import FRESH_SEEDS, TOP
 from .study.config import Config, title
 from .study.number_text import in_digits_alone
 from .study.objectives import RETURN, objectives_of
@@ -214,7 +215,7 @@ class Study(Pictures):
             mirror(self.store, self.store.database.url.render_as_string(hide_password=False), self.name)
         return self
 
-    def confirm(self, top: int = TOP, seeds: int = SEEDS, **how: Any) -> dict[str, Any]:
+    def confirm(self, top: int = TOP, seeds: int = FRESH_SEEDS, **how: Any) -> dict[str, Any]:
         """Train the best configurations and the defaults on fresh seeds.
 
         The same call resumes, and later gives the same answer while the study is the same. Once the confirmation is

@@ -26,6 +26,7 @@ from ..schedulers.registry import remembered
 from ..shell import command_line, option
 from ..statistics.intervals import FEWEST, Interval, improvement_interval, mean_interval
 from ..storage.rows import Segment
+from ..study import FRESH_SEEDS, TOP
 from ..study.config import BadConfig, Config, check_count
 from ..study.environments import SCALE, is_across, labels, scale_of
 from ..study.number_text import counted, in_digits, in_digits_alone
@@ -38,7 +39,6 @@ from .runner import start_study
 if TYPE_CHECKING:
     from ..storage.store import Store
 
-TOP, SEEDS = 5, 20
 BOUNDS = "bounds"  # key in a confirmation's options: least and greatest possible result, None where it is not known
 MORE = 4  # times as many seeds halve an interval
 KEPT = ("objectives", "warm_start", "environments")  # options that a confirmation has from its study
@@ -69,7 +69,7 @@ def confirmations_of(store: Store, study: str) -> dict[str, Config]:
     return dict(sorted(own, key=lambda each: first_seed(each[1])))
 
 
-def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = SEEDS) -> Config:
+def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = FRESH_SEEDS) -> Config:
     """Return the configuration of the study that confirms another.
 
     Args:
@@ -208,7 +208,7 @@ def _text(config: Config) -> str:
     return f"--top {top}, --seeds {seeds} and {counted(epochs, 'epoch')}"
 
 
-def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = SEEDS) -> None:
+def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = FRESH_SEEDS) -> None:
     """Raise BadConfig if a study with this configuration cannot be confirmed."""
     if top < 1:
         raise BadConfig(f"--top must be at least 1, the best configuration alone, but got {top}")

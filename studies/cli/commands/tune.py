@@ -21,7 +21,6 @@ from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import located
 from ...engine.checked_config import load_task
 from ...engine.confirming import (
-    TOP,
     check_confirmable,
     confirmation_config,
     confirmation_json,
@@ -41,6 +40,7 @@ from ...shell import command_line, option
 from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
+from ...study import TOP
 from ...study.config import BadConfig, Config
 from ...study.number_text import counted
 from ...workers.forked import Crew, can_fork

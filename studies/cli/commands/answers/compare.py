@@ -19,6 +19,7 @@ from ....shell import command_line
 from ....statistics.aggregates import LABELS
 from ....statistics.intervals import too_narrow
 from ....storage.store import Store
+from ....study import FRESH_SEEDS
 from ....study.config import BadConfig, Config
 from ....study.number_text import in_digits
 from ...output import tables
@@ -95,7 +96,7 @@ def _too_narrow(result: Mapping[str, Any], confirmable: Sequence[str]) -> list[s
     """Return a warning about intervals of few runs, if there are any."""
     few = sorted((side for side in result["sides"] if side["coverage"]), key=lambda side: int(side["runs"]))
     studies = [source["source"] for side in few for source in side["sources"] if source["source"] in confirmable]
-    cure = f", as `{command_line('confirm', studies[0], '--seeds 20')}` does" if studies else ""
+    cure = f", as `{command_line('confirm', studies[0], f'--seeds {FRESH_SEEDS}')}` does" if studies else ""
     runs = {side["label"]: int(side["runs"]) for side in few}
     return [text] if (text := too_narrow(runs, len(result["environments"]), cure)) else []
 
