@@ -29,7 +29,7 @@ from ..tasks.warm_start import located
 from .analysis.learning import located as located_source
 from .analysis.learning import with_learned
 from .engine.checked_config import load_task
-from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, start_confirmation
+from .engine.confirming import confirmation_config, confirmation_json, start_confirmation
 from .engine.json_views import front, ranked, study_json
 from .engine.optuna_mirror import mirror
 from .engine.progress import StudyProgress
@@ -44,6 +44,7 @@ from .steering.steering import Steering
 from .storage.commands import Command
 from .storage.sql.database import full_url
 from .storage.store import Store
+from .study import FRESH_SEEDS, TOP
 from .study.config import Config, title
 from .study.number_text import in_digits_alone
 from .study.objectives import RETURN, objectives_of
@@ -215,11 +216,12 @@ class Study(Pictures):
             mirror(self.store, self.store.database.url.render_as_string(hide_password=False), self.name)
         return self
 
-    def confirm(self, top: int = TOP, seeds: int = SEEDS, **how: Any) -> dict[str, Any]:
+    def confirm(self, top: int = TOP, seeds: int = FRESH_SEEDS, **how: Any) -> dict[str, Any]:
         """Train the best configurations and the defaults on fresh seeds.
 
-        The same call resumes. Once the confirmation is complete, other numbers or other best configurations start a
-        further one, on seeds that no earlier one has used. The result is the JSON of `rekindle confirm`: the expected
+        The same call resumes, and later gives the same answer while the study is the same. Once the confirmation is
+        complete, other numbers or other best configurations start a further one, on seeds that no earlier one has
+        used. The result is the JSON of `rekindle confirm`: the expected
         result of the race's winner with a 95% interval, the probability that it beats the defaults, and how much the
         search overstated it.
 
@@ -237,8 +239,9 @@ class Study(Pictures):
         given = signature(self.run).bind(**how).arguments  # all errors come before a confirmation is stored
         config = confirmation_config(self.store, self.name, top, seeds)
         config.probe(load_task(config), given.get("device", "cpu"))
-        Study(start_confirmation(self.store, self.name, config), self.store).run(**how)
-        result = confirmation_json(self.store, self.name)
+        name = start_confirmation(self.store, self.name, config)
+        Study(name, self.store).run(**how)
+        result = confirmation_json(self.store, self.name, name=name)
         assert result is not None
         return result
 

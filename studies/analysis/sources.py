@@ -6,7 +6,8 @@ A source is written ``[LABEL[@ENV]=]WHAT``. WHAT is the name of a study, or a fi
     .csv    one run in each row, with its result in the column "return" or "score" and, optionally, a column "env";
             or progress.csv of Stable-Baselines3, one run: the last "eval/mean_reward", or else "rollout/ep_rew_mean"
 
-A confirmed study gives the runs on its fresh seeds; any other, the replicates of its best configuration.
+A confirmed study gives the runs on the fresh seeds of its last complete confirmation; any other, the replicates of its
+best configuration.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 
 from ...tasks.algorithms.tabular import Tabular
 from ...tasks.checkpoint.array_files import open_npz
-from ..engine.confirming import confirmation_json
+from ..engine.confirming import complete_confirmation_json
 from ..engine.json_views import rank, study_json
 from ..schedulers.confirming import CONFIRM
 from ..shell import command_line
@@ -151,7 +152,7 @@ def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, s
         yield from _of_environments(store, name, label, config, tables)
         return
     about = (label, env or _environment(config.env, config.task, tables), name)
-    confirmation = confirmation_json(store, name)
+    confirmation = complete_confirmation_json(store, name)
     since = confirmation["since"] if confirmation is not None else None
     if confirmation is not None and confirmation["winner"] is not None and not (since and since["excluded"]):
         estimate = confirmation["candidates"][confirmation["winner"]]["estimate"]
@@ -178,8 +179,8 @@ def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, s
 
 def _of_environments(store: Store, name: str, label: str, config: Config, tables: dict[str, str]) -> Iterator[Runs]:
     """Yield the confirmed runs of a study across environments, for each environment."""
-    confirmation, [objective] = confirmation_json(store, name), objectives_of(config).items()
-    if confirmation is None or confirmation["winner"] is None or confirmation["state"] != "complete":
+    confirmation, [objective] = complete_confirmation_json(store, name), objectives_of(config).items()
+    if confirmation is None or confirmation["winner"] is None:
         raise BadSource(
             f"a study across environments is compared on fresh seeds in each of them, but {name} is not confirmed; "
             f"`{command_line('confirm', name)}` does so"

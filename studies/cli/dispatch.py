@@ -63,8 +63,13 @@ def _complete_streams() -> None:
 
 def _parse(words: Sequence[str]) -> Namespace | int:
     """Return a command's options, or the exit status without one."""
-    if not {"", os.getcwd()} & {*sys.path}:
-        sys.path.append(os.getcwd())  # finds the user's own environments and tasks, like `python -m`
+    try:
+        here = os.getcwd()
+    except OSError as error:
+        why = "was deleted" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        return _say(f"error: a command needs a working directory, but this one {why}; cd to another one", USAGE)
+    if not {"", here} & {*sys.path}:
+        sys.path.append(here)  # finds the user's own environments and tasks, like `python -m`
     parser = make_parser()
     words, names = _split(words)
     try:

@@ -13,20 +13,32 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import flatten, unflatten
 from ...spaces.errors import SpaceError
 from ..errors import StudyMismatch
-from ..schedulers.confirming import CONFIRM, FIRST, Confirmation, Standing, by_seed, first_seed, fresh_scores, standing
+from ..schedulers.confirming import (
+    CONFIRM,
+    FIRST,
+    USED,
+    Confirmation,
+    Standing,
+    by_seed,
+    first_seed,
+    first_unused,
+    fresh_scores,
+    standing,
+)
 from ..schedulers.registry import remembered
 from ..shell import command_line, option
 from ..statistics.intervals import FEWEST, Interval, improvement_interval, mean_interval
 from ..storage.rows import Segment
+from ..study import FRESH_SEEDS, TOP
 from ..study.config import BadConfig, Config, check_count
 from ..study.environments import SCALE, as_objective, is_across, labels, scale_of
 from ..study.number_text import counted, in_digits, in_digits_alone
@@ -39,7 +51,6 @@ from .runner import start_study
 if TYPE_CHECKING:
     from ..storage.store import Store
 
-TOP, SEEDS = 5, 20
 BOUNDS = "bounds"  # key in a confirmation's options: least and greatest possible result, None where it is not known
 MORE = 4  # times as many seeds halve an interval
 KEPT = ("objectives", "warm_start", "environments")  # options that a confirmation has from its study
@@ -70,7 +81,7 @@ def confirmations_of(store: Store, study: str) -> dict[str, Config]:
     return dict(sorted(own, key=lambda each: first_seed(each[1])))
 
 
-def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = SEEDS) -> Config:
+def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = FRESH_SEEDS) -> Config:
     """Return the configuration of the study that confirms another.
 
     Args:
@@ -154,17 +165,22 @@ def _different(trials: Sequence[Json]) -> list[Json]:
 def start_confirmation(store: Store, study: str, config: Config) -> str:
     """Return the study that confirms another; create it if needed.
 
-    A confirmation with these candidates and seeds is the one. So is an unfinished one with as many of both, which
-    keeps its candidates. Otherwise a new confirmation begins, with seeds that no earlier one has used.
+    A confirmation with these candidates and seeds is the one, unless the study has changed since a later one. So is an
+    unfinished one with as many of both, which keeps its candidates. Otherwise a new confirmation begins, with seeds
+    that no earlier one has used, deleted ones included.
 
     Raises:
         StudyMismatch: an unfinished confirmation has other numbers.
     """
     earlier = confirmations_of(store, study)
+    for name, each in reversed(earlier.items()):
+        if _content(each) == _content(config):
+            return name
+        top, seeds, _ = _numbers(each)
+        if _content(each) != _content(confirmation_config(store, study, top, seeds)):
+            break  # answers of earlier ones may be why the study has changed, and are no unbiased ones any more
     if earlier:
         name, last = list(earlier.items())[-1]
-        if _content(last) == _content(config):
-            return name
         if not standing(Confirmation.of(last), by_seed(last, store.segments(name))).over:
             if _numbers(last) == _numbers(config):
                 return name
@@ -174,17 +190,13 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
                 f"have {_text(config)}; `{resume}` completes it, and `{command_line('delete', name)}` removes it, so "
                 f"that {study} can be confirmed again"
             )
-    used = max((_first_unused(each) for each in earlier.values()), default=0)
+    deleted = Config.from_json(store.study(study).config, study).options.get(USED, 0)
+    used = max([deleted, *map(first_unused, earlier.values())])
     form = {**config.options["confirms"], **({FIRST: used} if used else {})}
     taken = {row.name for row in store.studies()}
     name = next(name for n in count(1) if (name := confirmation_name(study, n)) not in taken)
     start_study(store, name, replace(config, options={**config.options, "confirms": form}))
     return name
-
-
-def _first_unused(config: Config) -> int:
-    """Return the index of the first seed after its own."""
-    return first_seed(config) + int(config.options["seeds"]) // len(config.environments)
 
 
 def _content(config: Config) -> tuple[Any, ...]:
@@ -207,7 +219,7 @@ def _text(config: Config) -> str:
     return f"--top {top}, --seeds {seeds} and {counted(epochs, 'epoch')}"
 
 
-def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = SEEDS) -> None:
+def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = FRESH_SEEDS) -> None:
     """Raise BadConfig if a study with this configuration cannot be confirmed."""
     if isinstance(top, int) and top < 1:
         raise BadConfig(f"--top must be at least 1, the best configuration alone, but got {top}")
@@ -237,8 +249,10 @@ def _defaults(config: Config) -> dict[str, Any] | None:
         return None
 
 
-def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = None) -> Json | None:
-    """Return the results of a study's last confirmation, as documented in `cli`.
+def confirmation_json(
+    store: Store, study: str, trials: Sequence[Json] | None = None, name: str | None = None
+) -> Json | None:
+    """Return the results of a study's confirmation, as documented in `cli`.
 
     Return None if there is none.
 
@@ -246,10 +260,12 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
         store: store of the study.
         study: name of the study.
         trials: the trials of its `study_json`, if the caller has them.
+        name: name of the confirmation; by default the last one.
     """
     if not (found := confirmations_of(store, study)):
         return None
-    *earlier, (name, config) = found.items()
+    name = name or list(found)[-1]
+    earlier, config = [*takewhile(lambda each: each != name, found)], found[name]
     of = Config.from_json(store.study(study).config, study)
     confirmation, form, rows = Confirmation.of(config), config.options["confirms"], store.segments(name)
     trials = study_json(store, study)["trials"] if trials is None else trials
@@ -264,7 +280,7 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
             "defaults": n == confirmation.defaults,
             "hyperparameters": dict(config.options["known"][n]),
             "claim": shown(form["claims"][n]) if form["trials"][n] in claimed else None,
-            "race": _summary([*map(shown, fresh_scores(pairs, n, range(confirmation.race_seeds)))]),
+            "race": _race(pairs, n, range(confirmation.race_seeds), shown),
             "estimate": _estimate(config, pairs, n) if now.over and n in now.estimated else None,
         }
         for n in range(confirmation.candidates)
@@ -287,8 +303,14 @@ def confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = 
         **_answer(candidates, now, pairs, confirmation),
         "cost": {"trainings": len(done), "epochs": len(done) * config.rungs[0], "failed": len(failed)},
         "since": _since(of, config, trials, now.finalists),
-        "earlier": [each for each, _ in earlier],
+        "earlier": earlier,
     }
+
+
+def complete_confirmation_json(store: Store, study: str) -> Json | None:
+    """Return the results of a study's last complete confirmation, or None."""
+    found = (confirmation_json(store, study, name=name) for name in reversed(confirmations_of(store, study)))
+    return next((each for each in found if each is not None and each["state"] == "complete"), None)
 
 
 def _reached(trial: Json, epochs: int) -> bool:
@@ -327,6 +349,15 @@ def _shown(config: Config, score: float) -> float:
     if is_across(config):
         return as_objective(config, score)[name]
     return -score if direction == MINIMIZE else score
+
+
+def _race(
+    rows: Mapping[tuple[int, int], Segment], candidate: int, seeds: range, shown: Callable[[float], float]
+) -> Json:
+    """Return a candidate's results in the race."""
+    results = [*map(shown, fresh_scores(rows, candidate, seeds))]
+    failed = sum((candidate, s) in rows and rows[candidate, s].state == "failed" for s in seeds)
+    return {"seeds": len(results), "mean": statistics.fmean(results) if results else None, "failed": failed}
 
 
 def _summary(results: Sequence[float]) -> Json:
@@ -413,15 +444,16 @@ def verdict(confirmation: Json) -> str:
     lost = f", and {counted(cost['failed'], 'training')} that failed" if cost["failed"] else ""
     spent = f"It took {counted(cost['trainings'], 'training')}, {counted(cost['epochs'], 'epoch')}{lost}."
     if confirmation["state"] != "complete":
-        top = sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
-        command = command_line("confirm", confirmation["study"], f"--top {top}", f"--seeds {confirmation['seeds']}")
-        return f"The confirmation is not complete; `{command}` resumes it. {spent}"
+        text = f"The confirmation is not complete; `{_command(confirmation)}` resumes it."
+        if earlier := confirmation["earlier"]:
+            text += f" The one before it, {earlier[-1]}, is complete; `{command_line('trials', earlier[-1])}` shows it."
+        return f"{text} {spent}"
     best = None if winner is None else confirmation["candidates"][winner]
     if best is None or best["estimate"] is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
     sentences = [_expectation(best, _scale(confirmation))]
-    if best["estimate"]["failed"]:
-        sentences.append(f"{best['estimate']['failed']} of its fresh trainings failed and are not counted.")
+    if failed := best["estimate"]["failed"]:
+        sentences.append(f"{failed} of its fresh trainings failed and {'is' if failed == 1 else 'are'} not counted.")
     if confirmation["optimism"] is not None:
         sentences.append(_claimed(best["claim"], best["estimate"]["value"]))
     if best["defaults"]:
@@ -467,9 +499,7 @@ def _better_than_winner(confirmation: Json) -> str:
         return ""
     [value] = in_digits([best["estimate"]["value"]])
     verb = "were" if best["trial"] is None else "was"
-    top = sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
-    seeds = min(MORE * confirmation["seeds"], MOST_SEEDS // 2)
-    command = command_line("confirm", confirmation["study"], f"--top {top}", f"--seeds {seeds}")
+    command = _command(confirmation, min(MORE * confirmation["seeds"], MOST_SEEDS // 2))
     return (
         f"But on the fresh seeds {candidate_name(best)} {verb} better, at {value}, so that which one is best is open; "
         f"`{command}` asks again, with more seeds."
@@ -483,10 +513,21 @@ def _outdated(confirmation: Json, since: Json) -> str:
         changes.append(f"{candidate_name(confirmation['candidates'][confirmation['winner']])} has been excluded")
     if numbers := since["best"]:
         text = f"trial {numbers[0]} has" if len(numbers) == 1 else f"trials {', '.join(map(str, numbers))} have"
-        top = sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
+        top = _top(confirmation)
         changes.append(f"{text} come among the best {top}" if top > 1 else f"{text} become the best")
-    confirm = command_line("confirm", confirmation["study"])
-    return f"Since then, {' and '.join(changes)}; `{confirm}` confirms the best ones of now, on further seeds."
+    command = _command(confirmation)
+    return f"Since then, {' and '.join(changes)}; `{command}` confirms the best ones of now, on further seeds."
+
+
+def _top(confirmation: Json) -> int:
+    """Return how many configurations of its study a confirmation has."""
+    return sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
+
+
+def _command(confirmation: Json, seeds: int | None = None) -> str:
+    """Return the command of a confirmation, or of one with other seeds."""
+    seeds = seeds or confirmation["seeds"]
+    return command_line("confirm", confirmation["study"], f"--top {_top(confirmation)}", f"--seeds {seeds}")
 
 
 def _scale(confirmation: Json) -> str:
@@ -514,3 +555,15 @@ def _expectation(best: Json, scale: str) -> str:
 def candidate_name(candidate: Json) -> str:
     """Return the name of a confirmation's candidate."""
     return "the defaults" if candidate["trial"] is None else f"trial {candidate['trial']}"
+
+
+def described(candidate: Json) -> str:
+    """Return the name of a candidate, and whether it is the defaults."""
+    return candidate_name(candidate) + (
+        ", the defaults" if candidate["defaults"] and candidate["trial"] is not None else ""
+    )
+
+
+def failures_of(candidate: Json) -> int:
+    """Return the number of seeds on which a candidate failed."""
+    return int(candidate["race"]["failed"]) + int((candidate["estimate"] or {}).get("failed", 0))

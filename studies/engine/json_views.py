@@ -24,6 +24,7 @@ from ..storage.store import MIRROR
 from ..storage.studies import SEGMENT_STATES
 from ..study.config import Config
 from ..study.environments import is_across, labels, scale_of
+from ..study.number_text import counted
 from ..study.objectives import DEFAULT, RETURN, objectives_of, point, ranking, undominated
 
 if TYPE_CHECKING:
@@ -79,6 +80,13 @@ def _state(trial: Trial, in_training: Collection[int]) -> str:
 def _return(row: Segment) -> float | None:
     """Return the evaluation return; None for a task that has none."""
     return row.objectives.get(RETURN) if row.objectives else row.score
+
+
+def state_text(trial: Json) -> str:
+    """Return a trial's state, with what it leaves out, in words."""
+    failed = sum(each["state"] == "failed" for each in trial.get("seeds", ()))
+    lost = f", {counted(failed, 'training')} failed" if failed and trial["state"] == "complete" else ""
+    return trial["state"] + lost + (", excluded" if trial["excluded"] else "")
 
 
 def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
@@ -148,7 +156,12 @@ def study_json(store: Store, name: str) -> Json:
         _add_seeds(config, configurations, replicates, rows, in_training)
     complete = plan(config, replicates, rows).complete
     finished, best = Counter((row.rung, row.state) for row in rows), front(configurations, objectives_of(config))
-    if config.scheduler == CONFIRM:  # its race has chosen the best; the highest estimate would be partly luck
+    if config.scheduler == CONFIRM:
+        form = config.options["confirms"]
+        for trial in configurations:
+            number = trial["number"]
+            trial["candidate"] = {"trial": form["trials"][number], "defaults": number == form["defaults"]}
+        # Its race has chosen the best; the highest estimate would be partly luck.
         winner = winner_of(config, rows)
         best = [trial for trial in configurations if trial["number"] == winner and trial["epochs"]]
     given = store.commands(name)
@@ -367,7 +380,7 @@ def task_json(store: Store, uid: str) -> Json:
         "trials": [
             {
                 "study": study,
-                "number": trial.number,
+                "number": trial.configuration,
                 "state": _state(trial, store.in_training(study)),
                 "error": trial.error,
             }

@@ -76,7 +76,7 @@ def report_json(store: Store, name: str) -> Json:
         "failures": dict(sorted(Counter(_kind(event.data) for event in events if event.kind == "failed").items())),
     }
     curves = _measured(store, name, (objective, EPISODE_RETURN))
-    shown["curves"] = _curves(curves, study["trials"], objective)
+    shown["curves"] = _curves(store, study, curves, objective)
     shown["band"] = _band(store, shown, curves)
     shown["verdict"] = _verdict(config, shown)
     shown["checklist"] = _checklist(config, shown, [event.data for event in events if event.kind == "init"])
@@ -146,12 +146,17 @@ def _dimensions(config: Config, trials: Sequence[Json]) -> list[Json]:
     return found
 
 
-def _curves(measured: Curves, trials: Sequence[Json], objective: str) -> Json:
-    """Return each trial's learning curve, averaged over its seeds."""
+def _curves(store: Store, study: Json, measured: Curves, objective: str) -> Json:
+    """Return each trial's learning curve, averaged over its seeds.
+
+    Of a confirmation's candidate, those of its estimate count.
+    """
     metric = _curve_metric(measured, objective)
     means = {}
-    for trial in trials:
+    for trial in study["trials"]:
         uids = [each["uid"] for each in trial.get("seeds", [trial])]
+        if study["scheduler"] == CONFIRM:
+            uids = _estimating_uids(store, study["study"], trial["number"])
         last = max((rung["epochs"] for rung in trial["rungs"]), default=0)  # another study may train it further
         found = _by_epoch(measured, uids, metric).items()
         points = [(epoch, statistics.fmean(of)) for epoch, of in found if epoch <= last]
@@ -216,19 +221,26 @@ def _band(store: Store, shown: Json, measured: Curves) -> Json | None:
             uids = _estimating_uids(store, shown["study"]["study"], best["number"])
     else:
         return None
+    several, of_seeds = len(shown["study"].get("environments", [None])), dict[int, list[float]]()
+    seeds = [uids[start : start + several] for start in range(0, len(uids), several)]
+    for seed in seeds:
+        for epoch, values in _by_epoch(measured, seed, metric).items():
+            if len(values) == several:  # in each environment
+                of_seeds.setdefault(epoch, []).append(statistics.fmean(values))
     points = [
         (epoch, *map(float, mean_interval(values, repetitions=400)))
-        for epoch, values in _by_epoch(measured, uids, metric).items()
+        for epoch, values in sorted(of_seeds.items())
         if len(values) >= FEWEST
     ]
-    return {"label": label, "seeds": len(uids), "points": points} if points else None
+    return {"label": label, "seeds": len(seeds), "points": points} if points else None
 
 
 def _estimating_uids(store: Store, name: str, candidate: int) -> list[str]:
     """Return the uids of the trainings that estimate a candidate."""
     config = Config.from_json(store.study(name).config, name)
-    own = (trial for trial in store.trials(name) if trial.configuration == candidate)
-    return [trial.uid for trial in own if estimates(config, trial.replicate)]
+    own, several = [trial for trial in store.trials(name) if trial.configuration == candidate], len(config.environments)
+    lost = {trial.replicate // several for trial in own if trial.state in ("failed", "cancelled")}
+    return [trial.uid for trial in own if estimates(config, trial.replicate) and trial.replicate // several not in lost]
 
 
 def _verdict(config: Config, shown: Json) -> list[str]:
@@ -256,7 +268,7 @@ def _verdict(config: Config, shown: Json) -> list[str]:
         if study["scheduler"] != "pbt":
             sentences.append(
                 "The best of many noisy results is partly luck: "
-                f"{command_line('confirm', study['study'])} estimates it on fresh seeds."
+                f"`{command_line('confirm', study['study'])}` estimates it on fresh seeds."
             )
     if (held := study["held"]) is not None:
         why = f": {held['why']}" if held["why"] else ""
@@ -275,8 +287,12 @@ def _winner(config: Config, shown: Json) -> str:
     if is_across(config):
         result += f", the {config.options['aggregate']} over {len(config.environments)} environments, on one scale,"
     won = f"won the race of {confirmation.candidates}" if confirmation.candidates > 1 else "is the only candidate"
-    seeds = len(shown["fresh"].get(best["number"], ())) or confirmation.seeds
-    return f"Trial {best['number']} {won}: {result} on {seeds} seeds that took part in no choice."
+    several, trainings = len(config.environments), best["seeds"]
+    lacking = {n // several for n, each in enumerate(trainings) if estimates(config, n) and each["state"] != "complete"}
+    lost = f"; trainings of {counted(len(lacking), 'further seed')} failed" if lacking else ""
+    seeds = confirmation.seeds - len(lacking)
+    who = candidate_name(best["candidate"]) + f" of {confirmation.study}" * (best["candidate"]["trial"] is not None)
+    return f"Trial {best['number']}, {who}, {won}: {result} on {seeds} seeds that took part in no choice{lost}."
 
 
 def _cost(shown: Json) -> str:

@@ -7,14 +7,16 @@ from importlib.resources import files
 from pathlib import Path
 
 from ...tasks.checkpoint.policy_files import replace_whole
-from ..engine.json_views import Json
+from ..engine.confirming import described
+from ..engine.json_views import Json, state_text
+from ..schedulers.confirming import CONFIRM
 from ..shell import quoted
 from ..study.number_text import in_digits
 from ..study.objectives import MINIMIZE
 from . import figures, results, what_mattered
 from .analysis import result_of
 from .drawing import escape, number
-from .markup import document, figure, part, table
+from .markup import document, figure, part, prose, table
 
 
 def page(studies: Sequence[Json]) -> str:
@@ -35,7 +37,7 @@ def _study(index: int, shown: Json, alone: bool) -> str:
     name = study["study"]
     head = f"<p class='soft'>{escape(shown['title'])}: {escape(study['state'])}</p>"
     parts = [head if alone else f"<h2>{escape(name)}</h2>{head}"]
-    parts.append(f'<div class="verdict">{"".join(f"<p>{escape(line)}</p>" for line in shown["verdict"])}</div>')
+    parts.append(f'<div class="verdict">{"".join(f"<p>{prose(line)}</p>" for line in shown["verdict"])}</div>')
     parts += [
         results.confirmation(shown),
         results.health(shown),
@@ -52,8 +54,10 @@ def _study(index: int, shown: Json, alone: bool) -> str:
 def _curves(shown: Json) -> str:
     text = (
         f"{shown['curves']['metric']} of each trial by epoch; darker (on a dark page: brighter) lines have better "
-        "results. Dashed lines are rungs."
+        "results."
     )
+    if len(shown["study"]["rungs"]) > 1:
+        text += " Dashed lines are rungs."
     if shown["study"]["seeds"] > 1:
         text += " Each line is the mean over the seeds."
     if "environments" in shown["study"]:
@@ -201,8 +205,9 @@ def _trials(shown: Json) -> str:
     order = [*shown["ranked"], *(n for n in by_number if n not in set(shown["ranked"]))]
     names = [dimension["name"] for dimension in shown["dimensions"]]
     objectives = list(study["objectives"])
-    heads = ["trial", "state", "epochs", *objectives, *names, "digest", "replay"]
-    kinds = ["n", "", "n", *("n" for _ in objectives), *("n" for _ in names), "", ""]
+    candidate = ["candidate"] * (study["scheduler"] == CONFIRM)
+    heads = ["trial", *candidate, "state", "epochs", *objectives, *names, "digest", "replay"]
+    kinds = ["n", *("" for _ in candidate), "", "n", *("n" for _ in objectives), *("n" for _ in names), "", ""]
     columns = [in_digits(result_of(by_number[n], objective) for n in order) for objective in objectives]
     cell: Callable[[str, object, str], str] = lambda kind, value, text: (  # noqa: E731
         f"<td{' class=n' if kind else ''}{f' data-v={value!r}' if isinstance(value, float) else ''}>{text}</td>"
@@ -210,15 +215,20 @@ def _trials(shown: Json) -> str:
     lines = []
     for place, n in enumerate(order):
         trial = by_number[n]
-        state = f'<span class="failed">{trial["state"]}</span>' if trial["state"] == "failed" else trial["state"]
-        state += ", excluded" if trial["excluded"] else ""
-        values: list[tuple[object, str]] = [(n, str(n)), (None, state), (trial["epochs"], str(trial["epochs"]))]
+        state = escape(state_text(trial))
+        state = f'<span class="failed">{state}</span>' if trial["state"] == "failed" else state
+        values: list[tuple[object, str]] = [
+            (n, str(n)),
+            *((None, escape(described(trial[name]))) for name in candidate),
+        ]
+        values += [(None, state), (trial["epochs"], str(trial["epochs"]))]
         values += [
             (result_of(trial, objective), column[place]) for objective, column in zip(objectives, columns, strict=True)
         ]
         values += [(v, escape(number(v))) for v in (trial["hyperparameters"].get(name) for name in names)]
-        uids = [each["uid"] for each in trial.get("seeds", [trial])]
-        digests = [each["digest"] or "" for each in trial.get("seeds", [trial])]
+        # Seeds that a race spared have trained nothing that could be replayed.
+        trained = [each for each in trial.get("seeds", [trial]) if each["epochs"] or each["state"] != "pruned"]
+        uids, digests = [each["uid"] for each in trained], [each["digest"] or "" for each in trained]
         values.append((None, "<br>".join(f"<code>{digest[:12]}</code>" for digest in digests)))
         values.append((None, "<br>".join(f"<code>rekindle replay {escape(uid)}</code>" for uid in uids)))
         cells = "".join(cell(kind, value, text) for kind, (value, text) in zip(kinds, values, strict=True))
@@ -229,7 +239,7 @@ def _trials(shown: Json) -> str:
         for trial in study["trials"]
         if trial["error"] and trial["error"].strip()
     ]
-    failed = f"<h3>Failed trials</h3>{table(('trial', 'why'), errors, 'n-')}" if errors else ""
+    failed = f"<h3>Failures</h3>{table(('trial', 'why'), errors, 'n-')}" if errors else ""
     words = (
         f"<p class='soft'>All {len(order)} trials, best first. The command in the last column trains a trial again and "
         "compares the digests, with <code class='whole'>--storage</code> "

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..engine.confirming import candidate_name
+from ..engine.confirming import candidate_name, described, failures_of
 from ..engine.json_views import Json
 from ..statistics.aggregates import AGGREGATES
-from ..statistics.intervals import FEWEST, interval
+from ..statistics.intervals import FEWEST, interval, too_narrow
 from ..study.number_text import counted, in_digits
 from . import figures
 from .drawing import escape
@@ -25,20 +25,46 @@ def confirmation(shown: Json) -> str:
     candidates = confirmation["candidates"]
     claims = in_digits(each["claim"] for each in candidates)
     races = in_digits(each["race"]["mean"] for each in candidates)
+    failures = any(map(failures_of, candidates))
+    estimates = [each["estimate"] or {} for each in candidates]
+    ends = in_digits(each.get(end) for each in estimates for end in ("value", "low", "high"))
+    values, lows, highs = ends[::3], ends[1::3], ends[2::3]
     rows = []
     for index, each in enumerate(candidates):
-        estimate = each["estimate"]
-        ends = in_digits([estimate[end] for end in ("value", "low", "high")]) if estimate else ["", "", ""]
-        mark = escape(candidate_name(each))
-        mark = f"<b>{mark}</b>, the winner" if index == confirmation["winner"] else mark
-        mark += ", the defaults" if each["defaults"] and each["trial"] is not None else ""
-        seeds = str(estimate["seeds"]) if estimate else ""
-        between = f"{ends[1]} to {ends[2]}" if estimate else ""
-        rows.append((mark, claims[index], races[index], str(each["race"]["seeds"]), ends[0], between, seeds))
-    heads = ("candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds")
-    length = counted(confirmation["epochs"], "epoch")
-    text = f"{confirmation['objective']} after {length}, on seeds that the search has not used."
-    return part("Confirmation", text, table(heads, rows, "-nnnnnn"))
+        name = escape(described(each))
+        mark = f"<b>{name}</b>, the winner" if index == confirmation["winner"] else name
+        between = f"{lows[index]} to {highs[index]}" if estimates[index] else ""
+        cells = (claims[index], races[index], str(each["race"]["seeds"]), values[index], between)
+        lost = [str(failures_of(each))] * failures
+        rows.append((mark, *cells, str(estimates[index].get("seeds", "")), *lost))
+    heads = ["candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds"]
+    heads += ["failed"] * failures
+    what = confirmation["objective"]
+    if "across" in confirmation:
+        what = f"The {confirmation['across']} over environments of {what} on one scale,"
+    text = f"{what} after {counted(confirmation['epochs'], 'epoch')}, on seeds that the search has not used."
+    shown_rows = table(heads, rows, "-nnnnnn" + "n" * failures)
+    return part("Confirmation", text, shown_rows, _by_environment(confirmation))
+
+
+def _by_environment(confirmation: Json) -> str:
+    """Return a table of the candidates' estimates in each environment, if several."""
+    estimated = [each for each in confirmation["candidates"] if each.get("environments")]
+    if not estimated:
+        return ""
+    rows = []
+    for env in estimated[0]["environments"]:
+        own = [each["environments"][env] for each in estimated]
+        ends = in_digits(each and each[end] for each in own for end in ("value", "low", "high"))
+        found = zip(own, ends[::3], ends[1::3], ends[2::3], strict=True)
+        cells = (
+            f"{value} <span class='soft'>({low} to {high})</span>" if each else "" for each, value, low, high in found
+        )
+        rows.append((escape(env), *cells))
+    text = f"{confirmation['objective']} in each environment, as measured, with 95% intervals:"
+    return f"<p class='soft'>{escape(text)}</p>" + table(
+        ("environment", *map(candidate_name, estimated)), rows, "-" + "n" * len(estimated)
+    )
 
 
 def health(shown: Json) -> str:
@@ -91,12 +117,12 @@ def statistics(studies: Sequence[Json]) -> str:
     for index, (name, values) in enumerate(samples):
         runs = np.array(values)[:, None]
         cells = []
-        for aggregate in ("iqm", "mean"):  # the median is one over environments, and here is only one
+        for aggregate in ("iqm", "mean"):  # the median is one over environments, and here the mean
             estimate, low, high = in_digits(interval(AGGREGATES[aggregate], runs))
             cells.append(f"{estimate} <span class='soft'>({low} to {high})</span>")
         key = f'<span class="key s{index}">{escape(name)}</span>' if index < MOST_SAMPLES else escape(name)
         rows.append((key, str(len(values)), *cells))
-    statistics = table(("", "seeds", "IQM (95% interval)", "mean"), rows, "-nnn")
+    statistics = table(("", "seeds", "IQM (95% interval)", "mean (95% interval)"), rows, "-nnn")
     drawing = figures.profiles(samples[:MOST_SAMPLES], studies[0]["objective"])
     fresh = all(shown["confirmation"] is not None or shown["fresh"] is not None for shown in studies)
     text = (
@@ -104,7 +130,10 @@ def statistics(studies: Sequence[Json]) -> str:
         if fresh
         else ("Results over the seeds of the search, which chose these configurations and thus flatter them.")
     )
-    return part("Statistics", f"{text} Intervals are stratified bootstraps.", statistics, figure(drawing))
+    text += " Intervals are stratified bootstraps."
+    if narrow := too_narrow({name: len(values) for name, values in samples}, environments=1):
+        text += f" {narrow}"
+    return part("Statistics", text, statistics, figure(drawing))
 
 
 def side_by_side(studies: Sequence[Json]) -> str:

@@ -19,7 +19,7 @@ from ..study.environments import FIRST_SEEDS, Scale, across, as_objective, is_ac
 from ..study.objectives import AGGREGATES, MINIMIZE, objectives_of, value_of
 from ..study.plan import Plan, Scheduler
 from ..study.stored_form import MOST_SEEDS
-from .confirming import CONFIRM, estimating_rows, first_seed
+from .confirming import CONFIRM, estimates, estimating_rows, first_seed
 
 
 def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, Any]:
@@ -86,24 +86,43 @@ def collapse(
     if is_across(config) and scale is None:
         scale = scale_of(config, (row for group in rows.values() for row in group))
     configurations = [
-        _configuration(number, group, seeds) for number, group in sorted(members.items()) if len(group) == seeds
+        _configuration(config, number, group) for number, group in sorted(members.items()) if len(group) == seeds
     ]
     if config.scheduler == CONFIRM:
-        estimates = (_estimate(config, number, group) for (number, _), group in sorted(rows.items()))
-        return configurations, [each for each in estimates if each is not None]
+        found = (_estimate(config, number, group) for (number, _), group in sorted(rows.items()))
+        return configurations, [each for each in found if each is not None]
     groups = [(number, group) for (number, _), group in sorted(rows.items()) if len(group) >= complete]
     return configurations, [_segment(config, number, group, scale) for number, group in groups]
 
 
-def _configuration(number: int, group: Sequence[Trial], seeds: int) -> Trial:
+def _configuration(config: Config, number: int, group: Sequence[Trial]) -> Trial:
     first = min(group, key=lambda trial: trial.number)
-    states = [trial.state for trial in group]  # without a race, its seeds are pruned and those of the estimate complete
-    state = next((state for state in ("running", "failed", "cancelled", "complete") if state in states), first.state)
     error = next((trial.error for trial in group if trial.error), None)
     attrs = dict(first.attrs)
     if "parent" in attrs:
-        attrs["parent"] //= seeds
-    return replace(first, number=number, seeds=1, state=state, error=error, attrs=attrs)
+        attrs["parent"] //= seeds_of(config)
+    return replace(first, number=number, seeds=1, state=_state(config, group), error=error, attrs=attrs)
+
+
+def _state(config: Config, group: Sequence[Trial]) -> str:
+    """Return the state of a configuration.
+
+    A confirmation's candidate with an estimate is complete, whichever of its trainings failed.
+    """
+    states = {trial.state for trial in group}
+    if config.scheduler == CONFIRM and "running" not in states:
+        if _is_estimated(config, group):
+            return "complete"
+        states.discard("complete")  # it has only trained for the race, which it lost
+    return next((state for state in ("running", "failed", "cancelled", "complete") if state in states), "pruned")
+
+
+def _is_estimated(config: Config, group: Sequence[Trial]) -> bool:
+    """Return whether enough trainings for a candidate's estimate are complete."""
+    several = len(config.environments)
+    fresh = {trial.replicate // several for trial in group if estimates(config, trial.replicate)}
+    lacking = {trial.replicate // several for trial in group if trial.state != "complete"}
+    return len(fresh - lacking) >= FEWEST
 
 
 def _segment(config: Config, number: int, group: Sequence[Segment], scale: Scale | None) -> Segment:

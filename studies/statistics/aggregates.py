@@ -67,4 +67,5 @@ def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Floats:
     return result
 
 
+LABELS = {"iqm": "IQM", "median": "median", "mean": "mean", "optimality_gap": "optimality gap"}
 AGGREGATES: dict[str, Callable[[ArrayLike], Floats]] = {"iqm": iqm, "median": median, "mean": mean}

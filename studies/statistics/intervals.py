@@ -6,14 +6,14 @@ Random numbers come from a seed, so equal scores have equal intervals everywhere
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .aggregates import Floats, probability_of_improvement
+from .aggregates import LABELS, Floats, probability_of_improvement
 from .distributions import t_quantile
 
 CONFIDENCE = 0.95
@@ -100,6 +100,31 @@ def coverage(runs: int, environments: int) -> dict[str, list[float]]:
     """
     iqm, mean = COVERAGE[runs][:2] if environments == 1 else COVERAGE[runs][2:]
     return {"iqm": list(iqm), "mean": list(mean)}
+
+
+def too_narrow(runs: Mapping[str, int], environments: int, cure: str = "") -> str:
+    """Return a warning about bootstrap intervals of few runs, or "".
+
+    Args:
+        runs: number of runs of each side, by its name.
+        environments: number of environments.
+        cure: words that follow "Train more seeds".
+    """
+    few = {name: number for name, number in runs.items() if number < ENOUGH}
+    if not few:
+        return ""
+    shares = [_shares(number, environments) for number in sorted({*few.values(), ENOUGH})]
+    return (
+        f"The 95% intervals of {', '.join(few)} are too narrow. They contain the truth in so many of 100 cases: "
+        f"{'; '.join(shares)}. Train more seeds{cure}."
+    )
+
+
+def _shares(runs: int, environments: int) -> str:
+    """Return how often intervals contain the truth, in words."""
+    found = coverage(runs, environments)
+    texts = [f"{100 * low:.0f} to {100 * high:.0f} ({LABELS[name]})" for name, (low, high) in found.items()]
+    return f"with {runs} runs, {' and '.join(texts)}"
 
 
 def resamples(samples: Sequence[Floats], repetitions: int, seed: int) -> Iterator[list[Floats]]:

@@ -198,6 +198,13 @@ def _check(path: str, found: Mapping[str, np.ndarray], columns: Mapping[str, np.
             )
         if column.dtype.kind == "f" and not np.isfinite(column).all():
             refuse(f"{name} is a finite number", f"in row {int(np.argmin(np.isfinite(column)))} it is not")
+        too_large = (column >= WHOLE) | (column <= -WHOLE) if column.dtype.kind in "iu" else np.zeros(1, bool)
+        if too_large.any() and column.min() < column.max():
+            row = int(np.argmax(too_large))
+            refuse(
+                f"{name} has integers below 2**53, which floats tell apart",
+                f"in row {row} it is {column[row]}; write it as floats, or as texts",
+            )
         if name == "epoch_steps":
             refuse("epoch_steps follows from steps", "it is a hyperparameter; rename it")
     if not isinstance(meta, dict) or not isinstance(meta.get("maximize", True), bool):

@@ -110,7 +110,8 @@ def trials(arguments: argparse.Namespace) -> int:
         tables.print_confirmation(out, confirmation)
     for trial in study["trials"]:
         if trial["error"]:
-            note(out, f"trial {trial['number']} failed: {trial['error'].strip().splitlines()[-1]}")
+            which = f"{'a training of ' * (trial['state'] == 'complete')}trial {trial['number']}"
+            note(out, f"{which} failed: {trial['error'].strip().splitlines()[-1]}")
     return 0
 
 

@@ -20,7 +20,13 @@ from ...analysis.learning import with_learned
 from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import located
 from ...engine.checked_config import load_task
-from ...engine.confirming import TOP, check_confirmable, confirmation_config, confirmation_json, start_confirmation
+from ...engine.confirming import (
+    check_confirmable,
+    confirmation_config,
+    confirmation_json,
+    confirmations_of,
+    start_confirmation,
+)
 from ...engine.json_views import study_json
 from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
@@ -34,6 +40,7 @@ from ...shell import command_line, option
 from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
+from ...study import TOP
 from ...study.config import BadConfig, Config
 from ...study.number_text import counted
 from ...workers.forked import Crew, can_fork
@@ -135,13 +142,14 @@ def tune(arguments: argparse.Namespace) -> int:
                 _work(arguments, store, name, errors, crew)
         if not any(copier.wrote_all for copier in copiers):
             _mirror(store, arguments.url, name, errors)
+        confirmation = None
         if arguments.confirm is not None and look(store, name).complete:
             try:
-                _confirm(arguments, store, name, top, arguments.confirm, errors, crew)
+                confirmation = _confirm(arguments, store, name, top, arguments.confirm, errors, crew)
             except (BadConfig, StudyMismatch) as error:  # the search has ended well, and its results follow
                 note(errors, f"study {name} is not confirmed: {error}")
         result = study_json(store, name)
-        result["confirmation"] = confirmation_json(store, name, result["trials"])
+        result["confirmation"] = confirmation_json(store, name, result["trials"], confirmation)
     return print_json(result) if arguments.json else _print_study(result, config, store)
 
 
@@ -150,8 +158,8 @@ def confirm(arguments: argparse.Namespace) -> int:
     _check_backend(arguments)
     errors = new_console(stderr=True)
     with _crew(arguments) as crew, stoppable(), existing_store(arguments) as store:
-        _confirm(arguments, store, arguments.study, arguments.top, arguments.seeds, errors, crew)
-        result = confirmation_json(store, arguments.study)
+        name = _confirm(arguments, store, arguments.study, arguments.top, arguments.seeds, errors, crew)
+        result = confirmation_json(store, arguments.study, name=name)
     assert result is not None
     if arguments.json:
         return print_json(result)
@@ -161,16 +169,19 @@ def confirm(arguments: argparse.Namespace) -> int:
 
 def _confirm(
     arguments: argparse.Namespace, store: Store, study: str, top: int, seeds: int, errors: Console, crew: Crew
-) -> None:
-    """Run the confirmation of a study to its end."""
+) -> str:
+    """Run the confirmation of a study to its end; return its name."""
     config = confirmation_config(store, study, top, seeds)
     config.probe(load_task(config), _device_here(arguments))
-    before = confirmation_json(store, study)
+    before = list(confirmations_of(store, study))
     name = start_confirmation(store, study, config)
-    if before is not None and name != before["confirmation"]:
-        note(errors, f"{name} trains on seeds that {before['confirmation']} has not used")
+    if before and name not in before:
+        note(errors, f"{name} trains on seeds that {before[-1]} has not used")
+    elif before and name != before[-1]:
+        note(errors, f"{name} has these candidates and seeds already; the last confirmation is {before[-1]}")
     if not look(store, name).complete:
         _work(arguments, store, name, errors, crew)
+    return name
 
 
 def _crew(arguments: argparse.Namespace) -> Crew:

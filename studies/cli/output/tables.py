@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ....spaces import flatten
-from ...engine.confirming import candidate_name, verdict
-from ...engine.json_views import RUNNING, STATES, Json, rank
+from ...engine.confirming import candidate_name, described, failures_of, verdict
+from ...engine.json_views import RUNNING, STATES, Json, rank, state_text
 from ...redact import printable
 from ...schedulers.confirming import CONFIRM
 from ...study.config import title
@@ -125,7 +125,7 @@ def _confirmation_table(confirmation: Json) -> Table:
     what = f"{confirmation['across']} on one scale" if "across" in confirmation else confirmation["objective"]
     title = f"{confirmation['study']} on seeds that its search has not used: {what}"
     names = ("candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds")
-    failures = any(each.get("failed") for each in estimates)
+    failures = any(map(failures_of, candidates))
     table = _table(title, [*names, *["failed"] * failures], left=("candidate",), collapse_padding=True)
     claims = in_digits(each["claim"] for each in candidates)
     races = in_digits(each["race"]["mean"] for each in candidates)
@@ -134,16 +134,15 @@ def _confirmation_table(confirmation: Json) -> Table:
     for index, each in enumerate(candidates):
         style = "bold green" if index == confirmation["winner"] else ""
         estimate = estimates[index]
-        name = candidate_name(each) + (", the defaults" if each["defaults"] and each["trial"] is not None else "")
         table.add_row(
-            Text(name, style),
+            Text(described(each), style),
             claims[index],
             races[index],
             str(each["race"]["seeds"]),
             Text(values[index], style),
             f"{lows[index]} to {highs[index]}" if estimate else "",
             str(estimate["seeds"]) if estimate else "",
-            *[str(estimate.get("failed", ""))] * failures,
+            *[str(failures_of(each))] * failures,
         )
     return table
 
@@ -194,14 +193,15 @@ def trials_table(study: Json) -> Table:
     rows = [row for trial in study["trials"] for row in trial["rungs"]]
     main, *others = study["objectives"]
     several = ["front"] if len(study["objectives"]) > 1 else []
-    origin = "branches from" if branches else "bracket"
+    confirms = study["scheduler"] == CONFIRM
+    origin = "branches from" if branches else "candidate" if confirms else "bracket"
     table = _table(
         f"{study['study']}: {title(study['task'], *environments_of(study))}, seed {study['seed']}"
         + (f", {study['aggregate']} of results on one scale" if "environments" in study else "")
         + ("" if main == RETURN else f", {study['objectives'][main]} {main}")
-        + (", estimates on fresh seeds" if study["scheduler"] == CONFIRM else ""),
+        + (", estimates on fresh seeds" if confirms else ""),
         ["trial", origin, "uid", "state", *rungs, *others, *several, "digest"],
-        left=["uid", "state", "front", "digest"],
+        left=["candidate", "uid", "state", "front", "digest"],
         collapse_padding=True,  # lets four rungs fit on a terminal
     )
     colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "cancelled": "dim", RUNNING: "yellow"}
@@ -212,9 +212,9 @@ def trials_table(study: Json) -> Table:
         results = {row["rung"]: UNFINISHED.get(row["state"], result) for row, result in own}
         table.add_row(
             str(trial["number"]),
-            _origin(trial) if branches else number(trial["bracket"]),
+            _origin(trial, branches),
             Text(trial["uid"][:8], "cyan"),
-            Text(trial["state"] + (", excluded" if trial["excluded"] else ""), colors.get(trial["state"], "")),
+            Text(state_text(trial), colors.get(trial["state"], "")),
             *(results.get(rung, "") for rung in range(len(rungs))),
             *(column[index] for column in measured),
             *("*" if trial["number"] in study["front"] else "" for _ in several),
@@ -229,9 +229,11 @@ def _measured(result: Json, name: str) -> float | None:
     return value
 
 
-def _origin(trial: Json) -> str:
-    branch = trial["branch"]
-    return f"{branch['trial']} at {branch['epochs']}" if branch else ""
+def _origin(trial: Json, branches: bool) -> str:
+    """Return the branch, candidate or bracket that a trial comes from."""
+    if branches:
+        return f"{branch['trial']} at {branch['epochs']}" if (branch := trial["branch"]) else ""
+    return described(trial["candidate"]) if "candidate" in trial else number(trial["bracket"])
 
 
 def status_table(status: Json) -> Table:

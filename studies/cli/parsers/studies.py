@@ -7,11 +7,9 @@ from functools import partial
 from typing import Any
 
 from ...orion.trial import is_under_orion
+from ...study import FRESH_SEEDS, TOP
 from .shared import add_backends, add_device, add_env_processes, add_lease, add_outputs, add_task, add_use_previous
 from .values import MANY, Container, Parser, command, few, option, positive
-
-FRESH_SEEDS = 20  # of each estimate of a confirmation
-TOP = 5  # configurations that a confirmation takes from its study
 
 
 def add_tune(commands: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 import rekindle
 from rekindle.studies.analysis.comparing import compare
 from rekindle.studies.analysis.sources import BadSource
-from rekindle.studies.engine.confirming import confirmation_config, confirmation_name
+from rekindle.studies.engine.confirming import confirmation_config, confirmation_name, start_confirmation
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.objectives import objective_options
@@ -81,6 +81,8 @@ def test_a_study_gives_the_seeds_of_its_best_configuration_until_it_is_confirmed
     winner = confirmation["candidates"][confirmation["winner"]]["estimate"]
     assert (source["kind"], source["results"]) == ("confirmed", winner["results"])
     assert one["mean"]["estimate"] == pytest.approx(winner["value"])
+    start_confirmation(store, "one", confirmation_config(store, "one", 1, 4))
+    assert compare(store, ["one", "two"])["sides"][0] == one  # an unfinished further one takes nothing away
 
 
 def test_a_minimized_objective_is_shown_as_measured_and_the_lower_is_better(tmp_path: Path, store: Store) -> None:

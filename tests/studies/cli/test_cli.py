@@ -650,6 +650,17 @@ def test_a_study_that_nobody_trains_is_stopped_and_a_worker_tells_what_it_does(
     assert "study s is complete" in errors
 
 
+def test_a_command_in_a_deleted_directory_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Any]
+) -> None:
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    status, out, err = cli("trials", "s")
+    assert (status, out) == (2, "")
+    assert err == "rekindle: error: a command needs a working directory, but this one was deleted; cd to another one\n"
+
+
 def test_a_file_is_no_uid(sqlite_url: str, tmp_path: Path, cli: Callable[..., Any]) -> None:
     (tmp_path / "sb3.zip").write_bytes(b"PK")
     asked = ["train", "ppo", "CartPole-v1", "--warm-start", str(tmp_path / "sb3.zip"), "--storage", sqlite_url]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import numpy as np
 import pytest
 import rekindle
 from rekindle.studies.cli.dispatch import main
-from rekindle.studies.engine.confirming import confirmation_config
-from rekindle.studies.engine.json_views import rank, study_json, summary_json
+from rekindle.studies.engine.confirming import confirmation_config, verdict
+from rekindle.studies.engine.json_views import rank, study_json, summary_json, task_json
 from rekindle.studies.engine.progress import StudyProgress
+from rekindle.studies.report.data import report_json
+from rekindle.studies.report.page import write_report
+from rekindle.studies.schedulers.seeds import replicate_seed
 from rekindle.studies.storage.store import Store
 
 HIGHEST = 500.0
@@ -89,3 +93,76 @@ def test_a_confirmation_is_worth_what_its_winner_is_on_fresh_seeds(
     [row] = [line for line in capsys.readouterr().out.splitlines() if name in line]
     assert row.endswith(" on fresh seeds ")
     assert float(row.split()[-4]) == pytest.approx(best[1], abs=0.1)
+
+
+def test_a_winner_without_one_of_its_seeds_is_complete(
+    lucky: str, sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {
+        "epochs": 1,
+        "scheduler": "none",
+        "sampler": "bruteforce",
+        "trials": 4,
+        "progress": False,
+    }
+    curves = np.arange(4.0)[:, None, None].repeat(1009, 1)
+    curves[3] += np.random.default_rng(0).normal(0, 0.1, (1009, 1))
+    with Store(sqlite_url) as store:
+        study = rekindle.tune("tabular", lucky, storage=store, study="before", **options)
+        config = confirmation_config(store, "before", top=3, seeds=4)
+        fails, loses = (replicate_seed(config, replicate) % 1009 for replicate in (3 + 1, 0))
+        curves[3, fails] = curves[1, loses] = np.nan  # of the estimate of the best, and of the race of another
+        np.savez(tmp_path / "fails.npz", **{"param.x": np.arange(4.0), "steps": np.array([1]), "curves": curves})
+        study = rekindle.tune("tabular", str(tmp_path / "fails.npz"), storage=store, study="s", **options)
+        answer, name = study.confirm(top=3, seeds=4, progress=False), "s:confirmation"
+        assert "1 of its fresh trainings failed and is not counted. The search" in verdict(answer)
+        assert [each["hyperparameters"]["x"] for each in answer["candidates"]] == [3, 2, 1]
+        assert [each["race"]["failed"] for each in answer["candidates"]] == [0, 0, 1]
+        shown = study_json(store, name)
+        assert [trial["state"] for trial in shown["trials"]] == ["complete", "complete", "failed"]
+        assert shown["best"]["return"] == answer["candidates"][0]["estimate"]["value"]
+        assert summary_json(store, name)["counts"]["failed"] == 1
+        [told, _] = report_json(store, name)["verdict"]
+        assert told.endswith("on 3 seeds that took part in no choice; trainings of 1 further seed failed.")
+        of_both = report_json(store, "s"), report_json(store, name)
+        assert [shown["band"]["seeds"] for shown in of_both] == [3, 3]
+        value = answer["candidates"][0]["estimate"]["value"]
+        assert [shown["band"]["points"][-1][1] for shown in of_both] == [pytest.approx(value)] * 2
+        assert of_both[1]["curves"]["trials"][0] == [(1, pytest.approx(value))]  # not with the race's seeds
+        study.report(tmp_path / "report.html")
+        spared = [each["uid"] for each in shown["trials"][2]["seeds"] if each["state"] == "pruned"]
+        assert len(spared) > 4  # of the race and of the estimate
+        write_report([report_json(store, name)], tmp_path / "fresh.html")
+        replayed = set(re.findall("rekindle replay ([0-9a-f]+)", (tmp_path / "fresh.html").read_text()))
+        assert replayed == {each["uid"] for trial in shown["trials"] for each in trial["seeds"]} - {*spared}
+        [told] = task_json(store, shown["trials"][2]["seeds"][0]["uid"])["trials"]
+        assert (told["number"], told["state"]) == (2, "failed")  # as in `trials`
+        html = (tmp_path / "report.html").read_text()
+        assert '<th class="n">failed</th>' in html
+        number, defaults = (each["trial"] for each in answer["candidates"][:2])
+        assert f"<b>trial {number}</b>, the winner" in html
+        assert f"<td>trial {defaults}, the defaults</td>" in html
+    assert main(["trials", name, "--storage", sqlite_url]) == 0
+    text = capsys.readouterr().out
+    assert "complete, 1 training failed" in text
+    assert f" 0  trial {number} " in text
+    assert f" 1  trial {defaults}, the defaults " in text
+    assert "a training of trial 0 failed: Diverged" in text
+    assert "\ntrial 2 failed: Diverged" in text
+
+
+def test_a_candidate_that_loses_the_race_is_pruned(lucky: str, sqlite_url: str) -> None:
+    options: dict[str, Any] = {
+        "epochs": 1,
+        "scheduler": "none",
+        "sampler": "bruteforce",
+        "trials": 4,
+        "progress": False,
+    }
+    with Store(sqlite_url) as store:
+        study = rekindle.tune("tabular", lucky, storage=store, study="s", **options)
+        answer = study.confirm(top=4, seeds=3, progress=False)
+        estimated = [each["estimate"] is not None for each in answer["candidates"]]
+        assert len(estimated) > sum(estimated)
+        states = [trial["state"] for trial in study_json(store, "s:confirmation")["trials"]]
+        assert states == ["complete" if each else "pruned" for each in estimated]

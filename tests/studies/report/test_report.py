@@ -15,11 +15,13 @@ from rekindle import Store, Study, tune
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
+from rekindle.studies.engine.confirming import described
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.failures import FAILED
 from rekindle.studies.report import figures, what_mattered
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.drawing import LETTER, Chart, escape
+from rekindle.studies.report.markup import prose
 from rekindle.studies.report.matplotlib_figures import figure_of
 from rekindle.studies.report.page import page, write_report
 from rekindle.studies.report.pictures import save
@@ -73,8 +75,15 @@ def test_a_report_on_a_confirmation_tells_what_the_confirmation_tells(studies: S
     of, shown = report_json(studies, "halved")["confirmation"], report_json(studies, "halved:confirmation")
     estimates = {n: each["estimate"]["results"] for n, each in enumerate(of["candidates"]) if each["estimate"]}
     value = in_digits_alone(of["candidates"][of["winner"]]["estimate"]["value"])
+    assert ("Dashed lines are rungs" in page([shown]), "Dashed" in page([report_json(studies, "halved")])) == (
+        False,
+        True,
+    )
+    number = of["candidates"][of["winner"]]["trial"]
+    who = "the defaults" if number is None else f"trial {number} of halved"
+    assert f"<td>{described(of['candidates'][of['winner']])}</td>" in page([shown])
     assert shown["verdict"] == [
-        f"Trial {of['winner']} won the race of 3: return {value} on 4 seeds that took part in no choice.",
+        f"Trial {of['winner']}, {who}, won the race of 3: return {value} on 4 seeds that took part in no choice.",
         f"The confirmation trained {of['cost']['epochs']} epochs.",
     ]
     assert dict(samples_of(shown)) == {f"trial {n}": results for n, results in estimates.items()}
@@ -93,7 +102,7 @@ def test_a_report_names_the_defaults_and_has_no_median_over_one_environment(tmp_
         same: dict[str, Any] = {"storage": store, "progress": False, "fixed": {"noise": 2.0}}
         tune("surrogate", study="s", trials=1, epochs=1, scheduler="none", **same).confirm(1, 3, progress=False)
         html = page([report_json(store, "s")])
-    assert "<b>trial 0</b>, the winner, the defaults" in html
+    assert "<b>trial 0, the defaults</b>, the winner" in html
     assert "return after 1 epoch, on seeds" in html
     assert "The search trained 1 epoch." in html
     [statistics] = re.findall("<h3>Statistics</h3>.*?</table>", html, re.DOTALL)
@@ -183,6 +192,31 @@ def test_parts_without_data_are_left_out(studies: Store) -> None:
     assert not {"Genealogy", "Confirmation", "Promotions", "Agreement of rungs"} & set(front)
     assert "Statistics" in seeded
     assert "Pareto front" not in seeded
+
+
+def test_a_report_says_that_intervals_of_few_seeds_are_too_narrow(studies: Store) -> None:
+    text = "are too narrow. They contain the truth in so many of 100 cases: with 4 runs, 87 to 88 (IQM)"
+    shown = report_json(studies, "halved")
+    assert text in (html := page([shown]))
+    assert "median</th>" not in html  # that is one over environments
+    many = shown["confirmation"]["candidates"]
+    for each in many:
+        if each["estimate"]:
+            each["estimate"]["results"] *= 3
+    html = page([shown])
+    assert ("Statistics" in parts(html), "too narrow" in html) == (True, False)
+
+
+def test_a_command_in_a_verdict_is_code(studies: Store) -> None:
+    assert "<code>rekindle confirm seeded</code> estimates it" in page([report_json(studies, "seeded")])
+    assert prose("say `rekindle <b>`") == "say <code>rekindle &lt;b&gt;</code>"
+
+
+def test_numbers_of_an_ordinal_are_short_at_their_axis() -> None:
+    """The first ten letters of 1.2328467394420659e-05 are another number."""
+    place, ticks = figures.axis({"axis": "choice"}, [2, 0.0123284673, 1.2328467394420659e-05, "adam"], 0.0, 1.0)
+    assert [text for _, text in ticks] == ["1.233e-5", "0.01233", "2", "adam"]
+    assert [place(value) for value in (1.2328467394420659e-05, 0.0123284673, 2, "adam")] == [at for at, _ in ticks]
 
 
 def test_names_are_text_and_nothing_is_loaded(studies: Store) -> None:

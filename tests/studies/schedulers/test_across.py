@@ -26,6 +26,7 @@ from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, Config
 from rekindle.studies.study.environments import across, as_objective, labels, scale_of, scaled
+from rekindle.studies.study.number_text import in_digits
 from rekindle.tasks import load
 from studying import TINY, run, run_and_be_killed, run_by_three
 
@@ -210,8 +211,14 @@ def test_a_confirmation_is_told_on_the_scale_of_its_search(tables: list[str], tm
     assert "on one scale: 0 is the best result in each" in page([report_json(study.store, "s")])
 
 
-def test_curves_of_all_environments_are_drawn_on_one_scale(searched: rekindle.Study) -> None:
-    drawn = report_json(searched.store, "s")["curves"]["trials"]
+def test_curves_of_all_environments_are_drawn_on_one_scale(tables: list[str], searched: rekindle.Study) -> None:
+    shown = report_json(searched.store, "s")
+    [value] = in_digits([shown["confirmation"]["candidates"][0]["environments"][tables[0]]["value"]])
+    html = page([shown])
+    assert "The iqm over environments of return on one scale, after 2 epochs, on seeds" in html
+    assert f'<td>{tables[0]}</td><td class="n">{value}' in html
+    drawn, band = shown["curves"]["trials"], shown["band"]
+    assert (band["seeds"], [epoch for epoch, *_ in band["points"]]) == (3, [2])  # not nine independent trainings
     ends = {number: points[-1][1] for number, points in drawn.items() if points[-1][0] == 2}
     assert ends
     assert all(-1 < value <= 1 for value in ends.values())

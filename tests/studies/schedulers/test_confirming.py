@@ -149,7 +149,7 @@ def test_defaults_that_are_the_only_candidate_do_not_race(sqlite_url: str) -> No
     answer = Study("s", sqlite_url).confirm(top=1, seeds=4, progress=False)
     assert answer["cost"]["trainings"] == 4
     [candidate] = answer["candidates"]
-    assert (candidate["defaults"], candidate["race"]) == (True, {"seeds": 0, "mean": None})
+    assert (candidate["defaults"], candidate["race"]) == (True, {"seeds": 0, "mean": None, "failed": 0})
     assert "The best that the search found are the defaults. It took 4 trainings" in verdict(answer)
     with Store(sqlite_url) as store:
         shown = study_json(store, "s:confirmation")
@@ -210,9 +210,12 @@ def test_a_verdict_says_what_is_missing() -> None:
     cost = {"trainings": 1200, "epochs": 3600, "failed": 2}
     failed = {"trial": 3, "defaults": False, "claim": 500.0, "estimate": None}
     told: dict[str, Any] = {"state": "running", "cost": cost, "study": "s", "winner": None, "candidates": [failed]}
+    told |= {"earlier": []}
     spent = "It took 1,200 trainings, 3,600 epochs, and 2 trainings that failed."
     text = "The confirmation is not complete; `rekindle confirm s --top 1 --seeds 4` resumes it. "
     assert verdict(told | {"seeds": 4}) == text + spent
+    before = "The one before it, s:confirmation, is complete; `rekindle trials s:confirmation` shows it. "
+    assert verdict(told | {"seeds": 4, "earlier": ["s:confirmation"]}) == text + before + spent
     for winner in (None, 0):
         text = verdict(told | {"state": "complete", "winner": winner, "candidates": [failed]})
         assert text == f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
@@ -414,6 +417,40 @@ def test_a_further_confirmation_uses_no_seed_of_an_earlier_one(sqlite_url: str) 
     assert study.store.studies() == []
 
 
+def test_a_confirmation_with_these_numbers_stands_while_the_study_is_the_same(sqlite_url: str) -> None:
+    searched(sqlite_url, noisy())
+    study = Study("s", sqlite_url)
+    first = study.confirm(top=2, seeds=3, progress=False)
+    more = study.confirm(top=1, seeds=4, progress=False)
+    assert study.confirm(top=2, seeds=3, progress=False) == first
+    assert study.confirm(top=1, seeds=4, progress=False) == more
+    with Store(sqlite_url) as store:  # an unfinished one between them changes nothing
+        third = start_confirmation(store, "s", confirmation_config(store, "s", top=1, seeds=5))
+        assert third == "s:confirmation-3"
+        assert study.confirm(top=2, seeds=3, progress=False) == first
+        assert confirmation_json(store, "s", name=first["confirmation"]) == first
+        last = confirmation_json(store, "s")
+    assert last is not None
+    assert (last["confirmation"], last["state"]) == (third, "running")
+
+
+def test_a_confirmation_before_a_change_of_the_study_is_no_answer_after_it(sqlite_url: str) -> None:
+    """The study changes and changes back, maybe because of what a confirmation said in between."""
+    options: dict[str, Any] = {"epochs": 1, "scheduler": "none", "sampler": "random", "progress": False}
+    options["fixed"] = {"noise": 0.1}
+    with Store(sqlite_url) as store:
+        study = rekindle.tune("surrogate", storage=store, study="s", trials=4, **options)
+        study.confirm(top=1, seeds=3, progress=False)
+        study = rekindle.tune("surrogate", storage=store, study="s", trials=16, **options)
+        between = study.confirm(top=1, seeds=3, progress=False)
+        best = [trial["number"] for trial in rank(study_json(store, "s")["trials"], {"return": "maximize"})]
+        for number in best[: best.index(next(number for number in best if number < 4))]:
+            study.exclude(number)
+        again = study.confirm(top=1, seeds=3, progress=False)
+        assert again["earlier"] == ["s:confirmation", between["confirmation"]]
+        assert again["candidates"][0] != between["candidates"][0]
+
+
 def test_an_unfinished_confirmation_goes_on_with_its_candidates(sqlite_url: str) -> None:
     """The study that it confirms has been extended meanwhile."""
     options: dict[str, Any] = {"epochs": 1, "scheduler": "none", "sampler": "random", "progress": False}
@@ -444,13 +481,16 @@ def test_a_confirmation_says_what_has_changed_since(sqlite_url: str) -> None:
         now = confirmation_json(store, "s")
         assert now is not None
         assert now["since"] == {"best": [best, second], "excluded": False}
-        assert f"Since then, trials {best}, {second} have come among the best 2; `rekindle confirm s`" in verdict(now)
+        assert (
+            f"Since then, trials {best}, {second} have come among the best 2; `rekindle confirm s --top 2 "
+            in verdict(now)
+        )
         study.exclude(winner)
         now = confirmation_json(store, "s")
         assert now is not None
         assert (
             f"Since then, trial {winner} has been excluded and trials {best}, {second} have come among the best 2; "
-            "`rekindle confirm s` confirms the best ones of now, on further seeds. It took"
+            "`rekindle confirm s --top 2 --seeds 3` confirms the best ones of now, on further seeds. It took"
         ) in verdict(now)
         with pytest.raises(BadSource, match="the best configuration of s was trained with 1; `rekindle confirm s`"):
             compare(store, ["s", "again=s"])  # the excluded trial is not compared
@@ -500,6 +540,23 @@ def test_a_search_that_cannot_be_confirmed_still_shows_its_results(
     told = capsys.readouterr()
     assert "study s is not confirmed: a confirmation keeps its numbers until it is complete" in told.err
     assert "best trials of s" in told.out
+
+
+def test_tune_trains_nothing_again_after_a_confirmation_with_more_seeds(
+    sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["tune", "surrogate", "--set", "noise=0.1", "--epochs", "1", "--scheduler", "none", "--trials", "2"]
+    command += ["--workers", "1", "--study", "s", "--storage", sqlite_url, "--confirm", "3", "--json"]
+    assert main(command) == 0
+    first = json.loads(capsys.readouterr().out)["confirmation"]
+    assert main(["confirm", "s", "--seeds", "6", "--workers", "1", "--storage", sqlite_url]) == 0
+    capsys.readouterr()
+    assert main(command) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["confirmation"] == first
+    text = "s:confirmation has these candidates and seeds already; the last confirmation is s:confirmation-2"
+    assert text in " ".join(told.err.split())
+    assert {study.name for study in Store(sqlite_url).studies()} == {"s", "s:confirmation", "s:confirmation-2"}
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,13 @@ def test_a_range_of_integers_has_no_other_numbers(write: Write) -> None:
         Tabular(table).init(kind=33.5)
 
 
+def test_a_fixed_integer_may_have_any_size(write: Write) -> None:
+    table = write(
+        **{"param.id": np.array([2**60] * len(LR)), "param.least": np.array([-(2**53) + 1, *range(len(LR) - 1)])}
+    )
+    assert Tabular(table).get_space().priors()["id"] == f"fixed({2**60})"
+
+
 def test_less_is_better_where_the_table_says_so(write: Write) -> None:
     assert Tabular(write(meta=json.dumps({"maximize": False})), seed=1).init(lr=0.1, kind="sgd").fit(1)[
         "episode_return"
@@ -171,6 +178,10 @@ def test_training_beyond_the_end_of_the_table_is_refused_before_it_begins(
         ({"param.lr": np.array([1.0])}, "lr is a number, a text or a boolean for each of 4 trainings, but it is f"),
         ({"param.lr": np.array(LR) * 1j}, "lr is a number, a text or a boolean for each of .*, but it is complex128 "),
         ({"param.optimizer.lr": np.array(LR)}, "name is an identifier, .*, but one is 'optimizer.lr'; rename it"),
+        (
+            {"param.id": 2**60 + np.arange(len(LR))},
+            r"id has integers below 2\*\*53.*, but in row 0 it is 1152921504606846976; write it as floats, or as texts",
+        ),
         ({"param.epochs": np.array(LR)}, "and none of epochs, start, uid, but one is 'epochs'; rename it"),
         ({"param.epoch_steps": np.array(LR)}, "epoch_steps follows from steps, but it is a hyperparameter"),
         ({"meta": "[]"}, 'meta is an object whose "maximize" is true or false, but it is '),

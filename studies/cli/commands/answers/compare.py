@@ -17,15 +17,16 @@ from ....analysis.comparing import compare as comparison
 from ....analysis.sources import CONFIRMED, FILE, SELECTED, is_file
 from ....engine.confirming import check_confirmable
 from ....shell import command_line
-from ....statistics.intervals import ENOUGH, coverage
+from ....statistics.aggregates import LABELS
+from ....statistics.intervals import too_narrow
 from ....storage.store import Store
+from ....study import FRESH_SEEDS
 from ....study.config import BadConfig, Config
 from ....study.number_text import in_digits
 from ...output import tables
 from ...output.terminal import new_console, note, print_json
 from ..storage import database_exists, existing_store
 
-AGGREGATES = {"iqm": "IQM", "median": "median", "mean": "mean", "optimality_gap": "optimality gap"}
 RUNS = {CONFIRMED: "fresh seeds", SELECTED: "best trial's seeds", FILE: "file"}
 
 
@@ -79,15 +80,15 @@ def _print(out: Console, result: Mapping[str, Any], confirmable: Sequence[str]) 
     unit = result["objective"] if result["scale"] is None else f"{result['objective']}, scaled"
     title = f"{unit}, {', '.join(environments)}: estimates and 95% intervals"
     several = len(environments) > 1
-    names = [name for name in AGGREGATES if name in sides[0] and (several or name != "median")]  # over environments
+    names = [name for name in LABELS if name in sides[0] and (several or name != "median")]  # over environments
     rows = []
     for side in sides:
         ends = in_digits(side[name][end] for name in names for end in ("estimate", "low", "high"))
         shown = zip(names, ends[::3], ends[1::3], ends[2::3], strict=True)
-        row = {AGGREGATES[name]: f"{value} ({low} to {high})" for name, value, low, high in shown}
+        row = {LABELS[name]: f"{value} ({low} to {high})" for name, value, low, high in shown}
         kinds = dict.fromkeys(RUNS[source["kind"]] for source in side["sources"])
         rows.append({"side": side["label"], "runs": side["runs"], "from": ", ".join(kinds), **row})
-    out.print(tables.rows_table(title, rows, ("side", "runs", "from", *(AGGREGATES[name] for name in names))))
+    out.print(tables.rows_table(title, rows, ("side", "runs", "from", *(LABELS[name] for name in names))))
     pairs = [
         {"one": pair["better"], "other": pair["than"]}
         | {"probability": f"{pair['estimate']:.2f} ({pair['low']:.2f} to {pair['high']:.2f})"}
@@ -101,23 +102,10 @@ def _print(out: Console, result: Mapping[str, Any], confirmable: Sequence[str]) 
 def _too_narrow(result: Mapping[str, Any], confirmable: Sequence[str]) -> list[str]:
     """Return a warning about intervals of few runs, if there are any."""
     few = sorted((side for side in result["sides"] if side["coverage"]), key=lambda side: int(side["runs"]))
-    if not few:
-        return []
-    several = len(result["environments"])
-    shares = [_shares(runs, several) for runs in dict.fromkeys(side["runs"] for side in few)]
     studies = [source["source"] for side in few for source in side["sources"] if source["source"] in confirmable]
-    cure = f", as `{command_line('confirm', studies[0], '--seeds 20')}` does" if studies else ""
-    return [
-        f"The 95% intervals of {', '.join(side['label'] for side in few)} are too narrow. They contain the truth in so "
-        f"many of 100 cases: {'; '.join(shares)}; {_shares(ENOUGH, several)}. Train more seeds{cure}."
-    ]
-
-
-def _shares(runs: int, environments: int) -> str:
-    """Return how often intervals contain the truth, in words."""
-    found = coverage(runs, environments).items()
-    texts = [f"{100 * low:.0f} to {100 * high:.0f} ({AGGREGATES[name]})" for name, (low, high) in found]
-    return f"with {runs} runs, {' and '.join(texts)}"
+    cure = f", as `{command_line('confirm', studies[0], f'--seeds {FRESH_SEEDS}')}` does" if studies else ""
+    runs = {side["label"]: int(side["runs"]) for side in few}
+    return [text] if (text := too_narrow(runs, len(result["environments"]), cure)) else []
 
 
 def _warnings(result: Mapping[str, Any], confirmable: Sequence[str]) -> list[str]:
