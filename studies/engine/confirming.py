@@ -21,7 +21,18 @@ from typing import TYPE_CHECKING, Any
 from ...spaces import flatten, unflatten
 from ...spaces.errors import SpaceError
 from ..errors import StudyMismatch
-from ..schedulers.confirming import CONFIRM, FIRST, Confirmation, Standing, by_seed, first_seed, fresh_scores, standing
+from ..schedulers.confirming import (
+    CONFIRM,
+    FIRST,
+    USED,
+    Confirmation,
+    Standing,
+    by_seed,
+    first_seed,
+    first_unused,
+    fresh_scores,
+    standing,
+)
 from ..schedulers.registry import remembered
 from ..shell import command_line, option
 from ..statistics.intervals import FEWEST, Interval, improvement_interval, mean_interval
@@ -152,7 +163,7 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
 
     A confirmation with these candidates and seeds is the one, unless the study has changed since a later one. So is an
     unfinished one with as many of both, which keeps its candidates. Otherwise a new confirmation begins, with seeds
-    that no earlier one has used.
+    that no earlier one has used, deleted ones included.
 
     Raises:
         StudyMismatch: an unfinished confirmation has other numbers.
@@ -175,17 +186,13 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
                 f"have {_text(config)}; `{resume}` completes it, and `{command_line('delete', name)}` removes it, so "
                 f"that {study} can be confirmed again"
             )
-    used = max((_first_unused(each) for each in earlier.values()), default=0)
+    deleted = Config.from_json(store.study(study).config, study).options.get(USED, 0)
+    used = max([deleted, *map(first_unused, earlier.values())])
     form = {**config.options["confirms"], **({FIRST: used} if used else {})}
     taken = {row.name for row in store.studies()}
     name = next(name for n in count(1) if (name := confirmation_name(study, n)) not in taken)
     start_study(store, name, replace(config, options={**config.options, "confirms": form}))
     return name
-
-
-def _first_unused(config: Config) -> int:
-    """Return the index of the first seed after its own."""
-    return first_seed(config) + int(config.options["seeds"]) // len(config.environments)
 
 
 def _content(config: Config) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from ...spaces import flatten, unflatten
 from ...tasks.errors import Stopped
 from ..errors import UnknownStudy
 from ..samplers.registry import GOOD, LEARNED
+from ..schedulers.confirming import USED
 from ..schedulers.explore import explore
 from ..schedulers.pb2 import PB2
 from ..schedulers.racing import at_once
@@ -51,7 +52,7 @@ MUTABLE = (
     "options.goal.return",
     *(f"options.budget.{unit}" for unit in BUDGETS),
 )  # fields that may change when a study is rerun, since they change no trial's result
-KEPT = ("longer", "spaces", GOOD)  # options that stay as stored: changes by extend, and a rule newer than some studies
+KEPT = ("longer", "spaces", GOOD, USED)  # options that stay as stored: changes since then, and a newer rule
 
 
 def scheduler_of(store: Store, name: str) -> str | None:

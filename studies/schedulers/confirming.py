@@ -25,6 +25,7 @@ from ..study.plan import Plan
 CONFIRM = "confirm"  # the scheduler's name in a study's configuration
 FINALISTS = 2
 FIRST = "first"  # key in its options: the number of seeds that earlier confirmations of the study used
+USED = "confirmed"  # key in the options of a study: the number of seeds that its deleted confirmations used
 EPISODES = 0xC0F1  # seed of evaluation episodes that no search uses
 Rows = Mapping[tuple[int, int], Segment]  # by candidate and replicate
 
@@ -107,6 +108,11 @@ class Standing:
 def first_seed(config: Config) -> int:
     """Return the index of the first seed of a confirmation."""
     return int(config.options["confirms"].get(FIRST, 0))
+
+
+def first_unused(config: Config) -> int:
+    """Return the index of the first seed after those of a confirmation."""
+    return first_seed(config) + int(config.options["seeds"]) // len(config.environments)
 
 
 def episodes_seed(config: Config) -> int | None:

@@ -66,6 +66,7 @@ class Config:
             - `warm_start`: digest of the stored policy that all trials start from
             - `trial_time`: seconds that a trial may train
             - `weight`: share of the workers that train several studies
+            - `confirmed`: number of fresh seeds that deleted confirmations used
             - `longer`: epochs to which the study was extended
             - `spaces`: [first trial, changed priors] of each change of the space
         direction: always "maximize"; part of the stored format.

@@ -109,6 +109,7 @@ _OPTIONS: dict[str, Callable[[Any], bool]] = {
     "grid_points": lambda value: _is_count(value, 1, MOST_GRID_POINTS),
     "snapshots": _is_keep,
     "budget": _is_budget,
+    "confirmed": _is_count,
     "longer": lambda value: isinstance(value, list) and all(map(_is_count, value)),
     "spaces": _are_spaces,
     "goal": _is_goal,

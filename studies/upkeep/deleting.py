@@ -4,6 +4,7 @@
     deletion = delete(store, "cartpole", dry_run=False)
 
 The confirmations of a study are deleted, too. Otherwise, they would count as those of a later study of the same name.
+If only a confirmation is deleted, its study records which seeds are used.
 Tasks that another study also trains are kept, and so are tasks that a remaining task branches from, since its lineage
 needs them. Blobs that other checkpoints use are kept. `gc` deletes policies that were stored for warm starts.
 """
@@ -18,10 +19,13 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ..errors import StoreError
+from ..schedulers.confirming import USED, first_unused
+from ..storage import studies as study_rows
 from ..storage.branches import BRANCH, BRANCHED
 from ..storage.retention import drop
 from ..storage.sql.schema import checkpoint, command, event, metric, segment, study, task, trial
 from ..storage.store import MIRROR, Store
+from ..study.config import Config
 from .locking import lock_if_free
 
 
@@ -110,6 +114,8 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
     numbers = sa.select(sa.func.count()).select_from(trial).where(trial.c.study.in_(names))
     found = Deletion(next(iter(names), None), [*names[1:]], connection.scalar(numbers) or 0, going, len(ids), kept)
     if not dry_run:
+        if names:
+            _remember_seeds(connection, names[0])
         for table in (segment, trial, command):
             connection.execute(table.delete().where(table.c.study.in_(names)))
         connection.execute(study.delete().where(study.c.name.in_(names)))
@@ -120,6 +126,28 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
         for each in [*going, *rows]:
             _forget(connection, each)
     return found
+
+
+def _remember_seeds(connection: Connection, name: str) -> None:
+    """Keep the seeds of a deleted confirmation from later ones.
+
+    Its results may have been seen, and may be why the study was changed.
+    """
+    form = study_rows.get_study(connection, name).config
+    of = _confirms(form)
+    if of is None or of not in {row.name for row in study_rows.studies(connection)}:
+        return
+    try:
+        used = first_unused(Config.from_json(form, name))
+    except (StoreError, KeyError, TypeError, ValueError):  # damaged, so that it has trained nothing
+        return
+
+    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        assert stored is not None
+        options = stored.get("options") or {}
+        return {**stored, "options": {**options, USED: max(used, options.get(USED, 0))}}
+
+    study_rows.change_study(connection, of, change)
 
 
 def _held(uid: str) -> StillNeeded:

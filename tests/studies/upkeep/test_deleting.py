@@ -109,6 +109,22 @@ def test_the_confirmation_of_a_study_is_deleted_with_it(sqlite_url: str, cli: Cl
         assert (store.studies(), check(store)) == ([], [])
 
 
+def test_a_confirmation_after_a_deleted_one_has_other_seeds(sqlite_url: str) -> None:
+    """What the deleted one said may be why the study was changed, so its seeds have taken part in a choice."""
+    made: dict[str, Any] = {"epochs": 1, "trials": 2, "scheduler": "none", "progress": False}
+    with Store(sqlite_url) as store:
+        study = rekindle.tune("surrogate", storage=store, study="s", **made)
+        seeds = []
+        for _ in range(3):
+            study.confirm(top=1, seeds=3, progress=False)
+            seeds.append({trial.attrs["seed"] for trial in store.trials("s:confirmation")})
+            delete(store, "s:confirmation", dry_run=False)
+            study = rekindle.tune("surrogate", storage=store, study="s", **made)  # the same study
+        assert len(set.union(*seeds)) == sum(map(len, seeds)) == 18
+        delete(store, "s", dry_run=False)
+        assert (store.studies(), check(store)) == ([], [])
+
+
 def _delete_only(store: Store, name: str) -> None:
     for table in (segment, trial, command, study_table):
         column = table.c.name if table is study_table else table.c.study
