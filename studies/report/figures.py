@@ -168,10 +168,10 @@ def value_of(trial: Json, dimension: Json) -> Any:
 def axis(dimension: Json, values: Sequence[Any], start: float, end: float) -> tuple[Place, Ticks]:
     """Return a map from values to positions, and the ticks."""
     if dimension["axis"] == "choice":
-        choices = [str(value) for value in sorted(set(map(_hashable, values)), key=lambda v: (isinstance(v, str), v))]
+        choices = sorted(set(map(_hashable, values)), key=lambda v: (isinstance(v, str), v))
         scale = Scale(-0.3, len(choices) - 0.7, start, end)
         place = {choice: scale(index) for index, choice in enumerate(choices)}
-        return lambda value: place[str(_hashable(value))], [(at, choice) for choice, at in place.items()]
+        return lambda value: place[_hashable(value)], [(at, number(choice)) for choice, at in place.items()]
     scale = Scale(min(values), max(values), start, end, dimension["axis"])
     whole = all(isinstance(value, int) for value in values)
     ticks = [value for value in scale.ticks(5) if not whole or float(value).is_integer()]

@@ -186,6 +186,13 @@ def test_a_report_says_that_intervals_of_few_seeds_are_too_narrow(studies: Store
     assert ("Statistics" in parts(html), "too narrow" in html) == (True, False)
 
 
+def test_numbers_of_an_ordinal_are_short_at_their_axis() -> None:
+    """The first ten letters of 1.2328467394420659e-05 are another number."""
+    place, ticks = figures.axis({"axis": "choice"}, [2, 0.0123284673, 1.2328467394420659e-05, "adam"], 0.0, 1.0)
+    assert [text for _, text in ticks] == ["1.233e-5", "0.01233", "2", "adam"]
+    assert [place(value) for value in (1.2328467394420659e-05, 0.0123284673, 2, "adam")] == [at for at, _ in ticks]
+
+
 def test_names_are_text_and_nothing_is_loaded(studies: Store) -> None:
     html = page([report_json(studies, EVIL), report_json(studies, "halved")])
     assert "<script>alert" not in html
