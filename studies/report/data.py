@@ -76,7 +76,7 @@ def report_json(store: Store, name: str) -> Json:
         "failures": dict(sorted(Counter(_kind(event.data) for event in events if event.kind == "failed").items())),
     }
     curves = _measured(store, name, (objective, EPISODE_RETURN))
-    shown["curves"] = _curves(curves, study["trials"], objective)
+    shown["curves"] = _curves(store, study, curves, objective)
     shown["band"] = _band(store, shown, curves)
     shown["verdict"] = _verdict(config, shown)
     shown["checklist"] = _checklist(config, shown, [event.data for event in events if event.kind == "init"])
@@ -146,12 +146,17 @@ def _dimensions(config: Config, trials: Sequence[Json]) -> list[Json]:
     return found
 
 
-def _curves(measured: Curves, trials: Sequence[Json], objective: str) -> Json:
-    """Return each trial's learning curve, averaged over its seeds."""
+def _curves(store: Store, study: Json, measured: Curves, objective: str) -> Json:
+    """Return each trial's learning curve, averaged over its seeds.
+
+    Of a confirmation's candidate, those of its estimate count.
+    """
     metric = _curve_metric(measured, objective)
     means = {}
-    for trial in trials:
+    for trial in study["trials"]:
         uids = [each["uid"] for each in trial.get("seeds", [trial])]
+        if study["scheduler"] == CONFIRM:
+            uids = _estimating_uids(store, study["study"], trial["number"])
         last = max((rung["epochs"] for rung in trial["rungs"]), default=0)  # another study may train it further
         found = _by_epoch(measured, uids, metric).items()
         points = [(epoch, statistics.fmean(of)) for epoch, of in found if epoch <= last]
@@ -227,8 +232,9 @@ def _band(store: Store, shown: Json, measured: Curves) -> Json | None:
 def _estimating_uids(store: Store, name: str, candidate: int) -> list[str]:
     """Return the uids of the trainings that estimate a candidate."""
     config = Config.from_json(store.study(name).config, name)
-    own = (trial for trial in store.trials(name) if trial.configuration == candidate)
-    return [trial.uid for trial in own if estimates(config, trial.replicate)]
+    own, several = [trial for trial in store.trials(name) if trial.configuration == candidate], len(config.environments)
+    lost = {trial.replicate // several for trial in own if trial.state in ("failed", "cancelled")}
+    return [trial.uid for trial in own if estimates(config, trial.replicate) and trial.replicate // several not in lost]
 
 
 def _verdict(config: Config, shown: Json) -> list[str]:

@@ -121,6 +121,11 @@ def test_a_winner_without_one_of_its_seeds_is_complete(
         assert summary_json(store, name)["counts"]["failed"] == 1
         [told, _] = report_json(store, name)["verdict"]
         assert told.endswith("on 3 seeds that took part in no choice; trainings of 1 further seed failed.")
+        of_both = report_json(store, "s"), report_json(store, name)
+        assert [shown["band"]["seeds"] for shown in of_both] == [3, 3]
+        value = answer["candidates"][0]["estimate"]["value"]
+        assert [shown["band"]["points"][-1][1] for shown in of_both] == [pytest.approx(value)] * 2
+        assert of_both[1]["curves"]["trials"][0] == [(1, pytest.approx(value))]  # not with the race's seeds
         study.report(tmp_path / "report.html")
         assert '<th class="n">failed</th>' in (tmp_path / "report.html").read_text()
     assert main(["trials", name, "--storage", sqlite_url]) == 0
