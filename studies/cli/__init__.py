@@ -45,11 +45,12 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
     confirm       format, study, confirmation (name of the study that trains it), state, objective, direction, epochs,
                   seeds (of an estimate), race_seeds, candidates [{trial (number, or null for the defaults), defaults
                   (whether it has them), hyperparameters, claim (its result in the search after as many epochs, or
-                  null), race {seeds, mean}, estimate (null, or {value, low, high (95%), seeds, failed, results})}],
-                  winner, runner_up (indices of candidates, or null), over_defaults, over_runner_up (null, or {estimate,
-                  low, high}: the probability that a training of the winner is better), optimism (claim minus estimate,
-                  or null), cost {trainings, epochs, failed (trainings beside these)}, since (null, or {best [trials
-                  that took no part and are now among the best], excluded (whether the winner has been excluded)}),
+                  null), race {seeds, mean, failed}, estimate (null, or {value, low, high (95%), seeds, failed,
+                  results})}], winner, runner_up (indices of candidates, or null), over_defaults, over_runner_up (null,
+                  or {estimate, low, high}: the probability that a training of the winner is better), optimism (claim
+                  minus estimate, or null), cost {trainings, epochs, failed (trainings beside these)}, since (null, or
+                  {best [trials that took no part and are now among the best], excluded (whether the winner has been
+                  excluded)}),
                   earlier [names of earlier confirmations of the study, of whose seeds it uses none]; with several
                   environments also across (the aggregate; all results are on its scale), and environments {env: {value,
                   low, high}, as measured} in each estimate

@@ -275,7 +275,7 @@ def confirmation_json(
             "defaults": n == confirmation.defaults,
             "hyperparameters": dict(config.options["known"][n]),
             "claim": sign * form["claims"][n] if form["trials"][n] in claimed else None,
-            "race": _summary(fresh_scores(pairs, n, range(confirmation.race_seeds)), sign),
+            "race": _race(pairs, n, range(confirmation.race_seeds), sign),
             "estimate": _estimate(config, pairs, n, sign) if now.over and n in now.estimated else None,
         }
         for n in range(confirmation.candidates)
@@ -338,8 +338,11 @@ def _since(of: Config, config: Config, trials: Sequence[Json], finalists: Sequen
     return since if any(since.values()) else None
 
 
-def _summary(scores: Sequence[float], sign: int) -> Json:
-    return {"seeds": len(scores), "mean": sign * statistics.fmean(scores) if scores else None}
+def _race(rows: Mapping[tuple[int, int], Segment], candidate: int, seeds: range, sign: int) -> Json:
+    """Return a candidate's results in the race."""
+    scores = fresh_scores(rows, candidate, seeds)
+    failed = sum((candidate, s) in rows and rows[candidate, s].state == "failed" for s in seeds)
+    return {"seeds": len(scores), "mean": sign * statistics.fmean(scores) if scores else None, "failed": failed}
 
 
 def _estimate(config: Config, rows: Mapping[tuple[int, int], Segment], candidate: int, sign: int) -> Json | None:
@@ -524,3 +527,15 @@ def _expectation(best: Json, across: bool) -> str:
 def candidate_name(candidate: Json) -> str:
     """Return the name of a confirmation's candidate."""
     return "the defaults" if candidate["trial"] is None else f"trial {candidate['trial']}"
+
+
+def described(candidate: Json) -> str:
+    """Return the name of a candidate, and whether it is the defaults."""
+    return candidate_name(candidate) + (
+        ", the defaults" if candidate["defaults"] and candidate["trial"] is not None else ""
+    )
+
+
+def failures_of(candidate: Json) -> int:
+    """Return the number of seeds on which a candidate failed."""
+    return int(candidate["race"]["failed"]) + int((candidate["estimate"] or {}).get("failed", 0))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..engine.confirming import candidate_name
+from ..engine.confirming import candidate_name, described, failures_of
 from ..engine.json_views import Json
 from ..statistics.aggregates import AGGREGATES
 from ..statistics.intervals import FEWEST, interval, too_narrow
@@ -25,17 +25,18 @@ def confirmation(shown: Json) -> str:
     candidates = confirmation["candidates"]
     claims = in_digits(each["claim"] for each in candidates)
     races = in_digits(each["race"]["mean"] for each in candidates)
-    failures = any(each["estimate"] and each["estimate"]["failed"] for each in candidates)
+    failures = any(map(failures_of, candidates))
+    estimates = [each["estimate"] or {} for each in candidates]
+    ends = in_digits(each.get(end) for each in estimates for end in ("value", "low", "high"))
+    values, lows, highs = ends[::3], ends[1::3], ends[2::3]
     rows = []
     for index, each in enumerate(candidates):
-        estimate = each["estimate"]
-        ends = in_digits([estimate[end] for end in ("value", "low", "high")]) if estimate else ["", "", ""]
-        name = candidate_name(each)
-        mark = f"<b>{escape(name)}</b>, the winner" if index == confirmation["winner"] else escape(name)
-        seeds = str(estimate["seeds"]) if estimate else ""
-        lost = [str(estimate["failed"]) if estimate else ""] * failures
-        between = f"{ends[1]} to {ends[2]}" if estimate else ""
-        rows.append((mark, claims[index], races[index], str(each["race"]["seeds"]), ends[0], between, seeds, *lost))
+        name = escape(described(each))
+        mark = f"<b>{name}</b>, the winner" if index == confirmation["winner"] else name
+        between = f"{lows[index]} to {highs[index]}" if estimates[index] else ""
+        cells = (claims[index], races[index], str(each["race"]["seeds"]), values[index], between)
+        lost = [str(failures_of(each))] * failures
+        rows.append((mark, *cells, str(estimates[index].get("seeds", "")), *lost))
     heads = ["candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds"]
     heads += ["failed"] * failures
     text = f"{confirmation['objective']} after {confirmation['epochs']} epochs, on seeds that the search has not used."

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ....spaces import flatten
-from ...engine.confirming import candidate_name, verdict
+from ...engine.confirming import candidate_name, described, failures_of, verdict
 from ...engine.json_views import RUNNING, STATES, Json, rank, state_text
 from ...redact import printable
 from ...schedulers.confirming import CONFIRM
@@ -125,7 +125,7 @@ def _confirmation_table(confirmation: Json) -> Table:
     what = f"{confirmation['across']} on one scale" if "across" in confirmation else confirmation["objective"]
     title = f"{confirmation['study']} on seeds that its search has not used: {what}"
     names = ("candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds")
-    failures = any(each.get("failed") for each in estimates)
+    failures = any(map(failures_of, candidates))
     table = _table(title, [*names, *["failed"] * failures], left=("candidate",), collapse_padding=True)
     claims = in_digits(each["claim"] for each in candidates)
     races = in_digits(each["race"]["mean"] for each in candidates)
@@ -134,16 +134,15 @@ def _confirmation_table(confirmation: Json) -> Table:
     for index, each in enumerate(candidates):
         style = "bold green" if index == confirmation["winner"] else ""
         estimate = estimates[index]
-        name = candidate_name(each) + (", the defaults" if each["defaults"] and each["trial"] is not None else "")
         table.add_row(
-            Text(name, style),
+            Text(described(each), style),
             claims[index],
             races[index],
             str(each["race"]["seeds"]),
             Text(values[index], style),
             f"{lows[index]} to {highs[index]}" if estimate else "",
             str(estimate["seeds"]) if estimate else "",
-            *[str(estimate.get("failed", ""))] * failures,
+            *[str(failures_of(each))] * failures,
         )
     return table
 

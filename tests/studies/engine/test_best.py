@@ -115,6 +115,7 @@ def test_a_winner_without_one_of_its_seeds_is_complete(
         answer, name = study.confirm(top=3, seeds=4, progress=False), "s:confirmation"
         assert "1 of its fresh trainings failed and is not counted. The search" in verdict(answer)
         assert [each["hyperparameters"]["x"] for each in answer["candidates"]] == [3, 2, 1]
+        assert [each["race"]["failed"] for each in answer["candidates"]] == [0, 0, 1]
         shown = study_json(store, name)
         assert [trial["state"] for trial in shown["trials"]] == ["complete", "complete", "failed"]
         assert shown["best"]["return"] == answer["candidates"][0]["estimate"]["value"]
@@ -127,7 +128,11 @@ def test_a_winner_without_one_of_its_seeds_is_complete(
         assert [shown["band"]["points"][-1][1] for shown in of_both] == [pytest.approx(value)] * 2
         assert of_both[1]["curves"]["trials"][0] == [(1, pytest.approx(value))]  # not with the race's seeds
         study.report(tmp_path / "report.html")
-        assert '<th class="n">failed</th>' in (tmp_path / "report.html").read_text()
+        html = (tmp_path / "report.html").read_text()
+        assert '<th class="n">failed</th>' in html
+        number, defaults = (each["trial"] for each in answer["candidates"][:2])
+        assert f"<b>trial {number}</b>, the winner" in html
+        assert f"<td>trial {defaults}, the defaults</td>" in html
     assert main(["trials", name, "--storage", sqlite_url]) == 0
     text = capsys.readouterr().out
     assert "complete, 1 training failed" in text

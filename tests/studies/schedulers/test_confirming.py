@@ -149,7 +149,7 @@ def test_defaults_that_are_the_only_candidate_do_not_race(sqlite_url: str) -> No
     answer = Study("s", sqlite_url).confirm(top=1, seeds=4, progress=False)
     assert answer["cost"]["trainings"] == 4
     [candidate] = answer["candidates"]
-    assert (candidate["defaults"], candidate["race"]) == (True, {"seeds": 0, "mean": None})
+    assert (candidate["defaults"], candidate["race"]) == (True, {"seeds": 0, "mean": None, "failed": 0})
     assert "The best that the search found are the defaults. It took 4 trainings" in verdict(answer)
     with Store(sqlite_url) as store:
         shown = study_json(store, "s:confirmation")
