@@ -215,8 +215,9 @@ def _trials(shown: Json) -> str:
             (result_of(trial, objective), column[place]) for objective, column in zip(objectives, columns, strict=True)
         ]
         values += [(v, escape(number(v))) for v in (trial["hyperparameters"].get(name) for name in names)]
-        uids = [each["uid"] for each in trial.get("seeds", [trial])]
-        digests = [each["digest"] or "" for each in trial.get("seeds", [trial])]
+        # Seeds that a race spared have trained nothing that could be replayed.
+        trained = [each for each in trial.get("seeds", [trial]) if each["epochs"] or each["state"] != "pruned"]
+        uids, digests = [each["uid"] for each in trained], [each["digest"] or "" for each in trained]
         values.append((None, "<br>".join(f"<code>{digest[:12]}</code>" for digest in digests)))
         values.append((None, "<br>".join(f"<code>rekindle replay {escape(uid)}</code>" for uid in uids)))
         cells = "".join(cell(kind, value, text) for kind, (value, text) in zip(kinds, values, strict=True))

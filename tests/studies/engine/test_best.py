@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rekindle.studies.engine.confirming import confirmation_config, verdict
 from rekindle.studies.engine.json_views import rank, study_json, summary_json
 from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.report.data import report_json
+from rekindle.studies.report.page import write_report
 from rekindle.studies.schedulers.seeds import replicate_seed
 from rekindle.studies.storage.store import Store
 
@@ -128,6 +130,11 @@ def test_a_winner_without_one_of_its_seeds_is_complete(
         assert [shown["band"]["points"][-1][1] for shown in of_both] == [pytest.approx(value)] * 2
         assert of_both[1]["curves"]["trials"][0] == [(1, pytest.approx(value))]  # not with the race's seeds
         study.report(tmp_path / "report.html")
+        spared = [each["uid"] for each in shown["trials"][2]["seeds"] if each["state"] == "pruned"]
+        assert len(spared) > 4  # of the race and of the estimate
+        write_report([report_json(store, name)], tmp_path / "fresh.html")
+        replayed = set(re.findall("rekindle replay ([0-9a-f]+)", (tmp_path / "fresh.html").read_text()))
+        assert replayed == {each["uid"] for trial in shown["trials"] for each in trial["seeds"]} - {*spared}
         html = (tmp_path / "report.html").read_text()
         assert '<th class="n">failed</th>' in html
         number, defaults = (each["trial"] for each in answer["candidates"][:2])
