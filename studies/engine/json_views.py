@@ -368,7 +368,7 @@ def task_json(store: Store, uid: str) -> Json:
         "trials": [
             {
                 "study": study,
-                "number": trial.number,
+                "number": trial.configuration,
                 "state": _state(trial, store.in_training(study)),
                 "error": trial.error,
             }

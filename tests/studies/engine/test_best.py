@@ -11,7 +11,7 @@ import pytest
 import rekindle
 from rekindle.studies.cli.dispatch import main
 from rekindle.studies.engine.confirming import confirmation_config, verdict
-from rekindle.studies.engine.json_views import rank, study_json, summary_json
+from rekindle.studies.engine.json_views import rank, study_json, summary_json, task_json
 from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.page import write_report
@@ -135,6 +135,8 @@ def test_a_winner_without_one_of_its_seeds_is_complete(
         write_report([report_json(store, name)], tmp_path / "fresh.html")
         replayed = set(re.findall("rekindle replay ([0-9a-f]+)", (tmp_path / "fresh.html").read_text()))
         assert replayed == {each["uid"] for trial in shown["trials"] for each in trial["seeds"]} - {*spared}
+        [told] = task_json(store, shown["trials"][2]["seeds"][0]["uid"])["trials"]
+        assert (told["number"], told["state"]) == (2, "failed")  # as in `trials`
         html = (tmp_path / "report.html").read_text()
         assert '<th class="n">failed</th>' in html
         number, defaults = (each["trial"] for each in answer["candidates"][:2])
