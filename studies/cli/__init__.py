@@ -38,6 +38,7 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   objectives (null if the return is the only one, else {name: number}), digest,
                   hyperparameters {dotted name: value}, error (text or null),
                   rungs [{rung, epochs, state ("ready", "done", "failed"), return, digest}]
+                  of a confirmation also candidate {trial (number in the study, or null), defaults}
                   with several seeds also seeds [{seed, uid, state, epochs, return, digest}]; with several environments,
                   these have env, and there is environments {env: mean of its returns, or null}; return is the
                   aggregate of those trained so far, which are not all if --racing ruled the configuration out

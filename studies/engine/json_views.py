@@ -156,7 +156,12 @@ def study_json(store: Store, name: str) -> Json:
         _add_seeds(config, configurations, replicates, rows, in_training)
     complete = plan(config, replicates, rows).complete
     finished, best = Counter((row.rung, row.state) for row in rows), front(configurations, objectives_of(config))
-    if config.scheduler == CONFIRM:  # its race has chosen the best; the highest estimate would be partly luck
+    if config.scheduler == CONFIRM:
+        form = config.options["confirms"]
+        for trial in configurations:
+            number = trial["number"]
+            trial["candidate"] = {"trial": form["trials"][number], "defaults": number == form["defaults"]}
+        # Its race has chosen the best; the highest estimate would be partly luck.
         winner = winner_of(config, rows)
         best = [trial for trial in configurations if trial["number"] == winner and trial["epochs"]]
     given = store.commands(name)

@@ -285,7 +285,8 @@ def _winner(config: Config, shown: Json) -> str:
     lacking = {n // several for n, each in enumerate(trainings) if estimates(config, n) and each["state"] != "complete"}
     lost = f"; trainings of {counted(len(lacking), 'further seed')} failed" if lacking else ""
     seeds = confirmation.seeds - len(lacking)
-    return f"Trial {best['number']} {won}: {result} on {seeds} seeds that took part in no choice{lost}."
+    who = candidate_name(best["candidate"]) + f" of {confirmation.study}" * (best["candidate"]["trial"] is not None)
+    return f"Trial {best['number']}, {who}, {won}: {result} on {seeds} seeds that took part in no choice{lost}."
 
 
 def _cost(shown: Json) -> str:

@@ -7,7 +7,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from ...tasks.checkpoint.policy_files import replace_whole
+from ..engine.confirming import described
 from ..engine.json_views import Json, state_text
+from ..schedulers.confirming import CONFIRM
 from ..shell import quoted
 from ..study.number_text import in_digits
 from . import figures, results, what_mattered
@@ -51,8 +53,10 @@ def _study(index: int, shown: Json, alone: bool) -> str:
 def _curves(shown: Json) -> str:
     text = (
         f"{shown['curves']['metric']} of each trial by epoch; darker (on a dark page: brighter) lines have better "
-        "results. Dashed lines are rungs."
+        "results."
     )
+    if len(shown["study"]["rungs"]) > 1:
+        text += " Dashed lines are rungs."
     if shown["study"]["seeds"] > 1:
         text += " Each line is the mean over the seeds."
     if "environments" in shown["study"]:
@@ -199,8 +203,9 @@ def _trials(shown: Json) -> str:
     order = [*shown["ranked"], *(n for n in by_number if n not in set(shown["ranked"]))]
     names = [dimension["name"] for dimension in shown["dimensions"]]
     objectives = list(study["objectives"])
-    heads = ["trial", "state", "epochs", *objectives, *names, "digest", "replay"]
-    kinds = ["n", "", "n", *("n" for _ in objectives), *("n" for _ in names), "", ""]
+    candidate = ["candidate"] * (study["scheduler"] == CONFIRM)
+    heads = ["trial", *candidate, "state", "epochs", *objectives, *names, "digest", "replay"]
+    kinds = ["n", *("" for _ in candidate), "", "n", *("n" for _ in objectives), *("n" for _ in names), "", ""]
     columns = [in_digits(result_of(by_number[n], objective) for n in order) for objective in objectives]
     cell: Callable[[str, object, str], str] = lambda kind, value, text: (  # noqa: E731
         f"<td{' class=n' if kind else ''}{f' data-v={value!r}' if isinstance(value, float) else ''}>{text}</td>"
@@ -210,7 +215,11 @@ def _trials(shown: Json) -> str:
         trial = by_number[n]
         state = escape(state_text(trial))
         state = f'<span class="failed">{state}</span>' if trial["state"] == "failed" else state
-        values: list[tuple[object, str]] = [(n, str(n)), (None, state), (trial["epochs"], str(trial["epochs"]))]
+        values: list[tuple[object, str]] = [
+            (n, str(n)),
+            *((None, escape(described(trial[name]))) for name in candidate),
+        ]
+        values += [(None, state), (trial["epochs"], str(trial["epochs"]))]
         values += [
             (result_of(trial, objective), column[place]) for objective, column in zip(objectives, columns, strict=True)
         ]

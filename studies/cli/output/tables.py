@@ -185,14 +185,15 @@ def trials_table(study: Json) -> Table:
     rows = [row for trial in study["trials"] for row in trial["rungs"]]
     main, *others = study["objectives"]
     several = ["front"] if len(study["objectives"]) > 1 else []
-    origin = "branches from" if branches else "bracket"
+    confirms = study["scheduler"] == CONFIRM
+    origin = "branches from" if branches else "candidate" if confirms else "bracket"
     table = _table(
         f"{study['study']}: {title(study['task'], *environments_of(study))}, seed {study['seed']}"
         + (f", {study['aggregate']} of results on one scale" if "environments" in study else "")
         + ("" if main == RETURN else f", {study['objectives'][main]} {main}")
-        + (", estimates on fresh seeds" if study["scheduler"] == CONFIRM else ""),
+        + (", estimates on fresh seeds" if confirms else ""),
         ["trial", origin, "uid", "state", *rungs, *others, *several, "digest"],
-        left=["uid", "state", "front", "digest"],
+        left=["candidate", "uid", "state", "front", "digest"],
         collapse_padding=True,  # lets four rungs fit on a terminal
     )
     colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "cancelled": "dim", RUNNING: "yellow"}
@@ -203,7 +204,7 @@ def trials_table(study: Json) -> Table:
         results = {row["rung"]: UNFINISHED.get(row["state"], result) for row, result in own}
         table.add_row(
             str(trial["number"]),
-            _origin(trial) if branches else number(trial["bracket"]),
+            _origin(trial, branches),
             Text(trial["uid"][:8], "cyan"),
             Text(state_text(trial), colors.get(trial["state"], "")),
             *(results.get(rung, "") for rung in range(len(rungs))),
@@ -220,9 +221,11 @@ def _measured(result: Json, name: str) -> float | None:
     return value
 
 
-def _origin(trial: Json) -> str:
-    branch = trial["branch"]
-    return f"{branch['trial']} at {branch['epochs']}" if branch else ""
+def _origin(trial: Json, branches: bool) -> str:
+    """Return the branch, candidate or bracket that a trial comes from."""
+    if branches:
+        return f"{branch['trial']} at {branch['epochs']}" if (branch := trial["branch"]) else ""
+    return described(trial["candidate"]) if "candidate" in trial else number(trial["bracket"])
 
 
 def status_table(status: Json) -> Table:

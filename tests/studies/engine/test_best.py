@@ -145,6 +145,8 @@ def test_a_winner_without_one_of_its_seeds_is_complete(
     assert main(["trials", name, "--storage", sqlite_url]) == 0
     text = capsys.readouterr().out
     assert "complete, 1 training failed" in text
+    assert f" 0  trial {number} " in text
+    assert f" 1  trial {defaults}, the defaults " in text
     assert "a training of trial 0 failed: Diverged" in text
     assert "\ntrial 2 failed: Diverged" in text
 

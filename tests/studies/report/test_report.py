@@ -15,6 +15,7 @@ from rekindle import Store, Study, tune
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
+from rekindle.studies.engine.confirming import described
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.failures import FAILED
 from rekindle.studies.report import figures, what_mattered
@@ -73,8 +74,15 @@ def test_a_report_on_a_confirmation_tells_what_the_confirmation_tells(studies: S
     of, shown = report_json(studies, "halved")["confirmation"], report_json(studies, "halved:confirmation")
     estimates = {n: each["estimate"]["results"] for n, each in enumerate(of["candidates"]) if each["estimate"]}
     value = in_digits_alone(of["candidates"][of["winner"]]["estimate"]["value"])
+    assert ("Dashed lines are rungs" in page([shown]), "Dashed" in page([report_json(studies, "halved")])) == (
+        False,
+        True,
+    )
+    number = of["candidates"][of["winner"]]["trial"]
+    who = "the defaults" if number is None else f"trial {number} of halved"
+    assert f"<td>{described(of['candidates'][of['winner']])}</td>" in page([shown])
     assert shown["verdict"] == [
-        f"Trial {of['winner']} won the race of 3: return {value} on 4 seeds that took part in no choice.",
+        f"Trial {of['winner']}, {who}, won the race of 3: return {value} on 4 seeds that took part in no choice.",
         f"The confirmation trained {of['cost']['epochs']} epochs.",
     ]
     assert dict(samples_of(shown)) == {f"trial {n}": results for n, results in estimates.items()}
