@@ -221,12 +221,18 @@ def _band(store: Store, shown: Json, measured: Curves) -> Json | None:
             uids = _estimating_uids(store, shown["study"]["study"], best["number"])
     else:
         return None
+    several, of_seeds = len(shown["study"].get("environments", [None])), dict[int, list[float]]()
+    seeds = [uids[start : start + several] for start in range(0, len(uids), several)]
+    for seed in seeds:
+        for epoch, values in _by_epoch(measured, seed, metric).items():
+            if len(values) == several:  # in each environment
+                of_seeds.setdefault(epoch, []).append(statistics.fmean(values))
     points = [
         (epoch, *map(float, mean_interval(values, repetitions=400)))
-        for epoch, values in _by_epoch(measured, uids, metric).items()
+        for epoch, values in sorted(of_seeds.items())
         if len(values) >= FEWEST
     ]
-    return {"label": label, "seeds": len(uids), "points": points} if points else None
+    return {"label": label, "seeds": len(seeds), "points": points} if points else None
 
 
 def _estimating_uids(store: Store, name: str, candidate: int) -> list[str]:

@@ -193,7 +193,9 @@ def test_fresh_seeds_say_what_the_winner_is_worth_in_each_environment(
 
 
 def test_curves_of_all_environments_are_drawn_on_one_scale(searched: rekindle.Study) -> None:
-    drawn = report_json(searched.store, "s")["curves"]["trials"]
+    shown = report_json(searched.store, "s")
+    drawn, band = shown["curves"]["trials"], shown["band"]
+    assert (band["seeds"], [epoch for epoch, *_ in band["points"]]) == (3, [2])  # not nine independent trainings
     ends = {number: points[-1][1] for number, points in drawn.items() if points[-1][0] == 2}
     assert ends
     assert all(-1 < value <= 1 for value in ends.values())
