@@ -39,8 +39,32 @@ def confirmation(shown: Json) -> str:
         rows.append((mark, *cells, str(estimates[index].get("seeds", "")), *lost))
     heads = ["candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds"]
     heads += ["failed"] * failures
-    text = f"{confirmation['objective']} after {confirmation['epochs']} epochs, on seeds that the search has not used."
-    return part("Confirmation", text, table(heads, rows, "-nnnnnn" + "n" * failures))
+    what = confirmation["objective"]
+    if "across" in confirmation:
+        what = f"The {confirmation['across']} over environments of {what} on one scale,"
+    text = f"{what} after {confirmation['epochs']} epochs, on seeds that the search has not used."
+    shown_rows = table(heads, rows, "-nnnnnn" + "n" * failures)
+    return part("Confirmation", text, shown_rows, _by_environment(confirmation))
+
+
+def _by_environment(confirmation: Json) -> str:
+    """Return a table of the candidates' estimates in each environment, if several."""
+    estimated = [each for each in confirmation["candidates"] if each.get("environments")]
+    if not estimated:
+        return ""
+    rows = []
+    for env in estimated[0]["environments"]:
+        own = [each["environments"][env] for each in estimated]
+        ends = in_digits(each and each[end] for each in own for end in ("value", "low", "high"))
+        found = zip(own, ends[::3], ends[1::3], ends[2::3], strict=True)
+        cells = (
+            f"{value} <span class='soft'>({low} to {high})</span>" if each else "" for each, value, low, high in found
+        )
+        rows.append((escape(env), *cells))
+    text = f"{confirmation['objective']} in each environment, as measured, with 95% intervals:"
+    return f"<p class='soft'>{escape(text)}</p>" + table(
+        ("environment", *map(candidate_name, estimated)), rows, "-" + "n" * len(estimated)
+    )
 
 
 def health(shown: Json) -> str:

@@ -19,12 +19,14 @@ from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.report.data import report_json
+from rekindle.studies.report.page import page
 from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.schedulers.seeds import collapse
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, Config
 from rekindle.studies.study.environments import across, as_objective, labels, scale_of, scaled
+from rekindle.studies.study.number_text import in_digits
 from rekindle.tasks import load
 from studying import TINY, run, run_and_be_killed, run_by_three
 
@@ -192,8 +194,12 @@ def test_fresh_seeds_say_what_the_winner_is_worth_in_each_environment(
     assert [side["runs"] for side in sides["sides"]] == [3, 3]
 
 
-def test_curves_of_all_environments_are_drawn_on_one_scale(searched: rekindle.Study) -> None:
+def test_curves_of_all_environments_are_drawn_on_one_scale(tables: list[str], searched: rekindle.Study) -> None:
     shown = report_json(searched.store, "s")
+    [value] = in_digits([shown["confirmation"]["candidates"][0]["environments"][tables[0]]["value"]])
+    html = page([shown])
+    assert "The iqm over environments of return on one scale, after 2 epochs, on seeds" in html
+    assert f'<td>{tables[0]}</td><td class="n">{value}' in html
     drawn, band = shown["curves"]["trials"], shown["band"]
     assert (band["seeds"], [epoch for epoch, *_ in band["points"]]) == (3, [2])  # not nine independent trainings
     ends = {number: points[-1][1] for number, points in drawn.items() if points[-1][0] == 2}
