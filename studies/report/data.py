@@ -268,7 +268,7 @@ def _verdict(config: Config, shown: Json) -> list[str]:
         if study["scheduler"] != "pbt":
             sentences.append(
                 "The best of many noisy results is partly luck: "
-                f"{command_line('confirm', study['study'])} estimates it on fresh seeds."
+                f"`{command_line('confirm', study['study'])}` estimates it on fresh seeds."
             )
     if (held := study["held"]) is not None:
         why = f": {held['why']}" if held["why"] else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
@@ -27,6 +28,11 @@ def document(title: str, body: str, script: str = "", head: str = "") -> str:
         f"<style>{style}</style></head><body><main>{body}</main>"
         f"{f'<script>{script}</script>' if script else ''}</body></html>\n"
     )
+
+
+def prose(text: str) -> str:
+    """Return sentences as HTML, with commands between backticks as code."""
+    return re.sub("`([^`]*)`", r"<code>\1</code>", escape(text))
 
 
 def part(title: str, text: str, *content: str) -> str:

@@ -15,7 +15,7 @@ from ..study.number_text import in_digits
 from . import figures, results, what_mattered
 from .analysis import result_of
 from .drawing import escape, number
-from .markup import document, figure, part, table
+from .markup import document, figure, part, prose, table
 
 
 def page(studies: Sequence[Json]) -> str:
@@ -36,7 +36,7 @@ def _study(index: int, shown: Json, alone: bool) -> str:
     name = study["study"]
     head = f"<p class='soft'>{escape(shown['title'])}: {escape(study['state'])}</p>"
     parts = [head if alone else f"<h2>{escape(name)}</h2>{head}"]
-    parts.append(f'<div class="verdict">{"".join(f"<p>{escape(line)}</p>" for line in shown["verdict"])}</div>')
+    parts.append(f'<div class="verdict">{"".join(f"<p>{prose(line)}</p>" for line in shown["verdict"])}</div>')
     parts += [
         results.confirmation(shown),
         results.health(shown),

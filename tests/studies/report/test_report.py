@@ -21,6 +21,7 @@ from rekindle.studies.failures import FAILED
 from rekindle.studies.report import figures, what_mattered
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.drawing import LETTER, Chart, escape
+from rekindle.studies.report.markup import prose
 from rekindle.studies.report.matplotlib_figures import figure_of
 from rekindle.studies.report.page import page, write_report
 from rekindle.studies.report.pictures import save
@@ -192,6 +193,11 @@ def test_a_report_says_that_intervals_of_few_seeds_are_too_narrow(studies: Store
             each["estimate"]["results"] *= 3
     html = page([shown])
     assert ("Statistics" in parts(html), "too narrow" in html) == (True, False)
+
+
+def test_a_command_in_a_verdict_is_code(studies: Store) -> None:
+    assert "<code>rekindle confirm seeded</code> estimates it" in page([report_json(studies, "seeded")])
+    assert prose("say `rekindle <b>`") == "say <code>rekindle &lt;b&gt;</code>"
 
 
 def test_numbers_of_an_ordinal_are_short_at_their_axis() -> None:
