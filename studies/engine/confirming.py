@@ -360,10 +360,6 @@ def _race(
     return {"seeds": len(results), "mean": statistics.fmean(results) if results else None, "failed": failed}
 
 
-def _summary(results: Sequence[float]) -> Json:
-    return {"seeds": len(results), "mean": statistics.fmean(results) if results else None}
-
-
 def _estimate(config: Config, rows: Mapping[tuple[int, int], Segment], candidate: int) -> Json | None:
     confirmation = Confirmation.of(config)
     scores = [_shown(config, score) for score in fresh_scores(rows, candidate, confirmation.estimating)]
