@@ -27,7 +27,7 @@ import numpy as np
 from ...tasks.algorithms.tabular import Tabular
 from ...tasks.checkpoint.array_files import open_npz
 from ..engine.confirming import complete_confirmation_json
-from ..engine.json_views import rank, study_json
+from ..engine.json_views import Json, rank, study_json
 from ..schedulers.confirming import CONFIRM
 from ..shell import command_line
 from ..statistics.intervals import FEWEST
@@ -152,14 +152,10 @@ def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, s
         yield from _of_environments(store, name, label, config, tables)
         return
     about = (label, env or _environment(config.env, config.task, tables), name)
-    confirmation = complete_confirmation_json(store, name)
-    since = confirmation["since"] if confirmation is not None else None
-    if confirmation is not None and confirmation["winner"] is not None and not (since and since["excluded"]):
-        estimate = confirmation["candidates"][confirmation["winner"]]["estimate"]
-        if estimate is not None:
-            results = tuple(estimate["results"])
-            yield Runs(*about, CONFIRMED, results, objective, confirmation["epochs"])
-            return
+    if (confirmation := _confirmation(store, name)) is not None:
+        results = tuple(confirmation["candidates"][confirmation["winner"]]["estimate"]["results"])
+        yield Runs(*about, CONFIRMED, results, objective, confirmation["epochs"])
+        return
     ranked = rank(study_json(store, name)["trials"], objectives)
     if not ranked:
         raise BadSource(f"a comparison needs results, but study {name} has none yet; train it, or leave it out")
@@ -177,13 +173,24 @@ def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, s
     yield Runs(*about, SELECTED, results, objective, epochs)
 
 
+def _confirmation(store: Store, name: str) -> Json | None:
+    """Return the last complete confirmation of a study, if its winner stands.
+
+    It does not without an estimate, or if it has been excluded since.
+    """
+    found = complete_confirmation_json(store, name)
+    if found is None or found["winner"] is None or (found["since"] and found["since"]["excluded"]):
+        return None
+    return found if found["candidates"][found["winner"]]["estimate"] is not None else None
+
+
 def _of_environments(store: Store, name: str, label: str, config: Config, tables: dict[str, str]) -> Iterator[Runs]:
     """Yield the confirmed runs of a study across environments, for each environment."""
-    confirmation, [objective] = complete_confirmation_json(store, name), objectives_of(config).items()
-    if confirmation is None or confirmation["winner"] is None:
+    confirmation, [objective] = _confirmation(store, name), objectives_of(config).items()
+    if confirmation is None:
         raise BadSource(
-            f"a study across environments is compared on fresh seeds in each of them, but {name} is not confirmed; "
-            f"`{command_line('confirm', name)}` does so"
+            f"a study across environments is compared on fresh seeds in each of them, but {name} has no confirmed "
+            f"winner, or has excluded it; `{command_line('confirm', name)}` finds one"
         )
     first, several = confirmation["race_seeds"], len(config.environments)
     rows = [row for row in store.segments(confirmation["confirmation"]) if row.configuration == confirmation["winner"]]

@@ -13,6 +13,7 @@ import pytest
 import rekindle
 from gated import Gate
 from rekindle.studies.analysis.comparing import compare
+from rekindle.studies.analysis.sources import BadSource
 from rekindle.studies.cli import main
 from rekindle.studies.engine.confirming import confirmation_config, verdict
 from rekindle.studies.engine.json_views import study_json
@@ -192,6 +193,16 @@ def test_fresh_seeds_say_what_the_winner_is_worth_in_each_environment(
     sides = compare(searched.store, ["s", "again=s"])
     assert [each["env"].split()[0] for each in sides["environments"]] == tables
     assert [side["runs"] for side in sides["sides"]] == [3, 3]
+
+
+def test_a_winner_that_has_been_excluded_is_not_compared(tables: list[str], tmp_path: Path) -> None:
+    how: dict[str, Any] = {"trials": 6, "epochs": 2, "progress": False}
+    study = rekindle.tune("tabular", tables, across="mean", storage=f"sqlite:///{tmp_path}/s.db", study="s", **how)
+    confirmed = study.confirm(top=2, seeds=3, progress=False)
+    assert compare(study.store, ["s", "again=s"])["sides"][0]["runs"] == 3
+    study.exclude(confirmed["candidates"][confirmed["winner"]]["trial"])
+    with pytest.raises(BadSource, match=r"s has no confirmed winner, or has excluded it; `rekindle confirm s` finds"):
+        compare(study.store, ["s", "again=s"])
 
 
 def test_a_confirmation_is_told_on_the_scale_of_its_search(tables: list[str], tmp_path: Path) -> None:
