@@ -42,7 +42,7 @@ from ..study import FRESH_SEEDS, TOP
 from ..study.config import BadConfig, Config, check_count
 from ..study.environments import SCALE, as_objective, is_across, labels, scale_of
 from ..study.number_text import counted, in_digits, in_digits_alone
-from ..study.objectives import MINIMIZE, RETURN, Bounds, bounds_of, measured, objectives_of, point
+from ..study.objectives import MINIMIZE, RETURN, Bounds, bounds_of, measured, objectives_of, value_of
 from ..study.stored_form import MOST_SEEDS
 from .checked_config import load_task
 from .json_views import Json, rank, study_json
@@ -112,13 +112,7 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = F
         values.append(defaults)
     added = [None] * (len(values) - len(best))  # the defaults are no trial of the study, and claim nothing
     (bounds,) = (bounds_of(name, load_task(config), config.environments) for name in objectives)
-    unit = 1 if is_across(config) and MINIMIZE in objectives.values() else 0  # 0 is the best then, see `as_objective`
-    claims = [
-        unit + point(objectives, trial["objectives"] or {RETURN: trial["return"]})[0]
-        if trial["epochs"] == config.rungs[-1]
-        else None  # a result after fewer epochs claims nothing
-        for trial in best
-    ]
+    claims = [_claim(config, trial) for trial in best]
     options: dict[str, Any] = {
         "seeds": (max(FEWEST, seeds // 2) + seeds) * len(config.environments),
         "aggregate": config.options["aggregate"] if is_across(config) else "mean",
@@ -154,6 +148,14 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = F
     )
 
 
+def _claim(config: Config, trial: Json) -> float | None:
+    """Return a trial's score in the search; None before the top rung."""
+    ((name, _),) = objectives_of(config).items()
+    if trial["epochs"] != config.rungs[-1]:
+        return None
+    return _turned(config, value_of(trial["objectives"] or {RETURN: trial["return"]}, name))
+
+
 def _different(trials: Sequence[Json]) -> list[Json]:
     """Return the first trial of each set of hyperparameters."""
     first: dict[str, Json] = {}
@@ -163,11 +165,11 @@ def _different(trials: Sequence[Json]) -> list[Json]:
 
 
 def start_confirmation(store: Store, study: str, config: Config) -> str:
-    """Return the study that confirms another; create it if needed.
+    """Return the name of a study's confirmation; create it if needed.
 
-    A confirmation with these candidates and seeds is the one, unless the study has changed since a later one. So is an
-    unfinished one with as many of both, which keeps its candidates. Otherwise a new confirmation begins, with seeds
-    that no earlier one has used, deleted ones included.
+    An earlier confirmation with the same candidates and number of seeds is the answer, unless the study has changed
+    before a later one. So is an unfinished one with the same numbers, which keeps its candidates. Otherwise a new
+    confirmation begins, with seeds that no earlier one has used, deleted ones included.
 
     Raises:
         StudyMismatch: an unfinished confirmation has other numbers.
@@ -200,7 +202,7 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
 
 
 def _content(config: Config) -> tuple[Any, ...]:
-    """Return what tells confirmations of a study apart, without their seeds."""
+    """Return all in which confirmations may differ, except their seeds."""
     form = config.options["confirms"]
     parts = (form["trials"], form["claims"], form["seeds"], form["defaults"], config.options["known"])
     scale = [list(map(float, ends)) for ends in config.options.get(SCALE, ())]
@@ -273,7 +275,7 @@ def confirmation_json(
     pairs = by_seed(config, rows)
     now = standing(confirmation, pairs)
     ((objective, direction),) = objectives_of(config).items()
-    shown = partial(_shown, config)
+    shown = partial(_turned, config)
     candidates = [
         {
             "trial": form["trials"][n],
@@ -343,12 +345,15 @@ def _since(of: Config, config: Config, trials: Sequence[Json], finalists: Sequen
     return since if any(since.values()) else None
 
 
-def _shown(config: Config, score: float) -> float:
-    """Return a score as measured, or on the scale of all environments."""
+def _turned(config: Config, value: float) -> float:
+    """Return the objective of a score, or the score of an objective.
+
+    The same function does both. In several environments, either is on their scale.
+    """
     ((name, direction),) = objectives_of(config).items()
     if is_across(config):
-        return as_objective(config, score)[name]
-    return -score if direction == MINIMIZE else score
+        return as_objective(config, value)[name]
+    return -value if direction == MINIMIZE else value
 
 
 def _race(
@@ -362,7 +367,7 @@ def _race(
 
 def _estimate(config: Config, rows: Mapping[tuple[int, int], Segment], candidate: int) -> Json | None:
     confirmation = Confirmation.of(config)
-    scores = [_shown(config, score) for score in fresh_scores(rows, candidate, confirmation.estimating)]
+    scores = [_turned(config, score) for score in fresh_scores(rows, candidate, confirmation.estimating)]
     every = range(confirmation.race_seeds + confirmation.seeds)
     others = [fresh_scores(rows, n, every) for n in range(confirmation.candidates) if n != candidate]
     bounds = (None, None) if is_across(config) else _bounds(config)  # known where results are as measured
