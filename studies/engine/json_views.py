@@ -176,7 +176,10 @@ def study_json(store: Store, name: str) -> Json:
 
 
 def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segment]) -> list[Json]:
-    """Return how well each rung's ranking agrees with the next one's."""
+    """Return how well each rung's ranking agrees with the next one's.
+
+    A rung on which all results are equal has no correlation. It misleads if later results differ.
+    """
     if config.scheduler == "pbt":
         return []  # members change between rungs, so their ranks cannot be compared
     trials, segments = without_excluded(trials, segments)
@@ -185,32 +188,26 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
     for row in segments:
         if row.state == "done":
             brackets.setdefault(bracket_of[row.number], [[] for _ in config.rungs])[row.rung].append(row)
-    reached = Counter(row.rung for row in segments)  # some fail there
+    reached = Counter(row.rung for row in segments)  # promoted trials, also those that failed there
     by_bracket = [agreements(config, results) for results in brackets.values()]
     found: list[Json] = []
     for rung, parts in enumerate(zip(*by_bracket, strict=True)):
-        agreement, here = pool(parts), {row.score for rows in brackets.values() for row in rows[rung]}
-        on_rung, promoted = sum(len(rows[rung]) for rows in brackets.values()), reached[rung + 1]
-        if len(here) == 1 and FEWEST <= on_rung > promoted and len(objectives_of(config)) == 1:
-            differ = any(row.score not in here for rows in brackets.values() for row in rows[rung + 1])
-            told = {"epochs": config.rungs[rung], "next": config.rungs[rung + 1], "trials": on_rung}
-            found.append({**told, "correlation": None, "interval": None, "misleads": differ})
+        agreement = pool(parts)
+        here, later = ([row.score for rows in brackets.values() for row in rows[at]] for at in (rung, rung + 1))
+        equal = len({*here}) == 1 and len(objectives_of(config)) == 1
+        told: Json
+        if equal and FEWEST <= len(here) > reached[rung + 1]:
+            misleads = not {*later} <= {*here}
+            told = {"trials": len(here), "correlation": None, "interval": None, "misleads": misleads}
+        elif agreement.pairs:
+            # Only the best are promoted, and a rank correlation is smaller among them than among all trials.
+            share = agreement.pairs / len(here)
+            correlation, low, high = (unrestricted(r, share) for r in (agreement.correlation, *agreement.interval))
+            misleads, interval = high < MISLEADING, [low, high]
+            told = {"trials": agreement.pairs, "correlation": correlation, "interval": interval, "misleads": misleads}
+        else:
             continue
-        if not agreement.pairs:
-            continue
-        # Only the best are promoted, and a rank correlation is smaller among them than among all trials.
-        share = agreement.pairs / on_rung
-        correlation, low, high = (unrestricted(r, share) for r in (agreement.correlation, *agreement.interval))
-        found.append(
-            {
-                "epochs": config.rungs[rung],
-                "next": config.rungs[rung + 1],
-                "trials": agreement.pairs,
-                "correlation": correlation,
-                "interval": [low, high],
-                "misleads": high < MISLEADING,
-            }
-        )
+        found.append({"epochs": config.rungs[rung], "next": config.rungs[rung + 1], **told})
     return found
 
 
