@@ -16,7 +16,7 @@ from ...spaces.dimension import Maybe
 from ..analysis.health import diagnose
 from ..engine.confirming import candidate_name, confirmation_json, verdict
 from ..engine.json_views import Json, ranked, study_json
-from ..schedulers.confirming import CONFIRM, Confirmation, estimates, estimating_rows
+from ..schedulers.confirming import CONFIRM, Confirmation, estimates, estimating_rows, lost_seeds
 from ..schedulers.registry import remembered
 from ..shell import command_line
 from ..statistics.intervals import FEWEST, mean_interval
@@ -238,9 +238,10 @@ def _band(store: Store, shown: Json, measured: Curves) -> Json | None:
 def _estimating_uids(store: Store, name: str, candidate: int) -> list[str]:
     """Return the uids of the trainings that estimate a candidate."""
     config = Config.from_json(store.study(name).config, name)
-    own, several = [trial for trial in store.trials(name) if trial.configuration == candidate], len(config.environments)
-    lost = {trial.replicate // several for trial in own if trial.state in ("failed", "cancelled")}
-    return [trial.uid for trial in own if estimates(config, trial.replicate) and trial.replicate // several not in lost]
+    own = {trial.replicate: trial for trial in store.trials(name) if trial.configuration == candidate}
+    lost = lost_seeds(config, {replicate: trial.state for replicate, trial in own.items()})
+    fresh = {n: trial.uid for n, trial in own.items() if estimates(config, n)}
+    return [uid for n, uid in fresh.items() if n // len(config.environments) not in lost]
 
 
 def _verdict(config: Config, shown: Json) -> list[str]:
@@ -287,12 +288,11 @@ def _winner(config: Config, shown: Json) -> str:
     if is_across(config):
         result += f", the {config.options['aggregate']} over {len(config.environments)} environments, on one scale,"
     won = f"won the race of {confirmation.candidates}" if confirmation.candidates > 1 else "is the only candidate"
-    several, trainings = len(config.environments), best["seeds"]
-    lacking = {n // several for n, each in enumerate(trainings) if estimates(config, n) and each["state"] != "complete"}
-    lost = f"; trainings of {counted(len(lacking), 'further seed')} failed" if lacking else ""
-    seeds = confirmation.seeds - len(lacking)
+    lost = len(lost_seeds(config, {n: each["state"] for n, each in enumerate(best["seeds"])}))
+    failed = f"; trainings of {counted(lost, 'further seed')} failed" if lost else ""
+    seeds = confirmation.seeds - lost
     who = candidate_name(best["candidate"]) + f" of {confirmation.study}" * (best["candidate"]["trial"] is not None)
-    return f"Trial {best['number']}, {who}, {won}: {result} on {seeds} seeds that took part in no choice{lost}."
+    return f"Trial {best['number']}, {who}, {won}: {result} on {seeds} seeds that took part in no choice{failed}."
 
 
 def _cost(shown: Json) -> str:

@@ -27,6 +27,7 @@ FINALISTS = 2
 FIRST = "first"  # key in its options: the number of seeds that earlier confirmations of the study used
 USED = "confirmed"  # key in the options of a study: the number of seeds that its deleted confirmations used
 EPISODES = 0xC0F1  # seed of evaluation episodes that no search uses
+LOST = ("failed", "cancelled", "pruned")  # states of trainings that have ended without a result
 Rows = Mapping[tuple[int, int], Segment]  # by candidate and replicate
 
 
@@ -156,6 +157,19 @@ def winner_of(config: Config, rows: Iterable[Segment]) -> int | None:
 def estimates(config: Config, replicate: int) -> bool:
     """Return whether a replicate of a candidate counts in its estimate."""
     return replicate // len(config.environments) in Confirmation.of(config).estimating
+
+
+def lost_seeds(config: Config, states: Mapping[int, str]) -> set[int]:
+    """Return the seeds of a candidate's estimate that do not count.
+
+    A seed does not count if one of its trainings, in whichever environment, has ended without a result.
+
+    Args:
+        config: configuration of the confirmation.
+        states: states of the candidate's trainings by replicate.
+    """
+    lost = {replicate for replicate, state in states.items() if state in LOST and estimates(config, replicate)}
+    return {replicate // len(config.environments) for replicate in lost}
 
 
 def estimating_rows(config: Config, group: Iterable[Segment]) -> list[Segment] | None:

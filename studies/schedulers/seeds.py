@@ -19,7 +19,7 @@ from ..study.environments import FIRST_SEEDS, Scale, across, as_objective, is_ac
 from ..study.objectives import AGGREGATES, MINIMIZE, objectives_of, value_of
 from ..study.plan import Plan, Scheduler
 from ..study.stored_form import MOST_SEEDS
-from .confirming import CONFIRM, estimates, estimating_rows, first_seed
+from .confirming import CONFIRM, Confirmation, estimating_rows, first_seed, lost_seeds
 
 
 def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, Any]:
@@ -111,18 +111,11 @@ def _state(config: Config, group: Sequence[Trial]) -> str:
     """
     states = {trial.state for trial in group}
     if config.scheduler == CONFIRM and "running" not in states:
-        if _is_estimated(config, group):
+        lost = lost_seeds(config, {trial.replicate: trial.state for trial in group})
+        if Confirmation.of(config).seeds - len(lost) >= FEWEST:
             return "complete"
         states.discard("complete")  # it has only trained for the race, which it lost
     return next((state for state in ("running", "failed", "cancelled", "complete") if state in states), "pruned")
-
-
-def _is_estimated(config: Config, group: Sequence[Trial]) -> bool:
-    """Return whether enough trainings for a candidate's estimate are complete."""
-    several = len(config.environments)
-    fresh = {trial.replicate // several for trial in group if estimates(config, trial.replicate)}
-    lacking = {trial.replicate // several for trial in group if trial.state != "complete"}
-    return len(fresh - lacking) >= FEWEST
 
 
 def _segment(config: Config, number: int, group: Sequence[Segment], scale: Scale | None) -> Segment:
