@@ -12,7 +12,7 @@ import rekindle
 from rekindle.studies.analysis import learning
 from rekindle.studies.analysis.learning import source, with_learned
 from rekindle.studies.engine.tune_options import study_config
-from rekindle.studies.samplers.learned import UNTIL, follows
+from rekindle.studies.samplers.learned import UNTIL, _Expert, _places, follows
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.storage.rows import Trial
 from rekindle.studies.storage.store import Store
@@ -195,3 +195,12 @@ def test_an_invalid_source_is_reported_in_one_line(
         store.change_study("n", lambda _: learned.to_json())
         with pytest.raises(BadConfig, match="the sources it was created with, old, but --learn-from names twin"):
             with_learned(store, "n", config_of(path), ["twin"])
+
+
+def test_a_source_tells_of_interactions() -> None:
+    """The best value of one hyperparameter is that of the other; either alone says nothing."""
+    random = np.random.default_rng(3)
+    points, others = random.uniform(0, 1, (64, 2)), random.uniform(0, 1, (200, 2))
+    points = points[np.argsort(-np.abs(points[:, 0] - points[:, 1]))]  # from worst to best
+    predicted = _Expert(points, _places(len(points))).predict(others)
+    assert np.corrcoef(predicted, -np.abs(others[:, 0] - others[:, 1]))[0, 1] > 0.6
