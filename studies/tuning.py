@@ -221,9 +221,8 @@ class Study(Pictures):
 
         The same call resumes, and later gives the same answer while the study is the same. Once the confirmation is
         complete, other numbers or other best configurations start a further one, on seeds that no earlier one has
-        used. The result is the JSON of `rekindle confirm`: the expected
-        result of the race's winner with a 95% interval, the probability that it beats the defaults, and how much the
-        search overstated it.
+        used. The result is the JSON of `rekindle confirm`: the expected result of the race's winner with a 95%
+        interval, the probability that it beats the defaults, and how much the search overstated it.
 
         Args:
             top: number of configurations besides the defaults.

@@ -38,11 +38,11 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   population), branch (null, or its start {trial, uid, epochs, digest}), epochs, return,
                   objectives (null if the return is the only one, else {name: number}), digest,
                   hyperparameters {dotted name: value}, error (text or null),
-                  rungs [{rung, epochs, state ("ready", "done", "failed"), return, digest}]
-                  of a confirmation also candidate {trial (number in the study, or null), defaults}
+                  rungs [{rung, epochs, state ("ready", "done", "failed"), return, digest}];
+                  of a confirmation also candidate {trial (number in the study, or null), defaults};
                   with several seeds also seeds [{seed, uid, state, epochs, return, digest}]; with several environments,
                   these have env, and there is environments {env: mean of its returns, or null}; return is the
-                  aggregate of those trained so far, which are not all if --racing ruled the configuration out
+                  aggregate of those trained so far, which are not all if --racing ruled the configuration out;
                   epochs, return and digest are those of its last finished rung (0 and null before the first)
     confirm       format, study, confirmation (name of the study that trains it), state, objective, direction, epochs,
                   seeds (of an estimate), race_seeds, candidates [{trial (number, or null for the defaults), defaults
@@ -52,10 +52,10 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   or {estimate, low, high}: the probability that a training of the winner is better), optimism (claim
                   minus estimate, or null), cost {trainings, epochs, failed (trainings beside these)}, since (null, or
                   {best [trials that took no part and are now among the best], excluded (whether the winner has been
-                  excluded)}),
-                  earlier [names of earlier confirmations of the study, of whose seeds it uses none]; with several
-                  environments also across (the aggregate; all results are on its scale, on which 0 is the best of a
-                  minimized objective), and environments {env: {value, low, high}, as measured} in each estimate
+                  excluded)}), earlier [names of earlier confirmations of the study, of whose seeds it uses none]; with
+                  several environments also across (the aggregate; all results are on its scale, on which 0 is the best
+                  of a minimized objective), and environments in each candidate (null without an estimate, or {env:
+                  {value, low, high}, as measured; null of fewer than three seeds})
     compare       format, objective, direction, environments [{env, scale (null, or [result that counts as 0, as 1])}],
                   scale (null, "given" or "observed"), left_out [{label, env}] (environments that other sides lack),
                   sides [{label, runs, coverage (null from ten runs on, or {iqm, mean: [low, high]}, the share of such
@@ -96,7 +96,7 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   workers [{host, pid, trials [{study, number}], seconds (since it took the first), lease_left (seconds
                   until others may take them, unless its heartbeat renews its lease)}], tasks (number)
     show          format, uid, task, env, seed, epochs, return, digest, owner (text or null), hyperparameters,
-                  trials [{study, number, state}], metrics [{epoch, name: number}],
+                  trials [{study, number, state, error (text or null)}], metrics [{epoch, name: number}],
                   lineage [{uid, until (epochs)}] from the root to this task,
                   checkpoints [{epochs, within_epoch (whether within the next one), digest, bytes, created, kept
                   (reason)}],
