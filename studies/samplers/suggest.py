@@ -176,9 +176,10 @@ def _draw(
     check: Callable[[Mapping[str, Any]], object],
 ) -> dict[str, Any]:
     space = config.searched
+    shared: dict[str, Any] = {}
     # Where nothing may differ within a cohort, trials that share a structure would be one and the same.
-    varies = leader is not None and not space.dynamic(leader).keys().isdisjoint(config.open)
-    shared = space.structure(leader) if leader is not None and varies else {}
+    if leader is not None and not space.dynamic(leader).keys().isdisjoint(config.open):
+        shared = space.structure(leader)
     for attempt in range(ATTEMPTS):
         study.sampler = make_sampler(config, number, attempt, bracket)
         trial = study.ask()  # stays running, so later suggestions keep their distance from it
