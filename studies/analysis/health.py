@@ -287,8 +287,13 @@ CURES = {
 
 
 def failures_of_one_kind(rows: Rows) -> Iterator[Finding]:
-    """Find studies in which many trials fail for the same reason."""
-    ended = [trial for trial in rows.replicates if trial.state != "running"]
+    """Find studies in which many trials fail for the same reason.
+
+    Trainings that a race spared have not been tried, and do not count.
+    """
+    begun = {row.number for row in rows.runs}
+    spared = {each.number for each in rows.replicates if each.state == "pruned" and each.number not in begun}
+    ended = [each for each in rows.replicates if each.state != "running" and each.number not in spared]
     failed = [trial for trial in ended if trial.state == "failed"]
     if len(failed) < 2 or len(failed) < FAILURES * len(ended):
         return

@@ -255,6 +255,12 @@ def test_failures_of_one_kind_are_told_with_their_share() -> None:
     assert found("OSError: no", "ValueError: no", "Killed: 9", None) == []  # each in its own way
     assert found("Diverged: NaN", None) == []  # one is no kind
     assert found("Diverged: NaN", "Diverged: NaN", *[None] * 9) == []  # less than a fifth
+    spared = [Trial(n, uid=str(n), params={}, state="pruned") for n in range(2, 20)]
+    failed = [Trial(n, uid=str(n), params={}, state="failed", error="Diverged: NaN") for n in range(2)]
+    config = surrogate(options={"seeds": 20})
+    assert told(failures_of_one_kind, config, [*failed, *spared], [Segment(2, 0, 1, "done", 0.0)]) == [
+        "2 of 3 trainings failed in one way: diverged"
+    ]
 
 
 def test_seeds_that_vary_more_than_configurations_are_told() -> None:
