@@ -144,6 +144,8 @@ def side_by_side(studies: Sequence[Json]) -> str:
         best = shown["ranked"][0] if shown["ranked"] else None
         claim = in_digits([shown["results"][best]])[0] if best in shown["results"] else ""
         worth = ""
+        if shown["fresh"] is not None:  # a confirmation is no search, and its results are estimates
+            claim, worth = "", claim
         if confirmation and confirmation["winner"] is not None:
             estimate = confirmation["candidates"][confirmation["winner"]]["estimate"]
             if estimate:

@@ -315,6 +315,9 @@ def test_studies_stand_side_by_side(studies: Store) -> None:
     assert parts(html)[:2] == ["Side by side", "Statistics"]
     assert 'href="#study-1"' in html
     assert "Results over the seeds of the search, which chose these configurations" in html
+    estimate = study_json(studies, "halved:confirmation")["best"]["return"]
+    html = page([report_json(studies, name) for name in ("halved", "halved:confirmation")])
+    assert f'<td class="n"></td><td class="n">{in_digits_alone(estimate)}</td>' in html  # not the best of the search
 
 
 def test_a_study_writes_its_report(studies: Store, tmp_path: Path) -> None:
