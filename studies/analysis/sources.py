@@ -97,14 +97,13 @@ def read_runs(store: Store | None, texts: Sequence[str]) -> list[Runs]:
         UnknownStudy: a study does not exist.
     """
     studies = {row.name for row in store.studies()} if store is not None else set()
-    are_files = [is_file(text, studies) for text in texts]
-    places = [_place(text, file) for text, file in zip(texts, are_files, strict=True)]
-    for text, place in zip(texts, places, strict=True):
+    sources = [(text, is_file(text, studies)) for text in texts]
+    places = [_place(*source) for source in sources]
+    for (text, _), place in zip(sources, places, strict=True):
         if (count := places.count(place)) > 1:
             raise BadSource(f"a run counts once, but {text} is named {count} times; leave one")
     tables: dict[str, str] = {}
-    pairs = zip(texts, are_files, strict=True)
-    return [runs for text, file in pairs for runs in _read(None if file else store, text, tables)]
+    return [runs for text, file in sources for runs in _read(None if file else store, text, tables)]
 
 
 def _place(text: str, file: bool) -> tuple[str, str]:
@@ -293,14 +292,15 @@ def common_objective(runs: Sequence[Runs]) -> tuple[str, str]:
     """Return the objective that all studies share, and its direction.
 
     Raises:
-        BadSource: studies have different objectives or directions.
+        BadSource: studies have different objectives or directions, or another objective than a file.
     """
     found = {each.objective: each.source for each in runs if each.objective is not None}
     if len(found) > 1:
         text = " and ".join(f"{source} has {name} ({way}d)" for (name, way), source in list(found.items())[:2])
         raise BadSource(f"studies are compared by the same objective, but {text}; compare studies that share one")
     objective, direction = next(iter(found), next(iter(DEFAULT.items())))
-    if files := [each.source for each in runs if each.returns and RETURN not in objective]:
+    files = [each.source for each in runs if each.returns]
+    if files and RETURN not in objective:  # it is in return_iqm too
         [study] = found.values()
         raise BadSource(
             f"{study} has {objective} ({direction}d), but {files[0]} of Stable-Baselines3 has returns; leave it out, "
