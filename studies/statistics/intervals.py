@@ -115,7 +115,7 @@ def too_narrow(runs: Mapping[str, int], environments: int, cure: str = "") -> st
         return ""
     shares = [_shares(number, environments) for number in sorted({*few.values(), ENOUGH})]
     return (
-        f"The 95% intervals of {', '.join(few)} are too narrow. They contain the truth in so many of 100 cases: "
+        f"The 95% intervals of {', '.join(few)} are too narrow. They contain the truth in fewer than 95 of 100 cases: "
         f"{'; '.join(shares)}. Train more seeds{cure}."
     )
 

@@ -20,7 +20,7 @@ def add_tune(commands: Any) -> None:
         seeds,
         "--confirm SEEDS",
         "at the end, race the best configurations and the defaults, and estimate the winner, the runner-up and the "
-        f"defaults on so many fresh seeds, like `rekindle confirm` ({FRESH_SEEDS} without a number)",
+        f"defaults on SEEDS fresh seeds, like `rekindle confirm` ({FRESH_SEEDS} without a number)",
         type=positive,
         nargs="?",
         const=FRESH_SEEDS,

@@ -207,9 +207,9 @@ def test_intervals_of_few_runs_are_said_to_be_too_narrow(tmp_path: Path, store: 
     ]
     text = " ".join(cli("compare", str(few), str(enough))[1].split())
     assert (
-        "The 95% intervals of few are too narrow. They contain the truth in so many of 100 cases: with 5 runs, 88 to "
-        "91 (IQM) and 71 to 83 (mean); with 10 runs, 92 to 93 (IQM) and 79 to 92 (mean). Train more seeds." in text
-    )
+        "The 95% intervals of few are too narrow. They contain the truth in fewer than 95 of 100 cases: with 5 runs, "
+        "88 to 91 (IQM) and 71 to 83 (mean); with 10 runs, 92 to 93 (IQM) and 79 to 92 (mean). Train more seeds."
+    ) in text
     (tmp_path / "again.csv").write_text(enough.read_text())
     assert "too narrow" not in cli("compare", str(enough), str(tmp_path / "again.csv"))[1]
     text = " ".join(cli("compare", "two", str(enough), "--storage", str(store.database.url))[1].split())

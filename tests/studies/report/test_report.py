@@ -195,7 +195,7 @@ def test_parts_without_data_are_left_out(studies: Store) -> None:
 
 
 def test_a_report_says_that_intervals_of_few_seeds_are_too_narrow(studies: Store) -> None:
-    text = "are too narrow. They contain the truth in so many of 100 cases: with 4 runs, 87 to 88 (IQM)"
+    text = "are too narrow. They contain the truth in fewer than 95 of 100 cases: with 4 runs, 87 to 88 (IQM)"
     shown = report_json(studies, "halved")
     assert text in (html := page([shown]))
     assert "median</th>" not in html  # that is one over environments
