@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -275,14 +274,13 @@ def confirmation_json(
     pairs = by_seed(config, rows)
     now = standing(confirmation, pairs)
     ((objective, direction),) = objectives_of(config).items()
-    shown = partial(_turned, config)
     candidates = [
         {
             "trial": form["trials"][n],
             "defaults": n == confirmation.defaults,
             "hyperparameters": dict(config.options["known"][n]),
-            "claim": shown(form["claims"][n]) if form["trials"][n] in claimed else None,
-            "race": _race(pairs, n, range(confirmation.race_seeds), shown),
+            "claim": _turned(config, form["claims"][n]) if form["trials"][n] in claimed else None,
+            "race": _race(config, pairs, n),
             "estimate": _estimate(config, pairs, n) if now.over and n in now.estimated else None,
         }
         for n in range(confirmation.candidates)
@@ -329,8 +327,7 @@ def _since(of: Config, config: Config, trials: Sequence[Json], finalists: Sequen
         trials: trials of the study.
         finalists: candidates, see `Standing`.
     """
-    form = config.options["confirms"]
-    top = sum(number is not None for number in form["trials"])
+    form, (top, _, _) = config.options["confirms"], _numbers(config)
     ranked = [trial for trial in rank(trials, objectives_of(of)) if trial["epochs"] >= of.rungs[-1]]
     known = [] if of.rungs[-1] > config.rungs[0] else config.options["known"]
     excluded = {trial["number"] for trial in trials if trial["excluded"]}
@@ -356,11 +353,10 @@ def _turned(config: Config, value: float) -> float:
     return -value if direction == MINIMIZE else value
 
 
-def _race(
-    rows: Mapping[tuple[int, int], Segment], candidate: int, seeds: range, shown: Callable[[float], float]
-) -> Json:
+def _race(config: Config, rows: Mapping[tuple[int, int], Segment], candidate: int) -> Json:
     """Return a candidate's results in the race."""
-    results = [*map(shown, fresh_scores(rows, candidate, seeds))]
+    seeds = range(Confirmation.of(config).race_seeds)
+    results = [_turned(config, score) for score in fresh_scores(rows, candidate, seeds)]
     failed = sum((candidate, s) in rows and rows[candidate, s].state == "failed" for s in seeds)
     return {"seeds": len(results), "mean": statistics.fmean(results) if results else None, "failed": failed}
 
@@ -463,13 +459,7 @@ def verdict(confirmation: Json) -> str:
             if winner  # the first candidate is the best of the search
             else "The best that the search found are the defaults."
         )
-    others, second = {"over_defaults": "the defaults", "over_runner_up": "the runner-up"}, confirmation["runner_up"]
-    if second is not None and confirmation["candidates"][second]["defaults"]:
-        del others["over_runner_up"]  # they are the same
-    for key, name in others.items():
-        if (better := confirmation[key]) is not None:
-            probability = f"{better['estimate']:.2f} ({better['low']:.2f} to {better['high']:.2f})"
-            sentences.append(f"A training of it beats a training of {name} with probability {probability}.")
+    sentences += _superiority(confirmation)
     if any(candidate["defaults"] and candidate["estimate"] is None for candidate in confirmation["candidates"]):
         sentences.append("The defaults are not compared, since too many of their trainings failed.")
     if (since := confirmation["since"]) is not None:
@@ -487,6 +477,19 @@ def _claimed(claim: float, estimate: float) -> str:
     if text == other:
         return "The search claimed the same."
     return f"The search claimed {text}, which differs by {in_digits_alone(abs(claim - estimate))}."
+
+
+def _superiority(confirmation: Json) -> list[str]:
+    """Return sentences about how often the winner beats the other estimates."""
+    others, second = {"over_defaults": "the defaults", "over_runner_up": "the runner-up"}, confirmation["runner_up"]
+    if second is not None and confirmation["candidates"][second]["defaults"]:
+        del others["over_runner_up"]  # they are the same
+    sentences = []
+    for key, name in others.items():
+        if (better := confirmation[key]) is not None:
+            probability = f"{better['estimate']:.2f} ({better['low']:.2f} to {better['high']:.2f})"
+            sentences.append(f"A training of it beats a training of {name} with probability {probability}.")
+    return sentences
 
 
 def _better_than_winner(confirmation: Json) -> str:
