@@ -279,11 +279,11 @@ def confirmation_json(
             "trial": form["trials"][n],
             "defaults": n == confirmation.defaults,
             "hyperparameters": dict(config.options["known"][n]),
-            "claim": _turned(config, form["claims"][n]) if form["trials"][n] in claimed else None,
+            "claim": _turned(config, claim) if claim is not None and form["trials"][n] in claimed else None,
             "race": _race(config, pairs, n),
             "estimate": _estimate(config, pairs, n) if now.over and n in now.estimated else None,
         }
-        for n in range(confirmation.candidates)
+        for n, claim in enumerate(confirmation.claims)
     ]
     if is_across(config):
         for n, candidate in enumerate(candidates):

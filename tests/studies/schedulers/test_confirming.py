@@ -93,6 +93,19 @@ def test_a_result_after_fewer_epochs_claims_nothing(sqlite_url: str) -> None:
     assert {number for number, claim in claims.items() if claim is None} - {None} == few
 
 
+def test_a_candidate_that_reaches_the_top_rung_later_has_claimed_nothing(sqlite_url: str) -> None:
+    """As where a study was confirmed before it was complete."""
+    searched(sqlite_url, noisy(options={"objectives": {"return": "minimize"}}))
+    with Store(sqlite_url) as store:
+        start_confirmation(store, "s", confirmation_config(store, "s", top=9, seeds=3))
+        trials = study_json(store, "s")["trials"]
+        [late, *_] = [trial for trial in trials if trial["epochs"] < 3]
+        late["rungs"].append({**late["rungs"][0], "rung": 1, "epochs": 3})
+        shown = confirmation_json(store, "s", trials)
+    assert shown is not None
+    assert {each["trial"]: each["claim"] for each in shown["candidates"]}[late["number"]] is None
+
+
 def test_a_confirmation_of_an_earlier_version_races_without_claims(sqlite_url: str) -> None:
     searched(sqlite_url, noisy())
     with Store(sqlite_url) as store:
