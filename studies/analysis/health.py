@@ -239,21 +239,25 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
     The later rung is the last one that at least six configurations reached. Spearman's correlation with it, plus one
     standard error, is below 0.3 after Thorndike's correction for the range that promotion restricts. So it is not
     enough that the few promoted ones, which hardly differ on the first rung, show no correlation. A first rung on which
-    all are equal says nothing about a later one on which they differ. Members of a population change between rungs, so
-    theirs are not compared.
+    all are equal says nothing about later results that differ, however few. Members of a population change between
+    rungs, so theirs are not compared.
     """
     if rows.config.scheduler == POPULATION:
         return
     first = {row.number: score_of(row) for row in rows.segments if row.state == "done" and row.rung == 0}
+    equal = len({*first.values()}) == 1 and len(objectives_of(rows.config)) == 1
+    if equal and len(first) >= FEWEST_PROMOTED:
+        continued = [row for row in rows.segments if row.state == "done" and row.rung > 0]
+        pruned = len(first) > len({row.number for row in continued})
+        if pruned and any(score_of(row) not in first.values() for row in continued):
+            yield _rung_finding(rows, f"all results at epoch {rows.config.rungs[0]} are equal, but later ones differ")
+        return
     for rung in range(len(rows.config.rungs) - 1, 0, -1):
         later = {row.number: score_of(row) for row in rows.segments if row.state == "done" and row.rung == rung}
         both = [number for number in later if number in first]
         if len(both) < FEWEST_PROMOTED:
             continue
         early, late = [first[n] for n in both], [later[n] for n in both]
-        if len({*first.values()}) == 1 and {*late} != {*early}:
-            yield _rung_finding(rows, f"all results at epoch {rows.config.rungs[0]} are equal, but later ones differ")
-            return
         if (correlation := spearman(early, late)) is None:
             return
         wider = float(np.std([*first.values()]) / max(float(np.std(early)), 1e-12))

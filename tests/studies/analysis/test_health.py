@@ -294,6 +294,8 @@ def test_a_first_rung_that_says_nothing_of_the_last_is_told() -> None:
     [text] = found(range(12), [-float(n) for n in range(12)])
     assert text == "results at epoch 1 say little about those at epoch 3 (rank correlation -1.00)"
     assert found([-21.0] * 12, range(6)) == ["all results at epoch 1 are equal, but later ones differ"]
+    assert found([-21.0] * 12, [-21.0, -17.0]) == ["all results at epoch 1 are equal, but later ones differ"]
+    assert found([-21.0] * 6, range(6)) == []  # all were promoted
     assert found([500.0] * 12, [500.0] * 6) == []
     assert found(range(12), range(12)) == []
     assert found(range(12), [-float(n) for n in range(5)]) == []  # five reached it, which is too few
