@@ -20,7 +20,6 @@ from .values import Value, canonical, identity
 CALL = re.compile(r"(?P<name>\w[\w.-]*(:[A-Za-z_][\w.]*)?)(?P<arguments>\(.*\))?", re.DOTALL)
 
 MOST_LISTED, SOME = 24, 3  # values that a message lists, and how many of more
-
 CLASS = "package.module:Class"  # how a user names a class of their own
 
 
@@ -104,12 +103,12 @@ class Ordinal(Choice):
         """
         try:
             return super().index(value, name)
-        except OutOfRange as error:
-            if self.accept is None or isinstance(value, str | bool) or not isinstance(value, int | float):
+        except OutOfRange:
+            if self.accept is None or isinstance(value, bool) or not isinstance(value, int | float):
                 raise
             nearest = min(self.values, key=lambda own: abs(own - value))  # type: ignore[operator]  # numbers: accept
-            listed = Choice(values=self.values).expects
-            raise type(error)(f"{name} must be {listed}, not {value!r}; the nearest is {nearest!r}") from None
+            law = f"{name} must be {super().expects}, not {value!r}; the nearest is {nearest!r}"
+            raise OutOfRange(law) from None
 
     def check(self, value: object, name: str) -> Value:
         if self.accept is None:
