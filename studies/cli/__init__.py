@@ -13,8 +13,8 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
     tune, trials  format, study, state ("running", "paused", "stopped", "complete"),
                   held (the command that stopped or paused it, or null; if a bound stopped it, who is "budget", "goal"
                   or "plateau", and why explains it), commands (as for stop, in order; kind is also "bound", "weight",
-                  or "check" for a result tested against the goal, with trial, epochs, episodes, mean, error and
-                  confirmed as data),
+                  or "check" for a result tested against the goal, with trial, seed (if trials have several), epochs,
+                  episodes, mean, error and confirmed as data),
                   task, env {id, kwargs, wrappers, max_episode_steps},
                   with several environments also environments [as env]; seeds then counts the trainings in all of them,
                   and return is their aggregate on one scale,

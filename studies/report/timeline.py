@@ -47,20 +47,24 @@ def timeline(
     ]
     if not taken:
         return None
-    numbers = {trial.uid: trial.number for trial in trials}
+    numbers = {trial.uid: trial.configuration for trial in trials}
     finished = {trial.uid: trial.finished for trial in trials if trial.finished is not None}
     names = _names([event.data["owner"] for event in taken])
     begin = min(event.created for event in taken)
     last = max([*(event.created for event in taken), *finished.values()])
     work: dict[str, list[Json]] = {name: [] for name in names.values()}
+    cohort: dict[str, set[str]] = {}  # uids of the last cohort of each process
     marks, leases = [], _leases(taken, saved, finished, last)
     for lease in leases:
         row, at, end = work[names[lease.owner]], lease.start - begin, lease.end - begin
-        if row and at - row[-1]["from"] <= TOGETHER and numbers[lease.uid] not in row[-1]["trials"]:
-            row[-1]["trials"].append(numbers[lease.uid])
+        if row and at - row[-1]["from"] <= TOGETHER and lease.uid not in cohort[lease.owner]:
+            if numbers[lease.uid] not in row[-1]["trials"]:  # unlike another seed of it
+                row[-1]["trials"].append(numbers[lease.uid])
             row[-1]["to"] = max(row[-1]["to"], end)
+            cohort[lease.owner].add(lease.uid)
         else:
             row.append({"from": at, "to": end, "trials": [numbers[lease.uid]]})
+            cohort[lease.owner] = {lease.uid}
         if lease.kind == TAKEOVER:
             marks.append({"worker": names[lease.owner], "at": at, "kind": TAKEOVER, "trial": numbers[lease.uid]})
     holder: dict[str, str] = {}

@@ -447,6 +447,16 @@ def test_the_timeline_tells_takeovers_and_failures() -> None:
     ]
 
 
+def test_the_timeline_numbers_trials_with_several_seeds_as_the_command_trials_does() -> None:
+    trials = [Trial(n, uid=f"t{n}", params={}, state="complete", finished=130.0, seeds=2) for n in range(4)]
+    lease = {"owner": "host:boot:7:1", "token": 1, "epochs": 0, "study": "s"}
+    events = [Event(each.uid, 100.0, "start", lease) for each in trials]
+    found = timeline("s", trials, [*events, Event("t3", 120.0, "failed", {"kind": "memory"})], {}, {})
+    assert found is not None
+    assert found["workers"] == [{"name": "7 on host", "work": [{"from": 0.0, "to": 30.0, "trials": [0, 1]}]}]
+    assert [mark["trial"] for mark in found["marks"]] == [1]
+
+
 def test_work_after_the_last_checkpoint_of_a_dead_process_is_lost() -> None:
     trials = [Trial(0, uid="a", params={}, state="complete", finished=130.0)]
     one, two = "host:boot:7:1", "host:boot:8:1"
