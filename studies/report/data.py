@@ -71,7 +71,7 @@ def report_json(store: Store, name: str) -> Json:
         "findings": health["findings"],
         "correlations": rank_correlations(included, study["rungs"], objective),
         "timeline": timeline(
-            name, rows, events, store.saved_last(name), {row.uid: reached.get(row.number, 0) for row in rows}
+            rows, events, store.saved_last(name), {row.uid: reached.get(row.number, 0) for row in rows}
         ),
         "failures": dict(sorted(Counter(_kind(event.data) for event in events if event.kind == "failed").items())),
     }

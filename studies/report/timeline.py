@@ -17,11 +17,7 @@ TOGETHER = 0.5  # longest time in seconds between the claims of one cohort
 
 
 def timeline(
-    study: str,
-    trials: Sequence[Trial],
-    events: Sequence[Event],
-    saved: Mapping[tuple[str, int], float],
-    epochs: Mapping[str, int],
+    trials: Sequence[Trial], events: Sequence[Event], saved: Mapping[tuple[str, int], float], epochs: Mapping[str, int]
 ) -> Json | None:
     """Return the work of each process, in seconds since the first event.
 
@@ -30,9 +26,8 @@ def timeline(
     taken over, the work after its last checkpoint was lost and is trained again.
 
     Args:
-        study: name of the study.
         trials: trials of the study.
-        events: events of their tasks, oldest first.
+        events: events of their tasks in this study, oldest first.
         saved: time at which each lease stored its last checkpoint, by uid and fencing token.
         epochs: epochs that each trial has reached, by uid.
 
@@ -40,11 +35,7 @@ def timeline(
         {seconds, workers [{name, work [{from, to, trials [numbers]}]}], marks [{worker, at, kind, trial}],
         lost [{worker, from, to, trial, epochs (about)}]}; None if nothing was trained.
     """
-    taken = [
-        event  # if several studies share a task, only those of this study
-        for event in events
-        if event.kind in TAKEN and "owner" in event.data and event.data.get("study", study) == study
-    ]
+    taken = [event for event in events if event.kind in TAKEN and "owner" in event.data]
     if not taken:
         return None
     numbers = {trial.uid: trial.configuration for trial in trials}

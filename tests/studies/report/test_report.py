@@ -30,7 +30,7 @@ from rekindle.studies.report.timeline import timeline
 from rekindle.studies.storage.rows import Event, Trial
 from rekindle.studies.storage.sql.schema import event
 from rekindle.studies.study.number_text import in_digits_alone
-from sample_study import NAME, execute, fill, uid
+from sample_study import CONFIG, NAME, execute, fill, uid
 
 EVIL = '<script>alert("x")</script>'
 Cli = Callable[..., tuple[int, str, str]]
@@ -425,6 +425,27 @@ def test_failures_are_counted_by_kind_and_end(sqlite_url: str) -> None:
         assert report_json(store, NAME)["failures"] == {"memory, for good": 1, "memory, retried": 2}
 
 
+def test_a_study_that_shares_a_task_has_only_its_own_failures(sqlite_url: str) -> None:
+    """As two confirmations of a study have, if both confirm a configuration on the same seeds."""
+    times = {NAME: 1, "other": 2}
+    with Store(sqlite_url) as store:
+        fill(store)
+        store.change_study("other", lambda _: CONFIG)
+        store.add_rows("other", trials=[Trial(0, uid(2), {"lr": 0.003}, {"bracket": 0})])
+        for token, (name, failures) in enumerate(times.items(), 2):
+            lease = {"owner": "host:boot:7:1", "token": token, "epochs": 3, "study": name}
+            execute(store, event.insert().values(uid=uid(2), created=1e9 + token, kind="resume", data=lease))
+            note = {"kind": "memory", "retry": True, "report": "[memory] no room"}
+            for _ in range(failures):
+                execute(store, event.insert().values(uid=uid(2), created=1e9 + token, kind=FAILED, data=note))
+        for name, failures in times.items():
+            shown = report_json(store, name)
+            assert shown["failures"] == {"memory, retried": failures}
+            assert [mark["kind"] for mark in shown["timeline"]["marks"]] == ["memory (retried)"] * failures
+            assert len(store.failures(name, 0, 9)[1]) == failures  # as `watch` shows them
+        assert len(store.failures("other", 0, 1)[1]) == 1
+
+
 def test_the_timeline_tells_takeovers_and_failures() -> None:
     trials = [Trial(0, uid="a", params={}, state="complete", finished=130.0)]
     one, two = "host:boot:7:1", "host:boot:8:1"
@@ -432,9 +453,8 @@ def test_the_timeline_tells_takeovers_and_failures() -> None:
         Event("a", 100.0, "start", {"owner": one, "token": 1, "epochs": 0, "study": "s"}),
         Event("a", 110.0, "takeover", {"owner": two, "token": 2, "epochs": 1, "study": "s", "previous": one}),
         Event("a", 120.0, "failed", {"kind": "memory", "retry": True}),
-        Event("a", 500.0, "start", {"owner": one, "token": 3, "epochs": 9, "study": "another"}),
     ]
-    found = timeline("s", trials, events, {("a", 2): 128.0}, {"a": 9})
+    found = timeline(trials, events, {("a", 2): 128.0}, {"a": 9})
     assert found is not None
     assert found["seconds"] == 30.0
     assert found["workers"] == [
@@ -451,7 +471,7 @@ def test_the_timeline_numbers_trials_with_several_seeds_as_the_command_trials_do
     trials = [Trial(n, uid=f"t{n}", params={}, state="complete", finished=130.0, seeds=2) for n in range(4)]
     lease = {"owner": "host:boot:7:1", "token": 1, "epochs": 0, "study": "s"}
     events = [Event(each.uid, 100.0, "start", lease) for each in trials]
-    found = timeline("s", trials, [*events, Event("t3", 120.0, "failed", {"kind": "memory"})], {}, {})
+    found = timeline(trials, [*events, Event("t3", 120.0, "failed", {"kind": "memory"})], {}, {})
     assert found is not None
     assert found["workers"] == [{"name": "7 on host", "work": [{"from": 0.0, "to": 30.0, "trials": [0, 1]}]}]
     assert [mark["trial"] for mark in found["marks"]] == [1]
@@ -465,7 +485,7 @@ def test_work_after_the_last_checkpoint_of_a_dead_process_is_lost() -> None:
         Event("a", 100.0, "start", {"owner": one, "token": 1, "epochs": 0, "study": "s"}),
         Event("a", 110.0, "takeover", {"owner": two, "token": 2, "epochs": 4, "study": "s", **died}),
     ]
-    found = timeline("s", trials, events, {("a", 2): 116.0}, {"a": 10})
+    found = timeline(trials, events, {("a", 2): 116.0}, {"a": 10})
     assert found is not None
     assert found["workers"][0]["work"] == [{"from": 0.0, "to": 7.0, "trials": [0]}]
     [lost] = found["lost"]  # 10 epochs in 4 + 6 seconds of work that counts
