@@ -70,7 +70,8 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   the objective above its rung's mean), low, high}]}], pairs [{names, estimate (share that both explain
                   beyond each alone), low, high}], findings [{check ("edge", "no effect", "seeds",
                   "first rung", "failures", "idle" or "pruned"), text, cure}]
-    report        format, file, studies [content of the report: study (as for tune), confirmation,
+    report        format, file, studies [content of the report: study (as for tune), confirmation (the last
+                  complete one, if there is any), unfinished (a further one that is not complete, or null),
                   verdict [sentences], epochs (total trained), curves {metric, trials {number: [[epoch, value]]}},
                   importances, marginals, pairs and findings (as for diagnose, without a forest),
                   correlations [{low, high (epochs), trials, correlation}], timeline, failures {kind: number}, ...]

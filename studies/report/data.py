@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ...spaces.choices import Fixed, Ordinal
 from ...spaces.dimension import Maybe
 from ..analysis.health import diagnose
-from ..engine.confirming import candidate_name, confirmation_json, verdict
+from ..engine.confirming import candidate_name, complete_confirmation_json, confirmation_json, unfinished, verdict
 from ..engine.json_views import Json, ranked, study_json
 from ..schedulers.confirming import CONFIRM, Confirmation, estimates, estimating_rows
 from ..schedulers.registry import remembered
@@ -45,7 +45,9 @@ def report_json(store: Store, name: str) -> Json:
     store = cast("Store", _Once(store))
     config = Config.from_json(store.study(name).config, name)
     study = study_json(store, name)
-    confirmation = confirmation_json(store, name, study["trials"])
+    last = confirmation_json(store, name, study["trials"])
+    # A further confirmation has no answer while it runs; then the one before it holds.
+    confirmation = complete_confirmation_json(store, name, study["trials"]) or last
     objective, direction = next(iter(objectives_of(config).items()))
     best_first = ranked(study)
     included = [trial for trial in study["trials"] if not trial["excluded"]]
@@ -62,6 +64,7 @@ def report_json(store: Store, name: str) -> Json:
         "ranked": [trial["number"] for trial in best_first],
         "results": {trial["number"]: value for trial, value in values if value is not None},
         "confirmation": confirmation,
+        "unfinished": last if last != confirmation else None,
         "fresh": _fresh(config, segments),
         "epochs": epochs,
         "dimensions": _dimensions(config, study["trials"]),
@@ -255,6 +258,8 @@ def _verdict(config: Config, shown: Json) -> list[str]:
     best = shown["ranked"][0]
     if confirmation is not None:
         sentences.append(verdict(confirmation))
+        if shown["unfinished"] is not None:
+            sentences.append(unfinished(shown["unfinished"]))
     elif config.scheduler == CONFIRM:
         sentences.append(_winner(config, shown))
     elif len(study["objectives"]) > 1:

@@ -15,7 +15,7 @@ from rekindle import Store, Study, tune
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
-from rekindle.studies.engine.confirming import described
+from rekindle.studies.engine.confirming import confirmation_config, described, start_confirmation
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.failures import FAILED
 from rekindle.studies.report import figures, what_mattered
@@ -68,6 +68,25 @@ def test_a_confirmed_study_begins_with_what_its_winner_is_worth(studies: Store) 
     assert shown["band"]["seeds"] == 4  # without those of the race, which chose the winner
     assert shown["confirmation"]["candidates"][winner]["estimate"] is not None
     assert parts(html)[:5] == ["Confirmation", "Health checks", "Learning curves", "Promotions", "Statistics"]
+
+
+def test_a_report_shows_the_last_complete_confirmation_while_a_further_one_runs(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path / 's.db'}") as store:
+        same: dict[str, Any] = {"storage": store, "progress": False, "fixed": {"noise": 2.0}, "seed": 3}
+        study = tune("surrogate", study="s", trials=6, epochs=1, scheduler="none", **same)
+        answer = study.confirm(2, 3, progress=False)
+        before = report_json(store, "s")
+        further = start_confirmation(store, "s", confirmation_config(store, "s", 1, 5))
+        shown = report_json(store, "s")
+        html = page([shown])
+    assert (before["unfinished"], further) == (None, "s:confirmation-2")
+    assert shown["confirmation"] == answer
+    assert shown["band"] == before["band"] is not None
+    assert "Statistics" in parts(html)
+    assert "on seeds that the search has not used, in s:confirmation." in html
+    assert shown["verdict"][1] == (
+        "A further confirmation, s:confirmation-2, is not complete; `rekindle confirm s --top 1 --seeds 5` resumes it."
+    )
 
 
 def test_a_report_on_a_confirmation_tells_what_the_confirmation_tells(studies: Store) -> None:
