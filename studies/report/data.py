@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ...spaces.choices import Fixed, Ordinal
@@ -22,7 +22,7 @@ from ..shell import command_line
 from ..statistics.intervals import FEWEST, mean_interval
 from ..storage.rows import Segment
 from ..study.config import Config
-from ..study.environments import is_across, scale_of
+from ..study.environments import as_objective, is_across, scale_of, scaled_score
 from ..study.number_text import counted, in_digits_alone
 from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of
 from .analysis import rank_correlations, result_of
@@ -180,13 +180,11 @@ def _measured(store: Store, name: str, metrics: Sequence[str]) -> Curves:
     kept = metrics if objective == RETURN else (objective,)  # the scale applies to the objective only
     rows = store.trials(name)
     found, scale = store.curves(name, kept), scale_of(config, remembered(rows, store.segments(name))[1])
-    worst, best = (1, 0) if direction == MINIMIZE else (0, 1)
-    scaled = {}
+    sign, scaled = -1 if direction == MINIMIZE else 1, {}
     for trial in rows:
-        ends = [end if direction != MINIMIZE else -end for end in scale[trial.replicate % len(scale)]]
-        span = (ends[1] - ends[0]) or 1.0
+        place = partial(scaled_score, scale, trial.replicate)
         scaled[trial.uid] = [
-            (epoch, {key: worst + (best - worst) * (value - ends[0]) / span for key, value in values.items()})
+            (epoch, {key: as_objective(config, place(sign * value))[objective] for key, value in values.items()})
             for epoch, values in found.get(trial.uid, ())
         ]
     return scaled
