@@ -26,15 +26,14 @@ from ..tasks.registry import load
 from ..tasks.runtime.notebook import html_table
 from ..tasks.signals.demonstrations import Demonstrations
 from ..tasks.warm_start import located
-from .analysis.learning import located as located_source
-from .analysis.learning import with_learned
+from .analysis.learning import all_located, with_learned
 from .engine.checked_config import load_task
 from .engine.confirming import confirmation_config, confirmation_json, start_confirmation
 from .engine.json_views import front, ranked, study_json
 from .engine.optuna_mirror import mirror
 from .engine.progress import StudyProgress
 from .engine.runner import scheduler_of, start_study
-from .engine.tune_options import listed, study_config
+from .engine.tune_options import study_config
 from .errors import StoreError
 from .redact import printable
 from .report.data import report_json
@@ -382,7 +381,7 @@ def tune(
         The study.
 
     Raises:
-        BadConfig: the options contradict each other, or do not suit the task.
+        BadConfig: the options contradict each other, or do not suit the task, or a source is no name.
         StudyMismatch: a study of this name was created with other options.
         TypeError: an option is unknown.
         KeyboardInterrupt: after Ctrl-C; everything is saved.
@@ -393,7 +392,7 @@ def tune(
         raise TypeError(f"tune has no option {name!r}{cure}")
     storage = storage if isinstance(storage, Store) else full_url(storage)
     algorithm = load(task) if isinstance(task, str) else task
-    warm_start, sources = located(warm_start), [*map(located_source, listed(learn_from))]
+    warm_start, sources = located(warm_start), all_located(learn_from)
     if demonstrations is not None:
         demonstrations = Demonstrations.load(demonstrations)
         fixed = {"demonstrated_steps": demonstrations.steps, **(fixed or {})}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,6 +75,23 @@ def located(source: str) -> str:
     """Return a source with the whole path of its storage's file."""
     url, name = _split(source)
     return f"{full_url(url)}#{name}" if url else name
+
+
+def all_located(sources: Any) -> list[str]:
+    """Return one source or several with the whole paths of their storages.
+
+    Raises:
+        BadConfig: a source is no text.
+    """
+    names: list[Any] = (
+        [sources] if not isinstance(sources, Iterable) or isinstance(sources, str | bytes) else list(sources)
+    )
+    if wrong := [each for each in names if not isinstance(each, str)]:
+        raise BadConfig(
+            f"learn_from names a study, such as 'cartpole' or 'sqlite:///old.db#cartpole', or lists several, but has "
+            f"{wrong[0]!r}; give its name"
+        )
+    return [*map(located, names)]
 
 
 def _split(source: str) -> tuple[str, str]:

@@ -6,6 +6,8 @@ A source is written ``[LABEL[@ENV]=]WHAT``. WHAT is the name of a study, or a fi
     .csv    one run in each row, with its result in the column "return" or "score" and, optionally, a column "env";
             or progress.csv of Stable-Baselines3, one run: the last "eval/mean_reward", or else "rollout/ep_rew_mean"
 
+A study's name may contain "=": a text that is the name of a study, or ends with one after a "=", names that study.
+
 A confirmed study gives the runs on the fresh seeds of its last complete confirmation; any other, the replicates of its
 best configuration.
 """
@@ -85,7 +87,7 @@ def is_file(text: str, studies: Collection[str] = ()) -> bool:
         text: the source.
         studies: names of all studies.
     """
-    path = Path(what := text.rpartition("=")[2])
+    path = Path(what := _split(text, studies)[2])
     return path.suffix in (".npz", ".csv") and (what not in studies or path.exists())
 
 
@@ -97,33 +99,47 @@ def read_runs(store: Store | None, texts: Sequence[str]) -> list[Runs]:
         UnknownStudy: a study does not exist.
     """
     studies = {row.name for row in store.studies()} if store is not None else set()
-    sources = [(text, is_file(text, studies)) for text in texts]
+    sources = [(_split(text, studies), is_file(text, studies)) for text in texts]
     places = [_place(*source) for source in sources]
-    for (text, _), place in zip(sources, places, strict=True):
+    for text, place in zip(texts, places, strict=True):
         if (count := places.count(place)) > 1:
             raise BadSource(f"a run counts once, but {text} is named {count} times; leave one")
     tables: dict[str, str] = {}
-    return [runs for text, file in sources for runs in _read(None if file else store, text, tables)]
+    return [runs for parts, file in sources for runs in _read(None if file else store, parts, tables)]
 
 
-def _place(text: str, file: bool) -> tuple[str, str]:
+def _split(text: str, studies: Collection[str]) -> tuple[str, str, str]:
+    """Return the three parts of a source at its "=".
+
+    They are all that precedes WHAT, "=" or nothing, and WHAT.
+    """
+    places = [place for place, character in enumerate(text) if character == "="]
+    if text in studies or not places:
+        return "", "", text
+    place = next((place for place in places if text[place + 1 :] in studies), places[-1])
+    return text[:place], "=", text[place + 1 :]
+
+
+def _place(source: tuple[str, str, str], file: bool) -> tuple[str, str]:
     """Return what identifies the runs of a source and their side."""
-    name, _, what = text.rpartition("=")
+    name, _, what = source
     return (name, os.path.realpath(what)) if file else (name or what, what)
 
 
-def _read(store: Store | None, text: str, tables: dict[str, str]) -> Iterator[Runs]:
+def _read(store: Store | None, source: tuple[str, str, str], tables: dict[str, str]) -> Iterator[Runs]:
     """Yield the runs of a source.
 
     Args:
         store: store of the study; None for a file.
-        text: the source.
+        source: the source, see `_split`.
         tables: names of recorded tables by digest, which grow.
     """
-    name, equals, what = text.rpartition("=")
+    name, equals, what = source
     label, _, env = name.partition("@")
     if (equals and not label) or not what:
-        raise BadSource(f"a source is a study or a file, optionally as LABEL=STUDY or LABEL@ENV=FILE, but got {text!r}")
+        raise BadSource(
+            f"a source is a study or a file, optionally as LABEL=STUDY or LABEL@ENV=FILE, but got {''.join(source)!r}"
+        )
     path = Path(what)
     if store is not None:
         yield from _of_study(store, what, label or what, env, tables)

@@ -13,8 +13,8 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
     tune, trials  format, study, state ("running", "paused", "stopped", "complete"),
                   held (the command that stopped or paused it, or null; if a bound stopped it, who is "budget", "goal"
                   or "plateau", and why explains it), commands (as for stop, in order; kind is also "bound", "weight",
-                  or "check" for a result tested against the goal, with trial, epochs, episodes, mean, error and
-                  confirmed as data),
+                  or "check" for a result tested against the goal, with trial, seed (if trials have several), epochs,
+                  episodes, mean, error and confirmed as data),
                   task, env {id, kwargs, wrappers, max_episode_steps},
                   with several environments also environments [as env]; seeds then counts the trainings in all of them,
                   and return is their aggregate on one scale,
@@ -70,7 +70,8 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   the objective above its rung's mean), low, high}]}], pairs [{names, estimate (share that both explain
                   beyond each alone), low, high}], findings [{check ("edge", "no effect", "seeds",
                   "first rung", "failures", "idle" or "pruned"), text, cure}]
-    report        format, file, studies [content of the report: study (as for tune), confirmation,
+    report        format, file, studies [content of the report: study (as for tune), confirmation (the last
+                  complete one, if there is any), unfinished (a further one that is not complete, or null),
                   verdict [sentences], epochs (total trained), curves {metric, trials {number: [[epoch, value]]}},
                   importances, marginals, pairs and findings (as for diagnose, without a forest),
                   correlations [{low, high (epochs), trials, correlation}], timeline, failures {kind: number}, ...]

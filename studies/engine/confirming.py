@@ -307,9 +307,12 @@ def confirmation_json(
     }
 
 
-def complete_confirmation_json(store: Store, study: str) -> Json | None:
-    """Return the results of a study's last complete confirmation, or None."""
-    found = (confirmation_json(store, study, name=name) for name in reversed(confirmations_of(store, study)))
+def complete_confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = None) -> Json | None:
+    """Return the results of a study's last complete confirmation, or None.
+
+    `trials` are the trials of its `study_json`, if the caller has them.
+    """
+    found = (confirmation_json(store, study, trials, name) for name in reversed(confirmations_of(store, study)))
     return next((each for each in found if each is not None and each["state"] == "complete"), None)
 
 
@@ -469,6 +472,12 @@ def verdict(confirmation: Json) -> str:
     if earlier := confirmation["earlier"]:
         sentences.append(f"None of its seeds was used by {' or '.join(earlier)}.")
     return " ".join([*sentences, spent])
+
+
+def unfinished(confirmation: Json) -> str:
+    """Return a sentence about a confirmation that follows a complete one."""
+    name, command = confirmation["confirmation"], _command(confirmation)
+    return f"A further confirmation, {name}, is not complete; `{command}` resumes it."
 
 
 def _claimed(claim: float, estimate: float) -> str:

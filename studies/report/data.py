@@ -8,13 +8,13 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ...spaces.choices import Fixed, Ordinal
 from ...spaces.dimension import Maybe
 from ..analysis.health import diagnose
-from ..engine.confirming import candidate_name, confirmation_json, verdict
+from ..engine.confirming import candidate_name, complete_confirmation_json, confirmation_json, unfinished, verdict
 from ..engine.json_views import Json, ranked, study_json
 from ..schedulers.confirming import CONFIRM, Confirmation, estimates, estimating_rows, lost_seeds
 from ..schedulers.registry import remembered
@@ -22,7 +22,7 @@ from ..shell import command_line
 from ..statistics.intervals import FEWEST, mean_interval
 from ..storage.rows import Segment
 from ..study.config import Config
-from ..study.environments import is_across, scale_of
+from ..study.environments import as_objective, is_across, scale_of, scaled_score
 from ..study.number_text import counted, in_digits_alone
 from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of
 from .analysis import rank_correlations, result_of
@@ -45,7 +45,9 @@ def report_json(store: Store, name: str) -> Json:
     store = cast("Store", _Once(store))
     config = Config.from_json(store.study(name).config, name)
     study = study_json(store, name)
-    confirmation = confirmation_json(store, name, study["trials"])
+    last = confirmation_json(store, name, study["trials"])
+    # A further confirmation has no answer while it runs; then the one before it holds.
+    confirmation = complete_confirmation_json(store, name, study["trials"]) or last
     objective, direction = next(iter(objectives_of(config).items()))
     best_first = ranked(study)
     included = [trial for trial in study["trials"] if not trial["excluded"]]
@@ -62,6 +64,7 @@ def report_json(store: Store, name: str) -> Json:
         "ranked": [trial["number"] for trial in best_first],
         "results": {trial["number"]: value for trial, value in values if value is not None},
         "confirmation": confirmation,
+        "unfinished": last if last != confirmation else None,
         "fresh": _fresh(config, segments),
         "epochs": epochs,
         "dimensions": _dimensions(config, study["trials"]),
@@ -71,7 +74,7 @@ def report_json(store: Store, name: str) -> Json:
         "findings": health["findings"],
         "correlations": rank_correlations(included, study["rungs"], objective),
         "timeline": timeline(
-            name, rows, events, store.saved_last(name), {row.uid: reached.get(row.number, 0) for row in rows}
+            rows, events, store.saved_last(name), {row.uid: reached.get(row.number, 0) for row in rows}
         ),
         "failures": dict(sorted(Counter(_kind(event.data) for event in events if event.kind == "failed").items())),
     }
@@ -177,13 +180,11 @@ def _measured(store: Store, name: str, metrics: Sequence[str]) -> Curves:
     kept = metrics if objective == RETURN else (objective,)  # the scale applies to the objective only
     rows = store.trials(name)
     found, scale = store.curves(name, kept), scale_of(config, remembered(rows, store.segments(name))[1])
-    worst, best = (1, 0) if direction == MINIMIZE else (0, 1)
-    scaled = {}
+    sign, scaled = -1 if direction == MINIMIZE else 1, {}
     for trial in rows:
-        ends = [end if direction != MINIMIZE else -end for end in scale[trial.replicate % len(scale)]]
-        span = (ends[1] - ends[0]) or 1.0
+        place = partial(scaled_score, scale, trial.replicate)
         scaled[trial.uid] = [
-            (epoch, {key: worst + (best - worst) * (value - ends[0]) / span for key, value in values.items()})
+            (epoch, {key: as_objective(config, place(sign * value))[objective] for key, value in values.items()})
             for epoch, values in found.get(trial.uid, ())
         ]
     return scaled
@@ -256,6 +257,8 @@ def _verdict(config: Config, shown: Json) -> list[str]:
     best = shown["ranked"][0]
     if confirmation is not None:
         sentences.append(verdict(confirmation))
+        if shown["unfinished"] is not None:
+            sentences.append(unfinished(shown["unfinished"]))
     elif config.scheduler == CONFIRM:
         sentences.append(_winner(config, shown))
     elif len(study["objectives"]) > 1:

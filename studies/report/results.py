@@ -42,7 +42,8 @@ def confirmation(shown: Json) -> str:
     what = confirmation["objective"]
     if "across" in confirmation:
         what = f"The {confirmation['across']} over environments of {what} on one scale,"
-    text = f"{what} after {counted(confirmation['epochs'], 'epoch')}, on seeds that the search has not used."
+    where = f"on seeds that the search has not used, in {confirmation['confirmation']}"
+    text = f"{what} after {counted(confirmation['epochs'], 'epoch')}, {where}."
     shown_rows = table(heads, rows, "-nnnnnn" + "n" * failures)
     return part("Confirmation", text, shown_rows, _by_environment(confirmation))
 

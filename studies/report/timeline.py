@@ -17,11 +17,7 @@ TOGETHER = 0.5  # longest time in seconds between the claims of one cohort
 
 
 def timeline(
-    study: str,
-    trials: Sequence[Trial],
-    events: Sequence[Event],
-    saved: Mapping[tuple[str, int], float],
-    epochs: Mapping[str, int],
+    trials: Sequence[Trial], events: Sequence[Event], saved: Mapping[tuple[str, int], float], epochs: Mapping[str, int]
 ) -> Json | None:
     """Return the work of each process, in seconds since the first event.
 
@@ -30,9 +26,8 @@ def timeline(
     taken over, the work after its last checkpoint was lost and is trained again.
 
     Args:
-        study: name of the study.
         trials: trials of the study.
-        events: events of their tasks, oldest first.
+        events: events of their tasks in this study, oldest first.
         saved: time at which each lease stored its last checkpoint, by uid and fencing token.
         epochs: epochs that each trial has reached, by uid.
 
@@ -40,27 +35,27 @@ def timeline(
         {seconds, workers [{name, work [{from, to, trials [numbers]}]}], marks [{worker, at, kind, trial}],
         lost [{worker, from, to, trial, epochs (about)}]}; None if nothing was trained.
     """
-    taken = [
-        event  # if several studies share a task, only those of this study
-        for event in events
-        if event.kind in TAKEN and "owner" in event.data and event.data.get("study", study) == study
-    ]
+    taken = [event for event in events if event.kind in TAKEN and "owner" in event.data]
     if not taken:
         return None
-    numbers = {trial.uid: trial.number for trial in trials}
+    numbers = {trial.uid: trial.configuration for trial in trials}
     finished = {trial.uid: trial.finished for trial in trials if trial.finished is not None}
     names = _names([event.data["owner"] for event in taken])
     begin = min(event.created for event in taken)
     last = max([*(event.created for event in taken), *finished.values()])
     work: dict[str, list[Json]] = {name: [] for name in names.values()}
+    cohort: dict[str, set[str]] = {}  # uids of the last cohort of each process
     marks, leases = [], _leases(taken, saved, finished, last)
     for lease in leases:
         row, at, end = work[names[lease.owner]], lease.start - begin, lease.end - begin
-        if row and at - row[-1]["from"] <= TOGETHER and numbers[lease.uid] not in row[-1]["trials"]:
-            row[-1]["trials"].append(numbers[lease.uid])
+        if row and at - row[-1]["from"] <= TOGETHER and lease.uid not in cohort[lease.owner]:
+            if numbers[lease.uid] not in row[-1]["trials"]:  # unlike another seed of it
+                row[-1]["trials"].append(numbers[lease.uid])
             row[-1]["to"] = max(row[-1]["to"], end)
+            cohort[lease.owner].add(lease.uid)
         else:
             row.append({"from": at, "to": end, "trials": [numbers[lease.uid]]})
+            cohort[lease.owner] = {lease.uid}
         if lease.kind == TAKEOVER:
             marks.append({"worker": names[lease.owner], "at": at, "kind": TAKEOVER, "trial": numbers[lease.uid]})
     holder: dict[str, str] = {}

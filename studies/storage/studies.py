@@ -172,6 +172,11 @@ def _seeds(config: Mapping[str, Any]) -> int:
     return seeds if isinstance(seeds, int) and seeds > 0 else 1
 
 
+def seeds_of(connection: Connection, name: str) -> int:
+    """Return the number of replicates per configuration of a study."""
+    return _seeds(connection.scalar(sa.select(study.c.config).where(study.c.name == name)) or {})
+
+
 Row = TypeVar("Row", Trial, Segment)
 
 
@@ -185,7 +190,7 @@ def read_rows(
         query = query.where(table.c.revision > since)
     if of is not None:
         query = query.where(table.c.number.in_(of))
-    seeds = seeds or _seeds(connection.scalar(sa.select(study.c.config).where(study.c.name == name)) or {})
+    seeds = seeds or seeds_of(connection, name)
     return [row(*found, seeds=seeds) for found in connection.execute(query).all()]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -114,6 +116,8 @@ def last_work(connection: Connection, studies: Collection[str], most: int) -> li
 def failures(connection: Connection, study: str, since: int, most: int) -> tuple[int, list[Event]]:
     """Return the latest failures in a study, oldest first.
 
+    Those in other studies that share a task are left out.
+
     Args:
         connection: database connection.
         study: name of the study.
@@ -125,10 +129,14 @@ def failures(connection: Connection, study: str, since: int, most: int) -> tuple
     """
     c = event.c
     last = connection.scalar(sa.select(sa.func.max(c.id))) or 0
-    query = sa.select(c.uid, c.created, c.kind, c.data).where(c.uid.in_(_uids_of(study)), c.kind == FAILED)
-    query = query.where(c.id > since).order_by(c.id.desc()).limit(most)
-    found = connection.execute(query) if last > since else ()
-    return last, [Event(*row) for row in found][::-1]
+    lease = event.alias().c
+    taken = sa.select(lease.data).where(lease.uid == c.uid, lease.kind.in_(TAKEN), lease.id < c.id)
+    last_taken = taken.order_by(lease.id.desc()).limit(1).scalar_subquery()
+    query = sa.select(c.uid, c.created, c.kind, c.data, last_taken).where(c.uid.in_(_uids_of(study)), c.kind == FAILED)
+    query = query.where(c.id > since).order_by(c.id.desc())
+    rows = connection.execute(query) if last > since else ()
+    own = (Event(*row) for *row, held in rows if _study_of(held, study) == study)
+    return last, [*islice(own, most)][::-1]
 
 
 def checkpoints(connection: Connection, uid: str) -> list[CheckpointRow]:
@@ -145,10 +153,25 @@ def checkpoints(connection: Connection, uid: str) -> list[CheckpointRow]:
 
 
 def events_of_study(connection: Connection, study: str) -> list[Event]:
-    """Return the events of all tasks of a study, oldest first."""
+    """Return the events of all tasks of a study, oldest first.
+
+    Leases and failures of other studies that share a task are left out.
+    """
     c = event.c
     query = sa.select(c.uid, c.created, c.kind, c.data).where(c.uid.in_(_uids_of(study))).order_by(c.id)
-    return [Event(*row) for row in connection.execute(query)]
+    study_of: dict[str, str] = {}  # study of each task's last lease
+    found = []
+    for each in (Event(*row) for row in connection.execute(query)):
+        if each.kind in TAKEN:
+            study_of[each.uid] = _study_of(each.data, study)
+        if each.kind not in (*TAKEN, FAILED) or study_of.get(each.uid, study) == study:
+            found.append(each)
+    return found
+
+
+def _study_of(lease: Mapping[str, Any] | None, default: str) -> str:
+    """Return the study that a lease names, or the default."""
+    return str((lease or {}).get("study", default))
 
 
 def saved_last(connection: Connection, study: str) -> dict[tuple[str, int], float]:

@@ -71,8 +71,13 @@ def _lower_decile(scores: Sequence[float]) -> float:
 
 def scaled(scale: Scale, row: Segment) -> float:
     """Return a replicate's score on the scale; 0 if all are equal."""
-    low, high = scale[row.replicate % len(scale)]
-    return max(0.0, (score_of(row) - low) / (high - low)) if high > low else 0.0
+    return scaled_score(scale, row.replicate, score_of(row))
+
+
+def scaled_score(scale: Scale, replicate: int, score: float) -> float:
+    """Return a score in a replicate's environment on the scale, see `scaled`."""
+    low, high = scale[replicate % len(scale)]
+    return max(0.0, (score - low) / (high - low)) if high > low else 0.0
 
 
 def across(config: Config, rows: Sequence[Segment], scale: Scale) -> float:

@@ -164,7 +164,8 @@ def _needed(connection: Connection, uids: Collection[str], names: Sequence[str])
         t = trial.c
         other = sa.select(t.study, t.number).where(t.uid == uid, t.study.not_in(names)).order_by(t.study, t.number)
         if (row := connection.execute(other.limit(1)).one_or_none()) is not None:
-            kept[uid] = f"is trial {row.number} of study {row.study!r}"
+            number = row.number // study_rows.seeds_of(connection, row.study)  # as `rekindle trials` has it
+            kept[uid] = f"is trial {number} of study {row.study!r}"
     children = {uid: _children(connection, uid) for uid in uids}
     grown = True
     while grown:  # the parent of a kept task is kept, too

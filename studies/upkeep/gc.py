@@ -26,7 +26,7 @@ from ..storage.retention import Keep, Place, asked_for, drop, kept_by
 from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, event, study, trial
 from ..storage.sql.writes import add_events, chunks
 from ..storage.store import Store
-from ..storage.studies import get_study
+from ..storage.studies import get_study, seeds_of
 from .fsck_rows import COLLECTED
 from .locking import last_epochs, lock_if_free
 
@@ -125,7 +125,7 @@ def _collect_task(
     epochs = {place.id: place.epochs for place in places}
     t = trial.c
     rows = connection.execute(sa.select(t.study, t.number, t.state).where(t.uid == uid).order_by(t.study, t.number))
-    trials = [(row.study, row.number, row.state) for row in rows]
+    trials = [(row.study, row.number // seeds_of(connection, row.study), row.state) for row in rows]
     needed = branches.kept_checkpoints(connection, [uid])
     for state in {state for _, _, state in trials}:
         asked = asked_for(connection, uid) if state != "failed" else None

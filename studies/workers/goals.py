@@ -61,7 +61,8 @@ def check_goal(
     goal = store.study(study).config.get("options", {}).get("goal", {}).get(RETURN)  # as it is now
     if goal is None or score < goal:
         return
-    place = {"goal": {RETURN: goal}, "trial": segment.number, "epochs": segment.epochs}
+    seed = {"seed": task.seed} if segment.seeds > 1 else {}
+    place = {"goal": {RETURN: goal}, "trial": segment.configuration, **seed, "epochs": segment.epochs}
     given = store.commands(study)
     held, tests = hold_of(given), [each.data for each in given if each.kind == CHECK]
     if (held is not None and held.kind == STOP) or any(place.items() <= each.items() for each in tests):
@@ -78,7 +79,8 @@ def check_goal(
         data: dict[str, Any] = {**place, "episodes": len(found), "mean": mean, "least": least, "wealth": reached}
         data |= {"error": error, "confirmed": reached >= 1 / error}
         shown, aim = in_digits([mean, goal])
-        why = f"trial {segment.number} at epoch {segment.epochs} has a return of {shown} in {len(found)} fresh episodes"
+        which = f"trial {segment.configuration}" + (f", seed {task.seed}," if seed else "")
+        why = f"{which} at epoch {segment.epochs} has a return of {shown} in {len(found)} fresh episodes"
         checked = add(connection, study, CHECK, data, WHO, why)
         if data["confirmed"]:
             why += f", which confirms {aim}; a study errs in that with a probability of {ERROR:g} at most"

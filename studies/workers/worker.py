@@ -24,11 +24,14 @@ from ...tasks.runtime.progress import at_work
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import LeaseLost, StoreError, TaskBusy
 from ..failures import FAILED, Decision, classify, decide, describe, note
+from ..schedulers.seeds import seeds_of
 from ..storage.commands import BOUNDS, CANCELLED, STOP, Command
 from ..storage.failure_history import FailureHistory
 from ..storage.locks.leases import StoreLease
 from ..storage.locks.owner import Owner
+from ..storage.rows import Trial
 from ..storage.store import Store
+from ..study.environments import labels
 from .training import Held, Training
 
 LARGEST_COHORT = 32
@@ -277,25 +280,34 @@ class Worker:
 
     def _report(self, claimed: Claimed, training: Training) -> None:
         """Report the end of a segment, and record its failure."""
-        number, uid = claimed.item.trial.number, claimed.item.trial.uid
+        uid, name = claimed.item.trial.uid, self._name(claimed.item.trial)
         if (task := training.tasks.get(uid)) is not None and (new := {*task.inexact} - self._changes):
             self._changes |= new
-            self.say(f"trial {number} ({uid[:8]}) resumed, not bit-exact from there on: {'; '.join(sorted(new))}")
+            self.say(f"{name} resumed, not bit-exact from there on: {'; '.join(sorted(new))}")
         if uid in training.results:
-            self.tell(f"trial {number} ({uid[:8]}) has {training.epochs} epochs: {training.results[uid]}")
+            self.tell(f"{name} has {training.epochs} epochs: {training.results[uid]}")
         if uid in training.failed:
             self._failed(claimed.item, claimed.lease, training.failed[uid])
         elif uid in training.lost and not self._is_cancelled(claimed.item):
-            self.say(
-                f"trial {number} ({uid[:8]}) is held by another process now; the late writes of this one were refused"
-            )
+            self.say(f"{name} is held by another process now; the late writes of this one were refused")
+
+    def _name(self, trial: Trial) -> str:
+        """Return a trial's name in messages.
+
+        It has the number that `rekindle trials` shows, and environment and seed where a configuration has several.
+        """
+        config = self.runner.config
+        names, seeds = labels(config.environments), seeds_of(config)
+        env = f", {names[trial.replicate % len(names)]}" if len(names) > 1 else ""
+        seed = f", seed {trial.attrs['seed']}" if seeds > len(names) else ""
+        return f"trial {trial.configuration}{env}{seed} ({trial.uid[:8]})"
 
     def _is_cancelled(self, item: ReadySegment) -> bool:
         """Return whether a command has ended a trial, and say so."""
         [row] = self.store.trials(self.study, of=[item.trial.number])
         if row.state != CANCELLED:
             return False
-        self.say(f"trial {row.number} ({row.uid[:8]}) was ended by the command {row.error}")
+        self.say(f"{self._name(row)} was ended by the command {row.error}")
         return True
 
     def _failed(
@@ -305,7 +317,7 @@ class Worker:
 
         A command may have cancelled the trial while it trained; then its failure does not count.
         """
-        uid, number = item.trial.uid, item.trial.number
+        uid, number, name = item.trial.uid, item.trial.number, self._name(item.trial)
         if self._is_cancelled(item):
             return
         with suppress(LeaseLost, TaskBusy), self.store.open(uid, self._identity(item), claimed) as lease:
@@ -316,10 +328,10 @@ class Worker:
             event = note(error, decision, row.epochs)
             if decision.retry:
                 self.store.save([Write(lease, row.epochs, events=[(FAILED, event)])])
-                self.say(f"trial {number} ({uid[:8]}) is tried again in {decision.pause:.0f} s: {_last_line(error)}")
+                self.say(f"{name} is tried again in {decision.pause:.0f} s: {_last_line(error)}")
             else:
                 self.store.fail_trial(lease, self.study, number, item.segment.rung, describe(error), event)
-                self.say(f"trial {number} ({uid[:8]}) failed: {_last_line(error)}")
+                self.say(f"{name} failed: {_last_line(error)}")
 
     def _identity(self, item: ReadySegment) -> dict[str, Any] | None:
         try:

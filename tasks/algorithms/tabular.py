@@ -3,7 +3,7 @@
 The environment is the path of an `.npz` file with these arrays, for N trainings with S seeds and T points each:
 
     param.NAME (N,)     a hyperparameter of each training: numbers, strings, or booleans
-    steps (T,)          environment steps of the points, rising; a first point of 0 is before any training
+    steps (T,)          whole environment steps of the points, rising; a first point of 0 is before any training
     curves (N, S, T)    the return at each point; NaN where a training diverged
     meta                JSON text, an object; if its "maximize" is false, less is better, and returns are the negatives
 
@@ -187,6 +187,8 @@ def _check(path: str, found: Mapping[str, np.ndarray], columns: Mapping[str, np.
         refuse(f"steps are one number for each of {curves.shape[2]} points", f"they are {steps.dtype} {steps.shape}")
     if not (np.isfinite(steps).all() and steps[0] >= 0 and steps[-1] > 0 and (np.diff(steps) > 0).all()):
         refuse("steps rise from 0 or more", f"they are {np.array2string(steps, threshold=6)}")
+    if (parts := np.flatnonzero(steps != np.rint(steps))).size:  # would count as fewer steps, or as none
+        refuse("steps are whole environment steps", f"point {parts[0]} has {steps[parts[0]]}; round them (np.rint)")
     for name, column in columns.items():
         if not name.isidentifier() or name in RESERVED:
             kept = ", ".join(RESERVED)

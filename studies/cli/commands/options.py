@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..run_files.reading import SUFFIXES, read
+from ..run_files.reading import SUFFIXES, read, read_json
 from ..run_files.writing import NULL, effective, to_toml, write
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def parse_env(text: str | None, info: Sequence[str] = ()) -> Any:
             raise ValueError(f"ENV {text} must hold one environment, such as {EXAMPLE}, but holds {str(env)[:40]}")
     elif text is not None and text.lstrip().startswith("{"):
         try:
-            env = json.loads(text)
+            env = read_json(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"ENV must be an id, such as CartPole-v1, or JSON, but {text[:80]!r}: {error}") from None
     if not info:
@@ -133,7 +133,7 @@ def _read_file(text: str, option: str) -> Any:
     """Return the content of ``@FILE``: JSON, TOML or YAML."""
     path = Path(text[1:])
     try:
-        return read(path) if path.suffix in SUFFIXES else json.loads(path.read_text(encoding="utf-8"))
+        return read(path) if path.suffix in SUFFIXES else read_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{option} {text} must be a file of JSON, but: {error}") from None
 

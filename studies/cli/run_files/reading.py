@@ -141,6 +141,36 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
+def read_json(text: str) -> Any:
+    """Return the value of JSON text.
+
+    Raises:
+        ValueError: the text is no JSON, or an object has a key twice, of which JSON would keep the last.
+    """
+    return _unique(json.loads(text, object_pairs_hook=_Pairs), "")
+
+
+class _Pairs(tuple[tuple[str, Any], ...]):
+    """Keys and values of a JSON object, with repeated keys."""
+
+
+def _unique(value: Any, place: str) -> Any:
+    """Return a value with dicts in place of pairs.
+
+    Args:
+        value: value as read.
+        place: keys that lead to it, each followed by a dot.
+    """
+    if isinstance(value, _Pairs):
+        found: dict[str, Any] = {}
+        for key, each in value:
+            if key in found:
+                raise ValueError(f"{place}{key} is there twice; leave one")
+            found[key] = _unique(each, f"{place}{key}.")
+        return found
+    return [_unique(each, f"{place}{n}.") for n, each in enumerate(value)] if isinstance(value, list) else value
+
+
 def _yaml(text: str) -> Any:
     try:
         import yaml
@@ -148,7 +178,16 @@ def _yaml(text: str) -> Any:
         raise ValueError("YAML needs PyYAML: pip install 'rekindle[yaml]', or write TOML") from None
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML has no types
-        """YAML in which 2e-3 is a number, as in YAML 1.2."""
+        """Loader with unique keys and the numbers of YAML 1.2."""
+
+        def compose_mapping_node(self, anchor: str | None) -> Any:
+            node, lines = super().compose_mapping_node(anchor), dict[str, int]()
+            for key, _ in node.value:
+                name, line = str(key.value), key.start_mark.line + 1
+                if name in lines:
+                    raise ValueError(f"{name} is there twice, in lines {lines[name]} and {line}; leave one")
+                lines[name] = line
+            return node
 
     number = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))

@@ -14,6 +14,7 @@ from rekindle.studies.analysis.comparing import compare
 from rekindle.studies.analysis.sources import BadSource
 from rekindle.studies.engine.confirming import confirmation_config, confirmation_name, start_confirmation
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.errors import UnknownStudy
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.objectives import objective_options
 from rekindle.tasks.algorithms.surrogate import Surrogate
@@ -83,6 +84,22 @@ def test_a_study_gives_the_seeds_of_its_best_configuration_until_it_is_confirmed
     assert one["mean"]["estimate"] == pytest.approx(winner["value"])
     start_confirmation(store, "one", confirmation_config(store, "one", 1, 4))
     assert compare(store, ["one", "two"])["sides"][0] == one  # an unfinished further one takes nothing away
+
+
+def test_a_study_whose_name_contains_an_equals_sign_is_compared(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'store.db'}")
+    for name in ("lr=0.1", "other", "new=other"):
+        rekindle.tune(Surrogate, storage=store, study=name, fixed=NOISY, seeds=3, trials=1, **OPTIONS)
+    for source, label, study in (
+        ("lr=0.1", "lr=0.1", "lr=0.1"),
+        ("mine=lr=0.1", "mine", "lr=0.1"),
+        ("new=other", "new=other", "new=other"),
+        ("old=other", "old", "other"),
+    ):
+        side = compare(store, [source, "control=other"])["sides"][0]
+        assert (side["label"], [each["source"] for each in side["sources"]]) == (label, [study])
+    with pytest.raises(UnknownStudy, match=r"'?0\.2"):
+        compare(store, ["lr=0.2", "other"])
 
 
 def test_a_minimized_objective_is_shown_as_measured_and_the_lower_is_better(tmp_path: Path, store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,16 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     for name, seed in (("old", 0), ("twin", 1)):
         rekindle.tune("tabular", path, storage=url, study=name, trials=16, seed=seed, **RANDOM)
     return url, path
+
+
+@pytest.mark.parametrize(("given", "named"), [(3, "3"), (None, "None"), (["old", 3], "3"), (b"old", "b'old'")])
+def test_a_source_that_is_no_name_is_refused(sqlite_url: str, given: Any, named: str) -> None:
+    message = (
+        "learn_from names a study, such as 'cartpole' or 'sqlite:///old.db#cartpole', or lists several, but has "
+        f"{named}; give its name"
+    )
+    with pytest.raises(BadConfig, match=f"^{re.escape(message)}$"):
+        rekindle.tune("surrogate", storage=sqlite_url, trials=2, learn_from=given, **RANDOM)
 
 
 def test_the_best_of_an_earlier_study_come_first_and_a_rerun_needs_no_source(

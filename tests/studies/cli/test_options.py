@@ -17,7 +17,7 @@ import pytest
 from rekindle.studies.cli.commands.options import expand_files, parse_env
 from rekindle.studies.cli.parsers import make_parser
 from rekindle.studies.cli.parsers.looking import PICTURES
-from rekindle.studies.cli.run_files.reading import expand
+from rekindle.studies.cli.run_files.reading import expand, read
 from rekindle.studies.report.pictures import KINDS
 from studying import TINY
 
@@ -42,6 +42,41 @@ def test_assignments_override_those_of_a_file(tmp_path: Path) -> None:
         "gamma=0.5",
     ]
     assert expand_files(["gamma=0.5"]) == ["gamma=0.5"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("one.json", '{"gamma": 0.9, "gamma": 0.99}', "must be a file of JSON, but: gamma is there twice; leave one"),
+        (
+            "one.json",
+            '{"hyperparameters": {"optimizer": {"lr": 1e-3, "name": "sgd", "lr": 1e-3}}}',
+            "must be a file of JSON, but: hyperparameters.optimizer.lr is there twice; leave one",
+        ),
+        (
+            "one.yaml",
+            "optimizer:\n  lr: 1e-3\n  name: sgd\n  lr: 2e-3\n",
+            "one.yaml must be a file of YAML, but: lr is there twice, in lines 2 and 4; leave one",
+        ),
+    ],
+)
+@pytest.mark.parametrize("option", ["--try", "--enqueue", "--set"])
+def test_a_key_that_a_file_has_twice_is_refused(
+    tmp_path: Path, sqlite_url: str, cli: Cli, option: str, name: str, text: str, message: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    asked = ["create", "ppo", "CartPole-v1", "--study", "s", option, f"@{tmp_path / name}", "--storage", sqlite_url]
+    status, _, errors = cli(*asked)
+    assert (status, errors.count("\n")) == (2, 1)
+    assert f"{tmp_path / name} must be" in errors
+    assert message in errors
+
+
+def test_merged_keys_of_yaml_are_no_repetition(tmp_path: Path) -> None:
+    text = "base:\n  own: &own {lr: 1, <<: &first {lr: 2, name: sgd}}\nother: {<<: *own, lr: 3}\n"
+    (tmp_path / "one.yaml").write_text(text)
+    expected = {"base": {"own": {"lr": 1, "name": "sgd"}}, "other": {"lr": 3, "name": "sgd"}}
+    assert read(tmp_path / "one.yaml") == expected
 
 
 def test_options_may_stand_between_task_and_environments(sqlite_url: str, cli: Cli) -> None:

@@ -15,7 +15,7 @@ from rekindle import Store, Study, tune
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
-from rekindle.studies.engine.confirming import described
+from rekindle.studies.engine.confirming import confirmation_config, described, start_confirmation
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.failures import FAILED
 from rekindle.studies.report import figures, what_mattered
@@ -30,7 +30,7 @@ from rekindle.studies.report.timeline import timeline
 from rekindle.studies.storage.rows import Event, Trial
 from rekindle.studies.storage.sql.schema import event
 from rekindle.studies.study.number_text import in_digits_alone
-from sample_study import NAME, execute, fill, uid
+from sample_study import CONFIG, NAME, execute, fill, uid
 
 EVIL = '<script>alert("x")</script>'
 Cli = Callable[..., tuple[int, str, str]]
@@ -68,6 +68,25 @@ def test_a_confirmed_study_begins_with_what_its_winner_is_worth(studies: Store) 
     assert shown["band"]["seeds"] == 4  # without those of the race, which chose the winner
     assert shown["confirmation"]["candidates"][winner]["estimate"] is not None
     assert parts(html)[:5] == ["Confirmation", "Health checks", "Learning curves", "Promotions", "Statistics"]
+
+
+def test_a_report_shows_the_last_complete_confirmation_while_a_further_one_runs(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path / 's.db'}") as store:
+        same: dict[str, Any] = {"storage": store, "progress": False, "fixed": {"noise": 2.0}, "seed": 3}
+        study = tune("surrogate", study="s", trials=6, epochs=1, scheduler="none", **same)
+        answer = study.confirm(2, 3, progress=False)
+        before = report_json(store, "s")
+        further = start_confirmation(store, "s", confirmation_config(store, "s", 1, 5))
+        shown = report_json(store, "s")
+        html = page([shown])
+    assert (before["unfinished"], further) == (None, "s:confirmation-2")
+    assert shown["confirmation"] == answer
+    assert shown["band"] == before["band"] is not None
+    assert "Statistics" in parts(html)
+    assert "on seeds that the search has not used, in s:confirmation." in html
+    assert shown["verdict"][1] == (
+        "A further confirmation, s:confirmation-2, is not complete; `rekindle confirm s --top 1 --seeds 5` resumes it."
+    )
 
 
 def test_a_report_on_a_confirmation_tells_what_the_confirmation_tells(studies: Store) -> None:
@@ -428,6 +447,27 @@ def test_failures_are_counted_by_kind_and_end(sqlite_url: str) -> None:
         assert report_json(store, NAME)["failures"] == {"memory, for good": 1, "memory, retried": 2}
 
 
+def test_a_study_that_shares_a_task_has_only_its_own_failures(sqlite_url: str) -> None:
+    """As two confirmations of a study have, if both confirm a configuration on the same seeds."""
+    times = {NAME: 1, "other": 2}
+    with Store(sqlite_url) as store:
+        fill(store)
+        store.change_study("other", lambda _: CONFIG)
+        store.add_rows("other", trials=[Trial(0, uid(2), {"lr": 0.003}, {"bracket": 0})])
+        for token, (name, failures) in enumerate(times.items(), 2):
+            lease = {"owner": "host:boot:7:1", "token": token, "epochs": 3, "study": name}
+            execute(store, event.insert().values(uid=uid(2), created=1e9 + token, kind="resume", data=lease))
+            note = {"kind": "memory", "retry": True, "report": "[memory] no room"}
+            for _ in range(failures):
+                execute(store, event.insert().values(uid=uid(2), created=1e9 + token, kind=FAILED, data=note))
+        for name, failures in times.items():
+            shown = report_json(store, name)
+            assert shown["failures"] == {"memory, retried": failures}
+            assert [mark["kind"] for mark in shown["timeline"]["marks"]] == ["memory (retried)"] * failures
+            assert len(store.failures(name, 0, 9)[1]) == failures  # as `watch` shows them
+        assert len(store.failures("other", 0, 1)[1]) == 1
+
+
 def test_the_timeline_tells_takeovers_and_failures() -> None:
     trials = [Trial(0, uid="a", params={}, state="complete", finished=130.0)]
     one, two = "host:boot:7:1", "host:boot:8:1"
@@ -435,9 +475,8 @@ def test_the_timeline_tells_takeovers_and_failures() -> None:
         Event("a", 100.0, "start", {"owner": one, "token": 1, "epochs": 0, "study": "s"}),
         Event("a", 110.0, "takeover", {"owner": two, "token": 2, "epochs": 1, "study": "s", "previous": one}),
         Event("a", 120.0, "failed", {"kind": "memory", "retry": True}),
-        Event("a", 500.0, "start", {"owner": one, "token": 3, "epochs": 9, "study": "another"}),
     ]
-    found = timeline("s", trials, events, {("a", 2): 128.0}, {"a": 9})
+    found = timeline(trials, events, {("a", 2): 128.0}, {"a": 9})
     assert found is not None
     assert found["seconds"] == 30.0
     assert found["workers"] == [
@@ -450,6 +489,16 @@ def test_the_timeline_tells_takeovers_and_failures() -> None:
     ]
 
 
+def test_the_timeline_numbers_trials_with_several_seeds_as_the_command_trials_does() -> None:
+    trials = [Trial(n, uid=f"t{n}", params={}, state="complete", finished=130.0, seeds=2) for n in range(4)]
+    lease = {"owner": "host:boot:7:1", "token": 1, "epochs": 0, "study": "s"}
+    events = [Event(each.uid, 100.0, "start", lease) for each in trials]
+    found = timeline(trials, [*events, Event("t3", 120.0, "failed", {"kind": "memory"})], {}, {})
+    assert found is not None
+    assert found["workers"] == [{"name": "7 on host", "work": [{"from": 0.0, "to": 30.0, "trials": [0, 1]}]}]
+    assert [mark["trial"] for mark in found["marks"]] == [1]
+
+
 def test_work_after_the_last_checkpoint_of_a_dead_process_is_lost() -> None:
     trials = [Trial(0, uid="a", params={}, state="complete", finished=130.0)]
     one, two = "host:boot:7:1", "host:boot:8:1"
@@ -458,7 +507,7 @@ def test_work_after_the_last_checkpoint_of_a_dead_process_is_lost() -> None:
         Event("a", 100.0, "start", {"owner": one, "token": 1, "epochs": 0, "study": "s"}),
         Event("a", 110.0, "takeover", {"owner": two, "token": 2, "epochs": 4, "study": "s", **died}),
     ]
-    found = timeline("s", trials, events, {("a", 2): 116.0}, {"a": 10})
+    found = timeline(trials, events, {("a", 2): 116.0}, {"a": 10})
     assert found is not None
     assert found["workers"][0]["work"] == [{"from": 0.0, "to": 7.0, "trials": [0]}]
     [lost] = found["lost"]  # 10 epochs in 4 + 6 seconds of work that counts

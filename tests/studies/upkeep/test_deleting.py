@@ -150,6 +150,9 @@ def test_a_task_is_deleted_once_nothing_needs_it(sqlite_url: str, cli: Cli) -> N
         run(sqlite_url, SMALL)
         with pytest.raises(StillNeeded, match="is trial 0 of study 's'"):
             delete(store, store.trials("s")[0].uid)
+        rekindle.tune("surrogate", study="two", trials=2, seeds=2, epochs=1, storage=store, progress=False)
+        with pytest.raises(StillNeeded, match="is trial 1 of study 'two'"):  # as `rekindle trials` has it
+            delete(store, store.trials("two")[3].uid)
 
 
 def test_the_command_changes_nothing_before_one_agrees(

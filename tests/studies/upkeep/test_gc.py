@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rekindle
 import sample_study as sample
 import sqlalchemy as sa
 from rekindle.studies.cli import main
@@ -62,6 +63,13 @@ def test_trials_keep_what_their_state_calls_for(filled: Store) -> None:
     assert epochs(filled) == {COMPLETE: [2, 3], FAILED: [], RUNNING: [2, 3], PRUNED: [2, 3]}  # the second is the best
     gc(filled, GcRules(finished=Keep(latest=1), running=Keep(latest=1)), dry_run=False)
     assert epochs(filled) == {COMPLETE: [3], FAILED: [], RUNNING: [3], PRUNED: [3]}
+
+
+def test_gc_numbers_trials_with_several_seeds_as_the_command_trials_does(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        rekindle.tune("surrogate", study="s", trials=2, seeds=2, epochs=1, storage=store, progress=False)
+        numbers = sorted(number for each in gc(store, GcRules(finished=None)) for _, number, _ in each.trials)
+    assert numbers == [0, 0, 1, 1]
 
 
 @sample.on_sqlite

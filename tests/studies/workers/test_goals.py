@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ import pytest
 import slow_envs
 from rekindle.studies import Study
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.statistics.betting import wealth
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers import training
 from rekindle.studies.workers.goals import ERROR, check_goal, error_of, play
 from rekindle.studies.workers.training import Training
 from rekindle.studies.workers.worker import Worker
-from studying import bits, tiny, undisturbed
+from rekindle.tasks import load
+from studying import TINY, bits, tiny, undisturbed
 
 GOAL, LEAST = 475.0, 9.0
 Draw = Callable[[np.random.Generator, int], np.ndarray]
@@ -117,6 +120,17 @@ def test_a_study_stops_at_its_goal_and_carries_on_with_a_higher_one(sqlite_url: 
         study.extend(goal="return:400")
         assert Worker(store, "s").run()
         assert bits(store) == expected  # the tests changed nothing
+
+
+def test_a_goal_of_a_study_with_several_seeds_names_trial_and_seed(sqlite_url: str) -> None:
+    config = study_config(load("ppo"), "CartPole-v1", trials=1, epochs=2, seeds=2, seed=5, fixed=TINY, goal="return:12")
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        assert not Worker(store, "s").run()
+        check, *_, stop = store.commands("s")
+    assert (check.kind, check.data["trial"], check.data["seed"] in (5, 6)) == ("check", 0, True)
+    assert (stop.kind, stop.who) == ("stop", "goal")
+    assert re.match(r"trial 0, seed [56], at epoch 2 has a return of ", stop.why)
 
 
 def test_a_result_is_tested_against_the_goal_of_now(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 from rekindle.studies.cli import main
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.failures import FAILED, RETRY_RULES
 from rekindle.studies.storage.failure_history import FailureHistory
 from rekindle.studies.storage.sql.schema import task
@@ -22,6 +23,7 @@ from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers import training
 from rekindle.studies.workers.sharing import run_worker
 from rekindle.studies.workers.worker import Worker
+from rekindle.tasks import load
 from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.checkpoint.storage import Write
 from rekindle.tasks.evaluation import evaluate
@@ -322,6 +324,30 @@ def test_one_lost_lease_takes_nothing_from_the_rest_of_a_cohort(
     assert said[0].startswith("trial 2 (")
     assert "is held by another process now" in said[0]
     assert trained == [3] * 3 + [1] * 2  # the others went on; it was carried on after its first epoch
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ["trial 0", "trial 1"]),
+        ({"seeds": 2, "seed": 5}, [f"trial {n}, seed {seed}" for n in (0, 1) for seed in (5, 6)]),
+        ({"across": "mean"}, [f"trial {n}, {env}" for n in (0, 1) for env in ("CartPole-v1", "Flaky-v0")]),
+    ],
+    ids=["one seed", "seeds", "environments"],
+)
+def test_messages_number_trials_as_the_command_trials_does(
+    options: dict[str, Any], names: list[str], sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = ["CartPole-v1", "Flaky-v0"] if "across" in options else "CartPole-v1"
+    config = study_config(load("ppo"), env, trials=2, epochs=1, fixed=TINY, **options)
+    monkeypatch.setattr(PPOLearner, "find_nonfinite", lambda learner, metrics: ["the loss became nan"])
+    said = list[str]()
+    run(sqlite_url, config, say=said.append)
+    with Store(sqlite_url) as store:
+        uids = [row.uid for row in store.trials("s")]
+    assert sorted(text.partition(" failed: ")[0] for text in said) == [
+        f"{name} ({uid[:8]})" for name, uid in zip(names, uids, strict=True)
+    ]
 
 
 def test_a_signal_ends_a_worker_that_waits_for_its_database(unfinished: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,6 +172,10 @@ def test_training_beyond_the_end_of_the_table_is_refused_before_it_begins(
     ("changes", "message"),
     [
         ({"steps": np.array([0.0, 2, 1, 3])}, "steps rise from 0 or more, but they are "),
+        (
+            {"steps": np.array([0.0, 100, 166.5, 300])},
+            r"table\.npz: steps are whole environment steps, but point 2 has 166\.5; round them \(np\.rint\)",
+        ),
         ({"steps": np.array([1.0])}, "steps are one number for each of 4 points, but they are float64 "),
         ({"curves": np.zeros(4)}, r"curves are numbers \(trainings, seeds, points\), but they are float64 "),
         ({"param.lr": np.array([1, np.nan, 3, 4])}, "lr is a finite number, but in row 1 it is not"),
