@@ -191,7 +191,7 @@ def test_damage_anywhere_in_a_file_is_said(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for path, argument in ((file, None), (statistics, statistics)):
         sound, refused = path.read_bytes(), 0
-        for _ in range(300):
+        for _ in range(120):
             damaged = bytearray(sound)
             damaged[random.integers(len(sound))] ^= 1 << random.integers(8)
             path.write_bytes(damaged)
@@ -200,7 +200,7 @@ def test_damage_anywhere_in_a_file_is_said(tmp_path: Path) -> None:
             except StateMismatch:  # and nothing else
                 refused += 1
         path.write_bytes(sound)
-        assert refused > 100
+        assert refused > 40
 
 
 def test_no_code_of_a_file_is_run(tmp_path: Path) -> None:
