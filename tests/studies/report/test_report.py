@@ -377,6 +377,16 @@ def test_the_best_trials_result_and_interval_can_be_seen_though_they_are_of_one_
     assert ("line", [(9, 44.0), (9, drawing.y.high)]) in marks  # no longer than the axis
 
 
+def test_the_winners_mean_can_be_seen_though_it_is_better_than_all_trials(studies: Store) -> None:
+    shown = report_json(studies, "halved")
+    shown["band"]["points"] = [(1, 50.0, 44.0, 60.0), (9, 5_000.0, 4_990.0, 5_010.0)]
+    drawing = figures.curves(shown)
+    assert drawing is not None
+    assert drawing.y.high >= 5_000
+    [band] = [mark.points for mark in drawing.marks if mark.kind == "band"]
+    assert {(9, 4_990.0), (9, 5_010.0)} <= {*band}
+
+
 def test_a_picture_has_the_numbers_of_the_report(studies: Store) -> None:
     shown, [axes] = report_json(studies, "halved"), Study("halved", studies).plot_curves().axes
     drawn = [list(map(tuple, line.get_xydata())) for line in axes.get_lines()]
