@@ -32,7 +32,7 @@ def curves(shown: Json) -> Chart | None:
     of, metric, best = colors(shown), shown["curves"]["metric"], shown["ranked"][:1]
     edges = [edge for _, _, low, high in band["points"] for edge in (low, high)] if band else []
     everything = [value for points in means.values() for _, value in points]
-    everything += [value for _, value, _, _ in band["points"]] if band else []  # fresh seeds may do better than any trial
+    everything += [value for _, value, _, _ in band["points"]] if band else []  # fresh seeds may do best
     low, high = extent(everything)
     span = high - low
     edges = [min(max(edge, low - span / 2), high + span / 2) for edge in edges]  # three seeds give a very wide band
