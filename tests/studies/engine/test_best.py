@@ -19,6 +19,8 @@ from rekindle.studies.schedulers.seeds import replicate_seed
 from rekindle.studies.storage.store import Store
 
 HIGHEST = 500.0
+# Options of a study that tries every value of x.
+EACH_ONCE: dict[str, Any] = {"epochs": 1, "scheduler": "none", "sampler": "bruteforce", "trials": 4, "progress": False}
 
 
 @pytest.fixture
@@ -72,8 +74,7 @@ def test_a_confirmation_is_worth_what_its_winner_is_on_fresh_seeds(
     lucky: str, sqlite_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its race's seeds chose the winner, so that results on them are too high, and so is the highest estimate."""
-    options: dict[str, Any] = {"epochs": 1, "scheduler": "none", "sampler": "bruteforce", "trials": 4}
-    study = rekindle.tune("tabular", lucky, storage=sqlite_url, study="s", progress=False, **options)
+    study = rekindle.tune("tabular", lucky, storage=sqlite_url, study="s", **EACH_ONCE)
     answer, name = study.confirm(top=4, seeds=4, progress=False), "s:confirmation"
     winner = answer["candidates"][answer["winner"]]
     best = answer["winner"], winner["estimate"]["value"]
@@ -98,22 +99,15 @@ def test_a_confirmation_is_worth_what_its_winner_is_on_fresh_seeds(
 def test_a_winner_without_one_of_its_seeds_is_complete(
     lucky: str, sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options: dict[str, Any] = {
-        "epochs": 1,
-        "scheduler": "none",
-        "sampler": "bruteforce",
-        "trials": 4,
-        "progress": False,
-    }
     curves = np.arange(4.0)[:, None, None].repeat(1009, 1)
     curves[3] += np.random.default_rng(0).normal(0, 0.1, (1009, 1))
     with Store(sqlite_url) as store:
-        study = rekindle.tune("tabular", lucky, storage=store, study="before", **options)
+        study = rekindle.tune("tabular", lucky, storage=store, study="before", **EACH_ONCE)
         config = confirmation_config(store, "before", top=3, seeds=4)
         fails, loses = (replicate_seed(config, replicate) % 1009 for replicate in (3 + 1, 0))
         curves[3, fails] = curves[1, loses] = np.nan  # of the estimate of the best, and of the race of another
         np.savez(tmp_path / "fails.npz", **{"param.x": np.arange(4.0), "steps": np.array([1]), "curves": curves})
-        study = rekindle.tune("tabular", str(tmp_path / "fails.npz"), storage=store, study="s", **options)
+        study = rekindle.tune("tabular", str(tmp_path / "fails.npz"), storage=store, study="s", **EACH_ONCE)
         answer, name = study.confirm(top=3, seeds=4, progress=False), "s:confirmation"
         assert "1 of its fresh trainings failed and is not counted. The search" in verdict(answer)
         assert [each["hyperparameters"]["x"] for each in answer["candidates"]] == [3, 2, 1]
@@ -152,15 +146,8 @@ def test_a_winner_without_one_of_its_seeds_is_complete(
 
 
 def test_a_candidate_that_loses_the_race_is_pruned(lucky: str, sqlite_url: str) -> None:
-    options: dict[str, Any] = {
-        "epochs": 1,
-        "scheduler": "none",
-        "sampler": "bruteforce",
-        "trials": 4,
-        "progress": False,
-    }
     with Store(sqlite_url) as store:
-        study = rekindle.tune("tabular", lucky, storage=store, study="s", **options)
+        study = rekindle.tune("tabular", lucky, storage=store, study="s", **EACH_ONCE)
         answer = study.confirm(top=4, seeds=3, progress=False)
         estimated = [each["estimate"] is not None for each in answer["candidates"]]
         assert len(estimated) > sum(estimated)
