@@ -190,7 +190,7 @@ def _crew(arguments: argparse.Namespace) -> Crew:
     No process is forked for CUDA, which does not work in a fork of a process that has used it.
     """
     with importing(arguments.own_process):
-        for module in (".worker", ".live.curves", "...samplers.suggest"):
+        for module in (".worker", ".curves", "...samplers.suggest"):
             import_module(module, __package__)
         here = arguments.engine != "ray" and arguments.device == "cpu" and arguments.own_process and can_fork()
         if here:

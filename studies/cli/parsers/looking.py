@@ -19,7 +19,7 @@ def add_readers(commands: Any) -> None:
     parser = command(commands, "status", "show all studies of a storage and their workers", "look.status")
     option(parser, "--prometheus", "print metrics in the text format of Prometheus")
     text = "show a study live: rungs, running trials, workers and failures; changes nothing; q quits"
-    parser = command(commands, "watch", text, "live.watch.watch")
+    parser = command(commands, "watch", text, "watch.watch")
     parser.add_argument("study", metavar="STUDY", nargs="?", help="name of the study (default: the newest)")
     option(parser, "--every SECONDS", "time between updates", default=1.0)
     parser = command(commands, "trials", "show the trials of a study, rung by rung", "look.trials")
@@ -30,7 +30,7 @@ def add_readers(commands: Any) -> None:
     option(parser, "--config", "print a run file that trains it again")
     command(commands, "tasks", "list the trainings of a storage that belong to no study", "look.tasks")
     text = "serve read-only pages of studies and their reports, which follow the training"
-    parser = command(commands, "serve", text, "live.serve.serve")
+    parser = command(commands, "serve", text, "serve.serve")
     option(parser, "--host HOST", "address to listen on; any but loopback needs --token", default="127.0.0.1")
     option(parser, "--port N", "port to listen on; 0 for any free port", type=port, default=8765)
     option(parser, "--token TEXT", "secret that browsers need; the printed address contains it", default="")
@@ -39,10 +39,10 @@ def add_readers(commands: Any) -> None:
 def add_answers(commands: Any) -> None:
     """Add the commands that answer questions about studies."""
     text = "show how important a study's hyperparameters are, with intervals, and its defects, each with a cure"
-    parser = command(commands, "diagnose", text, "answers.diagnose.diagnose")
+    parser = command(commands, "diagnose", text, "diagnose.diagnose")
     parser.add_argument("study", metavar="STUDY")
     text = "compare studies and other runs: IQM, median and mean with 95% intervals, and probabilities of improvement"
-    parser = command(commands, "compare", text, "answers.compare.compare")
+    parser = command(commands, "compare", text, "compare.compare")
     parser.add_argument(
         "source",
         metavar="STUDY",
@@ -59,12 +59,12 @@ def add_answers(commands: Any) -> None:
         **MANY,
     )
     text = "write a report on studies: one self-contained HTML file"
-    parser = command(commands, "report", text, "answers.report.report")
+    parser = command(commands, "report", text, "report.report")
     parser.add_argument("study", metavar="STUDY", nargs="+")
     text = "file to write (default: %(default)s)"
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("report.html"), help=text)
     text = "write one of the report's figures of a study as a picture (needs the extra `plot`)"
-    parser = command(commands, "plot", text, "answers.report.plot")
+    parser = command(commands, "plot", text, "report.plot")
     parser.add_argument("study", metavar="STUDY")
     option(parser, "--kind NAME", f"{PICTURES} (default: %(default)s)", default="curves")
     text = "file to write: .png, .svg or .pdf (default: KIND.png)"
@@ -90,7 +90,7 @@ def add_other_tools(commands: Any) -> None:
     option(parser, "--behavior NAME", "behavior to convert, if the file has several")
     option(parser, "--output RUN.TOML", "write the run file here (default: stdout)", type=Path)
     text = "copy the learning curves of a study or task to other tools; rerun to add new points"
-    parser = command(commands, "export-curves", text, "live.curves.export_curves")
+    parser = command(commands, "export-curves", text, "curves.export_curves")
     parser.add_argument("name", metavar="STUDY|UID")
     option(parser, "--to KIND:PLACE", f"{SINKS}; may be repeated", required=True, **MANY)
     text = "names of metrics: sb3, ml-agents, metabox or rekindle (default: sb3, and rekindle in tables)"

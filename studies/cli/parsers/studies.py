@@ -256,7 +256,7 @@ def add_steering(commands: Any) -> None:
         ("enqueue", "try your own hyperparameters next in a study"),
         ("extend", "give a study more trials or epochs, or other ranges or bounds"),
     ):
-        parser = command(commands, name, text, f"steering.steer.{name}")
+        parser = command(commands, name, text, f"steer.{name}")
         parser.add_argument("study", metavar="STUDY")
         if name in ("cancel", "exclude"):
             parser.add_argument("trial", metavar="TRIAL", help="its number or UID, as printed by `rekindle trials`")

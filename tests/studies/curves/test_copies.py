@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import rekindle
 from reading_copies import expected, in_order, of_table, of_tensorboard
-from rekindle.studies.cli.commands.live import curves as following
+from rekindle.studies.cli.commands import curves as following
 from rekindle.studies.curves.beside import Copier
 from rekindle.studies.curves.copying import Copy
 from rekindle.studies.curves.names import renamed

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ....report.data import report_json
-from ....report.page import write_report
-from ....report.pictures import ENDINGS, check_ending, save
-from ....report.pictures import plot as picture
-from ...output.terminal import new_console, note, print_json
-from ..storage import existing_store
+from ...report.data import report_json
+from ...report.page import write_report
+from ...report.pictures import ENDINGS, check_ending, save
+from ...report.pictures import plot as picture
+from ..output.terminal import new_console, note, print_json
+from .storage import existing_store
 
 
 def report(arguments: argparse.Namespace) -> int:

@@ -6,9 +6,9 @@ import argparse
 import sys
 from contextlib import suppress
 
-from ....live.serving import Server
-from ...output.terminal import new_console, note, print_json
-from ..storage import existing_store
+from ...live.serving import Server
+from ..output.terminal import new_console, note, print_json
+from .storage import existing_store
 
 
 def serve(arguments: argparse.Namespace) -> int:

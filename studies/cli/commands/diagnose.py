@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from ....analysis.health import diagnose as diagnosis
-from ....analysis.importance import CLEAR, FEWEST
-from ...output import tables
-from ...output.terminal import new_console, note, print_json
-from ..storage import existing_store
+from ...analysis.health import diagnose as diagnosis
+from ...analysis.importance import CLEAR, FEWEST
+from ..output import tables
+from ..output.terminal import new_console, note, print_json
+from .storage import existing_store
 
 
 def diagnose(arguments: argparse.Namespace) -> int:

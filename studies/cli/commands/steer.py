@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .....spaces import flatten
-from ....engine.checked_config import load_task
-from ....steering.steering import Steering
-from ....storage.commands import BOUNDS, Command
-from ...output.terminal import new_console, note, print_json
-from ..options import expand_files, priors_of
-from ..storage import existing_store
+from ....spaces import flatten
+from ...engine.checked_config import load_task
+from ...steering.steering import Steering
+from ...storage.commands import BOUNDS, Command
+from ..output.terminal import new_console, note, print_json
+from .options import expand_files, priors_of
+from .storage import existing_store
 
 
 def stop(arguments: argparse.Namespace) -> int:

@@ -12,20 +12,20 @@ from typing import Any
 
 from rich.console import Console
 
-from ....analysis.comparing import Scale
-from ....analysis.comparing import compare as comparison
-from ....analysis.sources import CONFIRMED, FILE, SELECTED, is_file
-from ....engine.confirming import check_confirmable
-from ....shell import command_line
-from ....statistics.aggregates import LABELS
-from ....statistics.intervals import too_narrow
-from ....storage.store import Store
-from ....study import FRESH_SEEDS
-from ....study.config import BadConfig, Config
-from ....study.number_text import in_digits
-from ...output import tables
-from ...output.terminal import new_console, note, print_json
-from ..storage import database_exists, existing_store
+from ...analysis.comparing import Scale
+from ...analysis.comparing import compare as comparison
+from ...analysis.sources import CONFIRMED, FILE, SELECTED, is_file
+from ...engine.confirming import check_confirmable
+from ...shell import command_line
+from ...statistics.aggregates import LABELS
+from ...statistics.intervals import too_narrow
+from ...storage.store import Store
+from ...study import FRESH_SEEDS
+from ...study.config import BadConfig, Config
+from ...study.number_text import in_digits
+from ..output import tables
+from ..output.terminal import new_console, note, print_json
+from .storage import database_exists, existing_store
 
 RUNS = {CONFIRMED: "fresh seeds", SELECTED: "best trial's seeds", FILE: "file"}
 

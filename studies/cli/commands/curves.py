@@ -13,12 +13,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
-from ....curves.copying import Copy
-from ....curves.runs import Curves
-from ....curves.sinks import opened, parse
-from ....engine.optuna_mirror import Mirror
-from ...output.terminal import new_console, note, print_json
-from ..storage import existing_store
+from ...curves.copying import Copy
+from ...curves.runs import Curves
+from ...curves.sinks import opened, parse
+from ...engine.optuna_mirror import Mirror
+from ..output.terminal import new_console, note, print_json
+from .storage import existing_store
 
 OPTUNA = "optuna"  # target for the copy in Optuna's tables, which are in the storage itself
 POLL = (2.0, 8.0)  # shortest and longest pause in seconds between two reads
