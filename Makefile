@@ -58,7 +58,7 @@ docs-test: $(VENV)/.installed-docs $(VENV)/.installed-test  ## run every code bl
 	$(BIN)/python docs/tools/run_blocks.py $(SLOW)
 
 clean:  ## remove what `make` made; databases stay
-	rm -rf $(VENV) build dist rekindle.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist rekindle_rl.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each marker file is newer than the pins that its packages were installed from.

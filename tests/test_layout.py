@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -301,12 +302,27 @@ def test_test_files_have_different_names() -> None:
     assert [name for name, count in names.items() if count > 1] == [], "pytest imports tests by their file names alone"
 
 
+def test_a_message_that_names_an_extra_names_one_that_exists() -> None:
+    texts = {path: path.read_text() for path in [*SOURCES, *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]}
+    extras = PYPROJECT["project"]["optional-dependencies"].keys()
+    commands = {
+        (str(path.relative_to(ROOT)), name, extra)
+        for path, text in texts.items()
+        for name, names in re.findall(r"pip install [^\n]*?(rekindle[\w-]*)\[([^\]]*)\]", text)
+        for extra in names.split(",")
+    }
+    computed = {"{kind}", "{extra}", "{name}"}  # an f-string's
+    assert commands
+    assert [row for row in commands if row[1] != PYPROJECT["project"]["name"]] == []
+    assert [row for row in commands if row[2] not in extras | computed] == []
+
+
 def test_pins_cover_every_package_that_make_installs() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     project = PYPROJECT["project"]
     needed = [*project["dependencies"]]
     for extra in ("orion", "postgres", "box2d", "mujoco", "ray", "test"):
-        needed += [line for line in project["optional-dependencies"][extra] if not line.startswith("rekindle[")]
+        needed += [line for line in project["optional-dependencies"][extra] if not line.startswith("rekindle-rl[")]
     assert {normalized(line) for line in needed} <= {normalized(name) for name in pins}
     assert not any(name.lower().startswith(("nvidia", "cuda", "triton")) for name in pins)

@@ -74,7 +74,7 @@ def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
         raise ValueError(f"curves go to KIND:PLACE with one of the kinds {', '.join(KINDS)}, but got {text!r}")
     form, _, usual, library = KINDS[kind]
     if library is not None and find_spec(library) is None:
-        raise ValueError(f"{kind} needs the library {library}: pip install 'rekindle[{kind}]'")
+        raise ValueError(f"{kind} needs the library {library}: pip install 'rekindle-rl[{kind}]'")
     if names is not None and names not in TABLES:
         raise ValueError(f"names of metrics are one of {', '.join(TABLES)}, but got {names!r}")
     if form == "database" and "://" in place:

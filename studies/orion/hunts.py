@@ -38,7 +38,7 @@ from .trial_rows import parent_of
 try:
     from . import db  # noqa: F401 - silences the warnings of orion's imports
 except ImportError as error:
-    raise ImportError(f"hunts need Orion: pip install 'pip<26' 'rekindle[orion]' ({error})") from error
+    raise ImportError(f"hunts need Orion: pip install 'pip<26' 'rekindle-rl[orion]' ({error})") from error
 
 from .algorithms import algorithm_config, changeable, grid_priors, is_grid, is_population  # isort: skip
 

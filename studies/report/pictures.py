@@ -56,7 +56,7 @@ def plot(store: Store, study: str, kind: str) -> Figure:
     try:
         from .matplotlib_figures import figure_of
     except ImportError as error:
-        raise ValueError(f"pictures need the library matplotlib: pip install 'rekindle[plot]' ({error})") from None
+        raise ValueError(f"pictures need the library matplotlib: pip install 'rekindle-rl[plot]' ({error})") from None
     find, shows = KINDS[kind]
     drawing = find(report_json(store, study))
     if not drawing:

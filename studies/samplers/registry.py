@@ -50,9 +50,9 @@ class Sampler(NamedTuple):
 KNOWN = {
     "tpe": Sampler(),
     "random": Sampler(learns=False),
-    "gp": Sampler(package=("scipy", "pip install 'rekindle[gp]'")),
-    "cmaes": Sampler(objectives=False, package=("cmaes", "pip install 'rekindle[cmaes]'")),
-    "qmc": Sampler(learns=False, package=("scipy", "pip install 'rekindle[qmc]'")),
+    "gp": Sampler(package=("scipy", "pip install 'rekindle-rl[gp]'")),
+    "cmaes": Sampler(objectives=False, package=("cmaes", "pip install 'rekindle-rl[cmaes]'")),
+    "qmc": Sampler(learns=False, package=("scipy", "pip install 'rekindle-rl[qmc]'")),
     "nsgaii": Sampler(),
     "nsgaiii": Sampler(),
     "bruteforce": Sampler(structures=False),

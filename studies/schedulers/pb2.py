@@ -49,7 +49,7 @@ def check_pb2(config: Config) -> None:
     if config.options.get("explore") != NAME:
         return
     if find_spec("sklearn") is None:
-        raise BadConfig("--explore pb2 needs scikit-learn, which is not installed: pip install 'rekindle[pb2]'")
+        raise BadConfig("--explore pb2 needs scikit-learn, which is not installed: pip install 'rekindle-rl[pb2]'")
     if not _names(config):
         raise BadConfig(
             "--explore pb2 needs a hyperparameter with a scale, but all that is explored are categories; "

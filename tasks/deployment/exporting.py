@@ -210,7 +210,9 @@ def _onnx(recorded: Any, program: Program, notes: Mapping[str, Any], where: str)
     try:
         import onnx
     except ImportError:
-        raise ExportError(f"{where}: .onnx needs a package, which is not here: pip install 'rekindle[onnx]'") from None
+        raise ExportError(
+            f"{where}: .onnx needs a package, which is not here: pip install 'rekindle-rl[onnx]'"
+        ) from None
     data = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

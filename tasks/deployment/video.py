@@ -47,7 +47,7 @@ def check_video(path: Path) -> None:
         with changed_filters(IGNORED):
             import moviepy.video.io.ImageSequenceClip  # noqa: F401
     except ImportError as error:
-        raise NoVideo(f"a video needs the library moviepy: pip install 'rekindle[video]' ({error})") from None
+        raise NoVideo(f"a video needs the library moviepy: pip install 'rekindle-rl[video]' ({error})") from None
 
 
 def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
@@ -77,7 +77,7 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
                     total += float(reward)
                     over = terminated or truncated
         except gym.error.DependencyNotInstalled as error:
-            raise NoVideo(f"{spec.id} cannot be drawn: {error}; or pip install 'rekindle[video]'") from error
+            raise NoVideo(f"{spec.id} cannot be drawn: {error}; or pip install 'rekindle-rl[video]'") from error
         [file] = Path(folder).iterdir()
         shutil.move(file, path)
     return total

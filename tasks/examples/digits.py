@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 try:
     from sklearn.datasets import load_digits
 except ImportError as error:
-    raise ImportError(f"the task digits needs scikit-learn: pip install 'rekindle[digits]' ({error})") from error
+    raise ImportError(f"the task digits needs scikit-learn: pip install 'rekindle-rl[digits]' ({error})") from error
 
 from ...spaces import Space, log_real, ordinal, real
 from ..base_learner import BaseLearner

@@ -230,7 +230,7 @@ def _check_backend(arguments: argparse.Namespace) -> None:
         try:
             from ...workers.ray_workers import reachable
         except ImportError as error:
-            raise ValueError(f"--engine ray needs Ray: pip install 'rekindle[ray]' ({error})") from error
+            raise ValueError(f"--engine ray needs Ray: pip install 'rekindle-rl[ray]' ({error})") from error
         reachable(arguments.url, arguments.address)
         return
     only_with_ray = ("address", "cpus_per_worker", "gpus_per_worker")

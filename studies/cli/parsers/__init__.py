@@ -5,8 +5,7 @@ This package imports nothing slow. The module of a command is imported when the 
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
+from ...._version import __version__
 from .looking import add_answers, add_other_tools, add_readers, add_space
 from .single_tasks import add_lineage, add_policy, add_train, add_upkeep
 from .studies import add_confirm, add_steering, add_tune, add_worker
@@ -32,7 +31,7 @@ def make_parser() -> Parser:
         epilog="`rekindle COMMAND --help` explains a command. Start with: rekindle tune ppo CartPole-v1",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"rekindle {version('rekindle')}")
+    parser.add_argument("--version", action="version", version=f"rekindle {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     parser.commands = commands.choices
     for title, adders in COMMANDS.items():

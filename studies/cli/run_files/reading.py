@@ -175,7 +175,7 @@ def _yaml(text: str) -> Any:
     try:
         import yaml
     except ImportError:
-        raise ValueError("YAML needs PyYAML: pip install 'rekindle[yaml]', or write TOML") from None
+        raise ValueError("YAML needs PyYAML: pip install 'rekindle-rl[yaml]', or write TOML") from None
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML has no types
         """Loader with unique keys and the numbers of YAML 1.2."""

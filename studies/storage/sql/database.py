@@ -83,7 +83,7 @@ class Database:
         try:
             self._engine = sa.create_engine(self.url, connect_args=arguments, hide_parameters=True)
         except ModuleNotFoundError as error:
-            raise BadURL(f"{self.name} needs the package {error.name}: pip install 'rekindle[postgres]'") from None
+            raise BadURL(f"{self.name} needs the package {error.name}: pip install 'rekindle-rl[postgres]'") from None
         if sqlite:
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)

@@ -207,7 +207,7 @@ def check(version: int, where: str) -> None:
     if version > VERSION:
         raise SchemaMismatch(
             f"the tables of {where} have schema {version}, but this Rekindle knows schemas up to {VERSION}: "
-            "upgrade it (pip install --upgrade rekindle), or use another database"
+            "upgrade it (pip install --upgrade rekindle-rl), or use another database"
         )
 
 

@@ -201,12 +201,12 @@ def register_atari(spec: EnvSpec) -> None:
     try:
         gym.register_envs(import_module("ale_py"))
     except ImportError as error:
-        raise EnvSpecError(f"{spec.id} needs ale-py; install it with `pip install rekindle[atari]`") from error
+        raise EnvSpecError(f"{spec.id} needs ale-py; pip install 'rekindle-rl[atari]'") from error
 
 
 def _cure(spec: EnvSpec) -> str:
     entry_point = getattr(gym.registry.get(spec.id), "entry_point", "")
     for module, extra in EXTRAS.items():
         if isinstance(entry_point, str) and entry_point.startswith(module):
-            return f"; install it with `pip install rekindle[{extra}]`"
+            return f"; pip install 'rekindle-rl[{extra}]'"
     return "; install its package, or run where its file is" if ":" in spec.id else ""

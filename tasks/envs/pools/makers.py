@@ -65,7 +65,7 @@ class EnvPool:
         try:
             envpool = import_module("envpool")
         except ImportError as error:
-            raise EnvSpecError(f"{spec.id} needs envpool; install it with `pip install rekindle[envpool]`") from error
+            raise EnvSpecError(f"{spec.id} needs envpool; pip install 'rekindle-rl[envpool]'") from error
         if name not in (known := envpool.list_all_envs()):
             near = get_close_matches(name, known, n=1)
             cure = f"did you mean envpool/{near[0]}?" if near else "`envpool.list_all_envs()` lists them"

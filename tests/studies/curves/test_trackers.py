@@ -110,7 +110,7 @@ def test_a_tracker_that_is_not_installed_says_what_to_install(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sinks, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=rf"{kind} needs the library {kind}: pip install 'rekindle\[{kind}\]'"):
+    with pytest.raises(ValueError, match=rf"{kind} needs the library {kind}: pip install 'rekindle-rl\[{kind}\]'"):
         parse(f"{kind}:{tmp_path}/x")
     assert not list(tmp_path.iterdir())
 

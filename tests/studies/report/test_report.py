@@ -444,7 +444,7 @@ def test_a_picture_is_refused_in_one_line(
 def test_pictures_without_matplotlib_say_what_to_install(studies: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "rekindle.studies.report.matplotlib_figures", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ValueError, match=r"pictures need the library matplotlib: pip install 'rekindle\[plot\]'"):
+    with pytest.raises(ValueError, match=r"pictures need the library matplotlib: pip install 'rekindle-rl\[plot\]'"):
         Study("bred", studies).plot_curves()
 
 

@@ -285,7 +285,9 @@ def test_limits_of_a_sampler_are_reported_before_training(monkeypatch: pytest.Mo
     check_sampler(config("cmaes"))
     load_task(config("cmaes"))
     monkeypatch.setitem(sys.modules, "cmaes", None)
-    with pytest.raises(BadConfig, match=r"needs the package cmaes, which is not installed: pip install 'rekindle\[cma"):
+    with pytest.raises(
+        BadConfig, match=r"needs the package cmaes, which is not installed: pip install 'rekindle-rl\[cma"
+    ):
         make_config(load("ppo"), "CartPole-v1", trials=4, epochs=[1], sampler="cmaes")
     with pytest.raises(StoreError, match=r"the study cannot be resumed here: sampler cmaes needs"):
         load_task(config("cmaes"))
@@ -303,5 +305,5 @@ def test_a_sampler_without_its_package_is_refused_before_a_study_is_made(
     status, _, errors = cli(*command)
     assert status == 2
     assert f"sampler {sampler} needs the package scipy" in errors
-    assert f"pip install 'rekindle[{sampler}]'" in errors
+    assert f"pip install 'rekindle-rl[{sampler}]'" in errors
     assert not database.exists()

@@ -186,7 +186,9 @@ def test_a_bandit_needs_its_package_and_a_scale(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(BadConfig, match="a hyperparameter with a scale, but all that is explored are categories"):
         check_pb2(config(perturb=["kind"]))
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(BadConfig, match=r"needs scikit-learn, which is not installed: pip install 'rekindle\[pb2\]'"):
+    with pytest.raises(
+        BadConfig, match=r"needs scikit-learn, which is not installed: pip install 'rekindle-rl\[pb2\]'"
+    ):
         bandit_population()
     with pytest.raises(StoreError, match="the study cannot be resumed here: --explore pb2 needs scikit"):
         load_task(config())

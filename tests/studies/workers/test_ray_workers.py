@@ -261,5 +261,5 @@ def test_without_ray_the_error_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "ray", None)
     status, _, errors = cli(*TUNE, "--engine", "ray")
     assert status == 2
-    assert "pip install 'rekindle[ray]'" in errors
+    assert "pip install 'rekindle-rl[ray]'" in errors
     assert not list(tmp_path.iterdir())

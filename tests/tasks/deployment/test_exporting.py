@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(ExportError, match=r"safetensors \(.safetensors\), torchscript \(.pt\).*but got 'policy.zip'"):
         task.export_policy(tmp_path / "policy.zip")
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ExportError, match=r"pip install 'rekindle\[onnx\]'"):
+    with pytest.raises(ExportError, match=r"pip install 'rekindle-rl\[onnx\]'"):
         task.export_policy(tmp_path / "policy.onnx")
     with pytest.raises(ExportError, match=r"Surrogate has no environment to act in; export it as \.safetensors"):
         load("surrogate")(None).init().export_policy(tmp_path / "policy.pt")

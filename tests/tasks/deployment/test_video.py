@@ -61,7 +61,7 @@ def test_a_film_that_is_impossible_is_refused(tmp_path: Path, env: Any, file: st
 
 def test_without_moviepy_an_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "moviepy.video.io.ImageSequenceClip", None)
-    with pytest.raises(NoVideo, match=r"a video needs the library moviepy: pip install 'rekindle\[video\]'"):
+    with pytest.raises(NoVideo, match=r"a video needs the library moviepy: pip install 'rekindle-rl\[video\]'"):
         untrained().film(tmp_path / "x.mp4")
 
 

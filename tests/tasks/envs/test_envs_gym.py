@@ -419,7 +419,7 @@ def test_a_missing_package_names_the_extra(id: str, package: str, extra: str, mo
     for module in [m for m in sys.modules if m.startswith((f"gymnasium.envs.{extra}", package))]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(EnvSpecError, match=rf"pip install rekindle\[{extra}\]"):
+    with pytest.raises(EnvSpecError, match=rf"pip install 'rekindle-rl\[{extra}\]'"):
         make_envs(EnvSpec(id, {"frame_skip": 4} if extra in ("mujoco", "envpool") else {}), [1], 1)
 
 

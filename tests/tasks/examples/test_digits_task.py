@@ -81,7 +81,7 @@ def test_without_its_data_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     monkeypatch.delitem(sys.modules, "rekindle.tasks.examples.digits")
-    with pytest.raises(ValueError, match=r"the task digits needs scikit-learn: pip install 'rekindle\[digits\]'"):
+    with pytest.raises(ValueError, match=r"the task digits needs scikit-learn: pip install 'rekindle-rl\[digits\]'"):
         load("digits")
 
 
