@@ -44,7 +44,7 @@ def ours(folder: Path, steps: int, repeat: int) -> None:
     storing: list[Cost] = []
     for epoch in range(repeat + 1):
         for _ in range(steps // learner.hp.num_steps if epoch else 0):
-            learner.env_steps += learner.loop.collect(learner.env_steps, learner.explore)
+            learner.collect()
         start = time.perf_counter()
         write = task.take_pending_write()
         packed = time.perf_counter()

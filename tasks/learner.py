@@ -40,7 +40,6 @@ from .experience.normalizers import ObservationNormalizer
 from .experience.rollout import Agent
 from .rng import streams
 from .runtime.episode_window import EpisodeWindow
-from .signals.demonstrations import Examples
 
 
 class ParametersByName(Protocol):
@@ -74,6 +73,7 @@ class Learner(BaseLearner):
         demonstrations: demonstrations that the members learn from, or None.
         particles: learner whose members act for this one's, `num_particles` each; None if the members act themselves.
         evaluation_envs: environments of the last evaluation, kept for the next.
+        in_kernel: names of the methods whose work `kernel` describes.
     """
 
     scratch: ClassVar[tuple[str, ...]] = ("evaluation_envs",)
@@ -83,10 +83,28 @@ class Learner(BaseLearner):
     agent: Agent | None = None
     policy: Policy | None = None
     obs_normalizer: ObservationNormalizer | None = None
-    demonstrations: Examples | None = None
+    demonstrations: ParametersByName | None = None
     particles: Learner | None = None
     num_particles: int = 1
     evaluation_envs: Envs | None = None
+    in_kernel: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Clear the kernel of a class that overrides what it computes."""
+        super().__init_subclass__(**options)
+        for base in cls.__mro__:
+            if "kernel" in vars(base):
+                return
+            if any(name in vars(base) for name in cls.in_kernel):
+                cls.kernel = Learner.kernel  # type: ignore[method-assign]  # as if the class had defined it
+                return
+
+    def kernel(self) -> Any:
+        """Return what compiled kernels need in place of methods `in_kernel`.
+
+        None if they do not cover these hyperparameters. A class defines it beside the methods.
+        """
+        return None
 
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
         self.envs: Envs = make_envs(self.env, self.seeds, self.hp.num_envs, processes=self.env_processes)

@@ -30,10 +30,11 @@ ORDER = (
     *("tasks.errors", "tasks.rng", "tasks.checkpoint", "tasks.compiled", "tasks.cuda", "tasks.runtime"),
     *("tasks.envs.base", "tasks.envs.classic", "tasks.envs.gym"),
     *("tasks.envs.pools", "tasks.envs.processes", "tasks.envs"),
-    *("tasks.networks", "tasks.networks.fused", "tasks.experience", "tasks.signals"),
+    *("tasks.networks", "tasks.networks.fused", "tasks.experience"),
     *(
         "tasks.base_learner",
         "tasks.learner",
+        "tasks.signals",
         "tasks.evaluation",
         "tasks.deployment",
         "tasks.identity",

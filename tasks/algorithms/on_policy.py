@@ -1,4 +1,4 @@
-"""Hyperparameters, checks and construction shared by PPO, PPO2 and A2C."""
+"""Hyperparameters, checks and construction of algorithms that learn from rollouts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..experience.normalizers import ObservationNormalizer, RewardNormalizer
 from ..experience.recurrent_rollout import RecurrentAgent
 from ..experience.returns import critic_loss_choice
 from ..experience.rollout import Agent, Noise, StepNoise
+from ..experience.whole_episodes import whole_episodes_space
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic, model_space
 from ..networks.distributions import distribution_for
@@ -25,7 +26,8 @@ from ..networks.recurrent import RecurrentActorCritic
 from ..networks.sde import Perturbations, StateDependentGaussian, state_dependent
 from ..rng.streams import Keys
 from ..runtime.episode_window import window_size
-from ..signals.guidance import check_guidance
+from ..signals.guidance import check_guidance, guidance_space
+from .collectors import overlap_choice
 
 
 def on_policy_space(
@@ -33,39 +35,48 @@ def on_policy_space(
 ) -> Space:
     """Return the hyperparameters of every on-policy algorithm.
 
+    Advantages are always standardized, unless there is a hyperparameter `normalize_advantage`.
+
     Args:
         lr: default learning rate.
         optimizer: default optimizer.
         num_steps: default number of steps in a rollout.
         steps: values of num_steps to search.
-        more: further hyperparameters of the algorithm.
+        more: further hyperparameters of the algorithm, or others in place of those of the same name.
     """
-    return Space(
-        optimizer=optimizer_space(lr=lr, name=optimizer, eps=1e-5),
-        lr_schedule=schedule_space(),
-        model=model_space(),
-        gamma=near_one(0.9, 0.9999, default=0.99, accept=(0.0, 1.0)),
-        gae_lambda=near_one(0.8, 0.995, default=0.95, accept=(0.0, 1.0)),
-        ent_coef=log_real(1e-6, 1e-1, default=1e-3, accept=(0.0, 1e3)),
-        ent_coef_schedule=decay_space(),
-        vf_coef=real(0.2, 1.0, default=0.5, accept=(0.0, 1e3)),
-        critic_loss=critic_loss_choice(),
-        max_grad_norm=maybe(log_real(0.1, 5.0, accept=(1e-6, 1e6)), default=0.5),
+    first: dict[str, Dimension | Space] = {
+        "optimizer": optimizer_space(lr=lr, name=optimizer, eps=1e-5),
+        "lr_schedule": schedule_space(),
+        "model": model_space(),
+        "gamma": near_one(0.9, 0.9999, default=0.99, accept=(0.0, 1.0)),
+        "gae_lambda": near_one(0.8, 0.995, default=0.95, accept=(0.0, 1.0)),
+        "ent_coef": log_real(1e-6, 1e-1, default=1e-3, accept=(0.0, 1e3)),
+        "ent_coef_schedule": decay_space(),
+        "vf_coef": real(0.2, 1.0, default=0.5, accept=(0.0, 1e3)),
+        "critic_loss": critic_loss_choice(),
+        "max_grad_norm": maybe(log_real(0.1, 5.0, accept=(1e-6, 1e6)), default=0.5),
         # Learning rate of the critic's parameters, on the same schedule; None for the optimizer's.
-        critic_lr=maybe(log_real(3e-5, 1e-2, accept=(0.0, 100.0)), default=None, search=False, silent=True),
-        **more,
+        "critic_lr": maybe(log_real(3e-5, 1e-2, accept=(0.0, 100.0)), default=None, search=False, silent=True),
+    }
+    last: dict[str, Dimension | Space] = {
+        "update_epochs": integer(1, 10, default=1, accept=(1, 1000), structural=True, search=False),
+        "num_minibatches": ordinal(1, 2, 4, default=1, accept=(1, 65536), structural=True, search=False),
         # State-dependent exploration in a Box, see `sde`; its noise is drawn every sde_sample_freq steps, or with -1
         # once per rollout.
-        use_sde=categorical(False, True, default=False, structural=True, search=False),
-        sde_sample_freq=integer(-1, 1_000_000, default=-1, structural=True, search=False, when={"use_sde": True}),
-        num_steps=ordinal(*steps, default=num_steps, accept=(1, 1_000_000), structural=True),
-        num_envs=integer(1, 65536, default=8, structural=True, search=False),
-        epoch_steps=integer(1, 10**9, default=4096, structural=True, search=False),
-        normalize_obs=categorical(False, True, default=False, structural=True, search=False),
+        "use_sde": categorical(False, True, default=False, structural=True, search=False),
+        "sde_sample_freq": integer(-1, 1_000_000, default=-1, structural=True, search=False, when={"use_sde": True}),
+        "num_steps": ordinal(*steps, default=num_steps, accept=(1, 1_000_000), structural=True),
+        "num_envs": integer(1, 65536, default=8, structural=True, search=False),
+        "epoch_steps": integer(1, 10**9, default=4096, structural=True, search=False),
+        "normalize_obs": categorical(False, True, default=False, structural=True, search=False),
         # The critic's gradient would outweigh the actor's where returns are large: both share max_grad_norm.
-        normalize_reward=categorical(False, True, default=True, structural=True, search=False),
-        stats_window_size=window_size(),
-    )
+        "normalize_reward": categorical(False, True, default=True, structural=True, search=False),
+        "stats_window_size": window_size(),
+        "overlap": overlap_choice(),
+        **whole_episodes_space(silent=True),
+        **guidance_space(),
+    }
+    return Space(**{**first, **dict.fromkeys(more), **last, **more})
 
 
 def normalize_advantage(default: bool | str, search: bool = False) -> Dimension:

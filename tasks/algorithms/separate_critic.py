@@ -18,8 +18,10 @@ from ...spaces.choices import Choice
 from ..checkpoint.state import Tree
 from ..experience.returns import CRITIC_LOSSES, empirical_returns
 from ..experience.rollout import Agent, Rollout
+from ..experience.whole_episodes import needs_whole_episodes
 from ..networks.optimizers import adam, clip_norm, network_mask, norms, schedule, schedule_space
 from ..rng.streams import Bits
+from .on_policy import check_minibatches
 
 FOLLOW = "policy"
 
@@ -56,6 +58,23 @@ def own_schedule_space() -> Space:
         "warmup": replace(own["warmup"], when={"name": values}),
     }
     return Space(**own)
+
+
+def check_critic(values: Mapping[str, Any], algorithm: str) -> None:
+    """Raise ValueError if other hyperparameters rule out a separate critic."""
+    if values.get("critic", {}).get("name") != "separate":
+        return
+    check_minibatches(values, "critic.num_minibatches", values["critic"]["num_minibatches"], algorithm)
+    if values.get("critic_lr") is not None:
+        raise ValueError(
+            f"{algorithm}: critic_lr is of a critic that shares the policy's loss, but critic.name is separate; give "
+            "critic.lr instead"
+        )
+    if needs_whole_episodes(values):
+        raise ValueError(
+            f"{algorithm}: a separate critic is fitted to every rollout, but min_rollouts or min_steps waits for whole "
+            "episodes; leave both out, or critic.name"
+        )
 
 
 class SeparateCritic:

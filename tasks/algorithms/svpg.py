@@ -34,11 +34,10 @@ from ..runtime.guard import BadResumeGuard
 from ..task import Task
 from .a2c import A2CLearner
 from .on_policy import check_actions, check_model, without_effect
+from .on_policy_learner import OnPolicyLearner
 from .ppo import PPOLearner
 from .ppo2 import PPO2Learner
-from .rollout_updates import WholeEpisodes
 
-Base = A2CLearner | PPOLearner | PPO2Learner
 COUPLING = ("num_particles", "temperature", "horizon")
 
 
@@ -106,7 +105,7 @@ def stein_gradient(particles: Tensor, gradients: Tensor, temperature: Tensor | f
     return affine(k.values, gradients, -repulsion) / count
 
 
-def svpg_space(base: type[Base]) -> Space:
+def svpg_space(base: type[OnPolicyLearner]) -> Space:
     """Return the base algorithm's hyperparameters and those of the coupling.
 
     All particles share the base's. The temperature falls linearly to 0 over `horizon` environment steps of a particle;
@@ -127,9 +126,9 @@ class SVPGLearner(Learner):
     particle equals the base algorithm.
     """
 
-    base: ClassVar[type[Base]] = A2CLearner
+    base: ClassVar[type[OnPolicyLearner]] = A2CLearner
     hyperparameters = svpg_space(A2CLearner)
-    particles: Base
+    particles: OnPolicyLearner
 
     # --- the algorithm ---
 
@@ -140,8 +139,7 @@ class SVPGLearner(Learner):
         every = [trial for trial in shared for _ in range(n)]
         self.particles = self.base(self.env, seeds, every, self.device, self.env_processes)
         self.particles.mix_gradients = self.mix_gradients
-        if isinstance(self.particles.gathered, WholeEpisodes):
-            self.particles.gathered.group = n
+        self.particles.group = n
         self.envs = self.particles.envs
         spans = network_spans(self.particles.policy.parameters.shapes)
         runs = [torch.arange(*run) for name, runs in spans.items() if name != "critic" for run in runs]

@@ -52,8 +52,8 @@ def array(x: Tensor) -> NDArray[np.float32]:
 
 
 @dataclass
-class Terms:
-    """The terms of an actor-critic's loss.
+class LossForm:
+    """The form of an actor-critic's loss.
 
     The algorithms' `loss` functions explain them.
 
@@ -201,20 +201,20 @@ class ActorCriticKernels:
         return result
 
     def loss(
-        self, batch: Mapping[str, Tensor], terms: Terms, leaves: Iterable[Tensor]
+        self, batch: Mapping[str, Tensor], form: LossForm, leaves: Iterable[Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return a minibatch's losses and metrics, (P,) each.
 
         Differentiating the losses gives the gradient in the parameters `leaves`. The next call overwrites it.
         """
-        self.run.differentiate(*self._arguments(batch, terms))
+        self.run.differentiate(*self._arguments(batch, form))
         increment_version(self.gradient)
-        metrics = self.read(terms)
-        losses = metrics["policy_loss"] + terms.vf_coef * metrics["value_loss"] - terms.ent_coef * metrics["entropy"]
+        metrics = self.read(form)
+        losses = metrics["policy_loss"] + form.vf_coef * metrics["value_loss"] - form.ent_coef * metrics["entropy"]
         return Differentiated.apply(losses, self.gradient, self.pieces, *leaves), metrics
 
     def passes(
-        self, batch: Mapping[str, Tensor], terms: Terms, steps: Steps, moving: Tensor
+        self, batch: Mapping[str, Tensor], form: LossForm, steps: Steps, moving: Tensor
     ) -> tuple[Callable[[Tensor, bool], None], Tensor]:
         """Return a function that takes a pass over a batch, and factors.
 
@@ -225,7 +225,7 @@ class ActorCriticKernels:
         optimizer, absent = steps.optimizer, torch.zeros_like(steps.lr)
         limits, target_kl = (absent if x is None else x for x in (steps.max_grad_norm, steps.target_kl))
         clips, stops, factors = steps.max_grad_norm is not None, steps.target_kl is not None, torch.ones_like(steps.lr)
-        loss = self._arguments(batch, terms)
+        loss = self._arguments(batch, form)
         clipping = (clips, limits.numpy(), factors.numpy())
         descent = (steps.lr.contiguous().numpy(), *optimizer[1:])
         stopping = (stops, target_kl.numpy())
@@ -237,21 +237,21 @@ class ActorCriticKernels:
 
         return take, factors
 
-    def read(self, terms: Terms) -> dict[str, Tensor]:
+    def read(self, form: LossForm) -> dict[str, Tensor]:
         """Return the metrics of the last minibatch, (P,) each."""
         metrics = dict(zip(METRICS, self.metrics.clone().unbind(1), strict=True))
-        if terms.clip_coef is None:
+        if form.clip_coef is None:
             del metrics["approx_kl"], metrics["clip_fraction"]
         return metrics
 
-    def _arguments(self, batch: Mapping[str, Tensor], terms: Terms) -> tuple[Any, ...]:
+    def _arguments(self, batch: Mapping[str, Tensor], form: LossForm) -> tuple[Any, ...]:
         """Return the arguments of `policies.differentiate` for a batch (P, B, ...)."""
-        absent = torch.ones_like(terms.vf_coef)
-        clip, clip_value = (absent if x is None else x for x in (terms.clip_coef, terms.clip_value))
-        clipping = 0 if terms.clip_value is None else CLIPPING[terms.clipping]
-        flags = (terms.standardized, terms.clip_coef is not None, clipping, terms.critic_loss == "huber")
+        absent = torch.ones_like(form.vf_coef)
+        clip, clip_value = (absent if x is None else x for x in (form.clip_coef, form.clip_value))
+        clipping = 0 if form.clip_value is None else CLIPPING[form.clipping]
+        flags = (form.standardized, form.clip_coef is not None, clipping, form.critic_loss == "huber")
         rows = [batch[name].numpy() for name in ("log_probs", "advantages", "returns", "values")]
-        coefficients = torch.stack([clip, terms.vf_coef, terms.ent_coef, clip_value], 1).numpy()
+        coefficients = torch.stack([clip, form.vf_coef, form.ent_coef, clip_value], 1).numpy()
         place = (self._vector, self._gradient, self.layout, self.actor_sizes, self.critic_sizes)
         options = np.array(flags, np.int64)
         return array(batch["obs"]), *place, *self._split(batch["actions"]), *rows, coefficients, options, self._metrics

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, integer, ordinal, real, sizes
 from ..checkpoint.member_state import Stacked
-from ..compiled.actor_critic import KINDS, ActorCriticKernels, Perceptron, Terms
+from ..compiled.actor_critic import KINDS, ActorCriticKernels, LossForm, Perceptron
 from ..compiled.loading import kernels_of
 from ..cuda.graphs import captured
 from .distributions import Categorical, Distribution, Gaussian, distribution_for, finite
@@ -174,22 +174,22 @@ class ActorCritic(Stacked):
         return self.distribution.log_prob_and_entropy(self.action_params(obs), actions)[0]
 
     def compiled_loss(
-        self, batch: Mapping[str, Tensor], terms: Callable[[], Terms | None]
+        self, batch: Mapping[str, Tensor], kernel: Callable[[], LossForm | None]
     ) -> tuple[Tensor, dict[str, Tensor]] | None:
         """Return a minibatch's losses and metrics, each (P,), from kernels.
 
         Args:
             batch: tensors (P, B, ...).
-            terms: function that returns the coefficients of the loss.
+            kernel: function that returns the form of the loss, see `OnPolicyLearner.kernel`.
 
         Returns:
             None if kernels do not cover the loss.
         """
         if self.kernels is None or "weights" in batch or batch["obs"].shape[1] == 1:
             return None
-        if (known := terms()) is None:
+        if (form := kernel()) is None:
             return None
-        return self.kernels.loss(batch, known, self.parameters.leaves.values())
+        return self.kernels.loss(batch, form, self.parameters.leaves.values())
 
     def value(self, obs: Tensor) -> Tensor:
         """Return v(s), (P, B), of obs (P, B, ...), without gradients."""

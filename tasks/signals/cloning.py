@@ -8,16 +8,18 @@ doi:10.1162/neco.1991.3.1.88). A Box's standard deviation is left to the policy'
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ...spaces import Space, categorical, integer, log_real, ordinal
+from ..experience.normalizers import ObservationNormalizer
 from ..experience.rollout import permutations
+from ..learner import Learner
 from ..networks.optimizers import adam
 from .demonstrations import Examples
-from .host import SignalHost
 
 
 def cloning_space(samples: int = 0) -> Space:
@@ -40,6 +42,17 @@ def cloning_space(samples: int = 0) -> Space:
     )
 
 
+class Imitator(Protocol):
+    """Networks that can be cloned: an `ActorCritic`, or others in its form."""
+
+    parameters: Any
+    state_size: int
+    distribution: Any  # see `Distribution.imitation_loss`
+
+    def __call__(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Return the input of `distribution`, with gradients; the second is not used."""
+
+
 class Cloning:
     """Cloning by P members, with its own Adam for the policy's parameters.
 
@@ -47,11 +60,14 @@ class Cloning:
     num_steps steps, each starting with an empty memory. Particles clone independently of each other.
     """
 
-    def __init__(self, host: SignalHost, examples: Examples):
-        self.hp, self.keys, self.examples = host.hp.cloning, host.keys("cloning"), examples
-        self.optimizer = adam(host.agent.policy.parameters.vector)
+    def __init__(
+        self, learner: Learner, examples: Examples, policy: Imitator, obs_normalizer: ObservationNormalizer | None
+    ):
+        self.hp, self.keys, self.examples = learner.hp.cloning, learner.keys("cloning"), examples
+        self.policy, self.obs_normalizer = policy, obs_normalizer
+        self.optimizer = adam(policy.parameters.vector)
         steps = self.examples.steps
-        self.length = min(host.hp.num_steps, steps) if host.agent.policy.state_size else 1
+        self.length = min(learner.hp.num_steps, steps) if policy.state_size else 1
         self.sequences = steps // self.length
         self.batch_size = max(1, min(self.hp.batch_size // self.length, self.sequences))  # in sequences
         wanted = (self.hp.samples_per_update or steps) // (self.batch_size * self.length)
@@ -66,27 +82,29 @@ class Cloning:
         left = (1 - env_steps / steps.clamp(min=1)).clamp(min=0)
         return self.hp.strength * lr * torch.where(steps > 0, left, 1.0)
 
-    def update(self, host: SignalHost, lr: Tensor, updated: Tensor | None) -> dict[str, Tensor]:
+    def update(self, number: int, env_steps: int, lr: Tensor, active: Tensor | None = None) -> dict[str, Tensor]:
         """Learn from demonstrations once, and return the last batch's metrics.
 
         Args:
-            host: the learner.
+            number: number of the update, which selects the order of the demonstrations.
+            env_steps: environment steps so far.
             lr: the policies' learning rates, (P, 1).
-            updated: members whose policies were updated, (P, 1); None for all.
+            active: members whose policies were updated, (P, 1); None for all.
         """
-        lr = self.learning_rate(host.env_steps, lr)
-        active = lr > 0 if updated is None else (lr > 0) & updated
-        [order] = permutations(self.keys, host.iterations, 1, self.sequences)
+        lr = self.learning_rate(env_steps, lr)
+        active = lr > 0 if active is None else (lr > 0) & active
+        [order] = permutations(self.keys, number, 1, self.sequences)
         parts = order[:, : self.batches * self.batch_size].split(self.batch_size, 1)
         for part in parts if bool(active.any()) else parts[-1:]:  # if nobody learns, only the last loss is reported
-            losses = self.loss(host, part)
-            self.optimizer.step(host.agent.policy.parameters.gradient(losses), lr, active)
+            losses = self.loss(part)
+            self.optimizer.step(self.policy.parameters.gradient(losses), lr, active)
         return {"cloning_loss": losses.detach()}
 
-    def loss(self, host: SignalHost, part: Tensor) -> Tensor:
+    def loss(self, part: Tensor) -> Tensor:
         """Return each member's loss on the sequences with these indices, (P, S)."""
         rows = (part.unsqueeze(-1) * self.length + torch.arange(self.length)).flatten(1)
-        batch = self.examples.batch(rows.numpy(), host.agent.obs_normalizer)
-        batch["memory"] = batch["begins"].new_zeros(*part.shape, host.agent.policy.state_size)
-        params, _ = host.agent.policy(batch)
-        return host.agent.policy.distribution.imitation_loss(params, batch["actions"]).mean(1)
+        batch = self.examples.batch(rows.numpy(), self.obs_normalizer)
+        batch["memory"] = batch["begins"].new_zeros(*part.shape, self.policy.state_size)
+        params, _ = self.policy(batch)
+        loss: Tensor = self.policy.distribution.imitation_loss(params, batch["actions"])
+        return loss.mean(1)

@@ -35,8 +35,8 @@ from ..envs import Envs, EnvSpec, Joined, StepResult, spaces_of
 from ..envs.base.encode import Actions, Observations
 from ..errors import TaskError
 from ..experience.normalizers import ObservationNormalizer
+from ..learner import Learner
 from ..networks.distributions import distribution_for
-from .host import SignalHost
 
 Array = NDArray[Any]
 NAMES = ("observations", "actions", "begins")
@@ -222,15 +222,15 @@ class Examples(Stacked):
     They are part of the state, so no checkpoint needs their file.
     """
 
-    def __init__(self, host: SignalHost, steps: int):
+    def __init__(self, learner: Learner, steps: int):
         """Allocate the tensors."""
         self.steps = steps
-        envs = host.envs
-        distribution = distribution_for(envs.action_space, f"demonstrations of {host.env.id}")
+        envs = learner.envs
+        distribution = distribution_for(envs.action_space, f"demonstrations of {learner.env.id}")
         kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
         forms = ((envs.obs_shape, kind), (distribution.action_shape, distribution.action_type), ((), torch.float32))
         self.tensors = {
-            name: torch.zeros(host.members, steps, *shape, dtype=dtype, device=host.device)
+            name: torch.zeros(learner.members, steps, *shape, dtype=dtype, device=learner.device)
             for name, (shape, dtype) in zip(NAMES, forms, strict=True)
         }
 

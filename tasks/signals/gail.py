@@ -27,12 +27,12 @@ from ..checkpoint.member_state import Part
 from ..experience.normalizers import ObservationNormalizer
 from ..experience.returns import average
 from ..experience.whole_episodes import minibatch_size
+from ..learner import Learner
 from ..networks.recurrent import sigmoid
 from ..rng.draws import Draws
 from .actions import ActionEncoder
 from .demonstrations import Examples
 from .discriminators import Bottleneck, Discriminator
-from .host import SignalHost
 from .signal import Signal, TrainedNetworks, encoder, signal_space
 
 
@@ -69,21 +69,21 @@ class GAIL(Signal):
     name = "gail"
     episodic = True
 
-    def build(self, host: SignalHost, examples: Examples | None) -> dict[str, Part | None]:
-        hp, shape, batch = self.hp, host.envs.obs_shape, minibatch_size(host.hp)
+    def build(self, learner: Learner, examples: Examples | None) -> dict[str, Part | None]:
+        hp, shape, batch = self.hp, learner.envs.obs_shape, minibatch_size(learner.hp)
         assert examples is not None
-        self.examples, self.obs_normalizer = examples, host.agent.obs_normalizer
-        self.actions = ActionEncoder(host.envs.action_space, f"GAIL on {host.env.id}", host.device)
-        self.encoder = encoder("gail", host)
+        self.examples, self.obs_normalizer = examples, (learner.agent or learner).obs_normalizer
+        self.actions = ActionEncoder(learner.envs.action_space, f"GAIL on {learner.env.id}", learner.device)
+        self.encoder = encoder("gail", learner)
         inputs = self.encoder.features + (self.actions.size if hp.use_actions else 0)
         self.bottleneck: Bottleneck | None = None
         if hp.variational:
-            keys = host.keys("gail.code")
-            self.bottleneck = Bottleneck(inputs, hp.width, hp.code_width, keys, batch, host.device)
+            keys = learner.keys("gail.code")
+            self.bottleneck = Bottleneck(inputs, hp.width, hp.code_width, keys, batch, learner.device)
         self.discriminator = self.bottleneck or Discriminator(inputs, hp.width)
-        self.trained = TrainedNetworks([self.encoder, *self.discriminator.networks], host.seeds, host.device)
-        self.whitening = ObservationNormalizer(host.members, shape[0]) if len(shape) == 1 else None
-        self.draws = Draws(host.keys("gail"), (2, batch))
+        self.trained = TrainedNetworks([self.encoder, *self.discriminator.networks], learner.seeds, learner.device)
+        self.whitening = ObservationNormalizer(learner.members, shape[0]) if len(shape) == 1 else None
+        self.draws = Draws(learner.keys("gail"), (2, batch))
         return {"learned": self.trained, "whitening": self.whitening, "bottleneck": self.bottleneck}
 
     def observe(self, batch: Mapping[str, Tensor]) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -29,10 +30,10 @@ from ...spaces import Dimension, Space, integer, maybe, real
 from ..checkpoint.member_state import Composite
 from ..experience.returns import average, gae
 from ..experience.rollout import Rollout, evaluate_values
+from ..learner import Learner
 from .cloning import Cloning, cloning_space
 from .demonstrations import Examples
 from .gail import GAIL, gail_space
-from .host import SignalHost
 from .icm import ICM, icm_space
 from .rnd import RND, rnd_space
 from .signal import Signal
@@ -80,8 +81,6 @@ def check_guidance(values: Mapping[str, Any], algorithm: str) -> None:
 class Guidance:
     """No guidance: the environment's rewards alone.
 
-    `of` returns the guidance that hyperparameters ask for.
-
     Attributes:
         row_names: names of the tensors that `compute_rewards` returns.
         needs_next_obs: whether rollouts must keep `next_obs`.
@@ -91,13 +90,6 @@ class Guidance:
     examples: Examples | None = None
     row_names: tuple[str, ...] = ()
     needs_next_obs = False
-
-    @staticmethod
-    def of(host: SignalHost) -> Guidance:
-        """Return the guidance that a learner's hyperparameters ask for."""
-        hp = host.hp
-        used = hp.extrinsic.strength is not None or any(getattr(hp, name).use for name in OPTIONS)
-        return ActiveGuidance(host) if used else Guidance()
 
     def scale_extrinsic(self, rollout: Rollout) -> Rollout:
         """Return the rollout with the environment's rewards times their strength."""
@@ -126,12 +118,12 @@ class Guidance:
         return batch
 
     def update(
-        self, host: SignalHost, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None
+        self, learner: Learner, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Train signals and clone after the policy's update; return metrics.
 
         Args:
-            host: the learner.
+            learner: the learner.
             batch: batch as `combine_advantages` returned it.
             lr: the policy's learning rates (P, 1), which the signals' critics use, too.
             active: members to update, (P, 1); None for all.
@@ -142,15 +134,18 @@ class Guidance:
 class ActiveGuidance(Guidance, Composite):
     """Signals, cloning and demonstrations of P members, as one part."""
 
-    def __init__(self, host: SignalHost):
-        hp, self.agent = host.hp, host.agent
+    def __init__(self, learner: Learner):
+        assert learner.agent is not None
+        hp, self.agent = learner.hp, learner.agent
         self.gae_lambda: Tensor = hp.gae_lambda
         self.strength: Tensor | None = hp.extrinsic.strength
         if steps := hp.demonstrated_steps:
-            self.examples = Examples(host, steps)
-        self.signals = [signal(host, self.examples) for signal in SIGNALS if getattr(hp, signal.name).use]
-        self.keys = host.keys("signals")
-        self.cloning = Cloning(host, self.examples) if self.examples is not None and hp.cloning.use else None
+            self.examples = Examples(learner, steps)
+        self.signals = [signal(learner, self.examples) for signal in SIGNALS if getattr(hp, signal.name).use]
+        self.keys = learner.keys("signals")
+        self.cloning: Cloning | None = None
+        if self.examples is not None and hp.cloning.use:
+            self.cloning = Cloning(learner, self.examples, self.agent.policy, self.agent.obs_normalizer)
         self.row_names = tuple(f"{s.name}.{row}" for s in self.signals for row in ("rewards", "values", "next_values"))
         self.needs_next_obs = bool(self.signals)
         signals = Composite(**{signal.name: signal for signal in self.signals}) if self.signals else None
@@ -204,24 +199,26 @@ class ActiveGuidance(Guidance, Composite):
         return self.combine_advantages({**batch, "next_obs": self.agent.flatten_steps(rollout.next_obs)}, rows)
 
     def update(
-        self, host: SignalHost, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None
+        self, learner: Learner, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None
     ) -> dict[str, Tensor]:
         metrics: dict[str, Tensor] = {}
         for signal in self.signals:
             for metric in ("reward", "value"):
                 metrics[f"{signal.name}_{metric}"] = average(batch[f"{signal.name}.{metric}s"], batch.get("weights"))
         if self.signals:
-            metrics |= self._train_signals(host, batch, lr, active)
-        return metrics if self.cloning is None else metrics | self.cloning.update(host, lr, active)
+            metrics |= self._train_signals(learner, batch, lr, active)
+        if self.cloning is not None:
+            metrics |= self.cloning.update(learner.iterations, learner.env_steps, lr, active)
+        return metrics
 
     def _train_signals(
-        self, host: SignalHost, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None
+        self, learner: Learner, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None
     ) -> dict[str, Tensor]:
         """Train each signal on as many minibatches as the policy."""
-        hp = host.hp
+        hp = learner.hp
         metrics: dict[str, Tensor] = {}
-        first = host.iterations * hp.update_epochs * hp.num_minibatches
-        minibatches = self.agent.minibatches(batch, self.keys, host.iterations, hp.update_epochs, hp.num_minibatches)
+        first = learner.iterations * hp.update_epochs * hp.num_minibatches
+        minibatches = self.agent.minibatches(batch, self.keys, learner.iterations, hp.update_epochs, hp.num_minibatches)
         for position, minibatch in enumerate(minibatches, first):
             for signal in self.signals:
                 losses, parts = signal.loss(minibatch, position)
@@ -231,6 +228,16 @@ class ActiveGuidance(Guidance, Composite):
                 parts = {"loss": losses, **parts, "value_loss": error}
                 metrics |= {f"{signal.name}_{part}": x.detach() for part, x in parts.items()}
         return metrics
+
+
+def is_guided(hp: SimpleNamespace) -> bool:
+    """Return whether hyperparameters ask for anything but the environment's rewards."""
+    return hp.extrinsic.strength is not None or any(getattr(hp, name).use for name in OPTIONS)
+
+
+def make_guidance(learner: Learner) -> Guidance:
+    """Return the guidance that a learner's hyperparameters ask for."""
+    return ActiveGuidance(learner) if is_guided(learner.hp) else Guidance()
 
 
 def _in_time(x: Tensor, rollout: Rollout) -> Tensor:

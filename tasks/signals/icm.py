@@ -19,9 +19,9 @@ from torch import Tensor
 from ...spaces import Space, real
 from ..checkpoint.member_state import Part
 from ..experience.returns import average
+from ..learner import Learner
 from .actions import ActionEncoder
 from .demonstrations import Examples
-from .host import SignalHost
 from .signal import Signal, TrainedNetworks, encoder, perceptron, signal_space
 
 
@@ -37,15 +37,15 @@ class ICM(Signal):
     name = "icm"
     episodic = False
 
-    def build(self, host: SignalHost, examples: Examples | None) -> dict[str, Part | None]:
+    def build(self, learner: Learner, examples: Examples | None) -> dict[str, Part | None]:
         width = self.hp.width
-        self.actions = ActionEncoder(host.envs.action_space, f"ICM on {host.env.id}", host.device)
-        self.encoder = encoder("icm", host)
+        self.actions = ActionEncoder(learner.envs.action_space, f"ICM on {learner.env.id}", learner.device)
+        self.encoder = encoder("icm", learner)
         self.features = perceptron("icm.features", self.encoder.features, width, width, layers=1)
         self.inverse = perceptron("icm.inverse", 2 * width, width, self.actions.outputs, layers=1)
         self.forward = perceptron("icm.forward", width + self.actions.size, width, width, layers=1)
         perceptrons = (self.features, self.inverse, self.forward)
-        self.trained = TrainedNetworks([self.encoder, *perceptrons], host.seeds, host.device)
+        self.trained = TrainedNetworks([self.encoder, *perceptrons], learner.seeds, learner.device)
         return {"learned": self.trained}
 
     def _features(self, tensors: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -15,20 +15,17 @@ Notation used for tensor shapes: P members, B batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...spaces import Dimension, Space
 from ..checkpoint.member_state import Composite
-from ..envs import Envs, EnvSpec
-from ..experience.normalizers import ObservationNormalizer
-from ..rng.streams import Bits
-from .cloning import Cloning
+from ..learner import Learner
+from .cloning import Cloning, Imitator
 from .demonstrations import Examples
-from .guidance import OPTIONS, SIGNALS, check_guidance, guidance_space
+from .guidance import OPTIONS, SIGNALS, check_guidance, guidance_space, is_guided
 from .signal import Signal
 
 Batch = Mapping[str, Tensor]
@@ -64,40 +61,8 @@ def check_replay_guidance(values: Mapping[str, Any], algorithm: str) -> None:
         )
 
 
-class Imitator(Protocol):
-    """Networks that can be cloned, in the form of a policy.
-
-    See `Distribution.imitation_loss`.
-    """
-
-    parameters: Any
-    state_size: int
-    distribution: Any
-
-    def __call__(self, batch: Batch) -> tuple[Tensor, None]:
-        """Return the input of `distribution`, with gradients, and None."""
-
-
-class Replaying(Protocol):
-    """An off-policy learner of P members, as guidance sees it."""
-
-    env: EnvSpec
-    envs: Envs
-    seeds: list[int]
-    device: torch.device
-    hp: SimpleNamespace
-    members: int
-    env_steps: int
-    obs_normalizer: ObservationNormalizer | None
-
-    def keys(self, purpose: str) -> Bits:
-        """Return the members' random streams (P,) for this purpose."""
-
-
 class ReplayGuidance:
     """No guidance: the environment's rewards alone.
-
-    `of` returns the guidance that hyperparameters ask for.
 
     Attributes:
         examples: the members' demonstrations.
@@ -105,18 +70,11 @@ class ReplayGuidance:
 
     examples: Examples | None = None
 
-    @staticmethod
-    def of(learner: Replaying, imitator: Imitator) -> ReplayGuidance:
-        """Return the guidance that a learner's hyperparameters ask for."""
-        hp = learner.hp
-        used = hp.extrinsic.strength is not None or any(getattr(hp, name).use for name in OPTIONS)
-        return ActiveReplayGuidance(learner, imitator) if used else ReplayGuidance()
-
     def total(self, rewards: Tensor, batch: Batch) -> Tensor:
         """Return the environment's rewards (P, B) plus those of signals."""
         return rewards
 
-    def update(self, learner: Replaying, batch: Batch, number: int, lr: Tensor) -> dict[str, Tensor]:
+    def update(self, learner: Learner, batch: Batch, number: int, lr: Tensor) -> dict[str, Tensor]:
         """Train signals and clone after the policy's gradient step; return metrics.
 
         Args:
@@ -131,18 +89,17 @@ class ReplayGuidance:
 class ActiveReplayGuidance(ReplayGuidance, Composite):
     """Signals, cloning and demonstrations of P members, as one part."""
 
-    scratch = ("host",)
-
-    def __init__(self, learner: Replaying, imitator: Imitator):
+    def __init__(self, learner: Learner, imitator: Imitator):
         hp = learner.hp
-        self.host = host = Host(learner, imitator)
         self.strength: Tensor | None = hp.extrinsic.strength
         if steps := hp.demonstrated_steps:
-            self.examples = Examples(host, steps)
+            self.examples = Examples(learner, steps)
         self.signals: list[Signal] = [
-            signal(host, self.examples, discounted=False) for signal in SIGNALS if getattr(hp, signal.name).use
+            signal(learner, self.examples, discounted=False) for signal in SIGNALS if getattr(hp, signal.name).use
         ]
-        self.cloning = Cloning(host, self.examples) if self.examples is not None and hp.cloning.use else None
+        self.cloning: Cloning | None = None
+        if self.examples is not None and hp.cloning.use:
+            self.cloning = Cloning(learner, self.examples, imitator, learner.obs_normalizer)
         signals = Composite(**{signal.name: signal for signal in self.signals}) if self.signals else None
         cloning = None if self.cloning is None else self.cloning.optimizer
         super().__init__(signals=signals, cloning=cloning, demonstrations=self.examples)
@@ -154,7 +111,7 @@ class ActiveReplayGuidance(ReplayGuidance, Composite):
             total = total + signal.hp.strength * signal.scaled(signal.rewards(steps))
         return total
 
-    def update(self, learner: Replaying, batch: Batch, number: int, lr: Tensor) -> dict[str, Tensor]:
+    def update(self, learner: Learner, batch: Batch, number: int, lr: Tensor) -> dict[str, Tensor]:
         metrics, steps = {}, self._steps(batch)
         for signal in self.signals:
             signal.observe(steps)
@@ -167,8 +124,7 @@ class ActiveReplayGuidance(ReplayGuidance, Composite):
             signal.update_multiplier(parts)
             metrics |= {f"{signal.name}_{part}": x.detach() for part, x in {"loss": losses, **parts}.items()}
         if self.cloning is not None:
-            self.host.iterations, self.host.env_steps = number, learner.env_steps
-            metrics |= self.cloning.update(self.host, lr, None)
+            metrics |= self.cloning.update(number, learner.env_steps, lr)
         return metrics
 
     def _steps(self, batch: Batch) -> dict[str, Tensor]:
@@ -179,11 +135,6 @@ class ActiveReplayGuidance(ReplayGuidance, Composite):
         return {"obs": batch["obs"], "actions": batch["action"], "next_obs": batch["next_obs"]} if self.signals else {}
 
 
-class Host:
-    """An off-policy learner as a `SignalHost`."""
-
-    def __init__(self, learner: Replaying, imitator: Imitator):
-        self.env, self.envs, self.seeds, self.device = learner.env, learner.envs, learner.seeds, learner.device
-        self.hp, self.members, self.keys = learner.hp, learner.members, learner.keys
-        self.agent: Any = SimpleNamespace(policy=imitator, obs_normalizer=learner.obs_normalizer)
-        self.env_steps = self.iterations = 0
+def make_replay_guidance(learner: Learner, imitator: Imitator) -> ReplayGuidance:
+    """Return the guidance that a learner's hyperparameters ask for."""
+    return ActiveReplayGuidance(learner, imitator) if is_guided(learner.hp) else ReplayGuidance()

@@ -20,8 +20,8 @@ from ...spaces import Space
 from ..checkpoint.member_state import Part
 from ..experience.normalizers import ObservationNormalizer, ReturnMoments
 from ..experience.returns import average
+from ..learner import Learner
 from .demonstrations import Examples
-from .host import SignalHost
 from .signal import Signal, TrainedNetworks, encoder, perceptron, signal_space
 
 CLIP = 5.0
@@ -38,18 +38,19 @@ class RND(Signal):
     name = "rnd"
     episodic = False
 
-    def build(self, host: SignalHost, examples: Examples | None) -> dict[str, Part | None]:
-        width, shape = self.hp.width, host.envs.obs_shape
-        encoders = {name: encoder(f"rnd.{name}", host) for name in ("target", "predictor")}
+    def build(self, learner: Learner, examples: Examples | None) -> dict[str, Part | None]:
+        width, shape = self.hp.width, learner.envs.obs_shape
+        encoders = {name: encoder(f"rnd.{name}", learner) for name in ("target", "predictor")}
         features = encoders["target"].features
         self.networks = {
             "target": (encoders["target"], perceptron("rnd.target", features, width, width, layers=1)),
             "predictor": (encoders["predictor"], perceptron("rnd.predictor", features, width, width)),
         }
-        self.trained = TrainedNetworks([n for pair in self.networks.values() for n in pair], host.seeds, host.device)
-        self.whitening = ObservationNormalizer(host.members, shape[0]) if len(shape) == 1 else None
-        gamma = vars(self.hp).get("gamma", host.hp.gamma)
-        self.scale = ReturnScale(host.members, host.hp.num_envs, gamma.cpu().double().numpy())
+        every = [network for pair in self.networks.values() for network in pair]
+        self.trained = TrainedNetworks(every, learner.seeds, learner.device)
+        self.whitening = ObservationNormalizer(learner.members, shape[0]) if len(shape) == 1 else None
+        gamma = vars(self.hp).get("gamma", learner.hp.gamma)
+        self.scale = ReturnScale(learner.members, learner.hp.num_envs, gamma.cpu().double().numpy())
         return {"learned": self.trained, "whitening": self.whitening, "scale": self.scale}
 
     def observe(self, batch: Mapping[str, Tensor]) -> None:

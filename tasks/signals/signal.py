@@ -15,11 +15,11 @@ from torch import Tensor
 from ...spaces import Dimension, Space, categorical, log_real, near_one, ordinal
 from ..checkpoint.member_state import Composite, Part, Stacked
 from ..experience.returns import average
+from ..learner import Learner
 from ..networks.encoders import Encoder, encoder_for
 from ..networks.mlp import MLP, Parameters
 from ..networks.optimizers import adam
 from .demonstrations import Examples
-from .host import SignalHost
 
 HIDDEN_LAYERS = 2
 
@@ -55,9 +55,9 @@ class TrainedNetworks(Stacked):
         self.optimizer.step(self.parameters.gradient(losses), lr, active)
 
 
-def encoder(prefix: str, host: SignalHost) -> Encoder:
+def encoder(prefix: str, learner: Learner) -> Encoder:
     """Return an encoder of observations of the same kind as the policy's."""
-    return encoder_for(host.hp.model, f"{prefix}.eye", host.envs.obs_shape)
+    return encoder_for(learner.hp.model, f"{prefix}.eye", learner.envs.obs_shape)
 
 
 def perceptron(
@@ -70,11 +70,11 @@ def perceptron(
 class SignalCritic:
     """Critic v(s) of one signal's rewards, for P members."""
 
-    def __init__(self, prefix: str, host: SignalHost, width: int):
-        self.encoder = encoder(prefix, host)
+    def __init__(self, prefix: str, learner: Learner, width: int):
+        self.encoder = encoder(prefix, learner)
         # Signals' rewards are small: a critic with larger initial values would drown them.
         self.net = perceptron(prefix, self.encoder.features, width, 1, last_gain=0.01)
-        self.trained = TrainedNetworks([self.encoder, self.net], host.seeds, host.device)
+        self.trained = TrainedNetworks([self.encoder, self.net], learner.seeds, learner.device)
 
     def __call__(self, obs: Tensor, learning: bool = False) -> Tensor:
         """Return v (P, B) of observations (P, B, ...)."""
@@ -127,23 +127,23 @@ class Signal(Composite):
     episodic: ClassVar[bool]
     trained: TrainedNetworks
 
-    def __init__(self, host: SignalHost, examples: Examples | None, discounted: bool = True):
+    def __init__(self, learner: Learner, examples: Examples | None, discounted: bool = True):
         """Build the critic and the parts.
 
         Args:
-            host: the learner.
+            learner: the learner.
             examples: demonstrations, if any.
             discounted: whether returns have their own critic and discount; off-policy ones do not, see
                 `replay_guidance`.
         """
-        self.hp = getattr(host.hp, self.name)
+        self.hp = getattr(learner.hp, self.name)
         of_critic: dict[str, Part | None] = {}
         if discounted:
-            self.critic = SignalCritic(f"{self.name}.critic", host, self.hp.width)
+            self.critic = SignalCritic(f"{self.name}.critic", learner, self.hp.width)
             of_critic["critic"] = self.critic.trained
-        super().__init__(**of_critic, **self.build(host, examples))
+        super().__init__(**of_critic, **self.build(learner, examples))
 
-    def build(self, host: SignalHost, examples: Examples | None) -> dict[str, Part | None]:
+    def build(self, learner: Learner, examples: Examples | None) -> dict[str, Part | None]:
         """Build `trained`, and return the parts of the state besides the critic."""
         raise NotImplementedError
 

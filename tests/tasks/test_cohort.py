@@ -10,7 +10,7 @@ import optuna
 import pytest
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent
-from rekindle.tasks.algorithms import gradient_steps
+from rekindle.tasks.algorithms import on_policy_learner
 from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.errors import Diverged
 from rekindle.tasks.evaluation import one_thread
@@ -214,7 +214,7 @@ def test_an_exception_in_a_step_breaks_every_member(store: Store, monkeypatch: p
     def fail() -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(gradient_steps, "tick", fail)
+    monkeypatch.setattr(on_policy_learner, "tick", fail)
     with pytest.raises(MemoryError):
         Cohort(tasks).fit(2)
     monkeypatch.undo()

@@ -21,7 +21,7 @@ from rekindle.spaces.errors import ARGUMENTS, SYNONYMS
 from rekindle.studies.errors import StoreError
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent, StateMismatch, TaskError, load, names
-from rekindle.tasks.algorithms import gradient_steps
+from rekindle.tasks.algorithms import on_policy_learner
 from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.checkpoint.state import copy, difference, pack
 from rekindle.tasks.errors import Diverged, NotInitialized, Stopped
@@ -69,7 +69,7 @@ def break_at(monkeypatch: pytest.MonkeyPatch, call: int, error: BaseException) -
         if len(passes) == call * SMALL["update_epochs"]:  # the last of the iteration's two passes over its batch
             raise error
 
-    monkeypatch.setattr(gradient_steps, "tick", ticked)
+    monkeypatch.setattr(on_policy_learner, "tick", ticked)
 
 
 def raising(error: BaseException, at: int) -> Callable[[EpochEvent], None]:

@@ -5,8 +5,7 @@ The call also gathers the batch.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,27 +18,10 @@ from ...networks.encoders import Unlearned
 from ...networks.optimizers import Clipped, FlushedDenormals, Optimizer, norms
 from ...runtime.progress import tick
 from ...signals.replay_guidance import ReplayGuidance
-from ..off_policy import ReplayLoop
+from ..off_policy_learner import OffPolicyLearner
 from .networks import QNetwork
 
 NONE = np.empty((0, 0), np.float32)
-
-
-class QLearner(Protocol):
-    """A learner of P members with the loss of `DQNLearner`.
-
-    Attributes:
-        limit: error beyond which the loss is linear.
-        target_interval: gradient steps between two moves of a target network, (P, 1).
-    """
-
-    hp: SimpleNamespace
-    loop: ReplayLoop
-    policy: QNetwork
-    optimizer: Optimizer
-    guidance: ReplayGuidance
-    limit: float
-    target_interval: NDArray[np.int64]
 
 
 class CompiledSteps:
@@ -49,18 +31,28 @@ class CompiledSteps:
     """
 
     def __init__(
-        self, learner: QLearner, table: tuple[Any, ...], network: tuple[Any, ...], optimizer: CompiledOptimizer
+        self,
+        learner: OffPolicyLearner,
+        policy: QNetwork,
+        table: tuple[Any, ...],
+        network: tuple[Any, ...],
+        optimizer: CompiledOptimizer,
+        limit: float,
+        interval: NDArray[np.int64],
     ):
         """Allocate the results of a step.
 
         Args:
             learner: the learner.
+            policy: its networks.
             table: its transitions, as kernels take them.
             network: form of its networks, as kernels take it.
-            optimizer: what kernels need of its optimizer.
+            optimizer: its optimizer, as kernels take it.
+            limit: error beyond which the loss is linear.
+            interval: gradient steps between two moves of a target network, (P, 1).
         """
-        hp, loop, policy = learner.hp, learner.loop, learner.policy
-        self.loop, self.lr, self.interval, self._run = loop, hp.optimizer.lr, learner.target_interval, optimizer.run
+        hp = learner.hp
+        self.learner, self.interval, self._run = learner, interval, optimizer.run
         vector, rows = policy.parameters.vector, (len(hp.tau), hp.batch_size)
         self.gradient, self.factors = torch.zeros_like(vector), torch.ones_like(hp.tau)
         self.losses, self.errors, self.values = torch.zeros(rows[0]), torch.zeros(rows), torch.zeros(rows)
@@ -68,36 +60,43 @@ class CompiledSteps:
         limits = hp.max_grad_norm if self.clips else self.factors
         vectors = (x.numpy() for x in (vector, policy.target.vector, self.gradient))
         results = (x.numpy() for x in (self.losses, self.errors, self.values))
-        gathering = (*table, hp.n_step, hp.num_envs, loop.gamma.numpy())
-        learning = (*vectors, *network, hp.double, learner.limit, *results)
+        gathering = (*table, hp.n_step, hp.num_envs, learner.gamma.numpy())
+        learning = (*vectors, *network, hp.double, limit, *results)
         moving = (self.clips, limits.numpy(), self.factors.numpy(), hp.tau.numpy(), *optimizer[1:])
         self._fixed = (*gathering, *learning, *moving)  # arguments that are the same in every step
 
     @classmethod
-    def of(cls, learner: QLearner) -> CompiledSteps | None:
-        """Return a learner's steps; None if the kernel does not cover them."""
-        hp, policy, optimizer, table = learner.hp, learner.policy, learner.optimizer.compiled, learner.loop.replay.table
+    def covering(
+        cls,
+        learner: OffPolicyLearner,
+        policy: QNetwork,
+        optimizer: Optimizer,
+        limit: float,
+        interval: NDArray[np.int64],
+    ) -> CompiledSteps | None:
+        """Return a learner's steps; None if the kernel does not cover them.
+
+        The arguments are those of `__init__`.
+        """
+        hp, table = learner.hp, learner.replay.table
         network = None if policy.fused is None else policy.fused.compiled
-        if table is None or network is None or optimizer is None or type(learner.guidance) is not ReplayGuidance:
+        if table is None or network is None or optimizer.compiled is None:
             return None
         plain = type(policy) is QNetwork and type(policy.encoder) is Unlearned
-        given = (policy.target.vector, hp.tau, hp.tau if hp.max_grad_norm is None else hp.max_grad_norm)
-        return cls(learner, table, network, optimizer) if plain and kernels_of(*given) is not None else None
+        tensors = (policy.target.vector, hp.tau, hp.tau if hp.max_grad_norm is None else hp.max_grad_norm)
+        if not plain or type(learner.guidance) is not ReplayGuidance or kernels_of(*tensors) is None:
+            return None
+        return cls(learner, policy, table, network, optimizer.compiled, limit, interval)
 
-    def __call__(self, env_steps: int, measured: bool) -> dict[str, Tensor]:
-        """Take `num_updates` gradient steps; return the last one's metrics, as `ReplayLoop.learn` does.
-
-        Args:
-            env_steps: environment steps so far.
-            measured: whether the metrics include the gradient's norms.
-        """
-        loop, sampler, progress = self.loop, self.loop.sampler, self.loop.progress
-        lr, scaling = loop.scheduled(self.lr, env_steps), loop.obs_normalizer
+    def __call__(self) -> dict[str, Tensor]:
+        """Do what `OffPolicyLearner.learn` does."""
+        learner, sampler, progress = self.learner, self.learner.sampler, self.learner.progress
+        lr, scaling = learner.scheduled(learner.hp.optimizer.lr), learner.obs_normalizer
         moments = (False, NONE, NONE) if scaling is None else (True, *scaling.of_batches())
         rates = lr.contiguous().numpy()
-        for _ in range(loop.hp.num_updates):
+        for _ in range(learner.hp.num_updates):
             rows = sampler.rows(progress.updates)
-            weights = sampler.weights(rows, env_steps)
+            weights = sampler.weights(rows, learner.env_steps)
             weighting = (False, NONE) if weights is None else (True, weights.numpy())
             progress.updates += 1
             due = progress.updates % self.interval == 0
@@ -106,5 +105,5 @@ class CompiledSteps:
                 self._run.descend_q(rows, *weighting, *moments, rates, due, *self._fixed)
             sampler.update(rows, self.errors)
         step = Clipped(self.gradient, self.factors if self.clips else None)
-        sizes = norms(step, "q") if measured else {}
+        sizes = norms(step, "q") if learner.measured else {}
         return {"loss": self.losses.clone(), "q": self.values.mean(1), **sizes, "lr": lr.squeeze(1)}

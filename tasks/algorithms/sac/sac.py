@@ -22,32 +22,22 @@ import torch
 from torch import Tensor
 
 from ....spaces import Space, categorical, integer, log_real, maybe, ordinal, real, sizes
-from ...checkpoint.storage import Metrics
 from ...cuda.graphs import captured
 from ...envs import EnvSpec, StepResult, spaces_of
 from ...errors import UnsupportedSpace
 from ...evaluation import evaluation_keys
 from ...experience.normalizers import RewardNormalizer
 from ...experience.returns import critic_loss_choice
-from ...experience.sequence_replay import REMEMBERS, Sequences, check_sequences
-from ...learner import Learner
-from ...networks.encoders import ENCODERS, encoder_choice, needs_encoder, unused_width
+from ...experience.sequence_replay import REMEMBERS, Sequences
+from ...networks.encoders import encoder_choice, needs_encoder
 from ...networks.fused.losses import SoftSample, soft_value, twins
-from ...networks.optimizers import (
-    GRAD_NORM_INTERVAL,
-    Optimizer,
-    clip_norm,
-    network_spans,
-    norms,
-    optimizer_space,
-    schedule_space,
-)
-from ...networks.recurrent import ActingMemory
+from ...networks.optimizers import Optimizer, clip_norm, network_spans, norms, optimizer_space, schedule_space
 from ...rng.draws import Normals
 from ...rng.streams import Keys
-from ...signals.replay_guidance import ReplayGuidance
+from ...signals.replay_guidance import make_replay_guidance
 from ...task import Task
-from ..off_policy import REFILLABLE, ReplayLoop, check_replay, check_replay_in_env, off_policy_space
+from ..off_policy import off_policy_space
+from ..off_policy_learner import OffPolicyLearner
 from .actions import Noise, SoftActions, no_noise
 from .image_networks import ImageSoftActorCritic, RecurrentImageSoftActorCritic
 from .networks import TWINS, Batch, FixedEntropy, LearnedEntropy, SoftActorCritic, SoftImitator
@@ -56,14 +46,12 @@ from .recurrent_networks import RecurrentSoftActorCritic, TrainingMemory
 OPTIMIZERS = ("actor_optimizer", "critic_optimizer", "encoder_optimizer")
 
 
-class SACLearner(Learner):
+class SACLearner(OffPolicyLearner):
     """P members of SAC."""
 
     policy: SoftActorCritic
-    memory: ActingMemory
     coefficients: FixedEntropy | LearnedEntropy
     rewards: RewardNormalizer | None = None
-    sequences: Sequences | None = None
 
     hyperparameters = Space(
         optimizer=optimizer_space(lr=3e-4, eps=1e-8),
@@ -110,18 +98,7 @@ class SACLearner(Learner):
             "num_updates": ordinal(1, 2, 4, default=1, accept=(1, 1_000_000), structural=True),
         },
     )
-    parts = (
-        *("policy", *OPTIMIZERS, "coefficients", "rewards", "replay", "priorities", "progress"),
-        *("obs_normalizer", "sequences", "memory", "guidance"),
-    )
-
-    refillable = REFILLABLE
-
-    @classmethod
-    def check(cls, values: Mapping[str, Any]) -> None:
-        check_replay(cls, values)
-        if values["model"]["memory"] != "none":
-            check_sequences(cls.algorithm(), values)
+    parts = (*OffPolicyLearner.parts, *OPTIMIZERS, "coefficients", "rewards")
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
@@ -130,7 +107,7 @@ class SACLearner(Learner):
 
     @classmethod
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        check_replay_in_env(cls, env, values)
+        super().check_values_in_env(env, values)
         where, space = f"{cls.algorithm()} on {env.id}", spaces_of(env).action
         if values["use_sde"] and not SoftActions(space, where).continuous_dim:
             raise UnsupportedSpace(f"{where}: use_sde explores in a Box of floats, but got {space}; leave use_sde out")
@@ -139,15 +116,14 @@ class SACLearner(Learner):
     def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
         actions = SoftActions(spaces_of(env).action, f"{cls.algorithm()} on {env.id}")
         effects = {"entropy.target": actions.continuous_dim > 0, "entropy.choice_target": actions.num_discrete > 1}
-        return [name for name, has_effect in effects.items() if not has_effect] + unused_width(fixed)
+        return [name for name, has_effect in effects.items() if not has_effect] + super().without_effect(env, fixed)
 
     def build(self) -> None:
-        hp, loop = self.hp, ReplayLoop(self)
-        self.loop, self.replay, self.progress, self.priorities = loop, loop.replay, loop.progress, loop.sampler
-        self.obs_normalizer = loop.obs_normalizer
+        super().build()
+        hp = self.hp
         self.actions = SoftActions(self.envs.action_space, f"{self.algorithm()} on {self.env.id}", self.device)
         self.build_networks()
-        self.guidance = ReplayGuidance.of(self, SoftImitator(self.policy, self.actions))
+        self.guidance = make_replay_guidance(self, SoftImitator(self.policy, self.actions))
         self.demonstrations = self.guidance.examples
         self.actor_optimizer = Optimizer(self.policy.actor_vector, hp.optimizer)
         vectors = self.policy.critic_vectors  # side by side in the critics' gradient
@@ -175,7 +151,7 @@ class SACLearner(Learner):
         """
         hp, envs = self.hp, self.envs
         rest = (self.actions, hp, self.seeds, self.device)
-        self.memory, remembers = ActingMemory(), hp.model.memory != "none"
+        remembers = hp.model.memory != "none"
         if needs_encoder(hp.model, envs.obs_shape):
             kind = RecurrentImageSoftActorCritic if remembers else ImageSoftActorCritic
             self.policy = kind(envs.obs_shape, *rest)
@@ -183,7 +159,7 @@ class SACLearner(Learner):
             self.policy = (RecurrentSoftActorCritic if remembers else SoftActorCritic)(envs.obs_shape[0], *rest)
         if isinstance(policy := self.policy, RecurrentSoftActorCritic):
             state_size = (1 + TWINS) * policy.state_size
-            self.loop.sampler = self.sequences = Sequences(self.replay, self.keys("replay"), state_size, hp)
+            self.sequences = Sequences(self.replay, self.keys("replay"), state_size, hp)
             self.memory = TrainingMemory(policy, hp.num_envs, self.sequences)
 
     def target_entropy(self) -> Tensor:
@@ -196,27 +172,17 @@ class SACLearner(Learner):
         discrete = [hp.choice_target * math.log(n)] if n > 1 else []
         return torch.cat(continuous + discrete, 1)
 
-    def iterate(self) -> dict[str, Tensor]:
-        filling = self.loop.filling(self.env_steps)
-        self.env_steps += self.loop.collect(self.env_steps, self.explore, self.observe, self.on_step)
-        return {} if filling else self.loop.learn(self.env_steps, self.update, self.guide)
-
     # --- acting ---
-
-    def observe(self, obs: np.ndarray) -> Tensor:
-        """Return the policy's inputs for normalized observations (P, N, ...)."""
-        return self.memory(self._tensor(obs))
 
     def explore(self, features: Tensor, position: int) -> np.ndarray:
         """Return random actions (P, N, ...) with the noise of this position."""
         return self._act(features, self.noise, position)
 
-    def on_step(self, step: StepResult) -> None:
-        """Update the scale of rewards, and reset what belongs to ended episodes."""
-        ended = step.terminated | step.truncated
+    def after_step(self, step: StepResult) -> None:
+        """Update the scale of rewards, and reset ended episodes' states."""
         if self.rewards is not None:
-            self.rewards.learn(step.reward[None], ended[None])
-        self.memory.reset(ended)
+            self.rewards.learn(step.reward[None], (step.terminated | step.truncated)[None])
+        super().after_step(step)
 
     def actor(
         self, episodes: int, deterministic: bool = True, keys: Keys | None = None, memory: Any = None
@@ -226,15 +192,12 @@ class SACLearner(Learner):
 
         @torch.inference_mode()
         def act(obs: np.ndarray) -> np.ndarray:
-            return self._act(memory(self._tensor(self.loop.normalize(obs))), noise, next(steps))
+            return self._act(memory(self.tensor(self.normalize(obs))), noise, next(steps))
 
         return act
 
-    def acting_memory(self, episodes: int) -> ActingMemory:
-        return self.policy.memory(episodes)
-
     def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        features, state = self.policy.remembered(self.loop.normalize_batch(obs), state)
+        features, state = self.policy.remembered(self.normalize_batch(obs), state)
         return self.actions.greedy(self.policy.outputs(self.policy.hidden(features))), state
 
     @torch.inference_mode()
@@ -245,7 +208,7 @@ class SACLearner(Learner):
                 f"{self.algorithm()} on {self.env.id}: with model.memory, critics have recurrent states of their own, "
                 "which acting does not advance, so that they give no value; use PPO, or leave model.memory out"
             )
-        features = self._tensor(self.loop.normalize(obs))
+        features = self.tensor(self.normalize(obs))
         numbers, _, logits = self.actions.split(self.policy.act(features)[0])
         q = self.policy.values(features, torch.tanh(numbers)).amin(1)  # (P, N, n)
         values: np.ndarray = (q.gather(-1, logits.argmax(-1, True)) if logits.shape[-1] else q)[..., 0].cpu().numpy()
@@ -255,21 +218,13 @@ class SACLearner(Learner):
         outputs, z = self.policy.act(features)
         return self.actions.act(outputs, *noise(step, outputs, z))
 
-    def _tensor(self, obs: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
-
     # --- learning ---
 
     def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Take one gradient step on a batch.
-
-        Returns:
-            Metrics, each (P,), and the first critic's temporal-difference errors (P, B).
-        """
         number = self.progress.updates
         tau = self.hp.tau * (number % self.target_interval == 0)
         with self.policy.autograd:
-            return self.step(batch, self.update_noise(number), tau, self.tally.count % GRAD_NORM_INTERVAL == 0)
+            return self.step(batch, self.update_noise(number), tau, self.measured)
 
     @captured
     def step(self, batch: Batch, noise: Tensor, tau: Tensor, measured: bool) -> tuple[dict[str, Tensor], Tensor]:
@@ -288,14 +243,14 @@ class SACLearner(Learner):
 
         critic_loss, errors, q = self.critic_loss(batch, reward, next_sample, alpha)
         of_critics = clip_norm(policy.critic_gradient(critic_loss), hp.max_grad_norm)
-        self.step_critics(of_critics.gradient, self.loop.scheduled(self.critic_lr, self.env_steps))
+        self.step_critics(of_critics.gradient, self.scheduled(self.critic_lr))
 
         actor_loss = self.actor_loss(batch, sample, alpha)
         of_actor = clip_norm(policy.actor_gradient(actor_loss), hp.max_grad_norm)
-        self.actor_optimizer.step(of_actor.gradient, self.loop.scheduled(hp.optimizer.lr, self.env_steps))
+        self.actor_optimizer.step(of_actor.gradient, self.scheduled(hp.optimizer.lr))
 
         entropies = masked(sample.entropies.detach(), mask).mean(1)
-        self.coefficients.descend(entropies, self.loop.scheduled(self.entropy_lr, self.env_steps))
+        self.coefficients.descend(entropies, self.scheduled(self.entropy_lr))
         policy.move_target(tau)
         report = {
             "critic_loss": critic_loss.detach().mean(1),
@@ -307,10 +262,6 @@ class SACLearner(Learner):
         if measured:
             report |= {**norms(of_actor, "actor"), **norms(of_critics, self.critic_spans)}
         return report, errors[:, 0]
-
-    def guide(self, batch: Batch, number: int) -> dict[str, Tensor]:
-        """Train signals and clone after a gradient step; return metrics."""
-        return self.guidance.update(self, batch, number, self.loop.scheduled(self.hp.optimizer.lr, self.env_steps))
 
     def step_critics(self, gradient: Tensor, lr: Tensor) -> None:
         """Take one step of the critics and, if any, of the encoder.
@@ -379,33 +330,14 @@ class SACLearner(Learner):
         _, errors, q = self.critic_loss(batch, reward, next_sample, self.coefficients.alpha)
         return masked(errors.square().sum(1), batch.get("mask")).mean(1) / 2, {"q": q}
 
-    # --- epochs ---
-
-    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
-        return self.loop.end_epoch(self, super().run_epoch(stop))
-
     @property
     def capturable(self) -> bool:
-        """Return whether all gradient steps can run as one CUDA graph."""
-        alike = self.loop.constant_lr and self.rewards is None and not self.policy.cores
-        own = self.hp.model.encoder not in ENCODERS or type(self.guidance) is not ReplayGuidance
-        return self.device.type == "cuda" and alike and not own
-
-    def updates(self) -> list[int]:
-        return [self.progress.updates] * self.members
-
-    def warm_started(self, member: int) -> None:
-        self.progress.fills[member] = 2
-
-    def refill(self, member: int) -> None:
-        self.loop.refill_member(self.env_steps, member)
+        return self.rewards is None and super().capturable
 
     def truncate_all(self) -> None:
-        self.replay.truncate_all()
-        everywhere = np.ones((self.members, self.hp.num_envs), np.bool_)
+        super().truncate_all()
         if self.rewards is not None:
-            self.rewards.reset(everywhere)
-        self.memory.reset(everywhere)
+            self.rewards.reset(np.ones((self.members, self.hp.num_envs), np.bool_))
 
 
 def masked(x: Tensor, mask: Tensor | None) -> Tensor:

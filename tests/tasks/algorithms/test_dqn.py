@@ -235,11 +235,11 @@ def test_the_memory_is_filled_by_a_random_policy_first() -> None:
     dqn = learner(num_steps=20, learning_starts=40, **{"exploration.start": 0.0, "exploration.final": 0.0})
     dqn.policy.parameters.vector.fill_(0)  # greedy is action 0
     assert dqn.iterate() == {}
-    assert dqn.loop.filling(dqn.env_steps)
+    assert dqn.filling
     dqn.iterate()
     assert 5 < dqn.replay.numbers[0, :40, 0, dqn.replay.columns["action"]].sum() < 35
     dqn.progress.full_at = 0
-    dqn.loop.collect(dqn.env_steps, dqn.explore, dqn.observe)
+    dqn.collect()
     assert dqn.replay.numbers[0, 40:60, 0, dqn.replay.columns["action"]].sum() == 0
 
 
@@ -251,7 +251,7 @@ def test_a_refill_is_by_the_policy_that_was_asked_for(trained: bool) -> None:
     for _ in range(4):
         dqn.iterate()
     updates = dqn.progress.updates
-    dqn.loop.refill(dqn.env_steps)
+    dqn.refill_all()
     assert dqn.replay.size == 0
     dqn.policy.parameters.vector.fill_(0)
     dqn.iterate()
@@ -268,10 +268,10 @@ def test_a_memory_is_refilled_every_so_many_epochs() -> None:
     task.fit(2)
     assert task.ref is not None
     dqn: Any = task.ref.learner
-    assert dqn.loop.filling(dqn.env_steps)
+    assert dqn.filling
     assert dqn.replay.size == 0
     task.fit(3)
-    assert not dqn.loop.filling(dqn.env_steps)
+    assert not dqn.filling
     assert (dqn.replay.size, dqn.progress.updates) == (128, 2 * (128 // 4 * 3 - 2 * 10))
 
 
@@ -288,7 +288,7 @@ def test_a_warm_start_fills_the_memory_by_the_policy_that_was_asked_for(trained:
     Cohort(together).fit(1)
     for seed, warm in ((0, True), (1, False)):
         alone = made(seed, warm)
-        assert alone.ref is None or alone.ref.learner.loop.filling(0)
+        assert alone.ref is None or alone.ref.learner.filling
         alone.fit(1)
         assert alone.digest == together[seed].digest
     assert together[0].ref is not None
@@ -311,17 +311,17 @@ def test_a_state_in_the_middle_of_filling_is_whole() -> None:
 
 def test_observations_are_scaled_by_all_that_was_seen_and_kept_as_they_came() -> None:
     dqn = learner(2, num_envs=3, normalize_obs=True, buffer_size=300)
-    while dqn.loop.filling(dqn.env_steps):
+    while dqn.filling:
         dqn.iterate()
     steps = dqn.replay.steps
-    _, batch = dqn.loop.sampler.draw(0, dqn.hp.gamma, dqn.env_steps)
+    _, batch = dqn.sampler.draw(0, dqn.hp.gamma, dqn.env_steps)
     kept = dqn.replay.batch(np.tile(np.arange(3 * steps), (2, 1)), ("obs",))["obs"]
     assert dqn.obs_normalizer is not None
     np.testing.assert_allclose(kept.double().mean(1), dqn.obs_normalizer.mean, atol=1e-4)
     raw = {name: batch[name].numpy().copy() for name in ("obs", "next_obs")}
-    _, scaled = dqn.loop.draw(dqn.env_steps)
+    _, scaled = dqn.draw()
     for name, values in raw.items():
-        np.testing.assert_allclose(scaled[name], dqn.loop.normalize(values), atol=1e-5)
+        np.testing.assert_allclose(scaled[name], dqn.normalize(values), atol=1e-5)
         np.testing.assert_allclose(dqn.actor(64)(values), dqn.policy.values(scaled[name]).argmax(-1))
     counts = dqn.obs_normalizer.count.copy()
     evaluate(dqn, 2)

@@ -54,7 +54,7 @@ def test_values_of_a_batch_are_those_of_acting_through_it(burn_in: int) -> None:
     made = learner(**{"model.burn_in": burn_in, "n_step": 2})
     policy = made.policy
     assert isinstance(policy, RecurrentQNetwork)
-    _, batch = made.loop.draw(made.env_steps)
+    _, batch = made.draw()
     with torch.no_grad():
         values = policy.of_batch(batch, double=True)
         state, each = batch["memory"], []
@@ -84,7 +84,7 @@ def test_stored_states_are_those_of_acting() -> None:
 
 def test_gradients_do_not_pass_through_the_burn_in() -> None:
     made = learner(**{"model.burn_in": 3})
-    _, batch = made.loop.draw(made.env_steps)
+    _, batch = made.draw()
     batch["obs"] = batch["obs"].clone().requires_grad_()
     made.policy.of_batch(batch, double=False).q.sum().backward()
     assert batch["obs"].grad is not None

@@ -41,7 +41,7 @@ def learner_of(
 def trained(learner: Any) -> dict[str, Tensor]:
     """Trains for a while; returns all that the gradient steps leave behind."""
     left: dict[str, Tensor] = {}
-    sampler = learner.loop.sampler
+    sampler = learner.sampler
     update = sampler.update
 
     def noted(rows: Any, errors: Tensor) -> None:

@@ -58,7 +58,7 @@ def test_a_batch_was_collected_one_update_before() -> None:
     update = learner.update
 
     def watched(*args: Any) -> Any:
-        seen.append({name: x.clone() for name, x in args[-2].items()})
+        seen.append({name: x.clone() for name, x in args[0].items()})
         before.append(learner.policy.parameters.vector.clone())
         return update(*args)
 

@@ -98,7 +98,7 @@ def learner(env: Any = "Pendulum-v1", seeds: tuple[int, ...] = (0, 1), **changes
     """A learner with small networks that has filled its memory."""
     task = SAC(env).init(**_nested({**SMALL, **changes}))
     made = SACLearner(task.env, seeds, [task.hyperparameters or {}] * len(seeds))
-    while made.loop.filling(made.env_steps):
+    while made.filling:
         made.iterate()
     return made
 
@@ -118,7 +118,7 @@ def next_sample_of(made: SACLearner, batch: dict[str, torch.Tensor]) -> SoftSamp
 
 
 def batch_of(made: SACLearner) -> dict[str, torch.Tensor]:
-    return made.loop.sampler.draw(0, made.hp.gamma, made.env_steps)[1]
+    return made.sampler.draw(0, made.hp.gamma, made.env_steps)[1]
 
 
 def mean_of(made: SACLearner, obs: torch.Tensor | None = None) -> torch.Tensor:

@@ -104,7 +104,7 @@ def features(encoder: CriticEncoder, tensors: Any, images: Tensor) -> Tensor:
 def test_the_critics_gradient_is_that_of_their_loss_in_the_encoder_too(env: Any) -> None:
     made = learner(env)
     policy: ImageSoftActorCritic = made.policy
-    batch = made.loop.draw(made.env_steps)[1]
+    batch = made.draw()[1]
     numbers, _ = made.actions.normalize(batch["action"])
     q = policy.q_and_target(policy.encode(batch), numbers, numbers)[0]
     g = torch.randn(q.shape, generator=torch.Generator().manual_seed(1)).mul_(0.1)
@@ -146,7 +146,7 @@ def test_targets_see_by_a_copy_that_follows() -> None:
     policy: ImageSoftActorCritic = made.policy
     copy = policy.encoder.target.vector.clone()
     assert not torch.equal(copy, policy.encoder_vector)
-    batch = made.loop.draw(made.env_steps)[1]
+    batch = made.draw()[1]
     numbers, _ = made.actions.normalize(batch["action"])
     q, target = (x.clone() for x in policy.q_and_target(policy.encode(batch), numbers, numbers))
     policy.encoder_vector.neg_()
@@ -163,7 +163,7 @@ def test_targets_see_by_a_copy_that_follows() -> None:
 def test_the_actor_sees_the_new_critics_with_the_new_encoder() -> None:
     made = learner()
     policy: ImageSoftActorCritic = made.policy
-    batch = made.loop.draw(made.env_steps)[1]
+    batch = made.draw()[1]
     numbers, _ = made.actions.normalize(batch["action"])
     batch = policy.encode(batch)
     before = policy.q_and_target(batch, numbers, numbers)[0].clone()
@@ -178,7 +178,7 @@ def test_the_memory_keeps_bytes_and_nothing_normalizes_them() -> None:
     assert made.obs_normalizer is None
     assert {image.dtype for image in made.replay.images.values()} == {np.dtype(np.uint8)}
     assert made.replay.images.keys() == {"obs", "next_obs"}
-    assert made.loop.draw(made.env_steps)[1]["obs"].dtype == torch.uint8
+    assert made.draw()[1]["obs"].dtype == torch.uint8
 
 
 def test_gradients_are_reported_of_critics_and_encoder_apart() -> None:

@@ -70,7 +70,7 @@ def learner(env: Any = MASKED, members: int = 2, filled: bool = True, **changes:
     """A learner that has filled its memory, and learned nothing yet."""
     tasks = [SAC(env, seed=seed).init(**unflatten({**SMALL, **changes})) for seed in range(members)]
     made = SACLearner(tasks[0].env, range(members), [task.hyperparameters or {} for task in tasks])
-    while filled and made.loop.filling(made.env_steps):
+    while filled and made.filling:
         made.iterate()
     return made
 
@@ -84,7 +84,7 @@ def test_learning_goes_through_what_was_remembered_while_acting(kind: str) -> No
         **{"model.memory": kind, "num_envs": 3, "buffer_size": 600, "learning_starts": 540, "epoch_steps": 600}
     )
     sequences, networks = made.sequences, made.policy
-    _, batch = made.loop.draw(made.env_steps)
+    _, batch = made.draw()
     assert batch["begins"].any()
     assert batch["memory"].any()
     number, env = sequences.starts(0)
@@ -137,7 +137,7 @@ def changed(batch: dict[str, Tensor], where: Tensor) -> dict[str, Tensor]:
 
 def test_masked_rows_count_nowhere() -> None:
     made, same = learner(), learner()
-    _, batch = made.loop.draw(made.env_steps)
+    _, batch = made.draw()
     counts = torch.ones(2, 32)
     counts[0, 3:17] = 0
     counts[1, 31] = 0
@@ -155,7 +155,7 @@ def test_masked_rows_count_nowhere() -> None:
 
 def test_losses_are_means_over_what_counts_alone() -> None:
     made = learner()
-    _, batch = made.loop.draw(made.env_steps)
+    _, batch = made.draw()
     errors = made.critic_loss(batch, made.total_reward(batch), next_sample_of(made, batch), made.coefficients.alpha)[1]
     counts = torch.ones(2, 32)
     counts[:, 5:29] = 0
@@ -181,7 +181,7 @@ def remembered(made: Any, core: int, tensors: Any, obs: Tensor, begins: Tensor, 
 def test_the_policys_gradient_is_autograds_through_time(kind: str, changes: dict[str, Any]) -> None:
     made = learner(**{"model.memory": kind, "num_envs": 2, **changes})
     policy = made.policy
-    _, batch = made.loop.draw(made.env_steps)
+    _, batch = made.draw()
     outputs, later = policy.outputs_of(batch)
     slopes = torch.randn(2, 32, outputs.shape[-1], generator=torch.Generator().manual_seed(0))
     gradient = policy.actor_gradient(outputs * slopes)
@@ -201,7 +201,7 @@ def test_the_critics_gradient_is_autograds_through_time(env: str) -> None:
     made = learner(env)
     policy = made.policy
     policy.target_vector.mul_(1.5)
-    _, batch = made.loop.draw(made.env_steps)
+    _, batch = made.draw()
     numbers, _ = made.actions.normalize(batch["action"])
     q, target = policy.q_and_target(batch, numbers, -numbers)
     slopes = torch.randn(q.shape, generator=torch.Generator().manual_seed(0))
@@ -243,13 +243,13 @@ def test_a_memory_survives_a_refill() -> None:
     for _ in range(20):
         made.iterate()
     before = made.memory.tensors["state"].clone()
-    made.loop.refill(made.env_steps)
+    made.refill_all()
     assert torch.equal(made.memory.tensors["state"], before)
     updates = made.progress.updates
-    while made.loop.filling(made.env_steps):
+    while made.filling:
         made.iterate()
     assert made.progress.updates == updates
-    _, batch = made.loop.draw(made.env_steps)
+    _, batch = made.draw()
     assert batch["memory"].any()
     made.iterate()
     assert made.progress.updates == updates + 1

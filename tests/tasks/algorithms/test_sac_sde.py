@@ -29,7 +29,7 @@ MEMORY = {"model.memory": "gru", "model.sequence_length": 8, "model.burn_in": 4}
 def learner(env: str = "Pendulum-v1", **changes: Any) -> Any:
     tasks = [SAC(env, seed=seed).init(**unflatten({**SMALL, **changes})) for seed in range(2)]
     made = SACLearner(tasks[0].env, range(2), [task.hyperparameters or {} for task in tasks])
-    while made.loop.filling(made.env_steps):
+    while made.filling:
         made.iterate()
     made.policy.actor.views["actor.log_std"] += torch.randn(2, 16, 1, generator=torch.Generator().manual_seed(0))
     return made
@@ -41,7 +41,7 @@ def test_the_gradient_is_autograds(env: str, changes: dict[str, Any]) -> None:
     made = learner(env, **changes)
     policy, actions = made.policy, made.actions
     k = actions.continuous_dim
-    _, batch = made.loop.draw(made.env_steps)
+    _, batch = made.draw()
     outputs, _ = policy.outputs_of(batch)
     slopes = torch.randn(2, 32, actions.outputs, generator=torch.Generator().manual_seed(1))
     gradient = policy.actor_gradient(outputs * slopes)
@@ -78,7 +78,7 @@ def test_the_noise_of_acting_has_the_spread_that_learning_knows() -> None:
 
 def test_the_noise_stays_for_so_many_steps_and_is_a_function_of_the_state() -> None:
     made = learner()
-    obs = made.observe(made.envs.obs)
+    obs = made.tensor(made.envs.obs)
     actions = [made.explore(obs, position) for position in range(12)]
     same = [np.array_equal(actions[i], actions[i + 1]) for i in range(11)]
     assert same == [True, True, True, False] * 2 + [True, True, True]

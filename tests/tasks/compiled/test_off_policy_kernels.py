@@ -168,7 +168,7 @@ def test_a_gradient_step_is_that_of_torch(case: str) -> None:
     def learner() -> Any:
         task = kind(env, seed=0).init(**unflatten({**SMALL, **changes}))
         made: Any = kind.learner(task.env, (0, 1), [task.hyperparameters or {}] * 2)
-        while made.loop.filling(made.env_steps):
+        while made.filling:
             made.iterate()
         return made
 
@@ -176,9 +176,9 @@ def test_a_gradient_step_is_that_of_torch(case: str) -> None:
         own = learner()
         with without_kernels():
             plain = learner()
-            _, batch = plain.loop.draw(plain.env_steps)
+            _, batch = plain.draw()
             expected, theirs = plain.update(batch)
-        found, errors = own.update(own.loop.draw(own.env_steps)[1])
+        found, errors = own.update(own.draw()[1])
     torch.testing.assert_close(errors, theirs, rtol=1e-4, atol=1e-5)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)

@@ -225,15 +225,15 @@ def test_only_members_with_enough_are_updated_and_the_others_stay_as_they_are() 
 def test_an_update_is_on_whole_episodes_that_began_after_the_last_one() -> None:
     learner = learner_of()
     seen = []
-    batch_of = learner.gathered.batch
+    batch_of = learner.episodes.batch
 
     def batch(used: Any, *args: Any) -> Any:
-        due, _ = learner.gathered.ready_members()
-        room = {name: tensor.clone() for name, tensor in learner.gathered.tensors.items()}
+        due, _ = learner.episodes.ready_members()
+        room = {name: tensor.clone() for name, tensor in learner.episodes.tensors.items()}
         seen.extend((room["ended"][p], used[p], room["obs"][p]) for p in np.flatnonzero(due))
         return batch_of(used, *args)
 
-    learner.gathered.batch = batch
+    learner.episodes.batch = batch
     for _ in range(30):
         learner.iterate()
     assert len(seen) > 10
@@ -257,7 +257,7 @@ def test_the_loss_is_that_of_the_used_steps_alone(task: type[Task], more: dict[s
     update = learner.update
 
     def once(*args: Any) -> Any:
-        kept["batch"] = batch = args[-2]
+        kept["batch"] = batch = args[0]
         kept["loss"] = learner.loss(batch)[0].detach()
         alone = {name: x[:, batch["weights"][0] > 0] for name, x in batch.items() if name != "weights"}
         kept["alone"] = learner.loss(alone)[0].detach()
@@ -359,7 +359,7 @@ def test_before_an_update_the_ratios_are_one() -> None:
     update = learner.update
 
     def once(*args: Any) -> Any:
-        seen.append(learner.loss(args[-2])[1])
+        seen.append(learner.loss(args[0])[1])
         return update(*args)
 
     learner.update = once

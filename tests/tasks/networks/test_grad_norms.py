@@ -85,7 +85,7 @@ def test_the_reported_gradient_is_that_of_the_loss() -> None:
     assert isinstance(learner, A2C.learner)
     batch = batch_of(learner)
     gradient = learner.policy.parameters.gradient(learner.loss(batch)[0])
-    metrics = learner.update(learning_rates(learner.hp, 0, learner.policy.parameters), batch, None)
+    metrics = learner.update(batch, learning_rates(learner.hp, 0, learner.policy.parameters))
     total = torch.stack([x.square() for name, x in metrics.items() if name.startswith("grad_norm.")]).sum().sqrt()
     torch.testing.assert_close(total, gradient.square().sum().sqrt())
 

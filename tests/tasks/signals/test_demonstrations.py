@@ -235,10 +235,10 @@ def test_cloning_lowers_the_negative_log_likelihood_of_choices() -> None:
     cloning, rows = learner.guidance.cloning, torch.arange(30)[None]
     params = learner.policy.action_params(torch.from_numpy(shown().observations)[None])
     expected = torch.nn.functional.cross_entropy(params[0], torch.ones(30, dtype=torch.int64))
-    torch.testing.assert_close(cloning.loss(learner, rows)[0], expected)
+    torch.testing.assert_close(cloning.loss(rows)[0], expected)
     for _ in range(20):
         learner.guidance.update(learner, {}, torch.full((1, 1), 0.03))
-    assert cloning.loss(learner, rows)[0] < 0.1 * expected
+    assert cloning.loss(rows)[0] < 0.1 * expected
     params = learner.policy.action_params(torch.from_numpy(shown().observations)[None])
     assert params.argmax(-1).float().mean() > 0.9
 
@@ -250,7 +250,7 @@ def test_cloning_lowers_the_squared_distance_in_a_box_and_leaves_its_deviation_a
     learner = learner_of(make(given, env="Pendulum-v1", **{"cloning.batch_size": 40}))
     assert learner.guidance.examples.tensors["actions"].unique().tolist() == [2]
     log_std = learner.policy.parameters.views["actor.log_std"].clone()
-    loss = learner.guidance.cloning.loss(learner, torch.arange(40)[None])
+    loss = learner.guidance.cloning.loss(torch.arange(40)[None])
     mean = learner.policy.action_params(torch.from_numpy(seen)[None])[..., :1]
     torch.testing.assert_close(loss[0], (mean - 2).square().mean())
     for _ in range(20):
@@ -303,7 +303,7 @@ def test_a_policy_with_a_memory_clones_sequences_that_forget_where_an_episode_be
     learner = learner_of(make(shown(), **{"model.memory": "gru", "num_minibatches": 1, "cloning.batch_size": 32}))
     cloning = learner.guidance.cloning
     assert (cloning.length, cloning.sequences, cloning.batch_size) == (16, 1, 1)
-    loss = cloning.loss(learner, torch.zeros(1, 1, dtype=torch.int64))
+    loss = cloning.loss(torch.zeros(1, 1, dtype=torch.int64))
     obs = torch.from_numpy(shown().observations)
     memory, logs = torch.zeros(1, 1, 16), []
     for step in range(16):

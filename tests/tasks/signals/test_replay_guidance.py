@@ -58,7 +58,7 @@ def learner_of(task: type[Task], env: str = "CartPole-v1", **changes: Any) -> An
     examples = simple(env) if {"gail", "cloning"} & values.keys() else None
     tasks = [task(env, seed=seed, demonstrations=examples).init(**values) for seed in range(2)]
     learner: Any = tasks[0].build_learner(tasks)
-    while learner.loop.filling(learner.env_steps):
+    while learner.filling:
         learner.iterate()
     return learner
 
@@ -66,7 +66,7 @@ def learner_of(task: type[Task], env: str = "CartPole-v1", **changes: Any) -> An
 @pytest.mark.parametrize("task", [DQN, SAC])
 def test_the_total_is_every_reward_times_its_strength(task: type[Task]) -> None:
     learner = learner_of(task, **ICM, **{"extrinsic.strength": 0.5})
-    _, batch = learner.loop.draw(learner.env_steps)
+    _, batch = learner.draw()
     [icm] = learner.guidance.signals
     steps = {"obs": batch["obs"], "actions": batch["action"], "next_obs": batch["next_obs"]}
     expected = 0.5 * batch["reward"] + 0.1 * icm.rewards(steps)
@@ -96,7 +96,7 @@ def test_signals_see_the_images_that_sac_encodes(encoder: str) -> None:
 
 def test_rnd_pays_less_for_what_it_saw_often() -> None:
     learner = learner_of(SAC, "Pendulum-v1", **RND, **{"rnd.lr": 0.01})
-    _, batch = learner.loop.draw(learner.env_steps)
+    _, batch = learner.draw()
     before = learner.guidance.total(torch.zeros(2, 16), batch)
     for number in range(60):
         metrics = learner.guide(batch, number)
@@ -110,7 +110,7 @@ def test_rnd_pays_less_for_what_it_saw_often() -> None:
 @pytest.mark.parametrize(("task", "env"), [(DQN, "CartPole-v1"), (SAC, "Pendulum-v1"), (SAC, "CartPole-v1")])
 def test_cloning_learns_the_demonstrated_actions(task: type[Task], env: str) -> None:
     learner = learner_of(task, env, **{"cloning.use": True, "cloning.batch_size": 48})
-    _, batch = learner.loop.draw(learner.env_steps)
+    _, batch = learner.draw()
     critics = {name: x.clone() for name, x in learner.policy.tensors.items() if name in ("critic", "target")}
     first = learner.guide(batch, 0)["cloning_loss"]
     for number in range(1, 25):
@@ -121,7 +121,7 @@ def test_cloning_learns_the_demonstrated_actions(task: type[Task], env: str) -> 
 
 def test_the_margin_is_that_of_demonstrated_actions_over_others() -> None:
     q = torch.tensor([[[1.0, 0.5], [2.0, 0.0]]])
-    loss = QImitator.imitation_loss(learner_of(DQN, **CLONING).guidance.host.agent.policy, q, torch.tensor([[0, 1]]))
+    loss = QImitator.imitation_loss(learner_of(DQN, **CLONING).guidance.cloning.policy, q, torch.tensor([[0, 1]]))
     torch.testing.assert_close(loss, torch.tensor([[0.3, 2.8]]))  # 0.5 + 0.8 - 1, and 2 + 0.8 - 0
 
 

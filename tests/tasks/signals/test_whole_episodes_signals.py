@@ -104,9 +104,9 @@ def updated_once(learner: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]
     kept: dict[str, Any] = {}
     update, mix = learner.update, learner.guidance.combine_advantages
 
-    def remember(lr: Any, batch: Any, active: Any) -> Any:
+    def remember(batch: Any, lr: Any, active: Any) -> Any:
         kept["batch"] = {name: x.clone() for name, x in batch.items()}
-        return update(lr, batch, active)
+        return update(batch, lr, active)
 
     def mixed(batch: Any, rows: Any) -> Any:
         kept["rows"] = {name: x.clone() for name, x in rows.items()}

@@ -8,8 +8,7 @@ import pytest
 import torch
 from rekindle import A2C, PPO, PPO2
 from rekindle.tasks import Task
-from rekindle.tasks.algorithms import gradient_steps
-from rekindle.tasks.algorithms.gradient_steps import take_steps
+from rekindle.tasks.algorithms.on_policy_learner import OnPolicyLearner
 from rekindle.tasks.algorithms.ppo import PPOLearner
 
 SIZE = {"num_steps": 16, "num_envs": 4, "num_minibatches": 4, "update_epochs": 3}
@@ -39,7 +38,7 @@ def taken(case: str, lr: float = 0.01, active: torch.Tensor | None = None) -> di
     left: dict[str, torch.Tensor] = {}
     rates = torch.full((len(tasks), 1), lr)
     for update in range(2):
-        metrics, step = take_steps(learner, batch_of(learner, update), rates, active)
+        metrics, step = learner.take_steps(batch_of(learner, update), rates, active)
         found = {**metrics, "gradient": step.gradient, **({} if step.factor is None else {"factor": step.factor})}
         left |= {f"{name} {update}": x.clone() for name, x in found.items()}
         learner.iterations += 1
@@ -52,7 +51,7 @@ def test_a_pass_by_kernels_has_the_bits_of_single_steps(
     case: str, active: torch.Tensor | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = taken(case, active=active)
-    monkeypatch.setattr(gradient_steps, "_compiled", lambda *given: None)
+    monkeypatch.setattr(OnPolicyLearner, "take_compiled_steps", lambda *arguments: None)
     singly = taken(case, active=active)
     assert together.keys() == singly.keys()
     assert [name for name, x in together.items() if not torch.equal(x, singly[name])] == []
@@ -63,14 +62,29 @@ def test_a_pass_by_kernels_has_the_bits_of_single_steps(
         assert 0 < steps[0] < most, "target_kl stopped it"
 
 
+class Flat:
+    """A loss that is flat."""
+
+    def loss(self, batch: Any) -> Any:
+        losses, metrics = super().loss(batch)  # type: ignore[misc]  # of the learner that it is mixed into
+        return 0.0 * losses, metrics
+
+
+class Frozen(Flat, PPOLearner):
+    """PPO whose loss a mixin overrides."""
+
+
+class Stated(PPOLearner):
+    """PPO with another loss, and the kernel of it."""
+
+    def policy_loss(self, log_probs: Any, advantages: Any, batch: Any) -> Any:
+        return super().policy_loss(log_probs, advantages, batch)
+
+    def kernel(self) -> Any:
+        return super().kernel()
+
+
 def test_kernels_take_no_steps_for_a_loss_that_a_subclass_has_replaced() -> None:
-    class Frozen(PPOLearner):
-        """A loss that is flat."""
-
-        def loss(self, batch: Any) -> Any:
-            losses, metrics = super().loss(batch)
-            return 0.0 * losses, metrics
-
     task = PPO("CartPole-v1", seed=0).init(**SIZE, target_kl=None)
     moved = []
     for kind in (PPOLearner, Frozen):
@@ -81,6 +95,12 @@ def test_kernels_take_no_steps_for_a_loss_that_a_subclass_has_replaced() -> None
     assert moved == [True, False]
 
 
+def test_a_class_that_overrides_the_loss_has_no_kernel_unless_it_gives_one() -> None:
+    task = PPO("CartPole-v1", seed=0).init(**SIZE)
+    learners: list[Any] = [kind(task.env, [0], [task.hyperparameters or {}]) for kind in (PPOLearner, Frozen, Stated)]
+    assert [learner.kernel() is not None for learner in learners] == [True, False, True]
+
+
 def test_a_loss_that_is_not_a_number_is_found_and_not_stopped_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without target_kl nothing stops a member, so its numbers end the training; with it they stay as they were."""
     for limit, finite in ((None, False), (0.02, True)):
@@ -88,11 +108,11 @@ def test_a_loss_that_is_not_a_number_is_found_and_not_stopped_at(monkeypatch: py
         for compiled in (True, False):
             with monkeypatch.context() as patch:
                 if not compiled:
-                    patch.setattr(gradient_steps, "_compiled", lambda *given: None)
+                    patch.setattr(OnPolicyLearner, "take_compiled_steps", lambda *arguments: None)
                 learner: Any = PPOLearner(task.env, [0], [task.hyperparameters or {}])
                 batch = learner.agent.advantages(
                     learner.agent.collect(learner.envs, 0), learner.hp.gamma, learner.hp.gae_lambda
                 )
                 batch["log_probs"][:] = torch.nan
-                take_steps(learner, batch, torch.full((1, 1), 0.01), None)
+                learner.take_steps(batch, torch.full((1, 1), 0.01), None)
                 assert bool(learner.policy.parameters.vector.isfinite().all()) is finite

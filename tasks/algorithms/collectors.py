@@ -1,4 +1,4 @@
-"""Scheduling of on-policy training: when to collect rollouts, when to update.
+"""Collection of rollouts: when they are needed, or during the update before.
 
 With `overlap`, the update on rollout k runs while rollout k + 1 is collected with the policy from before that update.
 The data are therefore always one update old, however long either takes, and PPO's ratios are relative to the policy
@@ -7,7 +7,7 @@ that acted. Waiting for slow simulators then costs no time. ML-Agents calls this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,84 +19,10 @@ from torch import Tensor
 from ...spaces import Dimension, categorical
 from ..checkpoint.member_state import Stacked
 from ..envs import Envs
-from ..experience.rollout import Agent, Batch, Rollout
-from ..experience.whole_episodes import EpisodeBuffer, needs_whole_episodes
-from ..learner import Learner
-from ..networks.encoders import ENCODERS
-from ..networks.optimizers import SCHEDULED
-from ..runtime.metric_means import MemberMetrics
-from ..signals.guidance import Guidance
-from ..signals.host import SignalHost
-from .on_policy import make_agent
+from ..experience.rollout import Agent, Rollout
+from ..experience.whole_episodes import needs_whole_episodes
 
 BY_TIME = ("rewards", "terminated", "ended")  # (T, P, N)
-Update = Callable[[Batch, Tensor | None], dict[str, Tensor]]  # of a batch and the members (P, 1) that may move
-
-
-class EveryRollout:
-    """Updates of all members on every rollout."""
-
-    def update(self, host: SignalHost, guidance: Guidance, rollout: Rollout, update: Update) -> Mapping[str, Tensor]:
-        """Update on a rollout, and return metrics.
-
-        Args:
-            host: the learner.
-            guidance: its signals.
-            rollout: rollout whose rewards `Guidance.scale_extrinsic` has scaled.
-            update: function that takes all gradient steps on a batch (P, B, ...); its second argument is the members to
-                update, (P, 1), or None for all.
-        """
-        batch = host.agent.advantages(rollout, host.hp.gamma, host.hp.gae_lambda)
-        return update(guidance.augment_batch(batch, rollout), None)
-
-    def truncate_all(self) -> None:
-        """Mark running episodes as truncated, if steps are stored."""
-
-
-class WholeEpisodes(EpisodeBuffer, EveryRollout):
-    """Updates of the members that have collected enough whole episodes.
-
-    Attributes:
-        group: number of neighboring members that are updated together, such as the particles of a trial.
-    """
-
-    group = 1
-
-    def update(self, host: SignalHost, guidance: Guidance, rollout: Rollout, update: Update) -> Mapping[str, Tensor]:
-        """Update the members that are ready, and abandon their running episodes."""
-        self.add(rollout, guidance.compute_rewards(rollout))
-        ready, used = self.ready_members()
-        ready = ready.reshape(-1, self.group).all(1).repeat(self.group)
-        if not ready.any():
-            return {}
-        batch = guidance.combine_advantages(self.batch(used, host.hp.gamma, host.hp.gae_lambda), self.rows())
-        metrics = update(host.agent.with_log_probs(batch), torch.from_numpy(ready).to(host.device).unsqueeze(1))
-        metrics["rollouts"] = self.rollouts(used)
-        unfinished = ready[:, None] & self.running()
-        host.envs.abandon(unfinished)
-        host.agent.reset(unfinished)
-        self.clear(ready)
-        return MemberMetrics(metrics, ready)
-
-
-def updates_of(host: SignalHost, guidance: Guidance) -> EveryRollout:
-    """Return the update rule that a learner's hyperparameters ask for."""
-    if needs_whole_episodes(vars(host.hp)):
-        return WholeEpisodes(host.hp, host.envs, host.agent, guidance.row_names)
-    return EveryRollout()
-
-
-def can_be_one_graph(host: SignalHost) -> bool:
-    """Return whether all gradient steps can run as one CUDA graph.
-
-    They cannot if a coefficient follows a schedule, if batches of whole episodes vary in size, if another thread acts
-    meanwhile, or if the encoder is a user's own.
-    """
-    hp = host.hp
-    if host.device.type != "cuda" or hp.overlap or needs_whole_episodes(vars(hp)) or hp.model.encoder not in ENCODERS:
-        return False
-    schedules = [vars(hp)[f"{name}_schedule"] for name in SCHEDULED if f"{name}_schedule" in vars(hp)]
-    return all(schedule.name == "constant" for schedule in schedules)
 
 
 def overlap_choice() -> Dimension:
@@ -128,14 +54,6 @@ class Collector:
 
     def __init__(self, agent: Agent):
         self.agent = agent
-
-    @staticmethod
-    def of(learner: Learner) -> Collector:
-        """Return the collector that a learner's hyperparameters ask for."""
-        assert learner.agent is not None
-        if not learner.hp.overlap:
-            return Collector(learner.agent)
-        return OverlappedCollector(learner.agent, make_agent(learner), learner.envs, learner.hp.num_steps)
 
     @contextmanager
     def rollout(self, envs: Envs, iteration: int, keep_next: bool) -> Iterator[Rollout]:

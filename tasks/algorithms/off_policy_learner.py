@@ -1,0 +1,316 @@
+"""Base of the algorithms that learn from replayed transitions: DQN and SAC.
+
+An iteration takes a few environment steps, then a few gradient steps on stored transitions. A subclass builds its
+networks, says how they explore, and takes a gradient step on a batch.
+
+Notation: P members, N environments, B rows of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..checkpoint.state import Tree
+from ..checkpoint.storage import Metrics
+from ..envs import EnvSpec, StepResult
+from ..errors import UnsupportedSpace
+from ..evaluation import evaluate
+from ..experience.exploration import UniformActions
+from ..experience.normalizers import ObservationNormalizer
+from ..experience.prioritized import PrioritizedSampler
+from ..experience.replay_buffer import (
+    EXACT_INTEGERS,
+    Field,
+    Index,
+    ReplayBuffer,
+    Sampler,
+    UniformSampler,
+    transition_fields,
+)
+from ..experience.sequence_replay import Sequences, check_sequences
+from ..learner import Learner, Policy
+from ..networks.encoders import ENCODERS, unused_width
+from ..networks.optimizers import GRAD_NORM_INTERVAL, schedule
+from ..networks.recurrent import ActingMemory
+from ..signals.replay_guidance import ReplayGuidance
+from .off_policy import OBSERVATIONS, check_replay, check_replay_in_env
+
+Array = NDArray[Any]
+Batch = Mapping[str, Tensor]
+
+
+class Progress:
+    """Counters of off-policy learning.
+
+    Attributes:
+        updates: gradient steps so far.
+        full_at: environment steps at which the buffer holds enough transitions to learn from.
+        fills: (P,), how often each member's buffer has been filled; after a warm start the first filling counts as the
+            second.
+    """
+
+    def __init__(self, members: int, full_at: int):
+        self.updates, self.full_at, self.fills = 0, full_at, np.ones(members, np.int64)
+
+    def member_state(self, member: int) -> Tree:
+        return {"updates": self.updates, "fills": int(self.fills[member]), "full_at": self.full_at}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        self.updates, self.full_at, self.fills[member] = tree["updates"], tree["full_at"], tree["fills"]
+
+
+class ReplayPolicy(Policy, Protocol):
+    """Networks of P members that learn from replayed transitions."""
+
+    def memory(self, num_envs: int) -> ActingMemory:
+        """Return the recurrent state of num_envs environments at the start of episodes."""
+
+
+class OffPolicyLearner(Learner):
+    """P members that learn from replayed transitions.
+
+    The hyperparameters are those of `off_policy_space`, with a `model`, an `optimizer` and its `lr_schedule`.
+
+    Attributes:
+        replay: the transitions.
+        progress: the counters.
+        priorities: draws the batches of transitions; part of the state if they have priorities.
+        sequences: draws the batches, if they consist of sequences; otherwise None.
+        memory: recurrent states of the running episodes.
+        guidance: signals and cloning; `build` creates it with the networks.
+    """
+
+    parts: ClassVar[tuple[str, ...]] = (
+        "policy",
+        "replay",
+        "priorities",
+        "progress",
+        "obs_normalizer",
+        "sequences",
+        "memory",
+        "guidance",
+    )
+    refillable = ("replay", "priorities", "sequences")
+    scratch = (*Learner.scratch, "compiled_steps")
+    policy: ReplayPolicy
+    memory: ActingMemory
+    sequences: Sequences | None = None
+    guidance: ReplayGuidance
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        check_replay(cls, values)
+        if values["model"]["memory"] != "none":
+            check_sequences(cls.algorithm(), values)
+
+    check_values_in_env = classmethod(check_replay_in_env)
+
+    @classmethod
+    def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
+        return unused_width(fixed)
+
+    def build(self) -> None:
+        """Create the replay buffer, its sampler and the counters.
+
+        A subclass then builds its networks and the guidance.
+        """
+        hp, envs = self.hp, self.envs
+        where = f"{self.algorithm()} on {self.env.id}"
+        self.uniform_actions = UniformActions(self.keys("fill"), envs.action_space, hp.num_envs, where)
+        if self.uniform_actions.largest >= EXACT_INTEGERS:
+            raise UnsupportedSpace(
+                f"{where}: actions must be below {EXACT_INTEGERS}, but the environment has {envs.action_space}"
+            )
+        obs_type = torch.float32 if envs.obs_kind == "vector" else torch.uint8
+        action = Field(self.uniform_actions.shape, torch.from_numpy(self.uniform_actions(0)).dtype)
+        fields = transition_fields(Field(envs.obs_shape, obs_type), action)
+        self.replay = ReplayBuffer(self.members, hp.buffer_size, hp.num_envs, fields, self.device)
+        source = (self.replay, self.keys("replay"), hp.batch_size, hp.n_step)
+        uniform = hp.replay.name == "uniform"
+        self.priorities: Sampler = UniformSampler(*source) if uniform else PrioritizedSampler(*source, hp.replay)
+        if hp.normalize_obs and envs.obs_kind == "vector":
+            self.obs_normalizer = ObservationNormalizer(self.members, envs.obs_shape[0])
+        self.memory = ActingMemory()
+        self.progress = Progress(self.members, full_at=hp.learning_starts)
+        self.gamma = hp.gamma.cpu()  # the buffer lies in RAM, and n-step returns are computed there
+        self.constant_lr = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
+
+    def iterate(self) -> dict[str, Tensor]:
+        filling = self.filling
+        self.collect()
+        return {} if filling else self.learn()
+
+    # --- acting ---
+
+    @property
+    def filling(self) -> bool:
+        """True while the buffer holds too few transitions to learn from."""
+        return self.env_steps < self.progress.full_at
+
+    @torch.inference_mode()
+    def collect(self) -> None:
+        """Take `num_steps` steps in every environment.
+
+        While the buffer is filled, actions are random, unless the trained policy refills it.
+        """
+        hp = self.hp
+        at_random = self.filling & ~((self.progress.fills > 1) & hp.use_trained_policy_for_refill)  # (P,)
+        all_random, any_random = at_random.all(), at_random.any()
+        first = self.env_steps // hp.num_envs
+        for position in range(first, first + hp.num_steps):
+            obs = self.envs.obs
+            features = self.memory(self.tensor(self.normalize(obs, learn=True)))
+            actions = self.uniform_actions(position) if all_random else self.explore(features, position)
+            if any_random and not all_random:
+                actions = actions.copy()
+                actions[at_random] = self.uniform_actions(position)[at_random]
+            step = self.envs.step(actions)
+            self.replay.add(
+                obs=obs,
+                next_obs=step.next_obs,
+                action=actions,
+                reward=step.reward,
+                terminated=step.terminated,
+                truncated=step.truncated,
+            )
+            self.after_step(step)
+        self.env_steps += hp.num_steps * hp.num_envs
+
+    def explore(self, features: Tensor, position: int) -> Array:
+        """Return actions (P, N, ...) to explore with.
+
+        Args:
+            features: inputs of the policy, (P, N, ...), from `memory`.
+            position: number of the step, which selects the random numbers.
+        """
+        raise NotImplementedError
+
+    def after_step(self, step: StepResult) -> None:
+        """Reset the recurrent states of ended episodes."""
+        self.memory.reset(step.terminated | step.truncated)
+
+    def normalize(self, obs: Array, learn: bool = False) -> Array:
+        """Scale observations (P, N, ...), if the hyperparameters ask for it."""
+        return obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn)
+
+    def normalize_batch(self, obs: Tensor) -> Tensor:
+        """Scale the observations (P, B, ...) of a batch, as `normalize` does."""
+        return obs if self.obs_normalizer is None else self.obs_normalizer.of_batch(obs)
+
+    def tensor(self, array: Array) -> Tensor:
+        """Return an array on the learner's device."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    # --- learning ---
+
+    def learn(self) -> dict[str, Tensor]:
+        """Take `num_updates` gradient steps, and return the last one's metrics."""
+        if self.compiled_steps is not None:
+            return self.compiled_steps()
+        metrics: dict[str, Tensor] = {}
+        for _ in range(self.hp.num_updates):
+            rows, batch = self.draw()
+            self.progress.updates += 1
+            metrics, errors = self.update(batch)
+            self.sampler.update(rows, errors)
+            metrics = {**metrics, **self.guide(batch, self.progress.updates)}
+        return {**metrics, "lr": self.scheduled(self.hp.optimizer.lr).squeeze(1)}
+
+    @cached_property
+    def compiled_steps(self) -> Callable[[], dict[str, Tensor]] | None:
+        """Function that takes all gradient steps by kernels, see `kernel`."""
+        return self.kernel()
+
+    def kernel(self) -> Callable[[], dict[str, Tensor]] | None:
+        """Return a function that does what `learn` does, or None."""
+        return None
+
+    def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """Take one gradient step on a batch of tensors (P, B, ...).
+
+        Returns:
+            Metrics, each (P,), and temporal-difference errors (P, B), which become priorities.
+        """
+        raise NotImplementedError
+
+    def guide(self, batch: Batch, number: int) -> dict[str, Tensor]:
+        """Train signals and clone after a gradient step; return metrics."""
+        return self.guidance.update(self, batch, number, self.scheduled(self.hp.optimizer.lr))
+
+    def draw(self) -> tuple[Index, dict[str, Tensor]]:
+        """Return the rows (P, B) and the normalized batch to learn from.
+
+        The batch's tensors are (P, B, ...).
+        """
+        rows, batch = self.sampler.draw(self.progress.updates, self.gamma, self.env_steps)
+        return rows, batch | {name: self.normalize_batch(batch[name]) for name in OBSERVATIONS if name in batch}
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler of batches."""
+        return self.priorities if self.sequences is None else self.sequences
+
+    @property
+    def measured(self) -> bool:
+        """True if this iteration measures the gradients' norms."""
+        return self.tally.count % GRAD_NORM_INTERVAL == 0
+
+    def scheduled(self, lr: Tensor) -> Tensor:
+        """Return a learning rate (P, 1) times the schedule's current factor."""
+        return lr if self.constant_lr else lr * schedule(self.hp.lr_schedule, torch.full_like(lr, self.env_steps))
+
+    @property
+    def capturable(self) -> bool:
+        """Return whether all gradient steps can run as one CUDA graph."""
+        plain = self.hp.model.encoder in ENCODERS and self.hp.model.memory == "none"
+        return self.device.type == "cuda" and self.constant_lr and plain and type(self.guidance) is ReplayGuidance
+
+    # --- epochs ---
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
+        """Train to the end of the epoch; then evaluate and refill.
+
+        `eval_return` is added to the metrics every `eval_interval` epochs, and the buffer is refilled every
+        `refill_interval` epochs.
+        """
+        if (rows := super().run_epoch(stop)) is None:
+            return None
+        if self.hp.eval_interval and self.epochs % self.hp.eval_interval == 0:
+            for row, value in zip(rows, evaluate(self), strict=True):
+                row["eval_return"] = float(value)
+        if self.hp.refill_interval and self.epochs % self.hp.refill_interval == 0:
+            self.refill_all()
+        return rows
+
+    def refill_all(self) -> None:
+        """Empty the buffer, so that the next steps fill it again.
+
+        With `use_trained_policy_for_refill` the trained policy acts, otherwise actions are random.
+        """
+        self.replay.clear()
+        for member in range(self.members):
+            self.refill(member)
+
+    def refill(self, member: int) -> None:
+        self.progress.fills[member] += 1
+        self.progress.full_at = self.env_steps + self.hp.learning_starts
+
+    def warm_started(self, member: int) -> None:
+        self.progress.fills[member] = 2
+
+    def updates(self) -> list[int]:
+        return [self.progress.updates] * self.members
+
+    def acting_memory(self, episodes: int) -> ActingMemory:
+        return self.policy.memory(episodes)
+
+    def truncate_all(self) -> None:
+        self.replay.truncate_all()
+        self.memory.reset(np.ones((self.members, self.hp.num_envs), np.bool_))

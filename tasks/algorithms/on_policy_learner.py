@@ -1,0 +1,313 @@
+"""Base of algorithms that learn from rollouts, such as PPO and A2C.
+
+An iteration collects a rollout, estimates advantages Â and returns R, and takes gradient steps on minibatches of it:
+
+    L = L_policy + vf_coef ½ mean (v(s) - R)² - ent_coef mean H(π(·|s))
+
+A subclass gives L_policy, and may replace the critic's term. With `min_rollouts` or `min_steps`, members are updated
+when they have enough whole episodes instead of after every rollout.
+
+Notation: P members, B rows of a batch, D numbers in a policy's parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..checkpoint.member_state import Part
+from ..compiled.actor_critic import LossForm, Steps
+from ..cuda.graphs import captured
+from ..experience.returns import CRITIC_LOSSES, advantage_scale, average, explained_variance, standardize
+from ..experience.rollout import Agent, Batch, Rollout, permutations
+from ..experience.whole_episodes import EpisodeBuffer, check_whole_episodes, needs_whole_episodes
+from ..learner import Learner
+from ..networks.actor_critic import ActorCritic
+from ..networks.encoders import ENCODERS
+from ..networks.optimizers import (
+    SCHEDULED,
+    Clipped,
+    FlushedDenormals,
+    LearningRates,
+    Optimizer,
+    coefficient,
+    descend,
+    learning_rates,
+    network_spans,
+    norms,
+    scheduled_coefficients,
+)
+from ..runtime.metric_means import MemberMetrics
+from ..runtime.progress import tick
+from ..signals.guidance import Guidance, make_guidance
+from .collectors import Collector, OverlappedCollector, check_overlap
+from .on_policy import check_actions, check_model, check_on_policy, make_agent, without_effect
+from .separate_critic import SeparateCritic, check_critic
+
+Stepped = tuple[dict[str, Tensor], Tensor | None, Clipped]  # metrics, members (P, 1) that may move, clipped gradient
+Metrics = dict[str, Tensor]
+
+
+class OnPolicyLearner(Learner):
+    """P members that learn from rollouts.
+
+    The hyperparameters are those of `on_policy_space`.
+
+    Attributes:
+        norm_interval: iterations between two measurements of the gradients' norms.
+        mix_gradients: function that replaces the members' gradients, see `descend`; None leaves them.
+        group: number of neighboring members that are updated together, such as the particles of a trial.
+        critic: fits the critic on its own; None if the critic shares the policy's loss.
+        episodes: steps since the last update, if updates wait for whole episodes; otherwise None.
+        collector: collects the rollouts.
+        networks: spans of each network in a parameter vector.
+    """
+
+    parts = ("optimizer", "standardizer", "guidance", "critic", "collector")
+    in_kernel = ("loss", "policy_loss", "value_loss", "step")
+    norm_interval: ClassVar[int] = 1
+    mix_gradients: Callable[[Tensor], Tensor] | None = None
+    group: int = 1
+    agent: Agent
+    policy: ActorCritic
+    critic: SeparateCritic | None = None
+    episodes: EpisodeBuffer | None = None
+    check_env = classmethod(check_actions)
+    check_values_in_env = classmethod(check_model)
+    without_effect = classmethod(without_effect)
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        check_on_policy(cls, values)
+        check_whole_episodes(values, cls.algorithm())
+        check_overlap(values, cls.algorithm())
+        check_critic(values, cls.algorithm())
+
+    def build(self) -> None:
+        hp = self.hp
+        self.agent = make_agent(self)
+        self.policy = self.agent.policy
+        self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
+        self.order = self.keys("order")
+        self.normalize_advantage: bool | str = vars(hp).get("normalize_advantage", True)
+        self.standardizer = advantage_scale(self.normalize_advantage, self.members)
+        self.target_kl: Tensor | None = vars(hp).get("target_kl")
+        self.guidance: Guidance = make_guidance(self)
+        self.demonstrations = self.guidance.examples
+        self.networks = network_spans(self.policy.parameters.shapes)
+        self.collector = Collector(self.agent)
+        if hp.overlap:
+            self.collector = OverlappedCollector(self.agent, make_agent(self), self.envs, hp.num_steps)
+        if needs_whole_episodes(vars(hp)):
+            self.episodes = EpisodeBuffer(hp, self.envs, self.agent, self.guidance.row_names)
+        if "critic" in vars(hp) and hp.critic.name == "separate":
+            self.critic = SeparateCritic(self.agent, hp, self.keys("critic"))
+            del self.networks["critic"]
+
+    def iterate(self) -> Mapping[str, Tensor]:
+        hp, guidance = self.hp, self.guidance
+        # Rates follow the steps before this rollout, so the first update has the initial rate. Coefficients, such as
+        # ent_coef, follow the steps after it.
+        lr = learning_rates(hp, self.env_steps, self.policy.parameters)
+        with self.collector.rollout(self.envs, self.iterations, guidance.needs_next_obs) as collected:
+            rollout = guidance.scale_extrinsic(collected)
+            self.env_steps += hp.num_steps * hp.num_envs
+            if self.episodes is not None:
+                return self.update_on_episodes(self.episodes, rollout, lr)
+            fitted = {} if self.critic is None else self.critic.fit(rollout, self.env_steps, self.iterations)
+            batch = self.agent.advantages(rollout, hp.gamma, hp.gae_lambda)
+            return {**self.update(guidance.augment_batch(batch, rollout), lr), **fitted}
+
+    def update_on_episodes(self, episodes: EpisodeBuffer, rollout: Rollout, lr: LearningRates) -> Mapping[str, Tensor]:
+        """Update members that have enough whole episodes; abandon their running ones."""
+        hp, guidance = self.hp, self.guidance
+        episodes.add(rollout, guidance.compute_rewards(rollout))
+        ready, used = episodes.ready_members()
+        ready = ready.reshape(-1, self.group).all(1).repeat(self.group)
+        if not ready.any():
+            return {}
+        batch = guidance.combine_advantages(episodes.batch(used, hp.gamma, hp.gae_lambda), episodes.rows())
+        active = torch.from_numpy(ready).to(self.device).unsqueeze(1)
+        metrics = self.update(self.agent.with_log_probs(batch), lr, active)
+        metrics["rollouts"] = episodes.rollouts(used)
+        unfinished = ready[:, None] & episodes.running()
+        self.envs.abandon(unfinished)
+        self.agent.reset(unfinished)
+        episodes.clear(ready)
+        return MemberMetrics(metrics, ready)
+
+    def update(self, batch: Batch, lr: LearningRates, active: Tensor | None = None) -> Metrics:
+        """Take all gradient steps on a batch, and return metrics.
+
+        Only members that are `active` (P, 1) are updated; None for all.
+        """
+        batch["advantages"] = self.standardizer(batch["advantages"])
+        metrics, gradient = self.take_steps(batch, lr.parameters, active)
+        weights = batch.get("weights")
+        measured = weights is not None or self.tally.count % self.norm_interval == 0
+        return {
+            **metrics,
+            **(norms(gradient, self.networks) if measured else {}),
+            **self.guidance.update(self, batch, lr.policy, active),
+            "explained_variance": explained_variance(batch["values"], batch["returns"], weights),
+            "value": average(batch["values"], weights),
+            **scheduled_coefficients(self.hp, self.env_steps),
+            **lr.metrics,
+        }
+
+    def take_steps(self, batch: Batch, lr: Tensor, active: Tensor | None) -> tuple[Metrics, Clipped]:
+        """Take a gradient step on each minibatch, until target_kl stops all members.
+
+        A member that is stopped keeps the metrics and the gradient of the minibatch on which it had moved too far.
+
+        Args:
+            batch: tensors (P, B, ...).
+            lr: learning rates, (P, 1) or (P, D).
+            active: members that may be updated, (P, 1); None for all.
+
+        Returns:
+            Metrics, each (P,), and the last clipped gradient.
+        """
+        if (compiled := self.take_compiled_steps(batch, lr, active)) is not None:
+            return compiled
+        hp, last, moving = self.hp, None, active
+        minibatches = self.agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches)
+        for minibatch in minibatches:
+            before = moving
+            metrics, moving, gradient = self.step(minibatch, lr, before)
+            if moving is not None and last is None:  # the next step may overwrite what this one returned
+                metrics, gradient = {name: value.clone() for name, value in metrics.items()}, gradient.copy()
+            elif last is not None and before is not None:
+                metrics = {name: torch.where(before[:, 0], value, last[0][name]) for name, value in metrics.items()}
+                gradient = gradient.where(before, last[1])
+            last = metrics, gradient
+            if moving is not None and moving.device.type == "cpu" and not moving.any():  # on a GPU, asking would wait
+                break
+        assert last is not None
+        return last
+
+    def take_compiled_steps(self, batch: Batch, lr: Tensor, active: Tensor | None) -> tuple[Metrics, Clipped] | None:
+        """Take the steps of each pass by one call of a kernel.
+
+        Return None if kernels do not cover them. The arguments are those of `take_steps`.
+        """
+        hp, kernels, optimizer = self.hp, self.policy.kernels, self.optimizer.compiled
+        size = batch["log_probs"].shape[1]
+        if kernels is None or optimizer is None or lr.shape[1] > 1 or self.mix_gradients is not None:
+            return None
+        if "weights" in batch or size == hp.num_minibatches or (form := self.kernel()) is None:
+            return None
+        moving = torch.ones_like(lr, dtype=torch.bool) if active is None else active.clone()
+        steps = Steps(optimizer, hp.num_minibatches, lr, hp.max_grad_norm, self.target_kl)
+        take, factors = kernels.passes(batch, form, steps, moving)
+        for number, order in enumerate(permutations(self.order, self.iterations, hp.update_epochs, size)):
+            tick()
+            with FlushedDenormals():
+                take(order, number == 0)
+            if not moving.any():
+                break
+        return kernels.read(form), Clipped(kernels.gradient, None if hp.max_grad_norm is None else factors)
+
+    @captured
+    def step(self, minibatch: Batch, lr: Tensor, moving: Tensor | None) -> Stepped:
+        """Take one gradient step on a minibatch.
+
+        Args:
+            minibatch: tensors (P, B, ...).
+            lr: learning rates as `Optimizer.step` takes them.
+            moving: members that may be updated, (P, 1); None for all.
+
+        Returns:
+            Metrics, the members (P, 1) that may still be updated, and the clipped gradient.
+        """
+        hp, parameters = self.hp, self.policy.parameters
+        losses, metrics = self.loss(minibatch)
+        if self.target_kl is not None:  # stop members that moved too far
+            near = metrics["approx_kl"].unsqueeze(1) <= 1.5 * self.target_kl
+            moving = near if moving is None else moving & near
+        gradient = descend(parameters, self.optimizer, losses, lr, hp.max_grad_norm, moving, self.mix_gradients)
+        return metrics, moving, gradient
+
+    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Return each member's loss (P,) and its metrics, each (P,).
+
+            L = L_policy + vf_coef L_value - ent_coef mean H(π(·|s))
+
+        The batch is (P, B, ...); if it has weights, the means are weighted. Advantages and returns were computed
+        before, so no gradient passes through them. A separate critic has no term here.
+        """
+        if (compiled := self.policy.compiled_loss(batch, self.kernel)) is not None:
+            return compiled
+        hp, weights = self.hp, batch.get("weights")
+        params, values = self.policy(batch)
+        log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
+        advantages = batch["advantages"]
+        if self.normalize_advantage is True:
+            advantages = standardize(advantages, weights)
+        losses, moved = self.policy_loss(log_probs, advantages, batch)
+        metrics = {"policy_loss": losses, "entropy": average(entropy, weights), **moved}
+        if self.critic is None:
+            metrics["value_loss"] = self.value_loss(values, batch)
+            losses = losses + coefficient(hp.vf_coef) * metrics["value_loss"]
+        return losses - self.ent_coef() * metrics["entropy"], metrics
+
+    def policy_loss(self, log_probs: Tensor, advantages: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, Metrics]:
+        """Return the policy's term of the loss and further metrics, each (P,).
+
+        Args:
+            log_probs: log π(a|s), (P, B), with gradients.
+            advantages: Â, (P, B), standardized if the hyperparameters ask for it.
+            batch: the minibatch, tensors (P, B, ...). If it has `weights`, means are weighted, see `average`.
+        """
+        raise NotImplementedError
+
+    def value_loss(self, values: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the critic's term of the loss, (P,).
+
+            L_value = ½ mean (v(s) - R)²
+
+        `critic_loss` may replace the square.
+
+        Args:
+            values: v(s), (P, B), with gradients.
+            batch: the minibatch, tensors (P, B, ...).
+        """
+        errors = CRITIC_LOSSES[self.hp.critic_loss](values - batch["returns"])
+        return 0.5 * average(errors, batch.get("weights"))
+
+    def kernel(self) -> LossForm | None:
+        """Return the loss's form; None if kernels do not cover it."""
+        return None
+
+    def ent_coef(self) -> Tensor:
+        """Return the current coefficient of the entropy, (P,)."""
+        return coefficient(self.hp.ent_coef, self.hp.ent_coef_schedule, self.env_steps)
+
+    @property
+    def capturable(self) -> bool:
+        """Return whether all gradient steps can run as one CUDA graph.
+
+        They cannot if a coefficient follows a schedule, if batches of whole episodes vary in size, if another thread
+        acts meanwhile, if gradients are mixed, or if the encoder is a user's own.
+        """
+        hp = self.hp
+        if self.device.type != "cuda" or hp.overlap or self.episodes is not None or self.mix_gradients is not None:
+            return False
+        schedules = [vars(hp)[f"{name}_schedule"] for name in SCHEDULED if f"{name}_schedule" in vars(hp)]
+        return hp.model.encoder in ENCODERS and all(schedule.name == "constant" for schedule in schedules)
+
+    def updates(self) -> list[int]:
+        return self.optimizer.tensors["steps"].flatten().int().tolist()
+
+    def truncate_all(self) -> None:
+        super().truncate_all()
+        if self.episodes is not None:
+            self.episodes.truncate_all()
+
+    @property
+    def live_parts(self) -> dict[str, Part]:
+        parts = super().live_parts
+        return parts if self.episodes is None else {**parts, "gathered": self.episodes}  # its name in stored states
