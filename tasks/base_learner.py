@@ -73,6 +73,13 @@ def lies_within_epoch(state: Mapping[str, Any]) -> bool:
     return bool(own.get("tally", {}).get("count"))
 
 
+def inexact_in(state: Mapping[str, Any]) -> list[str]:
+    """Return the reasons in a member's state why it is not exact."""
+    parts = state.get("particles", {"": state}).values()
+    reasons = (reason for part in parts for reason in part.get("envs", {}).get("inexact", ()))
+    return list(dict.fromkeys(reasons))
+
+
 class MemberRef(NamedTuple):
     """A learner and the index of one of its members."""
 
@@ -405,6 +412,18 @@ class BaseLearner:
 
     def load_surroundings(self, member: int, tree: Mapping[str, Any]) -> None:
         """Load the state of one member's surroundings."""
+
+    def inexact(self, member: int) -> list[str]:
+        """Return reasons why a member is not bit-exact, with remedies."""
+        return []
+
+    def advice(self) -> tuple[str, ...]:
+        """Return what users should know about the members' surroundings."""
+        return ()
+
+    def with_new_episodes(self, tree: Mapping[str, Any]) -> Tree:
+        """Return a state whose running episodes are replaced by new ones."""
+        raise NotImplementedError
 
     def cure(self, member: int) -> str:
         """Return advice for a member whose numbers are not finite."""

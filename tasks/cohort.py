@@ -178,6 +178,7 @@ class _Run:
         self.saved_at, self.saving_took = time.monotonic(), 0.0
 
     def train(self, epochs: int) -> None:
+        self.label()
         with BadResumeGuard(*self.living()):
             if self.learner.iterations == 0:  # a branch or warm start already has its start as first checkpoint
                 self.write([task for task in self.living() if task.stored.keeps_initial and not task.identity.start])
@@ -234,6 +235,11 @@ class _Run:
         for member in due:
             metrics[member][self.learner.objective] = values[member]
 
+    def label(self) -> None:
+        """Note what is not exact, and advice, among the events to store."""
+        for member, task in enumerate(self.tasks):
+            task.stored.label(self.learner.epochs, self.learner.inexact(member), self.learner.advice())
+
     def living(self) -> list[Member]:
         return [task for task in self.tasks if task.bad is None]
 
@@ -246,6 +252,7 @@ class _Run:
 
         Members that diverged are marked as bad.
         """
+        self.label()
         events, reasons = [], self.learner.find_nonfinite(metrics)
         for member, (task, row, reason) in enumerate(zip(self.tasks, metrics, reasons, strict=True)):
             if task.bad is not None:

@@ -5,6 +5,8 @@ Each message states the rule, the offending value, the place and the remedy.
 
 from __future__ import annotations
 
+INEXACT, ADVICE = "inexact", "advice"  # events of a task, each with a list of texts under the same name
+
 
 class TaskError(Exception):
     """A task is broken or used in the wrong way."""
@@ -20,6 +22,10 @@ class UnsupportedSpace(TaskError, ValueError):
 
 class StateMismatch(TaskError, ValueError):
     """The state belongs to another task, environment, structure or format."""
+
+
+class EpisodesLost(StateMismatch):
+    """The running episodes of a state cannot be restored."""
 
 
 class DamagedState(TaskError):

@@ -24,6 +24,7 @@ An epoch that was evaluated also has `return`, the mean return of greedy episode
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
@@ -199,6 +200,24 @@ class Learner(BaseLearner):
         """Truncate all running episodes, because their environments are rebuilt."""
         if self.agent is not None:
             self.agent.truncate_all()
+
+    def inexact(self, member: int) -> list[str]:
+        rows = self.envs.num_members // self.members  # more than one with particles
+        found = (self.envs.inexact(i) for i in range(member * rows, (member + 1) * rows))
+        return list(dict.fromkeys(chain.from_iterable(found)))
+
+    def advice(self) -> tuple[str, ...]:
+        return self.envs.advice
+
+    def with_new_episodes(self, tree: Mapping[str, Any]) -> Tree:
+        """Return a state whose running episodes are replaced by new ones.
+
+        For a learner of one member. The old episodes are truncated, and the state says that it is no longer exact.
+        """
+        self.envs.restarting = True
+        self.load_member(0, tree)
+        (self.particles or self).truncate_all()
+        return self.member_state(0)
 
     def surroundings(self, member: int) -> Tree:
         return {"envs": self.envs.member_state(member)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from .checkpoint.retention import RETURN, Keep, keep_of
 from .checkpoint.state import Packed, Tree, pack
 from .checkpoint.storage import Lease, Metrics, Saved, Storage, Write, policy_uid
-from .errors import TaskError
+from .errors import ADVICE, INEXACT, TaskError
 from .identity import TaskIdentity, uid_of
 from .runtime.fingerprint import changes, code_of, fingerprint
 from .warm_start import LoadReport
@@ -34,6 +34,7 @@ class TaskRecord:
         events: events that are not stored yet.
         resumed: whether the storage had a checkpoint.
         inexact: changes of versions or hardware since that checkpoint was written.
+        labelled: reasons why it is not exact, and advice, that an event has stored already.
         state: learner state that no learner holds right now: just read from the storage, or of a finished task.
         training: whether `fit` is training the task right now.
         replaced: whether a newer task object of this process has taken the lease.
@@ -56,6 +57,7 @@ class TaskRecord:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.resumed = False
         self.inexact: list[str] = []
+        self.labelled: set[str] = set()
         self.state: Tree | None = None
         self.training = self.replaced = False
         self.thread = threading.current_thread()
@@ -123,6 +125,14 @@ class TaskRecord:
         self.resumed = True
         self.inexact = changes(saved.fingerprint, now) + ([REFILLED] if refilled else [])
         self.events.append(("init", {"epochs": saved.epochs, "digest": saved.digest, "inexact": self.inexact, **now}))
+        self.label(saved.epochs, [f"not bit-exact since {change}" for change in self.inexact])
+
+    def label(self, epochs: int, inexact: Sequence[str], advice: Sequence[str] = ()) -> None:
+        """Note new reasons for not being exact, and advice, as events."""
+        for kind, texts in ((INEXACT, inexact), (ADVICE, advice)):
+            if new := [text for text in texts if text not in self.labelled]:
+                self.events.append((kind, {"epochs": epochs, kind: new}))
+                self.labelled.update(new)
 
     def resume(self, saved: Saved, learner_state: Tree) -> None:
         """Adopt the history of a checkpoint, and hold its state."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..spaces import Space, flatten, unflatten
-from .base_learner import BaseLearner, MemberRef, lies_within_epoch
+from .base_learner import BaseLearner, MemberRef, inexact_in, lies_within_epoch
 from .checkpoint.policy_files import write_policy
 from .checkpoint.retention import Keep
 from .checkpoint.state import Packed, Tree, materialized, pack, unpack
@@ -24,7 +25,7 @@ from .deployment.acting import Predictor, player
 from .deployment.exporting import format_of, write_program
 from .deployment.video import film
 from .envs import EnvSpec
-from .errors import NotInitialized, StateMismatch
+from .errors import EpisodesLost, NotInitialized, StateMismatch
 from .evaluation import (
     EVALUATION_EPISODES,
     EVALUATION_SEED,
@@ -39,6 +40,7 @@ from .evaluation import (
 )
 from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
 from .record import TaskRecord
+from .runtime.fingerprint import InexactWarning
 from .runtime.guard import BadResumeGuard
 from .runtime.notebook import html_table
 from .runtime.observers import Context, EpochEvent, Until
@@ -352,10 +354,18 @@ class Task:
         learner = self.learner(self.env, [task.seed for task in tasks], values, self.device, processes)
         for member, state in enumerate(states):
             if state is not None:
-                learner.load_member(member, state)
+                try:
+                    learner.load_member(member, state)
+                except EpisodesLost as lost:
+                    learner.load_member(member, tasks[member]._with_new_episodes(state, lost))
         for member, task in enumerate(tasks):
             task.ref, task.stored.state = MemberRef(learner, member), None
         return learner
+
+    def _with_new_episodes(self, state: Mapping[str, Any], lost: EpisodesLost) -> Tree:
+        """Return a state whose running episodes are replaced, and warn."""
+        warnings.warn(f"{self}: {lost}. They begin anew, so it is not bit-exact from here on", InexactWarning, 3)
+        return self._new_learner().with_new_episodes(state)
 
     def probe(self) -> None:
         """Build environments and networks once, to raise early whatever prevents training."""
@@ -485,7 +495,11 @@ class Task:
             unknown = sorted(learner_state.keys() - fresh.member_state(0).keys())
             if unknown and strict:
                 raise StateMismatch(f"{self}: the state has unknown {', '.join(unknown)}; pass strict=False to drop it")
-            fresh.load_member(0, {name: part for name, part in learner_state.items() if name not in unknown})
+            known = {name: part for name, part in learner_state.items() if name not in unknown}
+            try:
+                fresh.load_member(0, known)
+            except EpisodesLost as lost:
+                fresh.load_member(0, self._with_new_episodes(known, lost))
             if perturb and state["identity"] != identity.to_json():
                 self.branch_from(state)
             self.ref, self.stored.state = MemberRef(fresh, 0), None
@@ -614,11 +628,19 @@ class Task:
 
     @property
     def inexact(self) -> list[str]:
-        """Changes of versions or hardware since the checkpoint was written.
+        """Reasons why the task is not bit-exact; empty if it is.
 
-        From there on, the last bits may differ.
+        These are changes of versions or hardware since the checkpoint was written, and environments that cannot be
+        restored exactly. The latter are known once the task has trained.
         """
-        return self.stored.inexact
+        if self.ref is not None:
+            return [*self.stored.inexact, *self.ref.learner.inexact(self.ref.member)]
+        return [*self.stored.inexact, *(inexact_in(self.stored.state) if self.stored.state else ())]
+
+    @property
+    def advice(self) -> list[str]:
+        """Advice about the environment; empty before the task trains."""
+        return [] if self.ref is None else [*self.ref.learner.advice()]
 
     def evaluate(
         self,
@@ -852,6 +874,7 @@ class Task:
             self.learner.unit: self.work,
             "resumed": self.resumed,
             "inexact": self.inexact,
+            "advice": self.advice,
             "bad": str(self.bad) if self.bad else None,
             "hyperparameters": None if self._identity is None else unflatten(self._identity.values),
             "metrics": self.metrics,
@@ -863,7 +886,9 @@ class Task:
             f"{self}: {self.epochs} epochs, {self.work} {self.learner.unit.replace('_', ' ')}"
             + (", resumed" if self.resumed else "")
         ]
-        lines += [f"  not bit-exact since {change}" for change in self.inexact]
+        lines += [f"  not bit-exact since {change}" for change in self.stored.inexact]
+        lines += [f"  not bit-exact: {reason}" for reason in self.inexact[len(self.stored.inexact) :]]
+        lines += [f"  {text}" for text in self.advice]
         lines += [f"  {name} = {value}" for name, value in (self._identity.values if self._identity else {}).items()]
         lines += [f"  {name}: {value:.6g}" for name, value in self.metrics.items()]
         return "\n".join(lines)

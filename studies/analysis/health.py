@@ -16,6 +16,7 @@ import numpy as np
 from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Range, Real
+from ...tasks.errors import ADVICE, INEXACT
 from ..schedulers.confirming import CONFIRM
 from ..schedulers.registry import without_excluded
 from ..schedulers.seeds import collapse, seeds_of
@@ -25,6 +26,7 @@ from ..statistics.rank_correlation import spearman
 from ..storage.rows import Event, Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import is_across
+from ..study.number_text import counted
 from ..study.objectives import MINIMIZE, objectives_of
 from .importance import CLEAR, Observations, importances, observations
 
@@ -379,6 +381,16 @@ def spent_on_pruned(rows: Rows) -> Iterator[Finding]:
         )
 
 
+def not_exact(rows: Rows) -> Iterator[Finding]:
+    """Find trainings that are not bit-exact, and advice about environments."""
+    for kind in (INEXACT, ADVICE):
+        texts = Counter(text for event in rows.events if event.kind == kind for text in event.data[kind])
+        for text, count in sorted(texts.items()):
+            what, _, cure = text.rpartition("; ")
+            of = f"{counted(count, 'training')} not bit-exact: " if kind == INEXACT else ""
+            yield Finding("exactness" if kind == INEXACT else "environment", f"{of}{what or cure}", cure)
+
+
 Check = Callable[[Rows], Iterator[Finding]]
 CHECKS: tuple[Check, ...] = (
     best_at_edge,
@@ -388,4 +400,5 @@ CHECKS: tuple[Check, ...] = (
     failures_of_one_kind,
     workers_idle,
     spent_on_pruned,
+    not_exact,
 )

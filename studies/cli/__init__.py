@@ -28,6 +28,7 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   95% interval; and whether that is below 0.5; if all results of a rung are equal, correlation and
                   interval are null, and it misleads if one of the next rung differs),
                   objectives {name: "maximize" or "minimize"},
+                  inexact and advice {text: number of trainings that say so},
                   confirmation (null, or as for confirm),
                   best (a trial or null; of a confirmation the winner, and results of candidates are estimates),
                   front [numbers of the nondominated trials among those that trained longest, best in the first
@@ -84,7 +85,9 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   workers [{name, state ("trains", "silent", "died"), trials, seconds}],
                   failures [{time, trial, kind, retry, text}]; live.json of serve is the same
     serve         format, url; printed when it answers
-    train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
+    train         format, uid, task, env, seed, epochs, return, digest, resumed,
+                  inexact [reasons why it is not bit-exact], advice [texts about the environment],
+                  hyperparameters, metrics {name: number}
     create        as for tune
     tasks         format, storage, tasks [{uid, task, env, seed, epochs, return (last one, or null)}]
     space         format, task, env (text or null), hyperparameters [{name, searched (a prior or null), default,
@@ -98,7 +101,7 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   until others may take them, unless its heartbeat renews its lease)}], tasks (number)
     show          format, uid, task, env, seed, epochs, return, digest, owner (text or null), hyperparameters,
                   trials [{study, number, state, error (text or null)}], metrics [{epoch, name: number}],
-                  lineage [{uid, until (epochs)}] from the root to this task,
+                  inexact and advice [text], lineage [{uid, until (epochs)}] from the root to this task,
                   checkpoints [{epochs, within_epoch (whether within the next one), digest, bytes, created, kept
                   (reason)}],
                   events [{time, kind, ...}]

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ...tasks.checkpoint.storage import POLICY_PREFIX
+from ...tasks.errors import ADVICE, INEXACT
 from ..schedulers.adaptive import agreements
 from ..schedulers.confirming import CONFIRM, estimates, winner_of
 from ..schedulers.registry import plan, remembered, without_excluded
@@ -19,7 +20,7 @@ from ..storage.branches import BRANCH
 from ..storage.commands import EXCLUDE, EXCLUDED, PAUSE, STOP, Command, hold_of
 from ..storage.locks.owner import Owner
 from ..storage.retention import reasons
-from ..storage.rows import Segment, Trial
+from ..storage.rows import Event, Segment, Trial
 from ..storage.store import MIRROR
 from ..storage.studies import SEGMENT_STATES
 from ..study.config import Config
@@ -167,6 +168,7 @@ def study_json(store: Store, name: str) -> Json:
     given = store.commands(name)
     return {
         **_overview(config, name, complete, finished, best, given),
+        **store.labels(name),
         "counts": {state: sum(trial["state"] == state for trial in configurations) for state in STATES},
         "brackets": max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
         "spared": _skipped_trainings(configurations) if is_racing(config) else 0,
@@ -226,7 +228,7 @@ def summary_json(store: Store, name: str) -> Json:
     counts[WAITING] = counts[RUNNING] - len(in_training)
     counts[RUNNING] = len(in_training)
     overview = _overview(config, name, complete, totals.segments, best, store.commands(name))
-    return {**overview, "counts": counts, "brackets": totals.brackets}
+    return {**overview, **store.labels(name), "counts": counts, "brackets": totals.brackets}
 
 
 def _overview(
@@ -383,6 +385,7 @@ def task_json(store: Store, uid: str) -> Json:
             }
             for study, trial in store.trials_of(uid)
         ],
+        **{kind: texts_in(events, kind) for kind in (INEXACT, ADVICE)},
         "metrics": metrics,
         "checkpoints": [
             {
@@ -393,6 +396,11 @@ def task_json(store: Store, uid: str) -> Json:
         ],
         "events": [{"time": event.created, "kind": event.kind, **event.data} for event in events],
     }
+
+
+def texts_in(events: Sequence[Event], kind: str) -> list[str]:
+    """Return the texts in a task's events of this kind, see `TaskRecord.label`."""
+    return list(dict.fromkeys(text for event in events if event.kind == kind for text in event.data[kind]))
 
 
 def _lineage(store: Store, uid: str, epochs: int) -> list[Json]:

@@ -263,6 +263,7 @@ class Store:
     metrics = _reading(metrics_until)
     events = _reading(task_rows.events)
     events_of_study = _reading(task_rows.events_of_study)
+    labels = _reading(task_rows.labels)
     saved_last = _reading(task_rows.saved_last)
     curves = _reading(task_rows.curves)
     histories = _reading(histories)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ...tasks.checkpoint.storage import Metrics
+from ...tasks.errors import ADVICE, INEXACT
 from ..failures import FAILED
 from . import studies as study_rows
 from .locks.fencing import TAKEN
@@ -167,6 +169,16 @@ def events_of_study(connection: Connection, study: str) -> list[Event]:
         if each.kind not in (*TAKEN, FAILED) or study_of.get(each.uid, study) == study:
             found.append(each)
     return found
+
+
+def labels(connection: Connection, study: str) -> dict[str, dict[str, int]]:
+    """Return the number of a study's tasks by label and advice."""
+    c = event.c
+    query = sa.select(c.uid, c.kind, c.data).where(c.uid.in_(_uids_of(study)), c.kind.in_((INEXACT, ADVICE)))
+    texts: dict[str, set[tuple[str, str]]] = {INEXACT: set(), ADVICE: set()}
+    for uid, kind, data in connection.execute(query.order_by(c.id)):
+        texts[kind].update((text, uid) for text in data[kind])
+    return {kind: dict(sorted(Counter(text for text, _ in found).items())) for kind, found in texts.items()}
 
 
 def _study_of(lease: Mapping[str, Any] | None, default: str) -> str:

@@ -21,6 +21,7 @@ from ...tasks.checkpoint.storage import Write
 from ...tasks.errors import DamagedState, Stopped
 from ...tasks.identity import device_of
 from ...tasks.runtime.progress import at_work
+from ...tasks.task import Task
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import LeaseLost, StoreError, TaskBusy
 from ..failures import FAILED, Decision, classify, decide, describe, note
@@ -124,7 +125,7 @@ class Worker:
         self.use_previous, self.say, self.tell, self.ended = use_previous, say, tell, ended
         self.held: Command | None = None  # the command that stopped or paused the study
         self.blocked: dict[str, StoreError] = {}  # errors that only the user can resolve, by uid
-        self._changes: set[str] = set()  # of versions and code since trials were trained before, each said once
+        self._changes: set[str] = set()  # of versions and code, and other labels of tasks, each said once
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Train until the study is complete or stopped, or ``stop()`` is true.
@@ -281,15 +282,23 @@ class Worker:
     def _report(self, claimed: Claimed, training: Training) -> None:
         """Report the end of a segment, and record its failure."""
         uid, name = claimed.item.trial.uid, self._name(claimed.item.trial)
-        if (task := training.tasks.get(uid)) is not None and (new := {*task.inexact} - self._changes):
-            self._changes |= new
-            self.say(f"{name} resumed, not bit-exact from there on: {'; '.join(sorted(new))}")
+        if (task := training.tasks.get(uid)) is not None:
+            self._say_labels(name, task)
         if uid in training.results:
             self.tell(f"{name} has {training.epochs} epochs: {training.results[uid]}")
         if uid in training.failed:
             self._failed(claimed.item, claimed.lease, training.failed[uid])
         elif uid in training.lost and not self._is_cancelled(claimed.item):
             self.say(f"{name} is held by another process now; the late writes of this one were refused")
+
+    def _say_labels(self, name: str, task: Task) -> None:
+        """Say once why trainings are not exact, and advice about environments."""
+        texts = {*task.inexact, *task.advice} - self._changes
+        self._changes |= texts
+        if changes := sorted(texts & {*task.stored.inexact}):
+            self.say(f"{name} resumed, not bit-exact from there on: {'; '.join(changes)}")
+        for text in sorted(texts.difference(changes)):
+            self.say(f"{name}{'' if text in task.advice else ' is not bit-exact'}: {text}")
 
     def _name(self, trial: Trial) -> str:
         """Return a trial's name in messages.

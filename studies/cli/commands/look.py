@@ -48,6 +48,7 @@ def status(arguments: argparse.Namespace) -> int:
         if (held := study["held"]) is not None:
             why = f": {held['why']}" if held["why"] else ""
             note(out, f"study {study['study']} had the {held['kind']} by {held['who']}{why}")
+        tables.print_labels(out, study)
     for worker in result["workers"]:
         numbers: dict[str, list[str]] = {}
         for trial in worker["trials"]:
@@ -141,6 +142,8 @@ def show(arguments: argparse.Namespace) -> int:
     out.print(tables.rows_table("checkpoints", task["checkpoints"], ("epochs", "bytes", "kept", "digest")))
     events = [_event_row(event) for event in task["events"]]
     out.print(tables.rows_table("events", events, ("time", "kind", "epochs", "process", "more")))
+    for text in (*(f"not bit-exact: {text}" for text in task["inexact"]), *task["advice"]):
+        note(out, text)
     for trial in task["trials"]:
         if trial["error"]:
             note(out, f"trial {trial['number']} of study {trial['study']} failed:\n{trial['error'].strip()}")

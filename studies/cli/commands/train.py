@@ -210,14 +210,22 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
         )
     begins = f"resumes after epoch {task.epochs}" if task.resumed else "starts"
     note(errors, f"{task} {begins}; {counted(epochs, 'epoch')} in all")
-    if task.inexact:
-        note(errors, f"not bit-exact from here on: {'; '.join(task.inexact)}")
+    if task.stored.inexact:
+        note(errors, f"not bit-exact from here on: {'; '.join(task.stored.inexact)}")
+    told: set[str] = {*task.stored.inexact}
+
+    def tell_labels() -> None:
+        for text in (*(f"not bit-exact: {reason}" for reason in task.inexact if reason not in told), *task.advice):
+            if text not in told:
+                note(errors, text)
+        told.update((*task.inexact, *task.advice))
 
     own, info = task.learner.objective, [f"info.{name}" for name in task.env.info]
 
     def at_epoch_end(event: EpochEvent) -> None:
         if event.epoch == epochs and own not in event.metrics:
             event.metrics[own] = event.task.evaluate()
+        tell_labels()
         note(errors, epoch_line(event, epochs, task.learner.unit, "episode_return", own, *info))
 
     metrics = task.fit(epochs, at_epoch_end, until)
@@ -240,6 +248,8 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
         own: metrics[own] if own in metrics else task.evaluate(),
         "digest": task.digest,
         "resumed": task.resumed,
+        "inexact": task.inexact,
+        "advice": task.advice,
         "hyperparameters": dict(task.identity.values),
         "metrics": metrics,
     }

@@ -150,6 +150,7 @@ def tune(arguments: argparse.Namespace) -> int:
                 note(errors, f"study {name} is not confirmed: {error}")
         result = study_json(store, name)
         result["confirmation"] = confirmation_json(store, name, result["trials"], confirmation)
+    tables.print_labels(errors, result)
     return print_json(result) if arguments.json else _print_study(result, config, store)
 
 

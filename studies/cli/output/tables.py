@@ -19,6 +19,7 @@ from ...schedulers.confirming import CONFIRM
 from ...study.config import title
 from ...study.number_text import counted, in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
+from .terminal import note
 
 LONG = ("digest", "kept", "more", "searched", "until", "when")  # columns whose text may wrap
 MANY_ROWS = 12  # hyperparameters of the best trials that are all shown
@@ -265,6 +266,14 @@ def status_table(status: Json) -> Table:
             + (f" and {front - 1} on the front" if front > 1 else ""),
         )
     return table
+
+
+def print_labels(out: Console, study: Json) -> None:
+    """Print why trainings are not bit-exact, and advice."""
+    for text, count in study["inexact"].items():
+        note(out, f"study {study['study']}: {counted(count, 'training')} not bit-exact: {text}")
+    for text in study["advice"]:
+        note(out, f"study {study['study']}: {text}")
 
 
 def _state(study: Json) -> tuple[str, str]:

@@ -218,7 +218,7 @@ class Actions:
             return (np.rint(actions) if self.whole else actions).astype(space.dtype, copy=False)
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
             return (actions + space.start).astype(space.dtype, copy=False)
-        return actions.astype(space.dtype, copy=False)
+        return actions.astype(space.dtype)
 
     def encode(self, action: Any) -> Array:
         """Return an environment's action in the learner's form, (*learner_shape)."""

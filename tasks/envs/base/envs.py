@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...compiled.actor_critic import ActorCriticKernels
-from ...errors import StateMismatch
+from ...errors import EpisodesLost, StateMismatch
 from .arrays import Array as Array
 from .arrays import Tree as Tree
 from .arrays import to_tensor as to_tensor
@@ -103,6 +103,11 @@ class Envs(ABC):
         mode: how the state is restored: "snapshot", "replay" or "restart".
         exact: whether a restored member continues as if it had never stopped, bit for bit.
         reason: why it is exact, or not, for people.
+        cure: what to do if it is not exact.
+        advice: what else the self-test found that users should know, and what to do about it.
+        found: by member, reasons why it is not exact that appeared only in training. They are part of its state.
+        restartable: whether `load_member` can start new episodes instead of restoring them.
+        restarting: whether `load_member` starts new episodes in place of those that it cannot restore.
         info: reported entries of `info`.
         unreported: names of numbers in `info` that the spec does not name.
         faults: by member, a description of the first non-finite number that one of its environments gave. Only
@@ -120,6 +125,10 @@ class Envs(ABC):
     mode: str
     exact: bool
     reason: str
+    cure: str = ""
+    advice: tuple[str, ...] = ()
+    restartable: ClassVar[bool] = False
+    restarting: bool = False
     watched: bool = False
     on_episode_end: Callable[[Array, Array, Array], None] | None = None
 
@@ -135,6 +144,7 @@ class Envs(ABC):
         self.info = EpisodeInfo(spec.info, self.member)
         self.unreported: tuple[str, ...] = ()
         self.faults: dict[int, str] = {}
+        self.found: dict[int, list[str]] = {}
         self._clear_episodes()
 
     @abstractmethod
@@ -222,6 +232,11 @@ class Envs(ABC):
     def close(self) -> None:  # noqa: B027
         """Free all resources; a second call does nothing."""
 
+    def inexact(self, i: int) -> list[str]:
+        """Return reasons why member i is not bit-exact, with remedies."""
+        always = f"{self.spec.id} restarts at each epoch, and not bit for bit: {self.reason}; {self.cure}"
+        return [*([] if self.exact else [always]), *self.found.get(i, ())]
+
     @property
     def episodes(self) -> Episodes:
         """Tallies of the episodes that finished since ``take_episodes``."""
@@ -261,19 +276,21 @@ class Envs(ABC):
             "mode": self.mode,
             "exact": self.exact,
             "episodes": {name: column[i].item() for name, column in vars(self.episodes).items()},
+            **({"inexact": inexact} if (inexact := self.inexact(i)) else {}),
             **({"info": self.info.member_state(i)} if self.spec.info else {}),
         }
 
     def _load_head(self, i: int, tree: Tree) -> None:
-        """Load the tallies.
+        """Load the tallies, and the reasons why the state is not exact.
 
         Raises:
             StateMismatch: the state belongs to other environments.
+            EpisodesLost: its mode is another one.
         """
         if tree["env"] != self.spec.canonical:
             raise StateMismatch(f"a state of {tree['env']} cannot be loaded into {self.spec.canonical}")
-        if tree["mode"] != self.mode:
-            raise StateMismatch(
+        if tree["mode"] != self.mode and not self.restarting:
+            raise (EpisodesLost if self.restartable else StateMismatch)(
                 f"{self.spec.id}: the state was recorded in {tree['mode']} mode, but this process restores by "
                 f"{self.mode} ({self.reason}); use the versions of gymnasium and its simulators that recorded it"
             )
@@ -281,3 +298,6 @@ class Envs(ABC):
             raise StateMismatch(f"{self.spec.id}: a state of {count} environments does not fit {self.num_envs}")
         for name, column in vars(self.episodes).items():
             column[i] = tree["episodes"][name]
+        self.found.pop(i, None)
+        always = self.inexact(i)
+        self.found[i] = [reason for reason in tree.get("inexact", ()) if reason not in always]

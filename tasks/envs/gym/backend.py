@@ -114,7 +114,8 @@ class InProcess:
         """Step as `step` does, into `result`, whose obs must be zeros."""
         next_obs, reward, terminated, truncated, entries = result
         write, reported = self.encoder.write, tuple(self.spec.info)
-        for i, (env, action) in compress(enumerate(zip(self.envs, actions, strict=True)), playing):
+        # Environments get copies, which they may keep or change; those that the caller records stay as they are.
+        for i, (env, action) in compress(enumerate(zip(self.envs, actions.copy(), strict=True)), playing):
             obs, reward[i], terminated[i], truncated[i], said = env.step(action)
             write(obs, next_obs[i])
             tick()
@@ -124,7 +125,7 @@ class InProcess:
     def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
         last = np.zeros((len(indices), *self.encoder.shape), self.encoder.dtype)
         for i, recorded, out in zip(indices, actions, last, strict=True):
-            for action in recorded:
+            for action in recorded.copy():
                 obs, _, terminated, truncated, _ = self.envs[i].step(action)
                 tick()
                 if terminated or truncated:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import StateMismatch
+from ...errors import EpisodesLost
 from ...rng import streams
 from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations, Spaces
@@ -43,6 +43,8 @@ class GymEnvs(Envs):
     With `single_episodes`, an environment is not stepped after the end of its first episode.
     """
 
+    restartable = True
+
     def __init__(
         self,
         spec: EnvSpec,
@@ -57,7 +59,7 @@ class GymEnvs(Envs):
         super().__init__(spec, seeds, num_envs, purpose)
         self.restore, self.single_episodes = restore, single_episodes
         self.mode, self.exact, self.reason = restore.mode, restore.exact, restore.reason
-        self.unreported = restore.unreported
+        self.unreported, self.cure, self.advice = restore.unreported, restore.cure, restore.advice
         self.obs_space, self.action_space = spaces
         self.encoder = Observations(self.obs_space, spec.id)
         self.obs_kind, self.obs_shape = self.encoder.kind, self.encoder.shape
@@ -235,11 +237,18 @@ class GymEnvs(Envs):
         if self.curriculum is not None:
             self.curriculum.load_member(i, tree["curriculum"])
             self.options[rows] = [dict(options) for options in tree["curriculum"]["options"]]
+        if self.restarting:
+            self.found[i].append(f"{self.spec.id}: running episodes began anew when it was resumed: {self._lost(tree)}")
         if self.mode == "restart":
             self._load_info(i, tree)
             self.must_begin_epoch = True
             return
         self.obs = self.obs.copy()  # the learner may hold the old one
+        if self.restarting:
+            self.episode[rows] = tree["episode"].numpy() + 1 if "episode" in tree else 0
+            self._load_info(i, tree)
+            self._begin(range(rows.start, rows.stop), fresh=True)
+            return
         self.episode[rows] = tree["episode"].numpy()
         elapsed, saved = tree["elapsed"].tolist(), tree["obs"].numpy()
         indices = range(rows.start, rows.stop)
@@ -258,10 +267,16 @@ class GymEnvs(Envs):
         self._load_info(i, tree)
         for n in range(self.num_envs):
             if self.exact and self.obs[i, n].tobytes() != saved[n].tobytes():
-                raise StateMismatch(
+                raise EpisodesLost(
                     f"{self.spec.id}: replaying the running episode of environment {n} must lead to the observation "
-                    f"that was saved, but does not; use the versions of gymnasium and its simulators that recorded it"
+                    f"that was saved, but does not: it depends on more than the seed of its reset and the actions, or "
+                    f"gymnasium, its simulators or the environment's code are of another version"
                 )
+
+    def _lost(self, tree: Tree) -> str:
+        if tree["mode"] != self.mode:
+            return f"the state was recorded in {tree['mode']} mode, but this process restores by {self.mode}"
+        return "they do not replay; keep what they depend on in the environment, and set it in every reset"
 
     def _load_info(self, i: int, tree: Tree) -> None:
         if self.spec.info:

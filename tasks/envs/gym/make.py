@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -48,7 +49,7 @@ def make_env(spec: EnvSpec) -> Env:
     with changed_filters(IGNORED), _deprecations_untold(spec):
         try:
             # The checker's warnings are for authors, not users, and it costs a third of the speed.
-            env: Env = gym.make(spec.id, disable_env_checker=True, **limit, **spec.kwargs)
+            env: Env = gym.make(spec.id, disable_env_checker=True, **limit, **deepcopy(spec.kwargs))
         except gym.error.DependencyNotInstalled as error:
             raise EnvSpecError(f"{spec.id} needs a package that is not installed ({error}){_cure(spec)}") from error
         except ImportError as error:
@@ -109,9 +110,9 @@ def make_drawn(spec: EnvSpec, parameters: Mapping[str, Any], like: Env) -> Env:
 
 
 def of_reset(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the parameters that are options of the reset, or None."""
+    """Return copies of the options of a reset, or None."""
     options = {name: value for name, value in (parameters or {}).items() if not name.startswith(KWARGS)}
-    return options or None
+    return deepcopy(options) or None
 
 
 def _check_version(env: Env, spec: EnvSpec) -> None:
@@ -170,7 +171,7 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
             f"but {wrapper['entry_point']} is not; derive it or wrap within it"
         )
     try:
-        wrapped: Env = make(env, **wrapper["kwargs"])
+        wrapped: Env = make(env, **deepcopy(wrapper["kwargs"]))
     except Exception as error:
         raise _refusal(f"{spec.id}: the wrapper {name} cannot be made with {wrapper['kwargs']}", error) from error
     return wrapped

@@ -62,6 +62,8 @@ class Restore:
         reason: explanation for people.
         renew: whether every episode needs a new environment object, since a used one keeps a trace of its past.
         unreported: names of numbers in `info` that the spec does not name.
+        cure: what to do if it is not exact.
+        advice: what else users should know, each with what to do about it.
     """
 
     mode: str
@@ -69,6 +71,8 @@ class Restore:
     reason: str
     renew: bool = False
     unreported: tuple[str, ...] = ()
+    cure: str = "draw all chance from self.np_random, after super().reset(seed=seed), and keep all state in self"
+    advice: tuple[str, ...] = ()
 
 
 @dataclass
@@ -306,7 +310,7 @@ def _steps(trial: _Trial, env: Env, actions: Array) -> list[Record]:
     records: list[Record] = []
     reported = tuple(trial.spec.info)
     entries = np.empty(len(reported))
-    for action in actions:
+    for action in actions.copy():
         given = env.step(action)
         tick()
         _check_step(given, env.observation_space, trial.spec)

@@ -7,6 +7,7 @@ follow from them. Gymnasium's pools come from an id's ``vector_entry_point``, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -72,13 +73,13 @@ class EnvPool:
             raise EnvSpecError(f"{spec.id} must be an environment that EnvPool knows: {cure}")
         limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
         self.pool = envpool.make_gymnasium(
-            name, num_envs=len(seeds), seed=list(seeds), num_threads=threads, **limit, **spec.kwargs
+            name, num_envs=len(seeds), seed=list(seeds), num_threads=threads, **limit, **deepcopy(spec.kwargs)
         )
         self.observation_space, self.action_space = self.pool.observation_space, self.pool.action_space
 
     def reset(self, indices: Array, seeds: Array) -> tuple[Any, Array]:
         """Start episodes; return the first observations, and their indices."""
-        obs, info = self.pool.reset(indices)
+        obs, info = self.pool.reset(indices.copy())
         return obs, info["env_id"]
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array, Mapping[str, Any]]:
@@ -99,7 +100,7 @@ class VectorEntryPoint:
     """M environments of an id's vector entry point; the interface is `EnvPool`'s."""
 
     def __init__(self, spec: EnvSpec, name: str, seeds: Sequence[int], threads: int) -> None:
-        more: dict[str, Any] = dict(spec.kwargs)
+        more: dict[str, Any] = deepcopy(dict(spec.kwargs))
         self.is_atari = name.startswith("ALE/")
         if self.is_atari:
             register_atari(spec)
@@ -132,11 +133,11 @@ class VectorEntryPoint:
             given = np.zeros(len(mask), np.int64)
             given[mask] = seeds
             given = given.tolist()
-        obs, _ = self.envs.reset(seed=given, options={"reset_mask": mask})
+        obs, _ = self.envs.reset(seed=given, options={"reset_mask": mask.copy()})
         return rows(obs, mask), self.indices[mask]
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array, Mapping[str, Any]]:
-        obs, reward, terminated, truncated, info = self.envs.step(actions)
+        obs, reward, terminated, truncated, info = self.envs.step(actions.copy())
         return obs, reward, terminated, truncated, self.indices, info
 
     def close(self) -> None:

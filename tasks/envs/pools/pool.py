@@ -144,7 +144,7 @@ def _tested(spec: EnvSpec, three: range) -> Restore:
         (slice(1, 2), 1, "an environment alone differs from the same one in a pool of three"),
     ):
         if _record(spec, three[own], threads) != whole[own]:
-            return Restore("restart", False, reason)
+            return Restore("restart", False, reason, cure="step its environments one by one, outside of the pool")
     return Restore("restart", True, "pools repeat themselves by their seeds, and each epoch begins with a new one")
 
 

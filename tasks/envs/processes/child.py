@@ -67,8 +67,7 @@ class _Server:
 
     def step(self) -> None:
         self.result.obs[...] = 0
-        actions = self.actions.copy()  # an environment may keep its action
-        self.backend.step_into(actions, self.playing, self.result)
+        self.backend.step_into(self.actions, self.playing, self.result)
 
     def answer(self, request: dict[str, Any], arrays: list[Array]) -> tuple[dict[str, Any], list[Array]]:
         kind, indices = request["kind"], request["indices"]

@@ -1,0 +1,115 @@
+"""Environments that break rules; ``faulty_envs:faults/Name-v0`` imports this module, which registers them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class Drift(gym.Env[Any, Any]):
+    """A walk of a number in a Box, with noise at every step; subclasses break one rule."""
+
+    observation_space: spaces.Space[Any] = spaces.Box(-9, 9, (1,))
+    action_space: spaces.Space[Any] = spaces.Box(-1, 1, (1,))
+    length = 23
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t, self.x = 0, float(self.np_random.uniform(-1, 1))
+        return self.show(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        self.x = 0.9 * self.x + 0.1 * self.push(action) + 0.01 * float(self.np_random.normal())
+        return self.show(), -abs(self.x), False, self.t >= self.length, {}
+
+    def push(self, action: Any) -> float:
+        return float(np.asarray(action).reshape(-1)[0])
+
+    def show(self) -> Any:
+        return np.float32([self.x])
+
+
+class Mirror(Drift):
+    """Changes its action in place."""
+
+    def push(self, action: Any) -> float:
+        action[0] = -action[0]
+        return float(action[0])
+
+
+class Halver(Drift):
+    """Changes its action in place, with another result each time."""
+
+    def push(self, action: Any) -> float:
+        action *= 0.5
+        return float(action[0])
+
+
+class Keeper(Drift):
+    """Changes an action of an earlier step, and an observation that it has returned."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.kept, self.shown = np.zeros(1), np.zeros(1, np.float32)
+        return super().reset(seed=seed)
+
+    def push(self, action: Any) -> float:
+        self.kept += 1
+        self.kept = action
+        return float(action[0])
+
+    def show(self) -> Any:
+        self.shown += 1
+        self.shown = np.float32([self.x])
+        return self.shown
+
+
+class Flips(Drift):
+    """Changes bits of a MultiBinary action in place, and options of its reset."""
+
+    action_space = spaces.MultiBinary(3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.wind = 0.0 if options is None else options.pop("wind")
+        return super().reset(seed=seed)
+
+    def push(self, action: Any) -> float:
+        action[:] = 1 - action
+        return float(action.sum()) + self.wind
+
+
+class Forgets(Drift):
+    """Its reset ignores the seed."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=None)
+
+
+class Sticky(Drift):
+    """Repeats its last action by chance, also that of the episode before, as MinAtar does."""
+
+    action_space = spaces.Discrete(3)
+    last = 0
+
+    def push(self, action: Any) -> float:
+        if self.np_random.random() < 0.1:
+            action = self.last
+        self.last = action
+        return 10.0 * (float(action) - 1)
+
+
+class Late(Drift):
+    """Ignores its seed from a step on that no self-test reaches."""
+
+    length = 400
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, *rest = super().step(action)
+        return (obs if self.t < 150 else np.float32([np.random.default_rng().uniform(-1, 1)])), *rest  # type: ignore[return-value]
+
+
+for own in [Drift, *Drift.__subclasses__()]:
+    gym.register(f"faults/{own.__name__}-v0", own)
