@@ -18,8 +18,6 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from ..spaces import flatten
 from ..spaces.errors import near
 from ..tasks.registry import load
@@ -211,8 +209,7 @@ class Study(Pictures):
             )
             worker.runner.check()
             worker.run()
-        with suppress(StoreError, SQLAlchemyError, RuntimeError):  # Optuna's tables are a copy for its dashboard
-            mirror(self.store, self.store.database.url.render_as_string(hide_password=False), self.name)
+        mirror(self.store, self.name)
         return self
 
     def confirm(self, top: int = TOP, seeds: int = FRESH_SEEDS, **how: Any) -> dict[str, Any]:

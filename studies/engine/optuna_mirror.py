@@ -1,28 +1,30 @@
 """Copy of a study in Optuna's own tables, for its dashboard.
 
-Rekindle writes the copy and never reads a result from it. Trial n of the study is trial n of the copy. Only one process
-copies at a time: the one that holds the lease of the mirror.
+Rekindle writes the copy and never reads a result from it. A trial is found in the copy by its uid and number, which are
+attributes there; trials that a user adds to the copy are left alone. Only one process copies at a time: the one that
+holds the lease of the mirror.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from sqlalchemy import make_url
-
 from ...spaces.choices import Choice, Fixed
+from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, Range, Real
+from ...spaces.values import identity
 from ..errors import StoreError, TaskBusy
 from ..schedulers.confirming import CONFIRM
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
 from ..storage.commands import EXCLUDED
 from ..storage.rows import Segment, Trial, score_of
+from ..storage.sql.database import driver_arguments
 from ..storage.store import MIRROR
 from ..study.config import Config
 from ..study.environments import is_across, scale_of
@@ -35,28 +37,32 @@ if TYPE_CHECKING:
     from optuna.study import Study as OptunaStudy
     from optuna.trial import FrozenTrial
 
-    from ...spaces.dimension import Dimension
     from ..storage.locks.leases import StoreLease
     from ..storage.store import Store
 
 MARK = "rekindle"  # user attribute that marks a study in Optuna's tables as a copy
 FORM = "rekindle_form"  # user attribute with the version of the copy's layout; a copy of another version is rebuilt
-VERSION = 2
+VERSION = 3
+UID, NUMBER = "rk_uid", "rk_number"  # user attributes that tell a trial's copy
 MAKING = 1.0  # seconds to wait while another process creates Optuna's tables
 Row = tuple[Trial, list[Segment], dict[int, float]]  # a trial, its segments and its objective by epoch
 
 
 class MirrorError(StoreError):
-    """Optuna's tables already hold another study of this name."""
+    """Optuna's tables cannot take the copy of a study."""
 
 
-def mirror(store: Store, url: str, name: str) -> int:
+def mirror(store: Store, name: str, say: Callable[[str], object] = lambda text: None) -> int:
     """Copy what is new, and return the number of trials that changed.
 
-    Nothing is copied while another process copies.
+    Nothing is copied while another process copies. Since nothing depends on the copy, an error is only said.
     """
-    with Mirror(store, url, name) as copy:
-        return copy.update()
+    try:
+        with Mirror(store, name) as copy:
+            return copy.update()
+    except StoreError as error:
+        say(f"Optuna's tables were left as they are: {' '.join(str(error).split())}")
+        return 0
 
 
 class Mirror:
@@ -66,12 +72,13 @@ class Mirror:
     same.
     """
 
-    def __init__(self, store: Store, url: str, name: str):
-        self.store, self.url, self.name = store, url, name
+    def __init__(self, store: Store, name: str):
+        self.store, self.name = store, name
         self.rows = StudyRows(store, name)
         self._ending = ExitStack()
         self._lease: StoreLease | None = None
         self._study: OptunaStudy | None = None
+        self._copied: tuple[Config, list[int]] | None = None  # what the whole copy depends on, when it was opened
 
     def __enter__(self) -> Self:
         return self
@@ -83,7 +90,8 @@ class Mirror:
         """Copy what is new, and return the number of trials that changed.
 
         Raises:
-            StoreError: Optuna could not write its tables.
+            MirrorError: Optuna could not read or write its tables.
+            StoreError: the store failed.
         """
         import optuna
 
@@ -95,11 +103,15 @@ class Mirror:
         assert self._lease is not None
         with quiet(optuna.logging.WARNING):
             try:
-                self._study = self._study or self._open()
+                decisive = (self.rows.config, [n for n, row in self.rows.trials.items() if EXCLUDED in row.attrs])
+                if self._study is None or decisive != self._copied:
+                    self._study, self._copied = self._open(), decisive
                 self._lease.check()
-                return sum(self._copy(row) for row in self._changed(self._study))
-            except optuna.exceptions.StorageInternalError as error:  # a full disk, for example
-                raise StoreError(f"Optuna's tables of study {self.name!r} cannot be written: {error}") from error
+                return sum(self._copy(self._study, *row) for row in self._changed(self._study))
+            except StoreError:
+                raise
+            except Exception as error:  # of Optuna or its database: tables of another version, a full disk, ...
+                raise MirrorError(f"Optuna's tables of study {self.name!r} cannot be written: {error}") from error
 
     def _hold(self) -> bool:
         """Return whether this process has the lease of the mirror."""
@@ -115,9 +127,7 @@ class Mirror:
         from optuna.study import StudyDirection
 
         config = self.rows.config
-        storage = _storage(_with_driver(self.url))
-        self._ending.callback(storage.engine.dispose)
-        self._ending.callback(storage.remove_session)
+        storage = self._study._storage if self._study else _opened(self.store, self._ending)
         objectives = objectives_of(config)
         directions = [StudyDirection[direction.upper()] for direction in objectives.values()]
         create = functools.partial(
@@ -130,7 +140,8 @@ class Mirror:
                 f"study {self.name!r} cannot be shown in Optuna's tables: they hold another one of that name"
             )
         trials, rows = remembered(self.rows.trials.values(), self.rows.segments.values())
-        form = [VERSION, *config.options.get("longer", ())]  # a study with more epochs reopens complete trials
+        # More epochs reopen complete trials, and other ranges may have other choices, which Optuna keeps for ever.
+        form = [VERSION, self.rows.created, *config.options.get("longer", ()), *config.options.get("spaces", ())]
         if is_across(config):  # the scale of several environments changes with their results
             form += [*map(list, scale_of(config, rows))]
         form += [f"without {trial.number}" for trial in trials if EXCLUDED in trial.attrs]  # it may be complete
@@ -146,18 +157,20 @@ class Mirror:
         """Return the trials that differ from their copies, as (copy, trial)."""
         config = self.rows.config
         trials, segments = collapse(config, *remembered(self.rows.trials.values(), self.rows.segments.values()))
-        copies = study.get_trials(deepcopy=False)
+        attributes = ((copy.user_attrs, copy) for copy in study.get_trials(deepcopy=False))
+        copies = {(found[NUMBER], found.get(UID)): copy for found, copy in attributes if NUMBER in found}
         trials = sorted(trials, key=lambda trial: trial.number)
         trials = [trial for number, trial in enumerate(trials) if trial.number == number]  # up to the first gap
-        open_trials = [trial for trial in trials if trial.number >= len(copies) or not _is_over(copies[trial.number])]
+        pairs = [(trial, copies.get((trial.number, trial.uid))) for trial in trials]
+        pairs = [(trial, copy) for trial, copy in pairs if copy is None or not copy.state.is_finished()]
         rows: dict[int, list[Segment]] = {}
         for row in sorted(segments, key=lambda row: row.rung):
             rows.setdefault(row.number, []).append(row)
+        open_trials = [trial for trial, _ in pairs]
         started = self.store.started([trial.uid for trial in open_trials])
         curves = self._curves(open_trials)
         changed = []
-        for trial in open_trials:
-            copy = copies[trial.number] if trial.number < len(copies) else None
+        for trial, copy in pairs:
             now = frozen(config, (trial, rows.get(trial.number, []), curves.get(trial.uid, {})), started.get(trial.uid))
             if copy is None or _shown(copy) != _shown(now):
                 changed.append((copy, now))
@@ -174,16 +187,14 @@ class Mirror:
         found = self.store.metrics_after({trial.uid: 0 for trial in trials})
         return {uid: {epoch: row[name] for epoch, row in rows if name in row} for uid, rows in found.items()}
 
-    def _copy(self, row: tuple[FrozenTrial | None, FrozenTrial]) -> bool:
+    def _copy(self, study: OptunaStudy, copy: FrozenTrial | None, now: FrozenTrial) -> bool:
         """Write one trial."""
         import sqlalchemy as sa
         from optuna.trial import TrialState
 
-        assert self._study is not None
-        copy, now = row
-        storage = self._study._storage
+        storage = study._storage
         if copy is None:
-            storage.create_new_trial(self._study._study_id, now)
+            storage.create_new_trial(study._study_id, now)
             return True
         trial = copy._trial_id
         if copy.state == TrialState.WAITING and now.state != TrialState.WAITING:
@@ -197,20 +208,12 @@ class Mirror:
         if now.state.is_finished():
             storage.set_trial_state_values(trial, now.state, now.values)
         times = {"start": now.datetime_start, "end": now.datetime_complete}  # Optuna writes the present
-        with self._engine().begin() as connection:
+        with storage._backend.engine.begin() as connection:  # type: ignore[attr-defined]
             statement = "UPDATE trials SET datetime_start = :start, datetime_complete = :end WHERE trial_id = :trial"
             typed = sa.text(statement).bindparams(sa.bindparam("start", type_=sa.DateTime))
             typed = typed.bindparams(sa.bindparam("end", type_=sa.DateTime))
             connection.execute(typed, {**times, "trial": trial})
         return True
-
-    def _engine(self) -> Any:
-        assert self._study is not None
-        return self._study._storage._backend.engine  # type: ignore[attr-defined]
-
-
-def _is_over(copy: FrozenTrial) -> bool:
-    return copy.state.is_finished()
 
 
 def _shown(trial: FrozenTrial) -> tuple[object, ...]:
@@ -218,43 +221,45 @@ def _shown(trial: FrozenTrial) -> tuple[object, ...]:
     return trial.state, trial.intermediate_values, trial.user_attrs
 
 
-def forget(store: Store, name: str) -> None:
-    """Delete the copy of a study from Optuna's tables."""
+def forget(store: Store, name: str, say: Callable[[str], object] = lambda text: None) -> None:
+    """Delete the copy of a study from Optuna's tables.
+
+    Since nothing depends on the copy, an error is only said.
+    """
     import sqlalchemy as sa
 
-    url = _with_driver(store.database.url.render_as_string(hide_password=False))
     if not store.database.read(lambda connection: sa.inspect(connection).has_table("studies")):
         return
     with ExitStack() as ending:
-        storage = _storage(url)
-        ending.callback(storage.engine.dispose)
-        ending.callback(storage.remove_session)
         try:
+            storage = _opened(store, ending)
             copy = storage.get_study_id_from_name(name)
+            if MARK in storage.get_study_user_attrs(copy):
+                storage.delete_study(copy)
         except KeyError:
             return
-        if MARK in storage.get_study_user_attrs(copy):
-            storage.delete_study(copy)
+        except Exception as error:  # noqa: BLE001 - tables of another version, for example; the study is deleted
+            say(f"the copy of study {name!r} in Optuna's tables stays: {' '.join(str(error).split())}")
 
 
-def _storage(url: str) -> RDBStorage:
+def _opened(store: Store, ending: ExitStack) -> RDBStorage:
     """Return Optuna's storage; its tables are created if missing."""
     import optuna
     from sqlalchemy.exc import SQLAlchemyError
 
-    try:
-        return optuna.storages.RDBStorage(url)
-    except SQLAlchemyError:  # another process is creating the tables right now, which Optuna does not handle
-        time.sleep(MAKING)
-        return optuna.storages.RDBStorage(url)
-
-
-def _with_driver(url: str) -> str:
-    """Return the URL with psycopg 3, the installed PostgreSQL driver."""
-    parsed = make_url(url)
-    if parsed.get_backend_name() in ("postgresql", "postgres"):
-        parsed = parsed.set(drivername="postgresql+psycopg")
-    return parsed.render_as_string(hide_password=False)
+    url = store.database.url
+    options = {"connect_args": driver_arguments(url)} if url.get_backend_name() == "postgresql" else {}
+    for waits in (MAKING, 0.0):
+        try:
+            storage = optuna.storages.RDBStorage(url.render_as_string(hide_password=False), dict(options))
+            break
+        except SQLAlchemyError:  # another process is creating the tables right now, which Optuna does not handle
+            if not waits:
+                raise
+            time.sleep(waits)
+    ending.callback(storage.engine.dispose)
+    ending.callback(storage.remove_session)
+    return storage
 
 
 def frozen(config: Config, row: Row, started: float | None) -> FrozenTrial:
@@ -279,8 +284,9 @@ def frozen(config: Config, row: Row, started: float | None) -> FrozenTrial:
     last = max((row.epochs - (row.state == "ready") for row in segments), default=0)  # another study may train further
     measured = {epoch: value for epoch, value in curve.items() if epoch <= last} | measured
     values, distributions = {}, {}
-    for name, dimension in config.searched.flat().items():
-        if name in trial.params and (found := _parameter(dimension, trial.params[name])) is not None:
+    for name in config.searched.flat():
+        dimensions = [space.flat()[name] for space in config.spaces]
+        if name in trial.params and (found := _parameter(dimensions, trial.params[name])) is not None:
             values[name], distributions[name] = found
     made = create_trial(
         state=TrialState.RUNNING,
@@ -299,7 +305,7 @@ def frozen(config: Config, row: Row, started: float | None) -> FrozenTrial:
 
 def _attributes(trial: Trial, segments: Sequence[Segment], done: Sequence[Segment]) -> dict[str, Any]:
     """Return the properties that Optuna has no column for, as user attributes."""
-    attributes: dict[str, Any] = {"rk_uid": trial.uid}
+    attributes: dict[str, Any] = {UID: trial.uid, NUMBER: trial.number}
     if segments:
         attributes |= {"rk_rung": segments[-1].rung, "rk_epochs_planned": segments[-1].epochs}
     if done:
@@ -320,28 +326,33 @@ def _moment(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds)
 
 
-def _parameter(dimension: Dimension, value: Any) -> tuple[Any, BaseDistribution] | None:
+def _parameter(dimensions: Sequence[Dimension], value: Any) -> tuple[Any, BaseDistribution] | None:
     """Return a hyperparameter's value, and a distribution that contains it.
 
-    Return None if the hyperparameter is fixed, or Optuna cannot hold the value. The distribution is widened where
-    needed, since a known configuration, or one that a population changed, may lie outside the range.
+    Return None if the hyperparameter is fixed, or Optuna cannot hold the value. Optuna keeps the kind of a distribution
+    and its choices for a whole study, so they follow from all priors that the study has had. Ranges are widened where
+    needed, since a known configuration, or one that a population changed, may lie outside.
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    if isinstance(dimension, Fixed):
+    searched = [each.dimension if isinstance(each, Maybe) else each for each in dimensions]
+    choices = {identity(value): value for each in searched if isinstance(each, Choice) for value in each.values}
+    if all(isinstance(each, Fixed) for each in searched):
         return None
-    if isinstance(dimension, Choice):
-        plain = (bool, int, float, str, type(None))
-        choices = [each if isinstance(each, plain) else str(each) for each in dimension.values]
-        shown = value if value in choices else str(value)
-        return (shown, CategoricalDistribution(choices)) if shown in choices else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if all(isinstance(each, Choice) for each in searched):
+        if any(isinstance(each, Maybe) for each in dimensions):
+            choices[identity(None)] = None
+        shown = {text: str(each) if isinstance(each, list) else each for text, each in choices.items()}
+        text = identity(value)
+        return (shown[text], CategoricalDistribution([*shown.values()])) if text in shown else None
+    ranges = [each for each in searched if isinstance(each, Range)]
+    log = len(ranges) == len(searched) and all(isinstance(each, Real | Integer) and each.log for each in ranges)
+    if isinstance(value, bool) or not isinstance(value, int | float) or (log and value <= 0):
         return None
-    low, high = (dimension.low, dimension.high) if isinstance(dimension, Range) else (value, value)
-    low, high, log = min(low, value), max(high, value), isinstance(dimension, Real | Integer) and dimension.log
-    if isinstance(dimension, Integer):
+    low, high = min([value, *(each.low for each in ranges)]), max([value, *(each.high for each in ranges)])
+    if all(isinstance(each, Integer) for each in searched):
         return value, IntDistribution(int(low), int(high), log=log)
-    return float(value), FloatDistribution(float(low), float(high), log=log and low > 0)
+    return float(value), FloatDistribution(float(low), float(high), log=log)
 
 
 def _values(objectives: Mapping[str, str], row: Segment) -> list[float]:

@@ -157,13 +157,22 @@ class Config:
     @cached_property
     def searched(self) -> Space:
         """Searched space, as it applies to the next trials."""
-        return Space.from_priors(self.priors)
+        return self.spaces[-1]
+
+    @cached_property
+    def spaces(self) -> Sequence[Space]:
+        """Searched spaces: the first one, and that after each change."""
+        return [Space.from_priors(priors) for priors in self._priors]
 
     @property
     def priors(self) -> dict[str, Any]:
         """Texts of the priors, as they apply to the next trials."""
-        changes = (priors for _, priors in self.options.get("spaces", ()))
-        return dict(ChainMap(*reversed([self.space, *changes])))
+        return self._priors[-1]
+
+    @property
+    def _priors(self) -> list[dict[str, Any]]:
+        changes = [self.space, *(priors for _, priors in self.options.get("spaces", ()))]
+        return [dict(ChainMap(*reversed(changes[: n + 1]))) for n in range(len(changes))]
 
     def space_in(self, algorithm: type[Task], env: Mapping[str, Any] | None = None) -> Space:
         """Return all hyperparameters that the algorithm has in an environment.

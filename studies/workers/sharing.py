@@ -10,10 +10,9 @@ import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
-
-from sqlalchemy.exc import SQLAlchemyError
 
 from ...tasks.errors import DamagedState
 from ...tasks.runtime.guard import is_control_flow
@@ -262,6 +261,5 @@ def work(
     worker = sharing_worker(store, studies, say, **options)
     complete = worker.run()
     for name in worker.trained:
-        with suppress(StoreError, SQLAlchemyError, RuntimeError):  # Optuna's tables are a copy for its dashboard
-            mirror(store, store.database.url.render_as_string(hide_password=False), name)
+        mirror(store, name, partial(say, name))
     return complete

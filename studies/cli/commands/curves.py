@@ -35,7 +35,7 @@ def export_curves(arguments: argparse.Namespace) -> int:
         copies = [Copy(reader.again(), sinks.enter_context(opened(*target, say))) for target in targets]
         updates: list[Callable[[], object]] = [copy.update for copy in copies]
         if OPTUNA in arguments.to:
-            updates.append(sinks.enter_context(Mirror(store, arguments.url, arguments.name)).update)
+            updates.append(sinks.enter_context(Mirror(store, arguments.name)).update)
         while True:
             start = time.monotonic()
             last = not arguments.follow or over.is_set() or (not arguments.with_parent and reader.complete)

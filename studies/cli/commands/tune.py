@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from sqlalchemy.exc import SQLAlchemyError
 
 from ....tasks import load
 from ....tasks.compiled.loading import kernels
@@ -32,7 +31,7 @@ from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
 from ...engine.runner import scheduler_of, start_study
 from ...engine.tune_options import study_config
-from ...errors import StoreError, StudyMismatch
+from ...errors import StudyMismatch
 from ...garbage import importing
 from ...redact import printable
 from ...samplers.registry import finite_size, grid_size
@@ -141,7 +140,7 @@ def tune(arguments: argparse.Namespace) -> int:
             ):
                 _work(arguments, store, name, errors, crew)
         if not any(copier.wrote_all for copier in copiers):
-            _mirror(store, arguments.url, name, errors)
+            mirror(store, name, partial(note, errors))
         confirmation = None
         if arguments.confirm is not None and look(store, name).complete:
             try:
@@ -277,14 +276,6 @@ def _worker_pool(
         return
     workers = workers or cores()
     yield workers, lambda: WorkerProcess(url, study, workers, extra, crew)
-
-
-def _mirror(store: Store, url: str, name: str, errors: Console) -> None:
-    """Copy the study to Optuna's tables, or report why that failed."""
-    try:
-        mirror(store, url, name)
-    except (StoreError, SQLAlchemyError, RuntimeError) as error:
-        note(errors, f"Optuna's tables were left as they are: {' '.join(str(error).split())}")
 
 
 def _how_to_extend(config: Config) -> str:

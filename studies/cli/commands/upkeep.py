@@ -20,6 +20,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ...engine.confirming import confirmations_of
@@ -111,7 +112,7 @@ def delete(arguments: argparse.Namespace) -> int:
         if agreed:
             found = remove(store, arguments.name, dry_run=False)
             for name in filter(None, (found.study, *found.confirmations)):
-                forget(store, name)
+                forget(store, name, partial(note, new_console(stderr=True)))
             shrink(store)
     if arguments.json:
         return print_json({"storage": store.url, "dry_run": not agreed, **found.to_json()})

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 
 import optuna
-from sqlalchemy.exc import SQLAlchemyError
 
 from ...curves.beside import MIRROR_AFTER, MIRRORED, copied
 from ...engine.json_views import summary_json
@@ -54,8 +53,7 @@ def worker(arguments: argparse.Namespace) -> int:
             )
         names = names or [study.name for study in store.studies()]
         for name in names if mirrored else ():
-            with suppress(StoreError, SQLAlchemyError, RuntimeError):
-                mirror(store, arguments.url, name)
+            mirror(store, name, partial(say, name))
         if status:
             say(ALL, f"stopped by {signal.Signals(status - 128).name}; everything is saved; any worker resumes")
         else:

@@ -46,6 +46,7 @@ _NETWORK = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
+_PREPARE = "prepare_threshold"  # psycopg's option, which a URL could give as text only
 _BUSY_SECONDS = 5.0  # time that the database itself waits for a lock; then the transaction is retried here
 
 
@@ -77,9 +78,7 @@ class Database:
         A forked child calls it, too, and leaves its parent's connections alone.
         """
         sqlite = self.url.get_backend_name() == "sqlite"
-        arguments: dict[str, Any] = {"timeout": _BUSY_SECONDS} if sqlite else {}
-        if not sqlite:
-            arguments = {name: value for name, value in _NETWORK.items() if name not in self.url.query}
+        arguments = {"timeout": _BUSY_SECONDS} if sqlite else driver_arguments(self.url)
         try:
             self._engine = sa.create_engine(self.url, connect_args=arguments, hide_parameters=True)
         except ModuleNotFoundError as error:
@@ -179,6 +178,20 @@ def _prepare_sqlite(connection: Any, record: object) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     writes = connection.get_execution_options().get(_WRITES)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def driver_arguments(url: sa.URL) -> dict[str, Any]:
+    """Return arguments of psycopg's connections besides those in the URL.
+
+    Statements are not prepared on the server: behind a pooler in transaction mode, such as pgbouncer, the next
+    transaction may run on another server process, which knows none of them. `prepare_threshold=5` in the URL prepares
+    those that are executed more than five times.
+    """
+    given = str(url.query.get(_PREPARE, "none"))
+    if given != "none" and not given.isdecimal():
+        raise BadURL(f"{_PREPARE} in a URL must be a number of executions or none, but got {given!r}; leave it out")
+    network = {name: value for name, value in _NETWORK.items() if name not in url.query}
+    return {**network, _PREPARE: None if given == "none" else int(given)}
 
 
 def full_url(url: str) -> str:

@@ -293,7 +293,7 @@ def test_optuna_sees_all_objectives_and_a_file_keeps_them(sqlite_url: str, tmp_p
 
     before = run(sqlite_url, searched(trials=4, epochs=(1,), scheduler="none"))
     with Store(sqlite_url) as store:
-        assert mirror(store, sqlite_url, "s") == 4
+        assert mirror(store, "s") == 4
         export_study(store, "s", tmp_path / "s.study")
     with Store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
         import_study(copy, tmp_path / "s.study")
