@@ -14,14 +14,12 @@ Retries count from the last new epoch: a trial that makes progress may have any 
 
 from __future__ import annotations
 
-import errno
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..tasks.errors import BadResume, DamagedState, Diverged, EnvironmentFailed, Hung, TaskError
+from ..tasks.errors import BadResume, DamagedState, Diverged, EnvironmentFailed, Hung, TaskError, is_lack_of_memory
 from ..tasks.runtime.guard import is_control_flow
 from .errors import (
     BadURL,
@@ -93,7 +91,6 @@ RETRY_RULES: Mapping[str, RetryRule] = {
     "damaged": RetryRule(0, "only the user can decide to go back to an earlier checkpoint"),
     "unknown": RetryRule(1, "it may have been an accident; a second time, it is the trial's fault", alone=True),
 }
-_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
 _INPUT = (ValueError, TypeError, LookupError, AttributeError, ImportError, AssertionError, NotImplementedError)
 _REQUEST = (BadURL, IdentityMismatch, SchemaMismatch, StudyMismatch, UnknownStudy)
 
@@ -116,15 +113,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ if isinstance(current, BadResume) else None
 
 
-def _is_memory(error: BaseException) -> bool:
-    torch = sys.modules.get("torch")  # never imported here: without it, no error is torch's
-    if isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
-        return True
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _MEMORY)
-
-
 def is_environment(error: BaseException) -> bool:
     """Return whether an environment's code outside of Rekindle raised the error."""
     if isinstance(error, TaskError):
@@ -144,7 +132,7 @@ _KINDS: Mapping[str, Callable[[BaseException], bool]] = {
     HUNG: lambda error: isinstance(error, Hung),
     "diverged": lambda error: isinstance(error, Diverged | FloatingPointError),
     "time": lambda error: isinstance(error, OutOfTime),
-    "memory": _is_memory,
+    "memory": is_lack_of_memory,
     "environment": is_environment,
     "input": lambda error: isinstance(error, (*_REQUEST, *_INPUT, TaskError)),
     "storage": lambda error: isinstance(error, StoreError),

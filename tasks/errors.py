@@ -5,7 +5,21 @@ Each message states the rule, the offending value, the place and the remedy.
 
 from __future__ import annotations
 
+import errno
+import sys
+
 INEXACT, ADVICE = "inexact", "advice"  # events of a task, each with a list of texts under the same name
+_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
+
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Return whether an exception says that memory is short."""
+    torch = sys.modules.get("torch")  # never imported here: without it, no error is torch's
+    if isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _MEMORY)
 
 
 class TaskError(Exception):

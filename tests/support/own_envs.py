@@ -301,6 +301,8 @@ class Faulty(Walk):
             raise FileNotFoundError("there is no map.txt")
         if what == "value":
             raise ValueError("a map has four corners")
+        if what == "memory":
+            raise TypeError("missing 1 required positional argument: 'memory_length'")
         super().__init__(BOX, spaces.Discrete(2))
         if what == "no space":
             del self.action_space

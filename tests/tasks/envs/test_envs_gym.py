@@ -482,6 +482,8 @@ def test_an_environment_that_cannot_be_made_or_seeded_is_named() -> None:
         make_envs("own_envs:Seedless-v0", [1], 1)
     with pytest.raises(EnvSpecError, match=r"Faulty-v0 cannot be made with kwargs .*: a map has four corners"):
         make_envs(EnvSpec("own_envs:Faulty-v0", {"what": "value"}), [1], 1)
+    with pytest.raises(EnvSpecError, match=r"Faulty-v0 cannot be made with kwargs .*: missing .* 'memory_length'"):
+        make_envs(EnvSpec("own_envs:Faulty-v0", {"what": "memory"}), [1], 1)
     with pytest.raises(EnvironmentFailed, match=r"Faulty-v0 .*: its constructor raised FileNotFoundError: there is no"):
         make_envs(EnvSpec("own_envs:Faulty-v0", {"what": "file"}), [1], 1)
 
