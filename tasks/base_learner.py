@@ -425,6 +425,9 @@ class BaseLearner:
         """Return a state whose running episodes are replaced by new ones."""
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Free what the surroundings use, until they are used again."""
+
     def cure(self, member: int) -> str:
         """Return advice for a member whose numbers are not finite."""
         return "try a lower learning rate"

@@ -14,7 +14,7 @@ import torch
 
 from .base_learner import BaseLearner, MemberRef
 from .checkpoint.storage import Metrics, Write
-from .envs import EnvSpecError
+from .envs import EnvSpecError, allows_one
 from .errors import Diverged
 from .evaluation import evaluate, one_thread
 from .identity import TaskIdentity
@@ -160,7 +160,7 @@ def _next_group(tasks: Sequence[Member], epochs: int) -> tuple[list[Member], int
     """
     ordered = sorted(tasks, key=lambda task: task.work)
     group = [task for task in ordered if task.work == ordered[0].work]
-    if not group[0].learner.batched:
+    if not group[0].learner.batched or allows_one(group[0].identity.env):
         group = group[:1]
     done = group[0].epochs
     ahead = [task.epochs for task in ordered[len(group) :] if task.epochs > done]

@@ -6,6 +6,7 @@ By default, all tasks are measured on the same seeds and in their own environmen
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from .base_learner import BaseLearner
-from .envs import EnvSpec, make_envs, spaces_of
+from .envs import Envs, EnvSpec, StepResult, allows_one, make_envs, spaces_of, steps_all_at_once
 from .envs.base.encode import Observations
 from .errors import UnsupportedSpace
 from .learner import Learner
@@ -38,6 +39,8 @@ OnStep = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 EVALUATION_SEED = 0x5EED  # the same for every trial, so all are measured on the same episodes; training never uses it
 EVALUATION_EPISODES = 20
 EVALUATION_STEPS = 100_000  # longest episode, for environments without a time limit
+LONG = 10_000  # steps of an episode at which a warning tells that it may be endless
+EVALUATION_ENVS = 32  # most environments at the same time, of all members together
 
 
 @contextlib.contextmanager
@@ -110,7 +113,8 @@ def measure_episodes(
 
     Args:
         learner: learner whose members act.
-        episodes: number of parallel episodes per member or particle.
+        episodes: number of episodes per member or particle; `eval_envs` of the learner limits how many are played at
+            the same time, which changes no bit.
         deterministic: greedy actions; False samples them as in training.
         on_step: function called at each step with observations (P, N, ...), actions (P, N, ...), and a mask (P, N) of
             the episodes that are still running.
@@ -124,30 +128,99 @@ def measure_episodes(
         return Measured(np.repeat(score[:, None], episodes, 1), {})
     learner = acting(learner)
     members, learner = learner.members, learner.particles or learner
-    envs, spec, seeds = learner.evaluation_envs, env or learner.env, (seed,) * learner.members
-    if envs is None or (envs.spec, envs.seeds, envs.num_envs) != (spec, seeds, episodes):
-        envs = make_envs(spec, seeds, episodes, "evaluation", learner.env_processes, single_episodes=True)
-    learner.evaluation_envs = None  # if this call is interrupted, the environments must not be reused
-    envs.reset()
-    envs.begin_epoch(np.zeros(learner.members, dtype=np.int64))
-    act = learner.actor(episodes, deterministic, partial(evaluation_keys, learner.members, seed=seed))
+    envs = _open_envs(learner, env or learner.env, (seed,) * learner.members, episodes)
     returns = np.zeros((learner.members, episodes))
-    running = np.ones((learner.members, episodes), dtype=bool)
     info = np.full((learner.members, episodes, len(envs.info.names)), np.nan)
-    for _ in range(EVALUATION_STEPS):
-        if not running.any():
-            break
-        actions = act(envs.obs)
+
+    def see(*seen: np.ndarray) -> None:
         if on_step is not None:
-            on_step(*(x.reshape(members, -1, *x.shape[2:]) for x in (envs.obs, actions, running)))
-        step = envs.step(actions)
-        returns += step.reward * running
-        ended = running & (step.terminated | step.truncated)
-        info[ended] = envs.info.last.reshape(info.shape)[ended]
-        running &= ~ended
-    learner.evaluation_envs = envs
+            on_step(*(x.reshape(members, -1, *x.shape[2:]) for x in seen))
+
+    try:
+        for first in range(0, episodes, envs.num_envs):
+            act = learner.actor(episodes, deterministic, partial(evaluation_keys, learner.members, seed=seed))
+            for rows, running, step in _steps(envs, first, act, returns.shape, see):
+                count = rows.stop - first
+                returns[:, rows] += step.reward[:, :count] * running[:, rows]
+                ended = running[:, rows] & (step.terminated | step.truncated)[:, :count]
+                info[:, rows][ended] = envs.info.last.reshape(*step.reward.shape, -1)[:, :count][ended]
+                running[:, rows] &= ~ended
+    except BaseException:
+        envs.close()  # a process may be amid an answer
+        raise
     columns = {name: info[:, :, k].reshape(members, -1) for k, name in enumerate(envs.info.names)}
     return Measured(returns.reshape(members, -1), columns)
+
+
+def _steps(
+    envs: Envs, first: int, act: Callable[[np.ndarray], np.ndarray], shape: tuple[int, int], see: OnStep
+) -> Iterator[tuple[slice, np.ndarray, StepResult]]:
+    """Play the episodes from `first` on, as many as there are environments.
+
+    The policy always gets observations of all episodes, zeros for those that are not played: the last bits of its
+    products depend on their number.
+
+    Args:
+        envs: environments of (P, N) episodes.
+        first: number of the first episode.
+        act: function of observations (P, E, ...) that returns actions (P, E, ...).
+        shape: (P, E), the members and all of their episodes.
+        see: called before each step with observations, actions (P, E, ...) and running episodes (P, E).
+
+    Yields:
+        The episodes that are played, a mask (P, E) of those that are running, which the caller updates, and the result
+        of the step (P, N).
+    """
+    rows = slice(first, min(first + envs.num_envs, shape[1]))
+    own = slice(0, rows.stop - first)
+    envs.first = first
+    envs.reset()
+    envs.begin_epoch(np.zeros(shape[0], dtype=np.int64))
+    running = np.zeros(shape, dtype=bool)
+    running[:, rows] = True
+    for count in range(EVALUATION_STEPS):
+        if not running.any():
+            return
+        if count == LONG:
+            warnings.warn(
+                f"{envs.spec.id}: {running.sum()} evaluation episodes take longer than {LONG:,} steps, and end after "
+                f"{EVALUATION_STEPS:,}; set max_episode_steps, or evaluate fewer episodes (--eval-episodes)",
+                stacklevel=2,
+            )
+        obs = _resized(envs.obs, own, rows, shape[1])
+        actions = act(obs)
+        see(obs, actions, running)
+        yield rows, running, envs.step(_resized(actions, rows, own, envs.num_envs))
+
+
+def _resized(array: np.ndarray, take: slice, put: slice, count: int) -> np.ndarray:
+    """Return columns of an array (P, N, ...) among `count` zeros."""
+    if array.shape[1] == count:
+        return array
+    resized = np.zeros((len(array), count, *array.shape[2:]), array.dtype)
+    resized[:, put] = array[:, take]
+    return resized
+
+
+def _open_envs(learner: Learner, spec: EnvSpec, seeds: tuple[int, ...], episodes: int) -> Envs:
+    """Return environments for evaluation, those of the last one if they fit."""
+    width = _side_by_side(spec, len(seeds), episodes, learner.eval_envs)
+    envs = learner.evaluation_envs
+    if envs is None or (envs.spec, envs.seeds, envs.num_envs) != (spec, seeds, width):
+        if envs is not None:
+            envs.close()
+        envs = make_envs(spec, seeds, width, "evaluation", learner.env_processes, single_episodes=True)
+    learner.evaluation_envs = envs
+    return envs
+
+
+def _side_by_side(spec: EnvSpec, members: int, episodes: int, most: int | None) -> int:
+    """Return the number of each member's episodes that are played at once."""
+    if steps_all_at_once(spec):
+        return episodes
+    count = 1 if allows_one(spec) else max(1, min((most or EVALUATION_ENVS) // members, episodes))
+    rounds = -(-episodes // count)
+    return -(-episodes // rounds)
 
 
 def other_env(own: EnvSpec, asked: str | Mapping[str, Any] | EnvSpec, where: str) -> EnvSpec:
@@ -190,6 +263,5 @@ def record(learner: BaseLearner, member: int, episodes: int, deterministic: bool
     keep: OnStep = lambda *step: steps.append([x[member].copy() for x in step])  # noqa: E731
     evaluate_episodes(learner, episodes, deterministic, keep, **elsewhere)
     obs, actions, running = (np.stack(x, 1) for x in zip(*steps, strict=True))  # (N, T, ...)
-    begins = np.zeros(running.shape, np.float32)
-    begins[:, 0] = 1
+    begins = (running & (running.cumsum(1) == 1)).astype(np.float32)
     return Demonstrations.of_envs(learner.envs, obs[running], actions[running], begins[running])

@@ -75,6 +75,7 @@ class Learner(BaseLearner):
         particles: learner whose members act for this one's, `num_particles` each; None if the members act themselves.
         evaluation_envs: environments of the last evaluation, kept for the next.
         in_kernel: names of the methods whose work `kernel` describes.
+        eval_envs: most environments that an evaluation steps at the same time; None for the default.
     """
 
     scratch: ClassVar[tuple[str, ...]] = ("evaluation_envs",)
@@ -88,6 +89,7 @@ class Learner(BaseLearner):
     particles: Learner | None = None
     num_particles: int = 1
     evaluation_envs: Envs | None = None
+    eval_envs: int | None = None
     in_kernel: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -114,7 +116,11 @@ class Learner(BaseLearner):
         self.window = EpisodeWindow(self.members, size) if size else None
         if self.window is not None:
             self.envs.on_episode_end = self.window.add
-        super().assemble(values)
+        try:
+            super().assemble(values)
+        except BaseException:
+            self.envs.close()
+            raise
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
@@ -236,6 +242,12 @@ class Learner(BaseLearner):
         parts = {**parts, **{name: getattr(self, name) for name in (*self.parts, "window")}}
         # isinstance would be slow, since `Part` is a protocol
         return {name: cast(Part, part) for name, part in parts.items() if hasattr(part, "load_member")}
+
+    def close(self) -> None:
+        self.envs.close()
+        for learner in filter(None, (self, self.particles)):
+            if learner.evaluation_envs is not None:
+                learner.evaluation_envs.close()
 
     def cure(self, member: int) -> str:
         evaluated = {} if self.evaluation_envs is None else self.evaluation_envs.faults

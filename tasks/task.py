@@ -44,6 +44,7 @@ from .runtime.fingerprint import InexactWarning
 from .runtime.guard import BadResumeGuard
 from .runtime.notebook import html_table
 from .runtime.observers import Context, EpochEvent, Until
+from .runtime.progress import at_work
 from .signals.demonstrations import Demonstrations, Recorder
 from .warm_start import LoadReport, WarmStart, is_policy, located, match_beginning, policy_in, policy_tree
 
@@ -369,7 +370,7 @@ class Task:
 
     def probe(self) -> None:
         """Build environments and networks once, to raise early whatever prevents training."""
-        self._new_learner()
+        self._new_learner().close()
 
     def fail(self, error: BaseException) -> None:
         """Mark the task as bad and release its lease.
@@ -383,13 +384,20 @@ class Task:
         """Release the storage's lease; the checkpoints stay."""
         self.stored.release()
 
+    def close(self) -> None:
+        """Release the storage, and close the environments until they are used again."""
+        self.release()
+        if self.ref is not None:
+            with at_work():  # a simulator may hang
+                self.ref.learner.close()
+
     def finish(self) -> None:
-        """Save one last time, then release the storage and the environments."""
+        """Save one last time, then release storage, environments and networks."""
         stored = self.stored
         if stored.lease is not None and stored.storage is not None and self.bad is None and self.ref is not None:
             stored.storage.save([self.take_pending_write()])
             stored.written = len(stored.history)
-        self.release()
+        self.close()
         if self.ref is not None:
             stored.state, self.ref = materialized(self.ref.learner.member_state(self.ref.member)), None
 

@@ -27,6 +27,8 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from ...tasks.compiled.loading import kernels
+from ...tasks.runtime.progress import apart
+from ...tasks.runtime.watcher import not_ignoring
 from . import URL_VARIABLE
 
 POLL = 0.01  # seconds between checks whether a process has ended
@@ -144,7 +146,7 @@ class CommandProcess:
 
     def __init__(self, words: Sequence[str], url: str, crew: Crew | None = None):
         # The URL may contain a password, and all users can see command lines.
-        environment = {**os.environ, URL_VARIABLE: url, "OMP_NUM_THREADS": "1"}
+        environment = {**apart(), URL_VARIABLE: url, "OMP_NUM_THREADS": "1"}
         self.process = _forked(crew, words, environment) or _started(words, environment, crew)
         self.last_words: deque[str] = deque(maxlen=30)
         assert self.process.stderr is not None
@@ -235,7 +237,7 @@ def _fork(others: Sequence[int]) -> Forked:
         warnings.simplefilter("ignore", DeprecationWarning)  # about BLAS threads, which handle forks
         pid = os.fork()
     if not pid:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+        signal.signal(signal.SIGINT, not_ignoring)  # Ctrl-C is for the parent
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for descriptor in (*others, to_stdin, from_stderr):
             os.close(descriptor)

@@ -103,7 +103,7 @@ class Training:
         finally:
             self.store.release(self.storage.leases.values())
             for task in self.tasks.values():
-                task.release()
+                task.close()
 
     def _open(self, item: ReadySegment) -> None:
         try:

@@ -18,6 +18,7 @@ from ..envs.base.curriculum import Curriculum
 from ..envs.base.joined import JoinedActions
 from ..envs.gym.envs import reset_seed
 from ..envs.gym.make import make_drawn, make_env, of_reset
+from ..envs.gym.turns import take_turn
 from ..envs.pools.makers import is_pool
 from ..errors import TaskError
 from ..runtime.warning_filters import changed_filters
@@ -88,13 +89,13 @@ def _rendering(spec: EnvSpec, seed: int) -> gym.Env[Any, Any]:
     law = f"a video needs an environment that draws itself as an {RENDER}, but {spec.id}"
     if is_pool(spec):
         raise NoVideo(f"{law} steps many at once and draws none; name one that does with --env")
-    plain = make_env(spec)
-    modes = plain.metadata.get("render_modes") or []
+    take_turn()
+    with closing(make_env(spec)) as plain:
+        modes = plain.metadata.get("render_modes") or []
     if RENDER not in modes:
         has = f"has the render modes {', '.join(modes)}" if modes else "has no render modes"
         raise NoVideo(f"{law} {has}; write a render() and name {RENDER} in metadata['render_modes']")
     drawn = replace(spec, kwargs={**spec.kwargs, "render_mode": RENDER})
     options = Curriculum(spec.parameters, (seed,), "evaluation", tuple(spec.info)).options(0, 0, 0)
     env = make_drawn(drawn, options, plain)
-    plain.close()
     return env.env if isinstance(env, JoinedActions) else env

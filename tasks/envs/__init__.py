@@ -9,6 +9,17 @@ from __future__ import annotations
 from .base.envs import Envs, Episodes, StepResult
 from .base.joined import Joined
 from .base.spec import EnvSpec, EnvSpecError
-from .factory import make_envs, spaces_of
+from .factory import allows_one, make_envs, spaces_of, steps_all_at_once
 
-__all__ = ["EnvSpec", "EnvSpecError", "Envs", "Episodes", "Joined", "StepResult", "make_envs", "spaces_of"]
+__all__ = [
+    "EnvSpec",
+    "EnvSpecError",
+    "Envs",
+    "Episodes",
+    "Joined",
+    "StepResult",
+    "allows_one",
+    "make_envs",
+    "spaces_of",
+    "steps_all_at_once",
+]

@@ -9,12 +9,13 @@ from typing import Any
 from ..runtime.progress import at_work
 from .base.encode import Observations, Spaces
 from .base.envs import Envs
-from .base.spec import EnvSpec
+from .base.spec import EnvSpec, EnvSpecError
 from .classic.envs import ClassicEnvs, is_classic
 from .gym.backend import Backend, InProcess
 from .gym.envs import GymEnvs
 from .gym.make import close_env, make_env
 from .gym.selftest import self_test
+from .gym.turns import take_turn
 from .pools.makers import is_pool
 from .pools.pool import Pool, pool_spaces, pool_test
 from .processes.parent import Processes
@@ -49,6 +50,11 @@ def make_envs(
     with at_work():  # its episodes may hang, or end the process
         restore = pool_test(spec) if is_pool(spec) else self_test(spec)  # cached, so it runs once per process
     spaces, size = spaces_of(spec), len(seeds) * num_envs
+    if restore.single_instance and size > 1:
+        raise EnvSpecError(
+            f"{spec.id} allows one instance at a time, but {len(seeds)} x {num_envs} are needed; set num_envs=1, and "
+            "train one task in a process"
+        )
 
     def backend() -> Backend:
         if is_pool(spec):
@@ -57,6 +63,19 @@ def make_envs(
 
     single_episodes = single_episodes and not is_pool(spec)
     return GymEnvs(spec, seeds, num_envs, purpose, backend, restore, spaces, single_episodes)
+
+
+def steps_all_at_once(spec: EnvSpec) -> bool:
+    """Return whether many environments cost hardly more than one."""
+    return is_classic(spec) or is_pool(spec)
+
+
+def allows_one(spec: EnvSpec) -> bool:
+    """Return whether only one environment can exist at a time."""
+    if not spec or steps_all_at_once(spec):
+        return False
+    with at_work():
+        return self_test(spec).single_instance
 
 
 @lru_cache(maxsize=64)
@@ -71,6 +90,7 @@ def spaces_of(spec: EnvSpec) -> Spaces:
         spaces = pool_spaces(spec)
     else:
         with at_work():  # a constructor may hang, or end the process
+            take_turn()
             env = make_env(spec)
         spaces = Spaces(env.observation_space, env.action_space)
         close_env(env, spec)

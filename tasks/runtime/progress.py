@@ -7,8 +7,10 @@ waits for a database.
 from __future__ import annotations
 
 import faulthandler
+import math
 import mmap
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -74,8 +76,10 @@ def watched(
 ) -> Iterator[None]:
     """Have this process killed from outside if it hangs while `at_work`.
 
+    Processes that environments start inside this context, and do not end, are ended after it, however it is left.
+
     Args:
-        seconds: seconds without a tick that count as a hang; None disables watching.
+        seconds: seconds without a tick that count as a hang; None for no limit.
         then: command that records what happened, run before the process is killed.
         environment: environment variables of that command.
     """
@@ -83,9 +87,23 @@ def watched(
     set_limit(seconds)
     with ExitStack() as stack:
         stack.callback(_restore, *before)
-        if seconds is not None:
-            stack.enter_context(_watcher(seconds, then, environment))
+        stack.enter_context(_watcher(math.inf if seconds is None else seconds, then, environment))
         yield
+
+
+def starting(name: str) -> dict[str, str]:
+    """Return environment variables for processes that a named one starts."""
+    return {**os.environ, watcher.STARTED_BY: "/".join(filter(None, (os.environ.get(watcher.STARTED_BY), name)))}
+
+
+def apart(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return environment variables without the mark of environments' processes."""
+    return {name: value for name, value in environment.items() if name != watcher.STARTED_BY}
+
+
+def new_name() -> str:
+    """Return a name for what a process starts."""
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _restore(words: Any, seconds: float | None) -> None:
@@ -96,23 +114,28 @@ def _restore(words: Any, seconds: float | None) -> None:
 @contextmanager
 def _watcher(seconds: float, then: Sequence[str], environment: Mapping[str, str] | None) -> Iterator[None]:
     """Run the process that watches this one."""
+    name, before = new_name(), os.environ.get(watcher.STARTED_BY)
     with anonymous_file("rekindle-progress") as page, anonymous_file("rekindle-trace") as trace:
         os.ftruncate(page.fileno(), 8 * watcher.WORDS)
         tell_in(memoryview(mmap.mmap(page.fileno(), 8 * watcher.WORDS)).cast("q"))
         files = (page.fileno(), trace.fileno())
-        arguments = [*map(str, files), str(os.getpid()), str(seconds), *then]
+        arguments = [name, *map(str, files), str(os.getpid()), str(seconds), *then]
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", watcher.__file__, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            env=environment,
+            env=apart(os.environ if environment is None else environment),
             pass_fds=files,
             start_new_session=True,  # Ctrl-C reaches this process alone
         )
         faulthandler.register(watcher.TRACE, trace)
+        os.environ[watcher.STARTED_BY] = starting(name)[watcher.STARTED_BY]
         try:
             yield
         finally:
+            os.environ.pop(watcher.STARTED_BY)
+            if before is not None:
+                os.environ[watcher.STARTED_BY] = before
             faulthandler.unregister(watcher.TRACE)
             process.communicate()  # closes the watcher's stdin, at which it ends
 

@@ -1,7 +1,8 @@
-"""Watcher that kills a process once it hangs.
+"""Watcher that kills a process once it hangs, and ends its simulators.
 
 `progress.watched` runs this file as a script, with a Python without packages, so it starts in milliseconds. A process
-that hangs in C code while it holds Python's lock can do nothing itself.
+that hangs in C code while it holds Python's lock can do nothing itself, and one that was killed cannot end the
+simulators that its environments have started.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ TRACE = signal.SIGUSR2  # on this signal the process writes where it is
 ANSWER = 0.5  # seconds in which a process says where it is
 DOING = "while it made or tried its environment"  # without a command, only this is watched
 LAST_WORDS = 30.0  # seconds that the command may take
+STARTED_BY = "REKINDLE_STARTED_BY"  # environment variable of the processes that others start, with the names of these
+PATIENCE = 5.0  # seconds in which such a process ends after SIGTERM
 
 
 class Stillness:
@@ -50,6 +53,37 @@ def is_paused(pid: int) -> bool:
     with suppress(OSError, IndexError), open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0] in "Tt"
     return False
+
+
+def started_by(name: str) -> set[int]:
+    """Return the processes that a process has started, wherever they are.
+
+    A new session or parent does not change the variable with which a process began. Only Linux shows it.
+    """
+    found = set()
+    for entry in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
+        with suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
+            values = (word.partition(b"=") for word in file.read().split(b"\0"))
+            if any(key == STARTED_BY.encode() and name.encode() in value.split(b"/") for key, _, value in values):
+                found.add(int(entry))
+    return found - {os.getpid()}
+
+
+def end_started_by(name: str, patience: float = PATIENCE) -> None:
+    """End the processes that a process has started: SIGTERM, then SIGKILL."""
+    asked: set[int] = set()
+    end = time.monotonic() + patience
+    while (left := started_by(name)) and time.monotonic() < end + PATIENCE:
+        late = time.monotonic() >= end
+        for pid in left if late else left - asked:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+        asked |= left
+        time.sleep(0.02)
+
+
+def not_ignoring(number: int, frame: object) -> None:
+    """Do nothing; unlike SIG_IGN, processes do not inherit it."""
 
 
 def watch(page: int, trace: int, pid: int, limit: float, then: list[str]) -> None:
@@ -101,5 +135,8 @@ def _tell(text: str) -> None:
 
 if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends with its parent
-    watch(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5:])
+        signal.signal(number, not_ignoring)  # it ends with its parent
+    try:
+        watch(int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]), sys.argv[6:])
+    finally:
+        end_started_by(sys.argv[1])

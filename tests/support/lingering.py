@@ -1,4 +1,4 @@
-"""CartPoles that leave a process behind, as a simulator does whose user is killed."""
+"""CartPoles that leave a process behind, as a daemon does that hides whose it is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Lingering(CartPoleEnv):
         super().__init__(**options)
         if name := os.environ.get(VARIABLE):
             with Path(name).open("a") as file:
-                file.write(f"{subprocess.Popen(['sleep', str(SECONDS)]).pid}\n")
+                own = {"PATH": os.environ["PATH"]}
+                file.write(f"{subprocess.Popen(['sleep', str(SECONDS)], env=own).pid}\n")
 
 
 gym.register("Lingering-v0", entry_point=Lingering, max_episode_steps=30)

@@ -77,7 +77,7 @@ def train(arguments: argparse.Namespace) -> int:
             ):
                 result = fit_task(task, epochs, errors, until)
         finally:
-            task.release()
+            task.close()
             if recorder is not None and recorder.steps:
                 recorded = recorder.demonstrations()
                 note(errors, f"wrote {recorded.steps} steps to {recorded.save(arguments.record)}")

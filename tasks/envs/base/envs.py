@@ -109,6 +109,7 @@ class Envs(ABC):
         restartable: whether `load_member` can start new episodes instead of restoring them.
         restarting: whether `load_member` starts new episodes in place of those that it cannot restore.
         info: reported entries of `info`.
+        first: number of each member's first environment, which selects its random streams from the next reset on.
         unreported: names of numbers in `info` that the spec does not name.
         faults: by member, a description of the first non-finite number that one of its environments gave. Only
             environments of other people's code are checked; faults are not state.
@@ -130,6 +131,7 @@ class Envs(ABC):
     restartable: ClassVar[bool] = False
     restarting: bool = False
     watched: bool = False
+    first: int = 0
     on_episode_end: Callable[[Array, Array, Array], None] | None = None
 
     def __init__(self, spec: EnvSpec, seeds: Sequence[int], num_envs: int, purpose: str) -> None:
@@ -230,7 +232,7 @@ class Envs(ABC):
         """
 
     def close(self) -> None:  # noqa: B027
-        """Free all resources; a second call does nothing."""
+        """Free all resources until the next use; a second call does nothing."""
 
     def inexact(self, i: int) -> list[str]:
         """Return reasons why member i is not bit-exact, with remedies."""

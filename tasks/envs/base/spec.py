@@ -34,6 +34,8 @@ class EnvSpec:
         parameters: options of every reset, by name: numbers, samplers or lessons, see `curriculum`.
         info: entries of the environment's `info` to report, with the reduction of an episode's values: "last", "mean",
             "sum", "min" or "max". A list of names means "last". See `info`.
+        single_instance: whether only one such environment can exist at a time, since its simulator uses a fixed port
+            for instance. The self-test finds this out where a second one fails; say so where that takes long.
 
     Raises:
         EnvSpecError: a value is malformed.
@@ -45,6 +47,7 @@ class EnvSpec:
     max_episode_steps: int | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     info: Mapping[str, str] = field(default_factory=dict)
+    single_instance: bool = False
 
     def __post_init__(self) -> None:
         others = self.kwargs or self.wrappers or self.max_episode_steps is not None or self.parameters
@@ -53,6 +56,8 @@ class EnvSpec:
         limit = self.max_episode_steps
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise EnvSpecError(f"{self.id}: max_episode_steps must be a positive integer or None, but got {limit!r}")
+        if not isinstance(self.single_instance, bool):
+            raise EnvSpecError(f"{self.id}: single_instance must be true or false, but got {self.single_instance!r}")
         # Stored in the form that JSON gives back (tuples become lists), so that equal specs compare equal.
         object.__setattr__(self, "kwargs", _plain(self.kwargs, f"{self.id}: kwargs"))
         object.__setattr__(self, "parameters", _plain(self.parameters, f"{self.id}: parameters"))
@@ -113,7 +118,8 @@ class EnvSpec:
             "max_episode_steps": self.max_episode_steps,
         }
         # Omitted if empty, so that specs from before these fields existed keep their text, and tasks their uids.
-        later = {"parameters": deepcopy(self.parameters), "info": dict(self.info)}
+        later: dict[str, Any] = {"parameters": deepcopy(self.parameters), "info": dict(self.info)}
+        later["single_instance"] = self.single_instance
         return content | {name: value for name, value in later.items() if value}
 
     @classmethod

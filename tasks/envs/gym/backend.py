@@ -5,13 +5,18 @@ A backend has its environments on one flat axis.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple, Protocol
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import EnvironmentFailed
 from ...runtime.progress import tick
 from ..base import info
 from ..base.curriculum import KWARGS
@@ -46,7 +51,14 @@ class FlatStep(NamedTuple):
 
 
 class Backend(Protocol):
-    """M environments, each at an index."""
+    """M environments, each at an index.
+
+    Attributes:
+        close: frees all resources; a second call is a no-op.
+    """
+
+    @property
+    def close(self) -> Callable[[], object]: ...
 
     def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
         """Start an episode at each index, and return the first observations.
@@ -77,16 +89,21 @@ class Backend(Protocol):
     def put(self, indices: Sequence[int], states: Sequence[Array], elapsed: Sequence[int]) -> None:
         """Load simulators' states into new episodes, `elapsed` steps into them."""
 
-    def close(self) -> None:
-        """Free all resources; a second call is a no-op."""
-
 
 class InProcess:
     """A backend that steps in this process."""
 
     def __init__(self, spec: EnvSpec, count: int) -> None:
         self.spec = spec
-        self.envs: list[Env] = [make_env(spec) for _ in range(count)]
+        self.envs: list[Env] = []
+        # The last net: whoever makes a backend closes it, but an exception may keep it from that.
+        self.close = weakref.finalize(self, _close, self.envs, spec, os.getpid())
+        try:
+            for _ in range(count):
+                self.envs.append(make_env(spec))
+        except BaseException:
+            self.close()
+            raise
         self.used = [False] * count
         self.drawn = any(name.startswith(KWARGS) for name in spec.parameters)  # each episode needs a new environment
         self.encoder = Observations(self.envs[0].observation_space, spec.id)
@@ -95,9 +112,9 @@ class InProcess:
         first = np.zeros((len(indices), *self.encoder.shape), self.encoder.dtype)
         for i, seed, chosen, out in zip(indices, seeds, options, first, strict=True):
             if self.drawn or (fresh and self.used[i]):
-                old = self.envs[i]
-                self.envs[i] = make_drawn(self.spec, chosen or {}, old) if self.drawn else make_env(self.spec)
+                old, self.envs[i] = self.envs[i], gym.Env()  # closed first: there may be one instance at most
                 close_env(old, self.spec)
+                self.envs[i] = make_drawn(self.spec, chosen or {}, old) if self.drawn else make_env(self.spec)
             self.used[i] = True
             told = of_reset(chosen)
             obs, _ = self.envs[i].reset(seed=seed, **({} if told is None else {"options": told}))
@@ -140,7 +157,11 @@ class InProcess:
         for i, state, steps in zip(indices, states, elapsed, strict=True):
             snapshot.put(self.envs[i], state, steps)
 
-    def close(self) -> None:
-        for env in self.envs:
-            close_env(env, self.spec)
-        self.envs = []
+
+def _close(envs: list[Env], spec: EnvSpec, owner: int) -> None:
+    """Close all environments, except in a fork; warn of those that fail."""
+    while envs and os.getpid() == owner:
+        try:
+            close_env(envs.pop(), spec)
+        except EnvironmentFailed as error:  # nothing depends on it any more
+            warnings.warn(str(error), stacklevel=2)

@@ -19,6 +19,7 @@ from ..base.spec import EnvSpec
 from . import snapshot
 from .backend import Backend
 from .selftest import Restore
+from .turns import take_turn
 
 
 def reset_seed(purpose: str, *path: int | str) -> int:
@@ -41,6 +42,8 @@ class GymEnvs(Envs):
       running then end without entering the tallies.
 
     With `single_episodes`, an environment is not stepped after the end of its first episode.
+
+    `close` may be called at any time: the next use makes the environments anew, and leads them to where they were.
     """
 
     restartable = True
@@ -64,7 +67,9 @@ class GymEnvs(Envs):
         self.encoder = Observations(self.obs_space, spec.id)
         self.obs_kind, self.obs_shape = self.encoder.kind, self.encoder.shape
         self.actions = Actions(self.action_space, spec.id)
-        self.backend = make_backend()
+        self.make_backend = make_backend
+        self._backend: Backend | None = None
+        self._simulators: list[Array] = []  # states of the simulators that were closed, in snapshot mode
         self.curriculum = (
             Curriculum(spec.parameters, self.seeds, purpose, tuple(spec.info)) if spec.parameters else None
         )
@@ -87,7 +92,42 @@ class GymEnvs(Envs):
         if self.curriculum is not None:
             self.curriculum.reset()
         self.obs = np.zeros((self.num_members, self.num_envs, *self.obs_shape), self.encoder.dtype)
+        if self._backend is None:
+            self._make_backend()
         self._begin(range(self.size), fresh=self.restore.renew or self.mode == "restart")
+
+    @property
+    def backend(self) -> Backend:
+        """The open environments; they are opened again if need be."""
+        return self._backend if self._backend is not None else self._open()
+
+    def _make_backend(self) -> Backend:
+        if self.restore.single_instance:
+            take_turn(self.close)
+        self._backend = self.make_backend()
+        return self._backend
+
+    def _open(self) -> Backend:
+        """Make the environments anew, and lead them to where `close` left them.
+
+        Raises:
+            EpisodesLost: an episode leads elsewhere.
+        """
+        backend = self._make_backend()
+        if self.mode == "restart":
+            return backend  # `begin_epoch` starts their episodes
+        last = backend.begin(range(self.size), self.reset_seeds.tolist(), self.options, fresh=True)
+        if self.mode == "snapshot":
+            backend.put(range(self.size), self._simulators, self.elapsed.tolist())
+            return backend
+        begun = [i for i in range(self.size) if self.history[i]]
+        last[begun] = backend.replay(begun, [np.stack(self.history[i]) for i in begun])
+        if self.exact and last.tobytes() != self.obs.tobytes():
+            raise EpisodesLost(
+                f"{self.spec.id}: it was closed in the meantime, and replaying its running episodes must lead to the "
+                "same observations, but does not; resume from the last checkpoint"
+            )
+        return backend
 
     def step(self, actions: Array) -> StepResult:
         shape = (self.num_members, self.num_envs)
@@ -176,7 +216,7 @@ class GymEnvs(Envs):
         seeds = []
         for i in indices:
             p, n = divmod(i, self.num_envs)
-            path: tuple[int | str, ...] = (n, int(self.episode[i]))
+            path: tuple[int | str, ...] = (self.first + n, int(self.episode[i]))
             if self.mode == "restart":
                 path = ("epoch", int(self.epoch[p]), *path)
             seeds.append(reset_seed(self.purpose, self.seeds[p], *path))
@@ -224,7 +264,9 @@ class GymEnvs(Envs):
         columns = ("episode", "reset_seeds", "elapsed", "returns")
         tree |= {name: to_tensor(getattr(self, name)[rows]) for name in columns} | {"obs": to_tensor(self.obs[i])}
         if self.mode == "snapshot":
-            tree |= snapshot.to_tree(self.backend.take(range(rows.start, rows.stop)))
+            closed = self._backend is None
+            taken = self._simulators[rows] if closed else self.backend.take(range(rows.start, rows.stop))
+            tree |= snapshot.to_tree(taken)
         else:
             recorded = [action for history in self.history[rows] for action in history]
             form = np.empty((0, *self.actions.shape), self.action_space.dtype)
@@ -283,4 +325,12 @@ class GymEnvs(Envs):
             self.info.load_member(i, tree["info"])
 
     def close(self) -> None:
-        self.backend.close()
+        backend, self._backend = self._backend, None
+        if backend is None:
+            return
+        try:
+            if self.mode == "snapshot" and not self.single_episodes:
+                self._simulators = backend.take(range(self.size))
+            self.must_begin_epoch = self.mode == "restart"
+        finally:
+            backend.close()

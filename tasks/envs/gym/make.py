@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
 from importlib import import_module
@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import parse_env_id
 
-from ...errors import EnvironmentFailed
+from ...errors import EnvironmentFailed, is_lack_of_memory
 from ...runtime.warning_filters import changed_filters
 from ..base.curriculum import KWARGS
 from ..base.joined import JoinedActions, can_join
@@ -59,11 +59,16 @@ def make_env(spec: EnvSpec) -> Env:
             raise EnvSpecError(f"{spec.id} must be an environment that Gymnasium knows: {error}") from error
         except Exception as error:
             raise _refusal(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}", error) from error
-        _check_version(env, spec)
-        for wrapper in spec.wrappers:
-            env = _wrap(env, wrapper, spec)
-    _check_spaces(env, spec)
-    _check_reset(env, spec)
+        try:
+            _check_version(env, spec)
+            for wrapper in spec.wrappers:
+                env = _wrap(env, wrapper, spec)
+            _check_spaces(env, spec)
+            _check_reset(env, spec)
+        except BaseException:
+            with suppress(Exception):  # the first error counts
+                env.close()
+            raise
     return JoinedActions(env) if can_join(env.action_space) else env
 
 
@@ -190,7 +195,7 @@ def _refusal(what: str, error: Exception) -> Exception:
 
     EnvSpecError means that the arguments are wrong. EnvironmentFailed may pass, and is retried.
     """
-    if isinstance(error, MemoryError) or "memory" in str(error).lower():
+    if is_lack_of_memory(error):
         return error
     if isinstance(error, TypeError | ValueError | LookupError | AttributeError | AssertionError | NotImplementedError):
         return EnvSpecError(f"{what}: {error}")

@@ -6,6 +6,7 @@ for bit.
 
 from __future__ import annotations
 
+import itertools
 import reprlib
 import warnings
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
 from .make import Env, close_env, make_drawn, make_env, of_reset
+from .turns import take_turn
 
 EPISODES, STEPS, IMAGE_STEPS = 6, 100, 8
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
@@ -64,6 +66,7 @@ class Restore:
         unreported: names of numbers in `info` that the spec does not name.
         cure: what to do if it is not exact.
         advice: what else users should know, each with what to do about it.
+        single_instance: whether only one environment can exist at a time.
     """
 
     mode: str
@@ -73,6 +76,11 @@ class Restore:
     unreported: tuple[str, ...] = ()
     cure: str = "draw all chance from self.np_random, after super().reset(seed=seed), and keep all state in self"
     advice: tuple[str, ...] = ()
+    single_instance: bool = False
+
+
+class _SingleInstance(Exception):
+    """A second environment could not be made while the first was open."""
 
 
 @dataclass
@@ -82,12 +90,16 @@ class _Trial:
     Attributes:
         spec: spec of the environment.
         new: function that creates one.
+        close: function that closes all that it created.
+        alone: whether it closes the one before, since there can be only one.
         numbers: names of numbers that were seen in `info`.
         read: names of options that a reset has read.
     """
 
     spec: EnvSpec
     new: Callable[[], Env]
+    close: Callable[[], None]
+    alone: bool
     numbers: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
 
@@ -138,17 +150,52 @@ def _warn(spec: EnvSpec, failed: list[Exception]) -> None:
 
 def _tested(spec: EnvSpec, draw: int) -> Restore:
     """Return the best exact way to restore, tested with one draw."""
+    take_turn()
+    try:
+        return _tested_alone(spec, draw, spec.single_instance)
+    except _SingleInstance:
+        return _tested_alone(spec, draw, True)
+
+
+def _tested_alone(spec: EnvSpec, draw: int, alone: bool) -> Restore:
+    """Return the best exact way, found by one environment at a time."""
     with ExitStack() as made:
+        count = itertools.count()
 
         def new() -> Env:
-            env = make_env(spec)
+            if alone:
+                made.close()
+            try:
+                env = make_env(spec)
+            except Exception:
+                if alone or not next(count):
+                    raise
+                made.close()
+                if not _allows_one(spec):
+                    raise
+                raise _SingleInstance from None
+            next(count)
             made.callback(close_env, env, spec)
             return env
 
-        trial = _Trial(spec, new)
+        trial = _Trial(spec, new, made.close, alone)
         restore = _compare(trial, draw)
         _check_read(trial)
-        return replace(restore, unreported=tuple(sorted(trial.numbers - spec.info.keys())))
+        unreported = tuple(sorted(trial.numbers - spec.info.keys()))
+        return replace(restore, unreported=unreported, single_instance=alone)
+
+
+def _allows_one(spec: EnvSpec) -> bool:
+    """Return whether a second environment at the same time fails."""
+    first = make_env(spec)
+    try:
+        close_env(make_env(spec), spec)
+    except Exception:  # noqa: BLE001 - simulators may raise anything
+        return True
+    else:
+        return False
+    finally:
+        close_env(first, spec)
 
 
 def _reads_one(method: Any) -> Any:
@@ -205,6 +252,9 @@ def _compare(trial: _Trial, draw: int) -> Restore:
     differences = [_difference(old, new) for old, new in zip(of_used, of_new, strict=True)]
     differ = [i for i, difference in enumerate(differences) if difference is not None]
     if not differ:
+        if trial.alone:
+            used = trial.new()
+            _episode(trial, used, plan[0])
         return _clean(trial, used, plan[0])
 
     for i in {0, differ[0]}:
@@ -225,14 +275,21 @@ def _compare(trial: _Trial, draw: int) -> Restore:
 def _of_drawn(trial: _Trial, like: Env, plan: list[Episode]) -> Restore:
     """Return the way to restore environments whose arguments are drawn per episode."""
     for episode in plan:
-        with ExitStack() as made:
-            pair = [make_drawn(trial.spec, episode.parameters, like) for _ in range(2)]
-            for env in pair:
-                made.callback(close_env, env, trial.spec)
-            one, other = (_episode(trial, env, episode) for env in pair)
+        one, other = (_drawn_episode(trial, like, episode) for _ in range(2))
         if (where := _difference(one, other)) is not None:
             return Restore("restart", False, f"two new environments with the same seed and actions differ in {where}")
     return Restore("replay", True, "each episode has a new environment, whose arguments are drawn", renew=True)
+
+
+def _drawn_episode(trial: _Trial, like: Env, episode: Episode) -> list[Record]:
+    """Return the records of an episode in an own environment."""
+    if trial.alone:
+        trial.close()
+    env = make_drawn(trial.spec, episode.parameters, like)
+    try:
+        return _episode(trial, env, episode)
+    finally:
+        close_env(env, trial.spec)
 
 
 def _clean(trial: _Trial, env: Env, episode: Episode) -> Restore:
@@ -346,7 +403,6 @@ def _difference(one: list[Record], other: list[Record]) -> str | None:
 def _snapshots_hold(trial: _Trial, env: Env, episode: Episode) -> bool:
     """Return whether snapshots, loaded into another environment, continue alike."""
     _, actions, options = episode
-    other = trial.new()
     _first(trial, env, 1, options)
     shots = []
     records: list[Record] = []
@@ -356,6 +412,7 @@ def _snapshots_hold(trial: _Trial, env: Env, episode: Episode) -> bool:
             break
         if len(records) in SNAPSHOTS_AT:
             shots.append((len(records), snapshot.take(env)))
+    other = trial.new()
     for at, shot in shots:
         _first(trial, other, 2, options)
         snapshot.put(other, shot, at)

@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 import traceback
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from ...runtime.progress import tell_in
+from ...runtime.watcher import not_ignoring
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, InProcess
@@ -25,20 +26,27 @@ def main(channel: int, memory: int) -> None:
         memory: inherited descriptor of the shared memory.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the parent decides when this process stops
-    connection = Connection(channel)
-    with suppress(EOFError, ConnectionError):
-        _serve(connection, memory)
+        signal.signal(number, not_ignoring)  # the parent decides when this process stops
+    with suppress(EOFError, ConnectionError), ExitStack() as stack:
+        _serve(Connection(channel), memory, stack)
     os._exit(0)  # exit at once, without any cleanup: nothing here is needed any more
 
 
-def _serve(channel: Connection, memory: int) -> None:
+def _serve(channel: Connection, memory: int, stack: ExitStack) -> None:
+    """Make the environments, and answer requests.
+
+    Args:
+        channel: channel to the parent.
+        memory: descriptor of the shared memory.
+        stack: closes the environments.
+    """
     hello, _ = receive(channel)
     try:
         server = _Server(hello, memory)
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent raises it
         send(channel, _report(error))
         return
+    stack.callback(server.backend.close)
     send(channel, {})
     while True:
         request = channel.recv_bytes()

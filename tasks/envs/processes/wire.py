@@ -9,6 +9,7 @@ import json
 import mmap
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ import numpy as np
 
 from ...errors import Hung
 from ...runtime import progress
-from ...runtime.watcher import Stillness
+from ...runtime.watcher import Stillness, end_started_by
 from ..base.envs import Array
 
 STEP, DONE = b"step", b""  # the one request without a JSON object, and its answer
@@ -67,9 +68,10 @@ class Child:
         with its:
             # It imports environments from the same folders, and uses one thread: the parallelism is the processes.
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+            self.name = progress.new_name()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "rekindle.tasks.envs.processes.child", str(its.fileno()), str(memory)],
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                env={**progress.starting(self.name), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
                 pass_fds=(its.fileno(), memory),
                 process_group=0,  # Ctrl-C reaches the parent alone
@@ -119,16 +121,23 @@ class Child:
                 raise Hung(f"made no step for {limit:g} s")
 
     def release(self) -> None:
-        """Close the channel, at which the process ends."""
+        """Close the channel; the process then closes its environments and ends."""
         self.channel.close()
 
     def wait(self) -> int:
-        """Wait for the process to end, after ``release``; return its exit status."""
+        """Wait for the process to end, after ``release``; return its exit status.
+
+        What it has started ends with it.
+        """
         try:
-            return self.process.wait(GRACE)
+            status = self.process.wait(GRACE)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            return self.process.wait()
+            status = self.process.wait()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGTERM)  # its group, without those in sessions of their own
+        end_started_by(self.name)
+        return status
 
 
 def memory_file(layout: Layout) -> int:

@@ -1,0 +1,66 @@
+"""Environments whose simulator is a process, as those of Unity, CARLA and Minecraft."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+VARIABLE = "REKINDLE_TESTS_SIMULATORS"  # a file of which each line is the pid of a simulator
+SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+
+
+class Simulated(gym.Env[Any, Any]):
+    """A walk beside which a simulator runs, in a session of its own if asked; `close` ends it."""
+
+    observation_space = gym.spaces.Box(-9, 9, (1,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, session: bool = False, broken: bool = False) -> None:
+        self.simulator = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, start_new_session=session)
+        if name := os.environ.get(VARIABLE):
+            with Path(name).open("a") as file:
+                file.write(f"{self.simulator.pid}\n")
+        if broken:
+            raise ValueError("the simulator has no such map")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.at, self.steps = np.float32(self.np_random.uniform(-1, 1)), 0
+        return np.array([self.at]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        self.at += np.float32(0.1 * (2 * action - 1))
+        return np.array([self.at]), float(self.at), False, self.steps > 9, {}
+
+    def close(self) -> None:
+        self.simulator.terminate()
+        self.simulator.wait()
+
+
+class OnePort(Simulated):
+    """A simulator that listens on a fixed port, so that there is one at most."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.socket()
+        try:
+            self.socket.bind(("127.0.0.1", port))
+        except OSError:
+            self.socket.close()
+            raise
+        super().__init__()
+
+    def close(self) -> None:
+        self.socket.close()
+        super().close()
+
+
+gym.register("Simulated-v0", entry_point=Simulated)
+gym.register("OnePort-v0", entry_point=OnePort)
