@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from .studies.tuning import Study, tune
     from .studies.workers.sharing import work
     from .tasks.algorithms.a2c import A2C
+    from .tasks.algorithms.continuous.sac import SAC
     from .tasks.algorithms.dqn.dqn import DQN
     from .tasks.algorithms.ppo import PPO
     from .tasks.algorithms.ppo2 import PPO2
-    from .tasks.algorithms.sac.sac import SAC
     from .tasks.algorithms.svpg import SVPG
     from .tasks.cohort import Cohort
     from .tasks.envs.base.spec import EnvSpec
@@ -89,7 +89,7 @@ _HOMES = {
     "A2C": ".tasks.algorithms.a2c",
     "DQN": ".tasks.algorithms.dqn.dqn",
     "PPO": ".tasks.algorithms.ppo",
-    "SAC": ".tasks.algorithms.sac.sac",
+    "SAC": ".tasks.algorithms.continuous.sac",
     "BadResume": ".tasks.errors",
     "BadResumeGuard": ".tasks.runtime.guard",
     "Cohort": ".tasks.cohort",

@@ -17,7 +17,7 @@ _NAMES = {
     ".algorithms.dqn.dqn": ["DQN"],
     ".algorithms.ppo": ["PPO"],
     ".algorithms.ppo2": ["PPO2"],
-    ".algorithms.sac.sac": ["SAC"],
+    ".algorithms.continuous.sac": ["SAC"],
     ".algorithms.svpg": ["SVPG", "SVPGPPO", "SVPGPPO2"],
     ".base_learner": ["BaseLearner"],
     ".checkpoint.retention": ["Keep"],

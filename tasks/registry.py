@@ -22,7 +22,7 @@ ALGORITHMS = {
     "dqn": ".algorithms.dqn.dqn:DQN",
     "ppo": ".algorithms.ppo:PPO",
     "ppo2": ".algorithms.ppo2:PPO2",
-    "sac": ".algorithms.sac.sac:SAC",
+    "sac": ".algorithms.continuous.sac:SAC",
     "surrogate": ".algorithms.surrogate:Surrogate",
     "svpg": ".algorithms.svpg:SVPG",
     "svpg-ppo": ".algorithms.svpg:SVPGPPO",

@@ -12,8 +12,8 @@ import torch
 from rekindle import DQN, SAC, EnvSpec
 from rekindle.spaces import unflatten
 from rekindle.spaces.choices import Fixed
-from rekindle.tasks.algorithms.sac.actions import SoftActions
-from rekindle.tasks.algorithms.sac.sac import SACLearner
+from rekindle.tasks.algorithms.continuous.actions import SoftActions
+from rekindle.tasks.algorithms.continuous.sac import SACLearner
 from rekindle.tasks.envs import Joined
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.experience.normalizers import RewardNormalizer

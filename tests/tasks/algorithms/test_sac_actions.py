@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from rekindle.tasks.algorithms.sac.actions import SoftActions
+from rekindle.tasks.algorithms.continuous.actions import SoftActions
 from rekindle.tasks.envs import Joined
 from rekindle.tasks.errors import UnsupportedSpace
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from rekindle import DQN, SAC, Cohort, EnvSpec
 from rekindle.spaces import unflatten
-from rekindle.tasks.algorithms.sac.image_networks import FEATURES, CriticEncoder, ImageSoftActorCritic
-from rekindle.tasks.algorithms.sac.sac import SACLearner
+from rekindle.tasks.algorithms.continuous.image_networks import FEATURES, CriticEncoder, ImageActorCritics
+from rekindle.tasks.algorithms.continuous.sac import SACLearner
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.testing import VariantSuite
 from support_path import SUPPORT
@@ -103,7 +103,7 @@ def features(encoder: CriticEncoder, tensors: Any, images: Tensor) -> Tensor:
 @pytest.mark.parametrize("env", [BOX, CHOICES])
 def test_the_critics_gradient_is_that_of_their_loss_in_the_encoder_too(env: Any) -> None:
     made = learner(env)
-    policy: ImageSoftActorCritic = made.policy
+    policy: ImageActorCritics = made.policy
     batch = made.draw()[1]
     numbers, _ = made.actions.normalize(batch["action"])
     q = policy.q_and_target(policy.encode(batch), numbers, numbers)[0]
@@ -143,7 +143,7 @@ def test_the_encoder_learns_from_the_critics_loss_alone() -> None:
 
 def test_targets_see_by_a_copy_that_follows() -> None:
     made = learner(tau=0.0)
-    policy: ImageSoftActorCritic = made.policy
+    policy: ImageActorCritics = made.policy
     copy = policy.encoder.target.vector.clone()
     assert not torch.equal(copy, policy.encoder_vector)
     batch = made.draw()[1]
@@ -162,7 +162,7 @@ def test_targets_see_by_a_copy_that_follows() -> None:
 
 def test_the_actor_sees_the_new_critics_with_the_new_encoder() -> None:
     made = learner()
-    policy: ImageSoftActorCritic = made.policy
+    policy: ImageActorCritics = made.policy
     batch = made.draw()[1]
     numbers, _ = made.actions.normalize(batch["action"])
     batch = policy.encode(batch)

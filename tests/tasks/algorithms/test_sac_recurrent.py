@@ -10,7 +10,7 @@ import torch
 from masked import MASKED
 from rekindle import SAC, Cohort, EnvSpec
 from rekindle.spaces import unflatten
-from rekindle.tasks.algorithms.sac.sac import SACLearner
+from rekindle.tasks.algorithms.continuous.sac import SACLearner
 from rekindle.tasks.networks.fused.losses import SoftSample
 from rekindle.tasks.testing import VariantSuite
 from torch import Tensor
@@ -91,7 +91,7 @@ def test_learning_goes_through_what_was_remembered_while_acting(kind: str) -> No
     size = networks.state_size
     seen = batch["obs"], batch["begins"], batch["memory"][..., :size]
     states = networks.cores[0](networks.actor.views, *seen)
-    critic_states = networks.cores[1](networks._online, *networks.of_twins(batch)).unflatten(0, (2, 2))
+    critic_states = networks.cores[1](networks._online, *networks.of_online(batch)).unflatten(0, (2, 2))
     later = number + 1  # whose states were stored 8 steps on
     rows = later % sequences.states.slots * 3 + env
     known = torch.from_numpy(later * 8 < made.replay.steps)
@@ -208,7 +208,7 @@ def test_the_critics_gradient_is_autograds_through_time(env: str) -> None:
     gradient = policy.critic_gradient(q * slopes)
     q, target = (x.clone() for x in policy.q_and_target(batch, numbers, -numbers))
     torch.testing.assert_close(policy.q(batch, numbers), q)
-    obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in policy.of_twins(batch))
+    obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in policy.of_online(batch))
     leaves = policy.critics.leaves
     memory = remembered(made, 1, leaves, obs, begins, state)
     every = torch.cat([numbers.repeat_interleave(2, 0), -numbers.repeat_interleave(2, 0)])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from rekindle import SAC
 from rekindle.spaces import unflatten
-from rekindle.tasks.algorithms.sac.sac import SACLearner
+from rekindle.tasks.algorithms.continuous.sac import SACLearner
 from rekindle.tasks.errors import UnsupportedSpace
 
 SMALL: dict[str, Any] = {

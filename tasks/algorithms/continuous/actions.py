@@ -1,7 +1,8 @@
-"""Actions of soft actor-critic: spaces, the policy's last layer, exploration.
+"""Actions of actor-critics: spaces, the policy's last layer, exploration.
 
-A space is continuous, discrete, or both: numbers follow a squashed normal distribution, choices a categorical one.
-Numbers are explored with independent noise at each step, or with state-dependent noise, see networks/sde.py:
+Soft policies act in spaces that are continuous, discrete, or both: numbers follow a squashed normal distribution,
+choices a categorical one. Deterministic policies act in continuous ones. Numbers are explored with independent noise at
+each step, with correlated noise, or with state-dependent noise, see networks/sde.py:
 
     u = μ(s) + θ z(s),   θ_ij ~ N(0, σ_ij²),   so that   u_i ~ N(μ_i(s), Σ_j σ_ij² z_j(s)²)
 
@@ -33,22 +34,23 @@ from ...networks.mlp import Parameters, actor_layers
 from ...networks.sde import variance
 from ...rng.draws import Draws, Normals
 from ...rng.streams import Bits
+from .noise import Noise, make_noise
 
 Array = NDArray[Any]
 MAX_CHOICES = 4096
-Noise = Callable[[int, Tensor, Tensor], tuple[Tensor | None, Array | None]]  # of step, outputs and z, see `Head.noise`
 
 
-class SoftActions:
+class NormalizedActions:
     """An action space as k normalized numbers and one of n choices.
 
     Several choices are combined into one choice of all their combinations.
 
     Attributes:
         continuous_dim, num_discrete: k and n; k = 0 without numbers, n = 1 without choices.
-        outputs: outputs of a policy network: k means, k log standard deviations, and n logits if n > 1.
-        entropy_terms: number of entropy terms: 1 for the numbers, then 1 for the choices.
+        outputs: outputs of a policy network.
     """
+
+    outputs: int
 
     def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
         """Describe an action space.
@@ -59,7 +61,7 @@ class SoftActions:
             device: device of the tensors.
 
         Raises:
-            UnsupportedSpace: SAC cannot act in the space.
+            UnsupportedSpace: an actor-critic cannot act in the space.
         """
         low, high = np.empty(0, np.float32), np.empty(0, np.float32)
         self.sizes: list[int] = []  # of the choices
@@ -99,9 +101,7 @@ class SoftActions:
                 f"{fixed[0]} of {space} is always {low[fixed[0]]}; leave it out with a "
                 "gymnasium.ActionWrapper"
             )
-        self.outputs = 2 * self.continuous_dim + (self.num_discrete if self.num_discrete > 1 else 0)
-        self.entropy_terms = int(self.continuous_dim > 0) + int(self.num_discrete > 1)
-        if not self.entropy_terms:
+        if not self.continuous_dim and self.num_discrete == 1:
             raise UnsupportedSpace(
                 f"{where} needs something to decide, but in {space} there is one action only; use "
                 "an environment with more"
@@ -143,9 +143,9 @@ class SoftActions:
 
     def greedy(self, outputs: Tensor) -> Tensor:
         """Return greedy actions, as `act` without noise, in torch operations only."""
-        mean, _, logits = self.split(outputs)
+        mean, logits = self.greedy_outputs(outputs)
         middle, half = (torch.from_numpy(x).to(outputs.device) for x in (self.middle, self.half))
-        numbers, choices = torch.tanh(mean) * half + middle, logits.argmax(-1) if self.num_discrete > 1 else None
+        numbers, choices = torch.tanh(mean) * half + middle, None if logits is None else logits.argmax(-1)
         if self.columns is None:
             return numbers.unflatten(-1, self.shape) if choices is None else choices
         columns = dict(zip(self.columns[0], numbers.unbind(-1), strict=True))
@@ -153,6 +153,61 @@ class SoftActions:
             index = torch.zeros_like(outputs[..., 0]) if choices is None else (choices % size).float()
             columns[column], choices = index, None if choices is None else choices // size
         return torch.stack([columns[column] for column in sorted(columns)], -1)
+
+    def greedy_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the means and logits of greedy actions.
+
+        They are (P, B, k) and (P, B, n); logits are None if n = 1.
+        """
+        raise NotImplementedError
+
+    def act(self, outputs: Tensor, noise: Tensor | None = None, uniforms: Array | None = None) -> Array:
+        """Return the environments' actions for network outputs.
+
+        Args:
+            outputs: network outputs, (P, N, outputs).
+            noise: exploration noise, (P, N, k); None acts greedily.
+            uniforms: uniform numbers that draw the choices, (P, N, 1); None takes the most probable choices.
+        """
+        raise NotImplementedError
+
+
+class DeterministicActions(NormalizedActions):
+    """Continuous actions tanh(μ(s)), explored with noise that is added to them.
+
+    Network outputs are the k means μ.
+    """
+
+    def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
+        super().__init__(space, where, device)
+        check_continuous(self, space, where)
+        self.outputs = self.continuous_dim
+
+    def greedy_outputs(self, outputs: Tensor) -> tuple[Tensor, None]:
+        return outputs, None
+
+    def act(self, outputs: Tensor, noise: Tensor | None = None, uniforms: Array | None = None) -> Array:
+        numbers = torch.tanh(outputs)
+        return self.denormalize(numbers if noise is None else (numbers + noise).clamp(-1, 1), None)
+
+
+class SoftActions(NormalizedActions):
+    """Actions of a soft policy.
+
+    Network outputs are k means, k log standard deviations, and n logits if n > 1.
+
+    Attributes:
+        entropy_terms: number of entropy terms: 1 for the numbers, then 1 for the choices.
+    """
+
+    def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
+        super().__init__(space, where, device)
+        self.outputs = 2 * self.continuous_dim + (self.num_discrete if self.num_discrete > 1 else 0)
+        self.entropy_terms = int(self.continuous_dim > 0) + int(self.num_discrete > 1)
+
+    def greedy_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        mean, _, logits = self.split(outputs)
+        return mean, logits if self.num_discrete > 1 else None
 
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Split network outputs into means, log standard deviations and logits.
@@ -176,13 +231,7 @@ class SoftActions:
         return self.split(outputs)[1].clamp(*LOG_STD_LIMITS).exp() * noise
 
     def act(self, outputs: Tensor, noise: Tensor | None = None, uniforms: Array | None = None) -> Array:
-        """Return the environments' actions for network outputs.
-
-        Args:
-            outputs: network outputs, (P, N, outputs).
-            noise: numbers added to the means, (P, N, k); None acts by the means.
-            uniforms: uniform numbers that draw the choices, (P, N, 1); None takes the most probable choices.
-        """
+        """Return the environments' actions; noise is added to the means."""
         mean, _, logits = self.split(outputs)
         numbers = torch.tanh(mean if noise is None else mean + noise)
         if self.num_discrete == 1:
@@ -195,21 +244,25 @@ class SoftActions:
         return self.denormalize(numbers, drawn.clamp(max=self.num_discrete - 1))
 
 
-def no_noise(step: int, outputs: Tensor, z: Tensor) -> tuple[None, None]:
-    """Return no noise, for greedy actions."""
-    return None, None
+def check_continuous(actions: NormalizedActions, space: gym.Space[Any], where: str) -> None:
+    """Raise UnsupportedSpace if there are choices among the actions."""
+    if actions.num_discrete > 1:
+        raise UnsupportedSpace(
+            f"{where} acts in Boxes of floats that are bounded on all sides, and in Dicts and Tuples of these, but got "
+            f"choices in {space}; use SAC, or DQN for a Discrete space"
+        )
 
 
 class Head:
-    """Last layer of the policy: linear means, log standard deviations and logits.
+    """Last layer of the policy.
 
     Attributes:
         outputs: number of outputs of the linear layer.
         shapes: shapes of further parameters, by name.
     """
 
-    def __init__(self, actions: SoftActions):
-        self.actions, self.outputs = actions, actions.outputs
+    def __init__(self, actions: NormalizedActions):
+        self.outputs = actions.outputs
         self.shapes: dict[str, tuple[int, ...]] = {}
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
@@ -234,15 +287,51 @@ class Head:
     def noise(self, keys: Callable[[str], Bits], num_envs: int, tensors: Mapping[str, Tensor]) -> Noise:
         """Return the exploration noise, a function of step, outputs and z.
 
-        It returns noise (P, N, k) for the means, and uniforms (P, N, 1) for choices.
+        It returns noise (P, N, k) for the numbers, and uniforms (P, N, 1) for choices.
         """
+        raise NotImplementedError
+
+
+class DeterministicHead(Head):
+    """Last layer of a deterministic policy: linear means.
+
+    Attributes:
+        exploration: values of `noise_space`.
+    """
+
+    def __init__(self, actions: DeterministicActions, exploration: SimpleNamespace):
+        super().__init__(actions)
+        self.used, self.exploration = actions.outputs, exploration
+        self.outputs = max(2, self.used)  # see Exactness in networks/mlp.py
+
+    def __call__(self, tensors: Mapping[str, Tensor], out: Tensor, z: Tensor) -> Tensor:
+        return out[..., : self.used]
+
+    def learn(
+        self, parameters: Parameters, leaf: Tensor, out: Tensor, next_out: Tensor, z: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return out[..., : self.used], next_out[..., : self.used]
+
+    def noise(self, keys: Callable[[str], Bits], num_envs: int, tensors: Mapping[str, Tensor]) -> Noise:
+        device = next(iter(tensors.values())).device
+        return make_noise(self.exploration, keys("action"), (num_envs, self.used), device)
+
+
+class SoftHead(Head):
+    """Last layer of a soft policy: means, log standard deviations, logits."""
+
+    def __init__(self, actions: SoftActions):
+        super().__init__(actions)
+        self.actions = actions
+
+    def noise(self, keys: Callable[[str], Bits], num_envs: int, tensors: Mapping[str, Tensor]) -> Noise:
         device = next(iter(tensors.values())).device
         normals = Normals(keys("action"), (num_envs, max(1, self.actions.continuous_dim)), device)
         choices = Draws(keys("choice"), (num_envs, 1))
         return lambda step, outputs, z: (self.actions.std_noise(outputs, normals(step)), choices(step).copy())
 
 
-class StateDependentHead(Head):
+class StateDependentHead(SoftHead):
     """Last layer of the policy: linear means and logits, state-dependent noise.
 
     The standard deviations follow from learned σ (L, k) and z.
@@ -296,8 +385,8 @@ class StateDependentHead(Head):
         return noise
 
 
-def head_for(actions: SoftActions, hp: SimpleNamespace) -> Head:
-    """Return the head that SAC's hyperparameters ask for."""
+def soft_head(actions: SoftActions, hp: SimpleNamespace) -> SoftHead:
+    """Return the last layer that hyperparameters of a soft policy ask for."""
     if hp.use_sde:
         return StateDependentHead(actions, actor_layers(hp.model)[-1], hp.sde_std_init, hp.sde_sample_freq)
-    return Head(actions)
+    return SoftHead(actions)

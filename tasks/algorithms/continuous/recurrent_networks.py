@@ -1,10 +1,10 @@
-"""Recurrent networks of soft actor-critic: policy, twin critics and targets.
+"""Recurrent networks of actor-critics: policy, critics and targets.
 
 Each network has its own recurrent core. A critic's core takes observations only, and the action enters behind it: q(h,
 a). Other actions in the same step therefore need no other recurrent state: Ni et al. (2022), arXiv:2110.05038.
 
 Notation: P members, N environments, B sequences of T steps, L of them learned from, R = B * L rows, S numbers in a
-recurrent state. Three states side by side, (..., 3S), are those of the policy and of both critics.
+recurrent state. The states side by side, (..., (1 + c) S), are those of the policy and of its c critics.
 """
 
 from __future__ import annotations
@@ -19,30 +19,38 @@ from ...experience.sequence_replay import Sequences
 from ...networks.fused.recurrent import fused
 from ...networks.mlp import Parameters
 from ...networks.recurrent import ActingMemory, Core, States
-from .actions import SoftActions
-from .networks import TWINS, Batch, SoftActorCritic
+from .actions import NormalizedActions
+from .networks import ActorCritics, Batch, NetworkForm
 
 Sequence = tuple[Tensor, Tensor, Tensor]  # observations, beginnings, state
 
 
-class RecurrentSoftActorCritic(SoftActorCritic):
-    """`SoftActorCritic` for batches of sequences.
+class RecurrentActorCritics(ActorCritics):
+    """`ActorCritics` for batches of sequences.
 
     The rows of a batch are the L steps of each sequence, one sequence after another.
     """
 
-    def __init__(self, inputs: int, actions: SoftActions, hp: SimpleNamespace, seeds: list[int], device: torch.device):
+    def __init__(
+        self,
+        inputs: int,
+        actions: NormalizedActions,
+        form: NetworkForm,
+        hp: SimpleNamespace,
+        seeds: list[int],
+        device: torch.device,
+    ):
         """Initialize the networks and their recurrent cores.
 
-        The arguments are those of `SoftActorCritic`; a batch has R rows.
+        The arguments are those of `ActorCritics`; a batch has R rows.
         """
         model = hp.model
         self.cores = [Core(f"{name}.memory", model.memory, inputs, model.width) for name in ("actor", "critic")]
-        super().__init__(model.width, actions, hp, seeds, device)
+        super().__init__(model.width, actions, form, hp, seeds, device)
         self.width, self.state_size = model.width, self.cores[0].state_size
         self.length, self.burn_in, self.n_step = model.sequence_length, model.burn_in, hp.n_step
         self._fused_actor, self._fused_critic = (fused(core) for core in self.cores)
-        self._online = {name: self.critics.views[name][: self.twins] for name in self.cores[1].shapes}
+        self._online = {name: self.critics.views[name][: self.online] for name in self.cores[1].shapes}
 
     def remembered(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         assert state is not None
@@ -58,8 +66,8 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         begins = torch.zeros_like(state[..., :1])  # no episode begins between two steps of acting
         return self.cores[0](self.actor.views, seen.unsqueeze(2), begins, state).squeeze(2)
 
-    def memory(self, num_envs: int) -> SoftMemory:
-        return SoftMemory(self, num_envs)
+    def memory(self, num_envs: int) -> PolicyMemory:
+        return PolicyMemory(self, num_envs)
 
     def outputs_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return action parameters, with gradients, and those n steps later.
@@ -79,13 +87,13 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         online, target = self._fused_critic(vector, self.critics.views, *sequence)
         rest = self._join(self._later(target), next_numbers)
         q, target, _ = self._fused_q(self.critics.vector, self._join(self._now(online), numbers), no_grad_inputs=rest)
-        return q.unflatten(0, (-1, TWINS)), target.unflatten(0, (-1, TWINS))
+        return self._used(q.unflatten(0, (-1, self.copies))), self._used(target.unflatten(0, (-1, self.copies)))
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
-        rest = self._after_burn_in(1, self._online, self.of_twins(batch))
+        rest = self._after_burn_in(1, self._online, self.of_online(batch))
         remembered, _ = self._fused_critic.run(self._online, *rest)
         x = self._join(self._now(remembered), numbers)
-        return self._fused_q(self._online_vector, x, learn=False)[0].unflatten(0, (-1, TWINS))
+        return self._used(self._fused_q(self._online_vector, x, learn=False)[0].unflatten(0, (-1, self.copies)))
 
     def _after_burn_in(self, core: int, tensors: Mapping[str, Tensor], sequence: Sequence) -> Sequence:
         """Return the sequence without the burn-in.
@@ -106,24 +114,24 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         """Select the core's outputs n steps later, (M, R, width)."""
         return remembered[:, :, self.n_step : self.n_step + self.length].flatten(1, 2)
 
-    def of_twins(self, batch: Batch) -> Sequence:
-        """Return observations, beginnings and states for both critics, (2P, B, ...)."""
-        obs, begins = (batch[name].repeat_interleave(TWINS, 0) for name in ("obs", "begins"))
-        state = batch["memory"][..., self.state_size :].unflatten(-1, (TWINS, -1))
-        return obs, begins, state.transpose(1, 2).flatten(0, 1).contiguous()  # [P, B, 2, S] -> [2P, B, S]
+    def of_online(self, batch: Batch) -> Sequence:
+        """Return observations, beginnings and states for all critics, (cP, B, ...)."""
+        obs, begins = (batch[name].repeat_interleave(self.copies, 0) for name in ("obs", "begins"))
+        state = batch["memory"][..., self.state_size :].unflatten(-1, (self.copies, -1))
+        return obs, begins, state.transpose(1, 2).flatten(0, 1).contiguous()  # [P, B, c, S] -> [cP, B, S]
 
     def of_all(self, batch: Batch) -> Sequence:
-        """Return the same for both critics, then for their targets, (4P, ...)."""
-        obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in self.of_twins(batch))
+        """Return the same for all critics, then for their targets, (2cP, ...)."""
+        obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in self.of_online(batch))
         return obs, begins, state
 
     def _join(self, remembered: Tensor, numbers: Tensor) -> Tensor:
         """Join the core's outputs with the numbers of an action.
 
-        The result is (2P, R, width + k).
+        The result is (cP, R, width + k).
         """
-        twice = numbers.unsqueeze(1).expand(-1, TWINS, -1, -1).flatten(0, 1)
-        return torch.cat([remembered, twice], -1)
+        repeated = numbers.unsqueeze(1).expand(-1, self.copies, -1, -1).flatten(0, 1)
+        return torch.cat([remembered, repeated], -1)
 
 
 def _of_core(leaf: Tensor, parameters: Parameters, core: Core) -> Tensor:
@@ -135,10 +143,10 @@ def _of_core(leaf: Tensor, parameters: Parameters, core: Core) -> Tensor:
     return leaf[:, spans[0].start : spans[-1].stop]
 
 
-class SoftMemory(States, ActingMemory):
+class PolicyMemory(States, ActingMemory):
     """Recurrent state of each environment's policy while acting."""
 
-    def __init__(self, policy: RecurrentSoftActorCritic, num_envs: int, sizes: int = 1):
+    def __init__(self, policy: RecurrentActorCritics, num_envs: int, sizes: int = 1):
         """Set the states of num_envs environments to 0.
 
         Each environment has `sizes` states side by side.
@@ -162,14 +170,14 @@ class SoftMemory(States, ActingMemory):
         return own[..., : self.networks.width].contiguous()
 
 
-class TrainingMemory(SoftMemory):
+class TrainingMemory(PolicyMemory):
     """Recurrent states of policy and critics while training.
 
     They are stored as the initial states of sequences.
     """
 
-    def __init__(self, policy: RecurrentSoftActorCritic, num_envs: int, sequences: Sequences):
-        super().__init__(policy, num_envs, 1 + TWINS)
+    def __init__(self, policy: RecurrentActorCritics, num_envs: int, sequences: Sequences):
+        super().__init__(policy, num_envs, 1 + policy.copies)
         self.sequences = sequences
 
     def _advance(self, seen: Tensor) -> Tensor:
@@ -177,7 +185,7 @@ class TrainingMemory(SoftMemory):
         self.sequences.remember(states)
         remembered = super()._advance(seen)
         obs = seen.unsqueeze(2)
-        twins = networks.of_twins({"obs": obs, "begins": obs.new_zeros(obs.shape[:3]), "memory": states})
-        theirs = networks.cores[1](networks._online, *twins).squeeze(2)
-        states[..., networks.state_size :] = theirs.unflatten(0, (-1, TWINS)).transpose(1, 2).flatten(2)
+        sequence = networks.of_online({"obs": obs, "begins": obs.new_zeros(obs.shape[:3]), "memory": states})
+        theirs = networks.cores[1](networks._online, *sequence).squeeze(2)
+        states[..., networks.state_size :] = theirs.unflatten(0, (-1, networks.copies)).transpose(1, 2).flatten(2)
         return remembered

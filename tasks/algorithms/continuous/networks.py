@@ -1,4 +1,4 @@
-"""Networks of soft actor-critic: a policy, twin critics and their targets.
+"""Networks of actor-critics: a policy, critics and their targets.
 
 Notation: P members, N environments, B batch, k continuous numbers and n choices in an action.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,25 +29,44 @@ from ...networks.mlp import (
     initialize,
     shapes_of,
 )
-from ...networks.optimizers import Optimizer
 from ...networks.recurrent import ActingMemory, Core
 from ...rng import streams
 from ...rng.streams import Bits
-from .actions import Head, Noise, SoftActions, head_for
+from .actions import Head, NormalizedActions, SoftHead
+from .noise import Noise
 
-TWINS = 2
 Batch = Mapping[str, Tensor]
 
 
-class SoftActorCritic(Stacked):
-    """Policy π(a|s), critics q₁(s, a) and q₂(s, a), and their targets.
-
-    The critics and targets of P members form one stack of 4P networks, so they are computed together.
+class NetworkForm(NamedTuple):
+    """Form of an algorithm's networks.
 
     Attributes:
+        head: last layer of the policy.
+        copies: critics of a member.
+        values: outputs of a critic, such as one for each choice.
+        target_actor: whether the policy has a target network, too.
+        tape: whether all losses are differentiable by a `Tape`.
+    """
+
+    head: Head
+    copies: int = 2
+    values: int = 1
+    target_actor: bool = False
+    tape: bool = False
+
+
+class ActorCritics(Stacked):
+    """Policy π(a|s), critics qᵢ(s, a), and their targets.
+
+    The c critics and targets of P members form one stack of 2cP networks, so they are computed together.
+
+    Attributes:
+        copies: c.
         actor: parameters of P policies.
-        critics: parameters of 4P critics: the twins of every member side by side, then all of their targets.
-        actor_vector, critic_vector, target_vector: these parameters as (P, D), (P, 2D) and (P, 2D).
+        critics: parameters of 2cP critics: those of every member side by side, then all of their targets.
+        actor_vector, critic_vector, target_vector: these parameters as (P, D), (P, cD) and (P, cD).
+        actor_target: parameters of the policies' targets, (P, D), if the form has them.
         critic_vectors: vectors that the critics' loss is differentiated by, by network.
         autograd: computes the losses' gradients: torch's autograd or a tape.
         cores: recurrent cores of policy and critics, if any.
@@ -54,45 +74,60 @@ class SoftActorCritic(Stacked):
 
     cores: Sequence[Core] = ()
 
-    def __init__(self, inputs: int, actions: SoftActions, hp: SimpleNamespace, seeds: list[int], device: torch.device):
+    def __init__(
+        self,
+        inputs: int,
+        actions: NormalizedActions,
+        form: NetworkForm,
+        hp: SimpleNamespace,
+        seeds: list[int],
+        device: torch.device,
+    ):
         """Initialize the networks.
 
         Args:
             inputs: numbers in an observation.
             actions: action space.
-            hp: hyperparameters, of which `model`, batch_size and those of exploration are used.
+            form: form of the networks.
+            hp: hyperparameters, of which `model` and batch_size are used.
             seeds: seeds of the members.
             device: device of all tensors.
         """
         members, model, rows = len(seeds), hp.model, hp.batch_size
-        self.head, self.twins = head_for(actions, hp), TWINS * members  # twins of all members: the learning critics
+        self.head, self.copies = form.head, form.copies
+        self.online = form.copies * members  # number of learning critics
+        self.used_values = form.values
         self.padding = int(inputs == 1)  # see Exactness in networks/mlp.py
         numbers = inputs + self.padding
         pi = MLP("actor", [numbers, *actor_layers(model), self.head.outputs], model.activation, last_gain=0.01)
-        q_sizes = [numbers + actions.continuous_dim, *critic_layers(model), actions.num_discrete]
+        values = max(2, form.values) if form.copies == 1 else form.values  # see Exactness in networks/mlp.py
+        q_sizes = [numbers + actions.continuous_dim, *critic_layers(model), values]
         q = MLP("critic", q_sizes, model.activation, last_gain=1.0)
 
         of_actor: list[Network] = [pi, *self.cores[:1], self.head]
         self.actor = initialize(of_actor, Parameters(shapes_of(of_actor), members, device), seeds)
         self.actor_vector = self.actor.vector
         of_critic: list[Network] = [q, *self.cores[1:]]
-        critic_seeds = [streams.seed_of(seed, "critic", twin) for seed in seeds for twin in range(TWINS)]
-        self.critics = initialize(of_critic, Parameters(shapes_of(of_critic), 2 * self.twins, device), critic_seeds)
-        self.critic_vector, self.target_vector = self.critics.vector.view(2, members, -1)  # of [4P, D] twice [P, 2D]
+        critic_seeds = [streams.seed_of(seed, "critic", twin) for seed in seeds for twin in range(form.copies)]
+        self.critics = initialize(of_critic, Parameters(shapes_of(of_critic), 2 * self.online, device), critic_seeds)
+        self.critic_vector, self.target_vector = self.critics.vector.view(2, members, -1)  # of [2cP, D] twice [P, cD]
         self.target_vector.copy_(self.critic_vector)
         self.critic_vectors = {"critic": self.critic_vector}
         self.tensors = {"actor": self.actor_vector, "critic": self.critic_vector, "target": self.target_vector}
 
+        if form.target_actor:
+            self.tensors["actor_target"] = self.actor_target = self.actor_vector.clone()
+
         self._pi, self._pi_layers = pi, pi.layers(self.actor.views)
         self._q, self._q_layers = q, q.layers(self.critics.views)
-        self._online_layers = [(weight[: self.twins], bias[: self.twins]) for weight, bias in self._q_layers]
-        plain = type(self) is SoftActorCritic and type(self.head) is Head  # a tape cannot differentiate anything else
+        self._online_layers = [(weight[: self.online], bias[: self.online]) for weight, bias in self._q_layers]
+        plain = form.tape and type(self) is ActorCritics and type(self.head) is SoftHead  # all that a tape can do
         self.autograd: Autograd | Tape = Tape() if plain else Autograd()
         activation = ACTIVATIONS[model.activation]
         self._acting = ActingMLP.of(pi.sizes, activation, self.actor_vector)
         self._fused_pi = FusedMLP(pi.sizes, activation, self.actor_vector, members, 2 * rows)  # and next observations
-        self._online_vector = self.critics.vector[: self.twins]
-        self._fused_q = FusedMLP(q.sizes, activation, self._online_vector, 2 * self.twins, rows)
+        self._online_vector = self.critics.vector[: self.online]
+        self._fused_q = FusedMLP(q.sizes, activation, self._online_vector, 2 * self.online, rows)
 
     # --- acting ---
 
@@ -142,12 +177,12 @@ class SoftActorCritic(Stacked):
         return self.outputs(z)[:, :rows], z[:, :rows]
 
     def values(self, obs: Tensor, numbers: Tensor) -> Tensor:
-        """Return both critics' values, (P, 2, N, n), without gradients.
+        """Return the critics' values, (P, c, N, n), without gradients.
 
         Observations are (P, N, inputs) with any N, and the actions' continuous numbers (P, N, k).
         """
-        x = torch.cat([self._padded(obs), numbers], -1).repeat_interleave(TWINS, 0)
-        return self._q(self._online_layers, x).unflatten(0, (-1, TWINS))
+        x = torch.cat([self._padded(obs), numbers], -1).repeat_interleave(self.copies, 0)
+        return self._used(self._q(self._online_layers, x).unflatten(0, (-1, self.copies)))
 
     def noise(self, keys: Callable[[str], Bits], num_envs: int) -> Noise:
         """Return the exploration noise, drawn from these random streams."""
@@ -166,22 +201,32 @@ class SoftActorCritic(Stacked):
         """
         return self._outputs_of(batch["obs"].detach(), batch["next_obs"])
 
+    def learning_outputs(self, batch: Batch) -> Tensor:
+        """Return action parameters for a batch, (P, B, outputs), with gradients."""
+        out, _, z = self._fused_pi(self.actor_vector, self._padded(batch["obs"].detach()))
+        return self.head.learn(self.actor, self._fused_pi.leaf, out, out[:, :0], z)[0]
+
+    def target_outputs(self, batch: Batch) -> Tensor:
+        """Return the target policy's parameters for next observations, (P, B, outputs)."""
+        out = self._fused_pi.evaluate(self.actor_target, self._padded(batch["next_obs"]))
+        return self.head(self.actor.views, out, out)
+
     def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Return the critics' values of a batch, and the targets' next values.
 
-        They are q(s, c, ·) for numbers c (P, B, k), and q'(s', c', ·) for the next numbers c', each (P, 2, B, n).
+        They are q(s, c, ·) for numbers c (P, B, k), and q'(s', c', ·) for the next numbers c', each (P, c, B, n).
         """
         obs, next_obs = self._padded(batch["obs"]), self._padded(batch["next_obs"])
-        q, target, _ = self._fused_q(self.critics.vector, obs, numbers, next_obs, next_numbers, TWINS)
-        return q, target
+        q, target, _ = self._fused_q(self.critics.vector, obs, numbers, next_obs, next_numbers, self.copies)
+        return self._used(q), self._used(target)
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
-        """Return both critics' values of numbers c, (P, 2, B, n).
+        """Return the critics' values of numbers c, (P, c, B, n).
 
         Gradients pass to c only.
         """
         obs = self._padded(batch["obs"])
-        return self._fused_q(self._online_vector, obs, numbers, num_copies=TWINS, learn=False)[0]
+        return self._used(self._fused_q(self._online_vector, obs, numbers, num_copies=self.copies, learn=False)[0])
 
     def actor_gradient(self, losses: Tensor) -> Tensor:
         """Return the gradient (P, D) of losses with respect to the actor."""
@@ -194,6 +239,15 @@ class SoftActorCritic(Stacked):
     def _outputs_of(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
         out, next_out, z = self._fused_pi(self.actor_vector, self._padded(obs), no_grad_inputs=self._padded(next_obs))
         return self.head.learn(self.actor, self._fused_pi.leaf, out, next_out, z)
+
+    def _used(self, values: Tensor) -> Tensor:
+        """Return the critics' values (P, c, B, n).
+
+        Those of a lone critic have no axis c before, and outputs that pad them.
+        """
+        if self.copies > 1:
+            return values
+        return (values if values.ndim == 4 else values.unsqueeze(1))[..., : self.used_values]
 
     def features(self, obs: Tensor) -> Tensor:
         """Return the actor's inputs for observations (P, B, ...), without gradients."""
@@ -209,26 +263,30 @@ class SoftActorCritic(Stacked):
         tau is (P, 1); 0 leaves the targets, 1 copies θ.
         """
         self.target_vector.lerp_(self.critic_vector, tau)
+        if "actor_target" in self.tensors:
+            self.actor_target.lerp_(self.actor_vector, tau)
 
     @property
-    def parameters(self) -> SoftActorCritic:
+    def parameters(self) -> ActorCritics:
         """The networks themselves, which return parameters by name."""
         return self
 
     def of(self, member: int) -> dict[str, Tensor]:
         """Return one member's parameters by name; views of the vectors."""
         names = self.actor.of(member)
-        for twin in range(TWINS):
-            twins = self.critics.of(TWINS * member + twin)
-            names |= {name.replace("critic", f"critic{twin}", 1): tensor for name, tensor in twins.items()}
+        for copy in range(self.copies):
+            critic = self.critics.of(self.copies * member + copy)
+            names |= {name.replace("critic", f"critic{copy}", 1): tensor for name, tensor in critic.items()}
         return names
 
     def copy_target(self, member: int) -> None:
-        """Copy one member's online critics into its targets."""
+        """Copy one member's online networks into its targets."""
         self.target_vector[member].copy_(self.critic_vector[member])
+        if "actor_target" in self.tensors:
+            self.actor_target[member].copy_(self.actor_vector[member])
 
 
-class SoftImitator:
+class ActorImitator:
     """A policy that learns from demonstrations.
 
     The loss is the squared error of the normalized means of numbers, and -log π of choices.
@@ -236,7 +294,7 @@ class SoftImitator:
 
     state_size = 0
 
-    def __init__(self, policy: SoftActorCritic, actions: SoftActions):
+    def __init__(self, policy: ActorCritics, actions: NormalizedActions):
         self.policy, self.actions, self.parameters, self.distribution = policy, actions, policy.actor, self
 
     def __call__(self, batch: Batch) -> tuple[Tensor, None]:
@@ -248,56 +306,9 @@ class SoftImitator:
 
     def imitation_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return the losses (P, B) of imitating the environments' actions."""
-        mean, _, logits = self.actions.split(outputs)
+        mean, logits = self.actions.greedy_outputs(outputs)
         numbers, choices = self.actions.normalize(actions)
         losses = [(torch.tanh(mean) - numbers).square().mean(-1)] if self.actions.continuous_dim else []
-        if choices is not None:
+        if choices is not None and logits is not None:
             losses.append(-log_softmax(logits).gather(-1, choices.unsqueeze(-1)).squeeze(-1))
         return sum(losses[1:], losses[0])
-
-
-class FixedEntropy:
-    """Constant entropy coefficients α, (P, terms)."""
-
-    def __init__(self, alpha: Tensor):
-        self.alpha = alpha
-
-    def descend(self, entropies: Tensor, lr: Tensor) -> None:
-        """Change nothing."""
-
-
-class LearnedEntropy(Stacked):
-    """Learned entropy coefficients α = exp(log_alpha), (P, terms).
-
-    They move the entropies H towards their targets:
-
-        J = log α (H - target),   dJ/dlog α = H - target
-
-    arXiv:1812.05905, eq. 18, with log α in place of the factor α, as in the authors' code.
-    """
-
-    def __init__(self, alpha: Tensor, targets: Tensor, hp: SimpleNamespace):
-        """Initialize the coefficients and their optimizer.
-
-        Args:
-            alpha: initial coefficients, (P, 1).
-            targets: target entropies, (P, terms).
-            hp: values of `optimizer_space`.
-        """
-        self.targets = targets
-        self._parameters = Parameters({"log_alpha": targets.shape[1:]}, len(alpha), alpha.device)
-        self._parameters.views["log_alpha"].copy_(alpha.log().expand_as(targets))
-        self._optimizer = Optimizer(self._parameters.vector, hp)
-        self.tensors = {"log_alpha": self._parameters.vector, **self._optimizer.tensors}
-
-    @property
-    def alpha(self) -> Tensor:
-        """Current coefficients, (P, terms)."""
-        return self._parameters.views["log_alpha"].exp()
-
-    def descend(self, entropies: Tensor, lr: Tensor) -> None:
-        """Take one step, given a batch's mean entropies (P, terms).
-
-        Learning rates are (P, 1).
-        """
-        self._optimizer.step(self._parameters.joined([entropies - self.targets]), lr)

@@ -1,6 +1,6 @@
-"""Networks of soft actor-critic behind a shared encoder.
+"""Networks of actor-critics behind a shared encoder.
 
-The encoder takes images, or is a user's own module. It learns from the losses of both critics. The actor uses its
+The encoder takes images, or is a user's own module. It learns from the losses of all critics. The actor uses its
 features without passing gradients back, and the target critics use those of a slowly following copy: Yarats et al.
 (2021), arXiv:1910.01741, section 5, and arXiv:2004.13649.
 
@@ -20,9 +20,9 @@ from torch import Tensor
 
 from ...networks.encoders import encoder_for
 from ...networks.mlp import MLP, Network, Parameters, initialize, shapes_of
-from .actions import SoftActions
-from .networks import TWINS, Batch, SoftActorCritic
-from .recurrent_networks import RecurrentSoftActorCritic
+from .actions import NormalizedActions
+from .networks import ActorCritics, Batch, NetworkForm
+from .recurrent_networks import RecurrentActorCritics
 
 FEATURES = 50
 
@@ -56,21 +56,27 @@ class CriticEncoder:
         return torch.tanh(x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt())
 
 
-class ImageSoftActorCritic(SoftActorCritic):
-    """`SoftActorCritic` for images.
+class ImageActorCritics(ActorCritics):
+    """`ActorCritics` for images.
 
     Attributes:
         encoder_vector: parameters of the encoder, (P, E).
     """
 
     def __init__(
-        self, shape: tuple[int, ...], actions: SoftActions, hp: SimpleNamespace, seeds: list[int], device: torch.device
+        self,
+        shape: tuple[int, ...],
+        actions: NormalizedActions,
+        form: NetworkForm,
+        hp: SimpleNamespace,
+        seeds: list[int],
+        device: torch.device,
     ):
         """Initialize the networks for images of shape (H, W, C).
 
-        The other arguments are those of `SoftActorCritic`.
+        The other arguments are those of `ActorCritics`.
         """
-        super().__init__(FEATURES, actions, hp, seeds, device)
+        super().__init__(FEATURES, actions, form, hp, seeds, device)
         self._acting = None  # it takes vectors only
         self.encoder = CriticEncoder(hp.model, shape, seeds, device)
         self.encoder_vector = self.encoder.parameters.vector
@@ -121,8 +127,8 @@ class ImageSoftActorCritic(SoftActorCritic):
         self.encoder.target.vector[member].copy_(self.encoder_vector[member])
 
 
-class RecurrentImageSoftActorCritic(ImageSoftActorCritic, RecurrentSoftActorCritic):
-    """`ImageSoftActorCritic` for sequences: the cores take the encoder's features.
+class RecurrentImageActorCritics(ImageActorCritics, RecurrentActorCritics):
+    """`ImageActorCritics` for sequences: the cores take the encoder's features.
 
     Images of the burn-in pass no gradients back.
     """
@@ -134,7 +140,7 @@ class RecurrentImageSoftActorCritic(ImageSoftActorCritic, RecurrentSoftActorCrit
         return self.features(obs)[:, :rows]
 
     def hidden(self, obs: Tensor) -> Tensor:
-        return RecurrentSoftActorCritic.hidden(self, obs)
+        return RecurrentActorCritics.hidden(self, obs)
 
     def encode(self, batch: Batch) -> Batch:
         encoder, images = self.encoder, batch["obs"].flatten(1, 2)
@@ -143,16 +149,16 @@ class RecurrentImageSoftActorCritic(ImageSoftActorCritic, RecurrentSoftActorCrit
         return {**batch, "images": batch["obs"]} | {name: self._in_time(x, batch) for name, x in features.items()}
 
     def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
-        return RecurrentSoftActorCritic.q_and_target(self, batch, numbers, next_numbers)
+        return RecurrentActorCritics.q_and_target(self, batch, numbers, next_numbers)
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
         features = self._in_time(self.features(batch["images"].flatten(1, 2)), batch)
-        return RecurrentSoftActorCritic.q(self, {**batch, "obs": features}, numbers)
+        return RecurrentActorCritics.q(self, {**batch, "obs": features}, numbers)
 
     def of_all(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         obs, begins, state = super().of_all(batch)
-        targets = batch["target_obs"].repeat_interleave(TWINS, 0)
-        return torch.cat([obs[: self.twins], targets]), begins, state
+        targets = batch["target_obs"].repeat_interleave(self.copies, 0)
+        return torch.cat([obs[: self.online], targets]), begins, state
 
     def _in_time(self, features: Tensor, batch: Batch) -> Tensor:
         return features.unflatten(1, batch["begins"].shape[1:])

@@ -1,0 +1,274 @@
+"""Base of actor-critics that learn from replay, such as SAC.
+
+A gradient step updates critics, actor and targets, in this order; the actor sees the updated critics, and the targets
+follow them. A subclass says how its policy acts, and gives the step and its losses. Losses are given for each row of a
+batch, (P, B); their gradients are those of the mean over the batch.
+
+Notation: P members, N environments, B batch, c critics of a member, k continuous numbers and n choices in an action.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....spaces import Dimension, Space, categorical, integer, log_real, maybe, ordinal, sizes
+from ...envs import EnvSpec, StepResult
+from ...errors import UnsupportedSpace
+from ...evaluation import evaluation_keys
+from ...experience.normalizers import RewardNormalizer
+from ...experience.returns import critic_loss_choice
+from ...experience.sequence_replay import REMEMBERS, Sequences
+from ...networks.encoders import encoder_choice, needs_encoder
+from ...networks.optimizers import Clipped, Optimizer, clip_norm, network_spans, optimizer_space, schedule_space
+from ...rng.draws import Normals
+from ...rng.streams import Keys
+from ...signals.replay_guidance import make_replay_guidance
+from ..off_policy import off_policy_space
+from ..off_policy_learner import OffPolicyLearner
+from .actions import NormalizedActions
+from .image_networks import ImageActorCritics, RecurrentImageActorCritics
+from .networks import ActorCritics, ActorImitator, Batch, NetworkForm
+from .noise import Noise, no_noise
+from .recurrent_networks import RecurrentActorCritics, TrainingMemory
+
+Form = Mapping[str, Dimension | Space]
+
+
+def actor_critic_space(lr: float, **more: Dimension | Space | None) -> Space:
+    """Return the hyperparameters of every actor-critic that learns from replay.
+
+    Every `target_update_interval` gradient steps, the targets take the fraction `tau` from the online networks.
+
+    Args:
+        lr: default learning rate.
+        more: further hyperparameters of the algorithm, or others in place of those of the same name; None leaves one
+            out.
+    """
+    first: dict[str, Dimension | Space] = {
+        "optimizer": optimizer_space(lr=lr, eps=1e-8),
+        "lr_schedule": schedule_space(),
+        "model": model_space(),
+    }
+    last: dict[str, Dimension | Space] = {
+        # None: the optimizer's
+        "critic_lr": maybe(log_real(3e-5, 1e-2, accept=(0.0, 100.0)), default=None, search=False),
+        "tau": log_real(0.001, 0.1, default=0.005, accept=(0.0, 1.0)),
+        "target_update_interval": integer(1, 10, default=1, accept=(1, 10**9)),
+        "critic_loss": critic_loss_choice(),
+        "max_grad_norm": maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=None),
+        "scale_reward": categorical(False, True, default=False, structural=True, search=False),
+        **off_policy_space(),
+        "buffer_size": integer(1, 10**9, default=1_000_000, structural=True, search=False),
+        "batch_size": ordinal(64, 128, 256, 512, default=256, accept=(2, 65536), structural=True),
+        "num_steps": ordinal(1, 2, 4, 8, default=1, accept=(1, 1_000_000), structural=True),
+        "num_updates": ordinal(1, 2, 4, default=1, accept=(1, 1_000_000), structural=True),
+    }
+    entries = {**first, **dict.fromkeys(more), **last, **more}
+    return Space(**{name: entry for name, entry in entries.items() if entry is not None})
+
+
+def model_space() -> Space:
+    """Return the hyperparameters of policy and critics."""
+    return Space(
+        width=ordinal(32, 64, 128, 256, default=256, accept=(1, 65536), structural=True),
+        hidden=sizes(2, 65536, silent=True),  # widths of the hidden layers, if they differ; below, the critics'
+        critic_hidden=sizes(2, 65536, silent=True),
+        layers=integer(1, 3, default=2, accept=(1, 16), structural=True, when={"hidden": None}),
+        activation=categorical("tanh", "relu", "elu", default="relu", structural=True, search=False),
+        # With a recurrent core, a batch consists of sequences of `sequence_length` steps, each after `burn_in`
+        # steps without gradients.
+        memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False),
+        encoder=encoder_choice(),  # for images; policy and critics share it, see `image_networks`
+        sequence_length=ordinal(8, 16, 32, default=16, accept=(1, 65536), structural=True, when=REMEMBERS),
+        burn_in=ordinal(0, 4, 8, 16, default=8, accept=(0, 65536), structural=True, when=REMEMBERS),
+    )
+
+
+class ActorCriticLearner(OffPolicyLearner):
+    """P members of an actor with critics, trained on replayed transitions.
+
+    Attributes:
+        actions: the action space.
+        rewards: running scale of rewards, or None.
+        noise: exploration noise.
+        update_noise: standard normal numbers for the actions of a gradient step, (P, rows, k).
+        noise_rows: rows of `update_noise` for each row of a batch.
+    """
+
+    parts: ClassVar[tuple[str, ...]] = (
+        *OffPolicyLearner.parts,
+        *("actor_optimizer", "critic_optimizer", "encoder_optimizer", "rewards", "noise"),
+    )
+    noise_rows: ClassVar[int] = 1
+    policy: ActorCritics
+    actions: NormalizedActions
+    rewards: RewardNormalizer | None = None
+
+    @classmethod
+    def describe_actions(cls, env: EnvSpec, device: torch.device | str = "cpu") -> NormalizedActions:
+        """Return the action space of an environment.
+
+        Raises:
+            UnsupportedSpace: the algorithm cannot act in it.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        super().check_env(env)
+        cls.describe_actions(env)
+
+    def network_form(self) -> NetworkForm:
+        """Return the form of the networks."""
+        raise NotImplementedError
+
+    def build(self) -> None:
+        super().build()
+        hp = self.hp
+        self.actions = self.describe_actions(self.env, self.device)
+        self.build_networks()
+        self.guidance = make_replay_guidance(self, ActorImitator(self.policy, self.actions))
+        self.demonstrations = self.guidance.examples
+        self.actor_optimizer = Optimizer(self.policy.actor_vector, hp.optimizer)
+        vectors = self.policy.critic_vectors  # side by side in the critics' gradient
+        self.critic_optimizers = {name: Optimizer(vector, hp.optimizer) for name, vector in vectors.items()}
+        self.critic_optimizer = self.critic_optimizers["critic"]
+        self.encoder_optimizer = self.critic_optimizers.get("encoder")
+        self.critic_spans = network_spans({name: vector.shape[1:] for name, vector in vectors.items()})
+        self.critic_lr = hp.optimizer.lr if hp.critic_lr is None else hp.critic_lr
+        if hp.scale_reward:
+            self.rewards = RewardNormalizer(self.members, hp.num_envs, hp.gamma.cpu().double().numpy())
+        shape = (self.noise_rows * hp.batch_size, max(1, self.actions.continuous_dim))
+        self.update_noise = Normals(self.keys("policy"), shape, self.device)
+        self.noise = self.policy.noise(self.keys, hp.num_envs)
+        self.limit = 1.0 if hp.critic_loss == "huber" else math.inf  # error beyond which critics' losses are linear
+
+    def build_networks(self) -> None:
+        """Build the networks for vectors, images or sequences.
+
+        For sequences, also build their sampler and the recurrent states for acting.
+        """
+        hp, envs = self.hp, self.envs
+        rest = (self.actions, self.network_form(), hp, self.seeds, self.device)
+        remembers = hp.model.memory != "none"
+        if needs_encoder(hp.model, envs.obs_shape):
+            kind = RecurrentImageActorCritics if remembers else ImageActorCritics
+            self.policy = kind(envs.obs_shape, *rest)
+        else:
+            self.policy = (RecurrentActorCritics if remembers else ActorCritics)(envs.obs_shape[0], *rest)
+        if isinstance(policy := self.policy, RecurrentActorCritics):
+            state_size = (1 + policy.copies) * policy.state_size
+            self.sequences = Sequences(self.replay, self.keys("replay"), state_size, hp)
+            self.memory = TrainingMemory(policy, hp.num_envs, self.sequences)
+
+    # --- acting ---
+
+    def explore(self, features: Tensor, position: int) -> np.ndarray:
+        return self.act(features, self.noise, position)
+
+    def after_step(self, step: StepResult) -> None:
+        """Update the scale of rewards, and reset ended episodes' states."""
+        ended = step.terminated | step.truncated
+        if self.rewards is not None:
+            self.rewards.learn(step.reward[None], ended[None])
+        if (reset := getattr(self.noise, "reset", None)) is not None:
+            reset(ended)
+        super().after_step(step)
+
+    def actor(
+        self, episodes: int, deterministic: bool = True, keys: Keys | None = None, memory: Any = None
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        keys, memory = keys or partial(evaluation_keys, self.members), memory or self.acting_memory(episodes)
+        noise, steps = no_noise if deterministic else self.policy.noise(keys, episodes), count()
+
+        @torch.inference_mode()
+        def act(obs: np.ndarray) -> np.ndarray:
+            return self.act(memory(self.tensor(self.normalize(obs))), noise, next(steps))
+
+        return act
+
+    def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        features, state = self.policy.remembered(self.normalize_batch(obs), state)
+        return self.actions.greedy(self.policy.outputs(self.policy.hidden(features))), state
+
+    @torch.inference_mode()
+    def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
+        """Return the values of greedy actions, (P, N)."""
+        if self.policy.cores:
+            raise UnsupportedSpace(
+                f"{self.algorithm()} on {self.env.id}: with model.memory, critics have recurrent states of their own, "
+                "which acting does not advance, so that they give no value; use PPO, or leave model.memory out"
+            )
+        features = self.tensor(self.normalize(obs))
+        numbers, logits = self.actions.greedy_outputs(self.policy.act(features)[0])
+        q = self.value_of(self.policy.values(features, torch.tanh(numbers)))  # (P, N, n)
+        values: np.ndarray = (q if logits is None else q.gather(-1, logits.argmax(-1, True)))[..., 0].cpu().numpy()
+        return values
+
+    def value_of(self, q: Tensor) -> Tensor:
+        """Return values (P, ..., n) from those of all critics.
+
+        Those are (P, c, ..., n).
+        """
+        return q.amin(1)
+
+    def act(self, features: Tensor, noise: Noise, step: int) -> np.ndarray:
+        """Return actions (P, N, ...) with the noise of a step."""
+        outputs, z = self.policy.act(features)
+        return self.actions.act(outputs, *noise(step, outputs, z))
+
+    # --- learning ---
+
+    def total_reward(self, batch: Batch) -> Tensor:
+        """Return the scaled rewards (P, B) plus those of signals.
+
+        Signals see observations before any encoder.
+        """
+        reward = batch["reward"] if self.rewards is None else self.rewards.scale(batch["reward"])
+        return self.guidance.total(reward, batch)
+
+    def descend_critics(self, losses: Tensor) -> Clipped:
+        """Take one step of the critics and, if any, of the encoder.
+
+        Return the clipped gradient, which has their parts side by side.
+        """
+        step, lr = clip_norm(self.policy.critic_gradient(losses), self.hp.max_grad_norm), self.scheduled(self.critic_lr)
+        optimizers = self.critic_optimizers.values()
+        parts = step.gradient.split([optimizer.vector.shape[1] for optimizer in optimizers], 1)
+        for optimizer, part in zip(optimizers, parts, strict=True):
+            optimizer.step(part.contiguous(), lr)
+        return step
+
+    def descend_actor(self, losses: Tensor) -> Clipped:
+        """Take one step of the actor, and return the clipped gradient."""
+        step = clip_norm(self.policy.actor_gradient(losses), self.hp.max_grad_norm)
+        self.actor_optimizer.step(step.gradient, self.scheduled(self.hp.optimizer.lr))
+        return step
+
+    @property
+    def capturable(self) -> bool:
+        return self.rewards is None and super().capturable
+
+    def truncate_all(self) -> None:
+        super().truncate_all()
+        everywhere = np.ones((self.members, self.hp.num_envs), np.bool_)
+        if self.rewards is not None:
+            self.rewards.reset(everywhere)
+        if (reset := getattr(self.noise, "reset", None)) is not None:
+            reset(everywhere)
+
+
+def masked(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return x (P, B, ...) times a mask (P, B).
+
+    Take means over the batch after it, not before.
+    """
+    return x if mask is None else x * mask.reshape(*mask.shape, *[1] * (x.ndim - 2))

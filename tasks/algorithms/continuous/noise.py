@@ -1,0 +1,97 @@
+"""Exploration noise of deterministic policies, added to their actions.
+
+    Gaussian:             n_t ~ N(0, σ²)
+    Ornstein-Uhlenbeck:   n_t = (1 - θ) n_{t-1} + σ z_t,   z_t ~ N(0, 1),   θ = 0.15
+
+The second is that of Lillicrap et al. (2016), arXiv:1509.02971, section 7; it begins at 0 in every episode.
+
+Notation: P members, N environments, k numbers in an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ....spaces import Space, categorical, real
+from ...checkpoint.member_state import Stacked
+from ...rng.draws import Normals
+from ...rng.streams import Bits
+
+Noise = Callable[[int, Tensor, Tensor], tuple[Tensor | None, NDArray[Any] | None]]  # see `Head.noise`
+THETA = 0.15
+
+
+def noise_space(name: str, std: float) -> Space:
+    """Return the hyperparameters of exploration noise.
+
+    `std` is σ for normalized actions, whose bounds are -1 and 1. The ranges are those of rl-zoo's sampler.
+
+    Args:
+        name: default noise.
+        std: default σ.
+    """
+    return Space(
+        noise=categorical("gaussian", "ou", "none", default=name, structural=True),
+        std=real(0.0, 1.0, default=std, accept=(0.0, 100.0), when={"noise": ("gaussian", "ou")}),
+    )
+
+
+def no_noise(step: int, outputs: Tensor, z: Tensor) -> tuple[None, None]:
+    """Return no noise, for greedy actions."""
+    return None, None
+
+
+class GaussianNoise:
+    """Independent noise at every step."""
+
+    def __init__(self, std: Tensor, keys: Bits, shape: tuple[int, int], device: torch.device):
+        """Prepare the noise.
+
+        Args:
+            std: σ, (P, 1).
+            keys: random streams, (P,).
+            shape: (N, k).
+            device: device of the noise.
+        """
+        self.std, self.normals = std.unsqueeze(-1), Normals(keys, shape, device)
+
+    def __call__(self, step: int, outputs: Tensor, z: Tensor) -> tuple[Tensor, None]:
+        """Return the noise of a step, (P, N, k)."""
+        return self.std * self.normals(step), None
+
+
+class CorrelatedNoise(GaussianNoise, Stacked):
+    """Noise of an Ornstein-Uhlenbeck process; its last values are state."""
+
+    def __init__(self, std: Tensor, keys: Bits, shape: tuple[int, int], device: torch.device):
+        super().__init__(std, keys, shape, device)
+        self.tensors = {"noise": torch.zeros(len(std), *shape, device=device)}
+
+    def __call__(self, step: int, outputs: Tensor, z: Tensor) -> tuple[Tensor, None]:
+        noise = self.tensors["noise"]
+        noise.mul_(1 - THETA).add_(super().__call__(step, outputs, z)[0])
+        return noise, None
+
+    def reset(self, ended: NDArray[np.bool_]) -> None:
+        """Begin at 0 where episodes ended, (P, N)."""
+        if ended.any():
+            noise = self.tensors["noise"]
+            noise.mul_(torch.from_numpy(~ended).to(noise).unsqueeze(-1))
+
+
+def make_noise(exploration: SimpleNamespace, keys: Bits, shape: tuple[int, int], device: torch.device) -> Noise:
+    """Return the noise that values of `noise_space` ask for.
+
+    The other arguments are those of `GaussianNoise`.
+    """
+    if exploration.noise == "none":
+        return no_noise
+    make = CorrelatedNoise if exploration.noise == "ou" else GaussianNoise
+    return make(exploration.std, keys, shape, device)

@@ -1,0 +1,214 @@
+"""Soft actor-critic (SAC): Haarnoja et al. (2018), arXiv:1812.05905.
+
+The discrete form follows Christodoulou (2019), arXiv:1910.07207.
+
+A gradient step updates critics, actor, entropy coefficient and targets, in this order. The actor sees the updated
+critics. The coefficient moves by the entropy that the actor had before its step. The targets follow the updated
+critics. Losses are given for each row of a batch, (P, B); their gradients are those of the mean over the batch.
+
+Notation: P members, N environments, B batch, k continuous numbers and n choices in an action.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....spaces import Dimension, Space, categorical, integer, log_real, maybe, real
+from ...cuda.graphs import captured
+from ...envs import EnvSpec, spaces_of
+from ...errors import UnsupportedSpace
+from ...networks.fused.losses import SoftSample, soft_value, twins
+from ...networks.optimizers import norms
+from ...task import Task
+from .actions import SoftActions, soft_head
+from .entropy import FixedEntropy, LearnedEntropy
+from .learner import ActorCriticLearner, actor_critic_space, masked
+from .networks import Batch, NetworkForm
+
+
+def entropy_space() -> Space:
+    """Return the hyperparameters of the entropy's coefficients.
+
+    `alpha` is the coefficient, or its initial value if it is learned. The target entropy is -`target` per continuous
+    number, and `choice_target` log n for a choice of n.
+    """
+    return Space(
+        learn=categorical(True, False, default=True, structural=True),
+        alpha=log_real(1e-3, 1.0, default=1.0, accept=(1e-12, 1e6)),
+        lr=maybe(log_real(3e-5, 1e-2, accept=(0.0, 100.0)), default=None, search=False),  # None: the optimizer's
+        target=real(0.25, 2.0, default=1.0, accept=(-100.0, 100.0), when={"learn": True}),
+        choice_target=real(0.05, 0.98, default=0.3, accept=(0.0, 1.0), when={"learn": True}),
+    )
+
+
+def sde_space() -> dict[str, Dimension | Space]:
+    """Return the hyperparameters of state-dependent exploration, see `actions`.
+
+    Its noise is drawn every `sde_sample_freq` steps. `sde_std_init` is the initial standard deviation when all
+    activations of the last hidden layer are 1 or -1.
+    """
+    return {
+        "use_sde": categorical(False, True, default=False, structural=True, search=False),
+        "sde_sample_freq": integer(1, 1_000_000, default=64, structural=True, search=False, when={"use_sde": True}),
+        "sde_std_init": real(0.1, 1.5, default=1.0, accept=(1e-3, 100.0), search=False, when={"use_sde": True}),
+    }
+
+
+class SACLearner(ActorCriticLearner):
+    """P members of SAC."""
+
+    hyperparameters = actor_critic_space(lr=3e-4, entropy=entropy_space(), **sde_space())
+    parts = (*ActorCriticLearner.parts, "coefficients")
+    noise_rows = 2  # for a batch and its next observations
+    actions: SoftActions
+    coefficients: FixedEntropy | LearnedEntropy
+
+    @classmethod
+    def describe_actions(cls, env: EnvSpec, device: torch.device | str = "cpu") -> SoftActions:
+        return SoftActions(spaces_of(env).action, f"{cls.algorithm()} on {env.id}", device)
+
+    @classmethod
+    def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        super().check_values_in_env(env, values)
+        if values["use_sde"] and not cls.describe_actions(env).continuous_dim:
+            raise UnsupportedSpace(
+                f"{cls.algorithm()} on {env.id}: use_sde explores in a Box of floats, but got {spaces_of(env).action}; "
+                "leave use_sde out"
+            )
+
+    @classmethod
+    def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
+        actions = cls.describe_actions(env)
+        effects = {"entropy.target": actions.continuous_dim > 0, "entropy.choice_target": actions.num_discrete > 1}
+        return [name for name, has_effect in effects.items() if not has_effect] + super().without_effect(env, fixed)
+
+    def network_form(self) -> NetworkForm:
+        return NetworkForm(soft_head(self.actions, self.hp), values=self.actions.num_discrete, tape=True)
+
+    def build(self) -> None:
+        super().build()
+        hp = self.hp
+        self.entropy_lr = hp.optimizer.lr if hp.entropy.lr is None else hp.entropy.lr
+        if hp.entropy.learn:
+            self.coefficients = LearnedEntropy(hp.entropy.alpha, self.target_entropy(), hp.optimizer)
+        else:
+            self.coefficients = FixedEntropy(hp.entropy.alpha.repeat(1, self.actions.entropy_terms))
+
+    def target_entropy(self) -> Tensor:
+        """Return the target entropies, (P, entropy_terms).
+
+        They are -`target` per continuous number, and `choice_target` log n for a choice of n.
+        """
+        hp, k, n = self.hp.entropy, self.actions.continuous_dim, self.actions.num_discrete
+        continuous = [-hp.target * k] if k else []
+        discrete = [hp.choice_target * math.log(n)] if n > 1 else []
+        return torch.cat(continuous + discrete, 1)
+
+    def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        number = self.progress.updates
+        tau = self.hp.tau * (number % self.hp.target_update_interval.long() == 0)
+        with self.policy.autograd:
+            return self.step(batch, self.update_noise(number), tau, self.measured)
+
+    @captured
+    def step(self, batch: Batch, noise: Tensor, tau: Tensor, measured: bool) -> tuple[dict[str, Tensor], Tensor]:
+        """Take the gradient step of `update`.
+
+        Args:
+            batch: tensors (P, B, ...).
+            noise: standard normal numbers for the actions, (P, 2 B, k).
+            tau: fraction by which the targets move, (P, 1); 0 leaves them.
+            measured: whether metrics include the gradients' norms.
+        """
+        policy, size, mask = self.policy, self.hp.batch_size, batch.get("mask")
+        reward, batch, alpha = self.total_reward(batch), policy.encode(batch), self.coefficients.alpha
+        outputs, next_outputs = policy.outputs_of(batch)  # of the actor before its step
+        sample, next_sample = self.actions.samples(outputs, next_outputs, noise, size, mask)
+
+        critic_loss, errors, q = self.critic_loss(batch, reward, next_sample, alpha)
+        critics = self.descend_critics(critic_loss)
+        actor_loss = self.actor_loss(batch, sample, alpha)
+        actor = self.descend_actor(actor_loss)
+        entropies = masked(sample.entropies.detach(), mask).mean(1)
+        self.coefficients.descend(entropies, self.scheduled(self.entropy_lr))
+        policy.move_target(tau)
+        report = {
+            "critic_loss": critic_loss.detach().mean(1),
+            "actor_loss": masked(actor_loss.detach(), mask).mean(1),
+            "q": q,
+            "alpha": alpha.mean(1),
+            "entropy": entropies.sum(1),
+        }
+        if measured:
+            report |= {**norms(actor, "actor"), **norms(critics, self.critic_spans)}
+        return report, errors[:, 0]
+
+    def critic_loss(
+        self, batch: Batch, reward: Tensor, next_sample: SoftSample, alpha: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the critics' losses, errors and mean values.
+
+            J = mean Σᵢ ½ (y - qᵢ(s, a))²,   y = r + discount V'(s')
+
+        arXiv:1812.05905, eq. 5. V' is the soft value of the target critics. `critic_loss` may replace the square.
+
+        Args:
+            batch: tensors (P, B, ...) with the actions that were taken.
+            reward: r, the `total_reward`, (P, B).
+            next_sample: actions for the next observations.
+            alpha: entropy coefficients, (P, terms).
+
+        Returns:
+            Losses (P, B), errors y - qᵢ(s, a), (P, 2, B), and the mean of q, (P,).
+        """
+        numbers, choices = self.actions.normalize(batch["action"])
+        q, next_q = self.policy.q_and_target(batch, numbers, next_sample.continuous)
+        targets = reward + batch["discount"] * soft_value(next_q, next_sample, alpha)
+        mask = batch.get("mask")
+        losses, errors, q = twins(q, choices, targets, batch.get("weight", mask), self.hp.batch_size, self.limit)
+        return losses, errors, q.mean((1, 2)) if mask is None else masked(q.mean(1), mask).mean(1)
+
+    def actor_loss(self, batch: Batch, sample: SoftSample, alpha: Tensor) -> Tensor:
+        """Return the policy's losses (P, B).
+
+            J = mean α log π(c|s) - minᵢ qᵢ(s, c)
+
+        arXiv:1812.05905, eq. 9. The action c is a function of the policy's outputs and of noise, which lets the
+        gradient pass.
+        """
+        return soft_value(self.policy.q(batch, sample.continuous), sample, alpha, sign=-1)
+
+    @torch.no_grad()
+    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return each member's critic loss (P,) and metrics on a batch.
+
+        The batch's tensors are (P, B, ...). The next actions are the medians of their distribution, without noise.
+        """
+        reward, batch = self.total_reward(batch), self.policy.encode(batch)
+        outputs, next_outputs = self.policy.outputs_of(batch)
+        noise = torch.zeros(1, 2 * outputs.shape[1], self.actions.continuous_dim, device=self.device)
+        _, next_sample = self.actions.samples(outputs, next_outputs, noise, self.hp.batch_size)
+        _, errors, q = self.critic_loss(batch, reward, next_sample, self.coefficients.alpha)
+        return masked(errors.square().sum(1), batch.get("mask")).mean(1) / 2, {"q": q}
+
+
+class SAC(Task):
+    """Soft actor-critic (SAC) with twin critics.
+
+    It acts in bounded Boxes, in choices (several form one choice of all combinations), and in Dicts and Tuples of both.
+    With a recurrent core (`model.memory`), policy and critics learn from sequences, see `sequence_replay`. For images,
+    an encoder learns from the critics' loss alone, see `image_networks`.
+
+    Haarnoja et al. (2018), arXiv:1812.05905; Christodoulou (2019), arXiv:1910.07207. tau is the fraction that the
+    targets take from the online critics; some libraries name the fraction kept. Options beyond the papers: prioritized
+    replay, n-step targets (without the entropies of the steps between), and a running reward scale.
+    """
+
+    name = "sac"
+    version = 4
+    learner = SACLearner
