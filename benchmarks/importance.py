@@ -1,6 +1,6 @@
 """Importances of hyperparameters from few trials, beside the exact decomposition of a whole grid.
 
-    python benchmarks/importance.py FOLDER [--pattern 'brax*.npz'] [--trials 64] [--studies 100] [--no-forest]
+    python benchmarks/importance.py FOLDER [--pattern 'brax*.npz'] [--trials 64] [--studies 100]
 
 FOLDER holds tables of full grids in the form that `rekindle tune tabular` takes. A study is so many random rows, at the
 end of their curves, of one seed. What `rekindle diagnose` says of each hyperparameter is compared with its exact share
@@ -48,7 +48,7 @@ def studies(table: Table, options: argparse.Namespace) -> tuple[list[float], lis
         told: list[Interval] = list(
             decompose(
                 [column[rows].astype(float) for column in columns], scores[rows], np.arange(len(rows)),
-                np.zeros(len(rows), np.intp), not options.no_forest,
+                np.zeros(len(rows), np.intp),
             ).shares
         )  # fmt: skip
         correlations.append(spearman([each.estimate for each in told], true))
@@ -63,7 +63,6 @@ def main() -> None:
     parser.add_argument("--pattern", default="*.npz", help="of the tables' names")
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--studies", type=int, default=100, help="on each table")
-    parser.add_argument("--no-forest", action="store_true", help="as without scikit-learn, and in reports")
     options = parser.parse_args()
     print(f"{'':40} Spearman, median, intervals that hold")
     for path in sorted(options.folder.glob(options.pattern)):

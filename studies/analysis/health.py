@@ -87,20 +87,19 @@ class Rows:
     saved: Mapping[tuple[str, int], float]
 
 
-def diagnose(store: Store, name: str, forest: bool = True) -> Json:
+def diagnose(store: Store, name: str) -> Json:
     """Return a study's importances and defects, in the form that `cli` documents.
 
     Args:
         store: store that holds the study.
         name: name of the study.
-        forest: see `importances`.
     """
     config = Config.from_json(store.study(name).config, name)
     replicates, runs = without_excluded(store.trials(name), store.segments(name))
     trials, segments = collapse(config, replicates, runs)
     found = observations(config, trials, segments)
     objective, direction = next(iter(objectives_of(config).items()))
-    told = importances(found, -1 if direction == MINIMIZE else 1, forest)
+    told = importances(found, -1 if direction == MINIMIZE else 1)
     events, saved = store.events_of_study(name), store.saved_last(name)
     rows = Rows(config, trials, segments, replicates, runs, found, told.shares, told.pairs, events, saved)
     findings = [finding for check in CHECKS for finding in check(rows)]

@@ -100,7 +100,7 @@ class Importances:
         }
 
 
-def importances(found: Observations, sign: int, forest: bool = True) -> Importances:
+def importances(found: Observations, sign: int) -> Importances:
     """Return what the hyperparameters explain.
 
     It is empty for too few configurations, and if no hyperparameter or no result on any rung varies.
@@ -108,11 +108,10 @@ def importances(found: Observations, sign: int, forest: bool = True) -> Importan
     Args:
         found: results, from `observations`.
         sign: -1 if the objective is minimized, in which case scores are its negatives; else 1.
-        forest: see `decompose`.
     """
     if len(np.unique(found.numbers)) < FEWEST or not found.columns or not _varies(found):
         return Importances()
-    told = decompose(found.columns, found.scores, found.numbers, found.rungs, forest)
+    told = decompose(found.columns, found.scores, found.numbers, found.rungs)
     order = sorted(range(len(found.names)), key=lambda i: -told.shares[i].estimate)
     return Importances(
         {found.names[i]: told.shares[i] for i in order},

@@ -74,7 +74,7 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
     report        format, file, studies [content of the report: study (as for tune), confirmation (the last
                   complete one, if there is any), unfinished (a further one that is not complete, or null),
                   verdict [sentences], epochs (total trained), curves {metric, trials {number: [[epoch, value]]}},
-                  importances, marginals, pairs and findings (as for diagnose, without a forest),
+                  importances, marginals, pairs and findings (as for diagnose),
                   correlations [{low, high (epochs), trials, correlation}], timeline, failures {kind: number}, ...]
     plot          format, file, study, kind
     watch         format, study, title, seed, state (as for status), counts {state: number},

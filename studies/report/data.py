@@ -51,7 +51,7 @@ def report_json(store: Store, name: str) -> Json:
     objective, direction = next(iter(objectives_of(config).items()))
     best_first = ranked(study)
     included = [trial for trial in study["trials"] if not trial["excluded"]]
-    health = diagnose(store, name, forest=False)  # without a forest, the report is the same wherever it is built
+    health = diagnose(store, name)
     segments, events = store.segments(name), store.events_of_study(name)
     values = [(trial, result_of(trial, objective)) for trial in best_first]
     epochs, reached, rows = _epochs_trained(segments, study["trials"]), _reached(segments), store.trials(name)

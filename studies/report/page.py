@@ -106,7 +106,7 @@ def _what_mattered(shown: Json) -> str:
     if shown["importances"]:
         text = (
             "Share of the results' variance that each explains by itself, over all rungs, with 95% intervals (least "
-            "squares; rekindle diagnose also uses a forest)."
+            "squares)."
         )
         left = part("Importance of hyperparameters", text, figure(what_mattered.importances(shown)))
     if shown["correlations"]:

@@ -5,9 +5,8 @@
 over the configurations that were tried. Intervals come from an additive linear model, fitted by least squares to terms
 of each hyperparameter, whose explained variance is corrected for noise (Hays's omega squared); configurations are
 resampled. With fewer than two configurations for each term of that model, each hyperparameter's share comes from a
-model of its terms alone, and the intervals are wide. A random forest also captures interactions (Hutter, Hoos and
-Leyton-Brown 2014, fANOVA); where scikit-learn is installed, it gives the estimates of the shares. A pair's share is
-what the products of its hyperparameters' terms explain beyond the additive model.
+model of its terms alone, and the intervals are wide. A pair's share is what the products of its hyperparameters' terms
+explain beyond the additive model.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ ROWS_PER_TERM = 3  # at least; with fewer rows the model has fewer terms
 REPETITIONS = 200  # bootstrap resamples
 MOST_CLUSTERS = 1000  # resampled units; with more configurations, several share one
 MOST_PAIRS = 5  # reported pairs
-TREES = 64  # in the forest
 GRID = 9  # values of a hyperparameter at which a model is evaluated
 RIDGE = 1e-8  # regularization of the least squares
 NOTHING = Interval(0.0, 0.0, 0.0)
@@ -54,9 +52,7 @@ class Decomposition:
     pairs: Sequence[tuple[int, int, Interval]]
 
 
-def decompose(
-    columns: Sequence[Floats], scores: Floats, groups: Indices, blocks: Indices, forest: bool = True
-) -> Decomposition:
+def decompose(columns: Sequence[Floats], scores: Floats, groups: Indices, blocks: Indices) -> Decomposition:
     """Return the shares, effects and pairs of hyperparameters.
 
     Args:
@@ -64,7 +60,6 @@ def decompose(
         scores: (rows,).
         groups: configuration of each row (rows,), the unit of resampling.
         blocks: rung of each row (rows,), whose mean score is subtracted.
-        forest: whether a random forest estimates the shares if scikit-learn (slow to import) is installed.
     """
     scores = _without_blocks(scores, blocks)
     if not len(scores) or not scores.any():
@@ -80,8 +75,6 @@ def decompose(
     drawn, together = _resampled(groups), sure(1)
     moments = _Moments(terms, [products[pair] for pair in largest], scores, drawn)
     additive = moments.shares() if together else _shares_alone(terms, scores, drawn)
-    if forest and (better := forest_shares(columns, scores)) is not None:
-        additive[0] = better
     return Decomposition(
         [_interval(share) for share in np.clip(additive, 0, 1).T],
         [
@@ -90,34 +83,6 @@ def decompose(
         ],
         [(*pair, _interval(np.clip(moments.beyond(index), 0, 1))) for index, pair in enumerate(largest)],
     )
-
-
-def forest_shares(columns: Sequence[Floats], scores: Floats) -> Floats | None:
-    """Return the shares (columns,) by a random forest; None without scikit-learn."""
-    try:
-        from sklearn.ensemble import RandomForestRegressor
-    except ImportError:
-        return None
-    x = np.stack(columns, 1)
-    forest = RandomForestRegressor(TREES, random_state=0).fit(x, scores)
-    total, shares = scores.var(), []
-    for axis, column in enumerate(columns):
-        active = np.flatnonzero(np.isfinite(column))
-        if not len(active):
-            shares.append(0.0)
-            continue
-        values: NDArray[Any] = np.unique(column[active])
-        weights = None
-        if len(values) > GRID:
-            values = np.quantile(column[active], (np.arange(GRID) + 0.5) / GRID)
-        else:
-            weights = (column[active, None] == values).sum(0)
-        asked = np.repeat(x[None, active], len(values), 0)
-        asked[:, :, axis] = values[:, None]
-        means = forest.predict(asked.reshape(-1, x.shape[1])).reshape(len(values), -1).mean(1)
-        center = np.average(means, weights=weights)
-        shares.append(float(np.average((means - center) ** 2, weights=weights)) * len(active) / len(column) / total)
-    return np.array(shares)
 
 
 def _shares_alone(terms: Sequence[Floats], scores: Floats, resampled: tuple[Indices, Floats]) -> Floats:

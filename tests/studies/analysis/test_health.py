@@ -152,7 +152,7 @@ def test_a_hyperparameter_that_acts_only_together_with_another_has_an_effect() -
     a, b, c = values = np.random.default_rng(0).permuted(np.tile(np.arange(count), (3, 1)), axis=1)
     scores = (a / count - 0.5) * (b / count - 0.5) + 0 * c
     found = Observations("abc", [range(count)] * 3, [*values], scores, np.arange(count), np.zeros(count, np.intp))
-    told = importances(found, 1, forest=False)
+    told = importances(found, 1)
     rows: Any = SimpleNamespace(found=found, shares=told.shares, pairs=told.pairs)
     assert max(share.high for share in told.shares.values()) < 0.05
     assert [finding.text.split()[0] for finding in without_effect(rows)] == ["c"]

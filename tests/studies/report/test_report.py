@@ -129,10 +129,10 @@ def test_a_report_names_the_defaults_and_has_no_median_over_one_environment(tmp_
 
 
 def test_importances_and_health_are_those_of_diagnose(studies: Store) -> None:
-    shown, diagnosis = report_json(studies, "seeded"), diagnose(studies, "seeded", forest=False)
+    shown, diagnosis = report_json(studies, "seeded"), diagnose(studies, "seeded")
     assert shown["findings"] == diagnosis["findings"]
     shown = report_json(studies, "halved")
-    diagnosis = diagnose(studies, "halved", forest=False)
+    diagnosis = diagnose(studies, "halved")
     for name in ("importances", "marginals", "pairs"):
         assert shown[name] == diagnosis[name] != []
     best, html = shown["importances"][0], page([shown])

@@ -19,7 +19,7 @@ def planted(rows: int = ROWS, noise: float = 0.1) -> tuple[list[np.ndarray], np.
 
 def decomposed(columns: list[np.ndarray], scores: np.ndarray) -> Decomposition:
     rows = np.arange(len(scores))
-    return decompose(columns, scores, rows, np.zeros_like(rows), forest=False)
+    return decompose(columns, scores, rows, np.zeros_like(rows))
 
 
 def test_shares_and_pairs_of_a_known_function_lie_within_their_intervals() -> None:
@@ -74,7 +74,7 @@ def test_few_configurations_have_wide_intervals_and_no_effects() -> None:
     columns = [np.tile(random.permutation(configurations), rungs).astype(float) for _ in range(17)]
     scores = columns[0] + random.normal(size=configurations * rungs)
     groups, blocks = np.tile(np.arange(configurations), rungs), np.repeat(np.arange(rungs), configurations)
-    many, few = (decompose(columns[:count], scores, groups, blocks, forest=False) for count in (17, 3))
+    many, few = (decompose(columns[:count], scores, groups, blocks) for count in (17, 3))
     assert many.shares[0].low > 0.5  # explains nearly all, which a model of it alone can tell
     assert all(share.high > 0.1 for share in many.shares)  # none is without effect
     assert not any(many.effects)  # with the others held fixed, which takes a model of all
