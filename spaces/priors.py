@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 from . import dimensions as words
@@ -63,7 +64,7 @@ def parse(text: str, name: str = "prior") -> Dimension:
         return _build(ast.parse(text.strip(), mode="eval").body)
     except SpaceError as error:
         raise type(error)(f"{name}: {text}: {error}") from error
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise SpaceError(f"{name}: {text}: a prior is a word with literals, such as uniform(0, 1): {error}") from error
 
 
@@ -102,15 +103,29 @@ def _build(node: ast.expr) -> Dimension:
         raise SpaceError("a prior is written word(arguments)")
     word = node.func.id
     if word not in _WORDS:
-        raise SpaceError(f"there is no prior {word!r}; there are {', '.join(_WORDS)}")
+        near = get_close_matches(word, _WORDS, n=1)
+        cure = f"did you mean {near[0]}?" if near else f"write {', '.join(_SEARCHED[:-1])} or {_SEARCHED[-1]}"
+        raise SpaceError(f"there is no prior {word!r}; {cure}")
     keywords = {}
     for keyword in node.keywords:
         if keyword.arg is None:
             raise SpaceError("a prior takes no **")
-        keywords[{"default_value": "default"}.get(keyword.arg, keyword.arg)] = ast.literal_eval(keyword.value)
-    if word == "maybe":
-        return words.maybe(*map(_build, node.args), **keywords)
-    return _WORDS[word](*map(ast.literal_eval, node.args), **keywords)
+        keywords[{"default_value": "default"}.get(keyword.arg, keyword.arg)] = _literal(keyword.value)
+    arguments = [_build(each) if word == "maybe" else _literal(each) for each in node.args]
+    try:
+        return _WORDS[word](*arguments, **keywords)
+    except TypeError:  # whose text names functions of this module
+        example = next((each for each in _SEARCHED if each.startswith(f"{word}(")), f"{word}(...)")
+        raise SpaceError(
+            f"{word} does not take these arguments; write {example}, perhaps with {', '.join(_KEYWORDS)}"
+        ) from None
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        raise SpaceError(f"{ast.unparse(node)} is no literal, such as 1e-3, 'a', True or [1, 2]") from None
 
 
 # Bounds and keywords come from a text and can be any literals; the dimensions' own checks refuse wrong ones.
@@ -140,6 +155,15 @@ def _listed(values: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 and isinstance(values[0], (list, tuple)) else values
 
 
+_SEARCHED = (  # an example of each word that a user may give as a prior
+    "uniform(0, 1)",
+    "loguniform(1e-5, 1e-2)",
+    "near_one(0.9, 0.999)",
+    "ordinal([16, 32])",
+    "choices(['a', 'b'])",
+    "maybe(uniform(0, 1))",
+)
+_KEYWORDS = ("discrete=True", "step=", "default_value=", "accept=")
 _WORDS: dict[str, Callable[..., Dimension]] = {
     "uniform": _uniform,
     "loguniform": _loguniform,

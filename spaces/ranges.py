@@ -42,6 +42,8 @@ class Range(Number):
         self._set_frozen(low=self._bound(self.low), high=self._bound(self.high))
         if self.low >= self.high:
             raise SpaceError(f"a range needs low below high, not [{self.low}, {self.high}]; use fixed() for one value")
+        if not math.isfinite(self.high - self.low):
+            raise SpaceError(f"the width of a range must fit into a float, unlike that of [{self.low}, {self.high}]")
         if self.accept is not None:
             low, high = map(self._bound, self.accept)
             self._set_frozen(accept=(low, high))

@@ -10,6 +10,7 @@ Workers started from the command line can share such a study, and either side ca
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from .redact import printable
 from .report.data import report_json
 from .report.page import write_report
 from .report.pictures import Pictures
+from .schedulers.registry import without_finalist
 from .steering.steering import Steering
 from .storage.commands import Command
 from .storage.sql.database import full_url
@@ -401,7 +403,9 @@ def tune(
         config = study_config(algorithm, env, epochs=epochs, fixed=fixed, **{**options, "scheduler": stored})
     if warm_start is not None or demonstrations is not None:
         config = started(store, config, algorithm, warm_start, demonstrations)
-    start_study(store, name, with_learned(store, name, config, sources))
+    stored_config = start_study(store, name, with_learned(store, name, config, sources))
+    if (why := without_finalist(stored_config)) is not None:
+        warnings.warn(why, stacklevel=2)
     return Study(name, store).run(progress=progress, device=device, env_processes=env_processes, callbacks=callbacks)
 
 

@@ -33,7 +33,7 @@ from ..schedulers.confirming import (
     fresh_scores,
     standing,
 )
-from ..schedulers.registry import remembered
+from ..schedulers.registry import remembered, without_finalist
 from ..shell import command_line, option
 from ..statistics.intervals import FEWEST, Interval, improvement_interval, mean_interval
 from ..storage.rows import Segment
@@ -235,6 +235,8 @@ def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = F
             f"a confirmation trains fixed hyperparameters, but those of {study} change while it trains (pbt); "
             "`rekindle schedule UID` trains a member's schedule of them on fresh seeds"
         )
+    if (why := without_finalist(config)) is not None:
+        raise BadConfig(f"a confirmation takes trials that have trained to the end, but {why}")
     if len(objectives := objectives_of(config)) > 1:
         raise BadConfig(
             f"a confirmation ranks by one objective, but {study} has {', '.join(objectives)}; choose a trial of its "

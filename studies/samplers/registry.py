@@ -14,12 +14,12 @@ and its trials; here that state is derived from the trial's number or recomputed
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...spaces import SpaceError
 from ...spaces.dimension import Maybe
-from ...spaces.ranges import NearOne, Normal, Real
+from ...spaces.ranges import Integer, NearOne, Real
 from ...tasks.rng import streams
 from ...tasks.runtime.warning_filters import changed_filters
 from ..study.config import BadConfig, Config, choose
@@ -61,6 +61,7 @@ KNOWN = {
 LEARNED = "learned"  # key in a configuration's options, see the module `learned`
 GOOD = "good"  # key in a configuration's options: TPE counts one trial in this many as good; Optuna one in ten
 OWN_GOOD = {"adaptive": 24}  # by scheduler; there about a sixth of the trials reach the end, and not all are good
+MOST_VALUES = 100_000  # of one hyperparameter, which bruteforce lists for each draw
 GENETIC = ("nsgaii", "nsgaiii")
 
 
@@ -81,6 +82,7 @@ def check_sampler(config: Config) -> None:
 
     It is also raised if a required package is not installed.
     """
+    _check_drawn(config)
     known = KNOWN[config.sampler]
     if known.package and find_spec(known.package[0]) is None:
         name, command = known.package
@@ -98,11 +100,8 @@ def check_sampler(config: Config) -> None:
             )
     elif "grid_points" in config.options:
         raise BadConfig(f"--grid-points needs --sampler grid, but the sampler is {config.sampler}; add --sampler grid")
-    if config.sampler == "bruteforce" and (endless := list(_endless(config))):
-        raise BadConfig(
-            f"sampler bruteforce needs a finite space, but {', '.join(endless)} may take any value of a range; fix "
-            "them (--set NAME=VALUE), leave them out (--search NAME of others), or take grid or qmc"
-        )
+    if config.sampler == "bruteforce":
+        _check_finite(config)
 
 
 def check_exhausted(config: Config) -> None:
@@ -139,12 +138,38 @@ def grid_size(config: Config) -> int:
     return len(grid(config))
 
 
-def _endless(config: Config) -> Iterable[str]:
-    """Yield the names of continuous ranges."""
+def _check_drawn(config: Config) -> None:
+    """Raise BadConfig if Optuna cannot draw from a prior of the study."""
+    from ...spaces.drivers.to_optuna import distributions  # imports optuna
+
+    try:
+        distributions(config.searched)
+    except SpaceError as error:
+        raise BadConfig(
+            f"the priors of a study are those that Optuna has, but {error}; write a range, such as loguniform(1e-5, "
+            "1e-2), or choices without weights"
+        ) from None
+
+
+def _check_finite(config: Config) -> None:
+    """Raise BadConfig if bruteforce cannot list the values of each hyperparameter."""
+    endless, long = [], []
     for name, dimension in config.searched.flat().items():
         each = dimension.dimension if isinstance(dimension, Maybe) else dimension
-        if dimension.search and (isinstance(each, NearOne | Normal) or (isinstance(each, Real) and each.step is None)):
-            yield name
+        if dimension.search and (isinstance(each, NearOne) or (isinstance(each, Real) and each.step is None)):
+            endless.append(name)
+        elif isinstance(each, Real | Integer) and each.steps >= MOST_VALUES:
+            long.append(f"{name} has {each.steps + 1:,}")
+    if endless:
+        raise BadConfig(
+            f"sampler bruteforce needs a finite space, but {', '.join(endless)} may take any value of a range; fix "
+            "them (--set NAME=VALUE), leave them out (--search NAME of others), or take grid or qmc"
+        )
+    if long:
+        raise BadConfig(
+            f"sampler bruteforce lists at most {MOST_VALUES:,} values of a range, but {' and '.join(long)}; give a "
+            "step or a narrower --prior, or take grid or qmc"
+        )
 
 
 def learns(config: Config) -> bool:

@@ -2,6 +2,9 @@
 
 An Optuna study is rebuilt from rows in memory for each call, and every trial gets a freshly seeded sampler. A
 suggestion is thus a function of the configuration, the trial's number and the rows that the scheduler lets it see.
+
+The study has all earlier trials, whether or not a sampler drew them. Those without a result yet, and those that were
+planned together, are running trials: exhaustive samplers do not repeat them, TPE and GP keep their distance.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ...spaces import Space, SpaceError, flatten, unflatten
-from ...spaces.drivers.to_optuna import distributions, params
+from ...spaces.drivers.to_optuna import distributions, from_params, params
 from ...spaces.drivers.to_optuna import suggest as suggest_values
 from ...tasks.runtime.warning_filters import changed_filters
 from ..storage.rows import Segment, Trial
@@ -63,14 +66,14 @@ def suggest(
     assert plan.ask is not None
     sampler = KNOWN[config.sampler]
     cohort, learned = config.cohort if sampler.structures else 1, bool(config.options.get(LEARNED))
-    trials = list(trials) if sampler.learns or learned else []
+    trials = [each for each in trials if each.number < plan.ask.start] if sampler.learns or learned else []
     suggestions: list[dict[str, Any]] = []
     with quiet(optuna.logging.ERROR):
         study = optuna.create_study(directions=["maximize"] * len(objectives_of(config)))
         if sampler.learns:
             study.add_trials(history(config, trials, plan.seen, segments, optuna_params))
         known, first = config.options.get("known", []), OWN[1] if learned else 0
-        before = {each.number: flatten(each.params) for each in trials if learned and each.number < plan.ask[0]}
+        before = {each.number: flatten(each.params) for each in trials if learned}
         results = sum(bool(scores) for scores in plan.seen.values())
         for index, number in enumerate(plan.ask):
             wanted = known[number] if number < len(known) else enqueued.get(number)
@@ -82,6 +85,8 @@ def suggest(
             if values is None:
                 leader = suggestions[index - index % cohort] if index % cohort else None
                 values = _draw(config, study, plan.bracket, number, leader, check)
+            elif sampler.learns:
+                _tell(config, study, values)
             suggestions.append(values)
             before[number] = flatten(values)
     return suggestions
@@ -109,12 +114,13 @@ def history(
 ) -> list[FrozenTrial]:
     """Return trials in Optuna's form.
 
-    A trial without a score is failed. With TPE and one objective, a trial below the top rung is pruned. All others are
-    complete.
+    A trial without a score has failed, or runs if it is absent from `seen`. With TPE and one objective, a trial below
+    the top rung is pruned. All others are complete. After a change of the space, bruteforce is not told of trials that
+    are no points of the new one.
 
     Args:
         config: the study's configuration.
-        trials: trials to convert; those absent from `seen` are left out.
+        trials: trials to convert.
         seen: (epochs, score) pairs on each trial's rungs.
         segments: rows with the values of several objectives.
         optuna_params: cache, see `suggest`.
@@ -128,21 +134,21 @@ def history(
     optuna_params = {} if optuna_params is None else optuna_params
     frozen = []
     for trial in trials:
-        if trial.number not in seen:
-            continue
-        scores = seen[trial.number]
+        scores = seen.get(trial.number, [])
         if trial.number not in optuna_params:
             own = {name: trial.params[name] for name in trial.params.keys() & known}
-            values_of = _within(space, own, spread) if "spaces" in config.options else params(space, own)
-            ordered = {name: values_of[name] for name in spread if name in values_of}  # in the order of suggestion
-            optuna_params[trial.number] = ordered
+            optuna_params[trial.number] = _as_params(config, own, spread)
         names = optuna_params[trial.number]
+        if config.sampler == "bruteforce" and not _is_point(space, names):
+            continue
         # Samplers other than TPE learn from complete trials only, and TPE too if there are several objectives.
         complete = bool(scores) and (config.sampler != "tpe" or several or scores[-1][0] == config.rungs[-1])
         values = [score for _, score in scores[-1:]]
         if complete and several:
             values = point(objectives, measured.get((trial.number, scores[-1][0]), {}))
-        state = TrialState.COMPLETE if complete else TrialState.PRUNED if scores else TrialState.FAIL
+        runs = trial.number not in seen and trial.state == "running"
+        without = TrialState.RUNNING if runs else TrialState.FAIL
+        state = TrialState.COMPLETE if complete else TrialState.PRUNED if scores else without
         frozen.append(
             create_trial(
                 state=state,
@@ -156,15 +162,39 @@ def history(
     return frozen
 
 
-def _within(space: Space, values: Mapping[str, Any], spread: Mapping[str, BaseDistribution]) -> dict[str, Any]:
-    """Return the hyperparameters, in Optuna's form, that still fit a changed space."""
+def _tell(config: Config, study: optuna.Study, values: Mapping[str, Any]) -> None:
+    """Add a planned trial that the sampler did not draw."""
+    spread = distributions(config.searched)
+    names = _as_params(config, flatten(values), spread)
+    if config.sampler != "bruteforce" or _is_point(config.searched, names):
+        of_names = {name: spread[name] for name in names}
+        study.add_trial(create_trial(state=TrialState.RUNNING, params=names, distributions=of_names))
+
+
+def _as_params(config: Config, values: Mapping[str, Any], spread: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+    """Return hyperparameters with Optuna's names, in the order of suggestion.
+
+    If the space has changed, those that fit no longer are left out.
+    """
     found: dict[str, Any] = {}
-    for path, value in values.items():
-        with suppress(SpaceError, ValueError):
-            own = params(space, {path: value})
-            if all(spread[name]._contains(spread[name].to_internal_repr(each)) for name, each in own.items()):
-                found |= own
-    return found
+    if "spaces" not in config.options:
+        found = params(config.searched, values)
+    else:
+        for path, value in values.items():
+            with suppress(SpaceError, ValueError):
+                own = params(config.searched, {path: value})
+                if all(spread[name]._contains(spread[name].to_internal_repr(each)) for name, each in own.items()):
+                    found |= own
+    return {name: found[name] for name in spread if name in found}
+
+
+def _is_point(space: Space, names: Mapping[str, Any]) -> bool:
+    """Return whether these are all hyperparameters of a point of the space."""
+    try:
+        from_params(space, names)
+    except SpaceError:
+        return False
+    return True
 
 
 def _draw(

@@ -52,6 +52,19 @@ def scheduler(config: Config) -> Scheduler:
     return SeedScheduler(config, made) if seeds_of(config) > 1 else made
 
 
+def without_finalist(config: Config) -> str | None:
+    """Return why no trial will reach the end, or None."""
+    reached = scheduler(config).entrants()
+    if reached[-1]:
+        return None
+    base, last = config.epochs[2], max(epochs for epochs, count in zip(config.rungs, reached, strict=True) if count)
+    return (
+        f"{config.scheduler} promotes one of {base} trials of a rung, so of {config.trials[-1]} trials none trains for "
+        f"more than {last} of {config.rungs[-1]} epochs; take {base ** (len(config.rungs) - 1)} trials, fewer epochs, "
+        "or another scheduler"
+    )
+
+
 def plan(config: Config, trials: Iterable[Trial], segments: Iterable[Segment]) -> Plan:
     """Compute the plan of a study from all its rows."""
     fresh = scheduler(config)

@@ -32,22 +32,29 @@ def lengthen(connection: Connection, study: str, epochs: int) -> None:
 
     def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
         config = Config.from_json(stored or {}, study)
-        if config.scheduler not in LENGTHENED or is_racing(config):
-            raise CommandRefused(
-                f"only schedulers that compare rung by rung ({', '.join(LENGTHENED)}, without --racing) can add rungs, "
-                f"but {study!r} has {'a race' if is_racing(config) else config.scheduler}; start another study"
-            )
-        last = config.rungs[-1]
-        algorithm = load_task(config)
-        most = config.most_epochs(algorithm)
-        if epochs <= last or (most is not None and epochs > most):
-            ends = f", and {most} at most" if most is not None else ""
-            raise CommandRefused(f"extend takes more epochs than {study!r} has, {last}{ends}, but got {epochs}")
-        options = {**config.options, "longer": [*config.options.get("longer", ()), epochs]}
-        return {**(stored or {}), "options": options}
+        return {**(stored or {}), "options": lengthened(config, study, epochs).options}
 
     change_study(connection, study, change)
     reopen_trials(connection, study)
+
+
+def lengthened(config: Config, study: str, epochs: int) -> Config:
+    """Return a study's configuration with further rungs, up to more epochs.
+
+    Raises:
+        CommandRefused: the study already has that many epochs, or cannot have more.
+    """
+    if config.scheduler not in LENGTHENED or is_racing(config):
+        raise CommandRefused(
+            f"only schedulers that compare rung by rung ({', '.join(LENGTHENED)}, without --racing) can add rungs, "
+            f"but {study!r} has {'a race' if is_racing(config) else config.scheduler}; start another study"
+        )
+    last = config.rungs[-1]
+    most = config.most_epochs(load_task(config))
+    if epochs <= last or (most is not None and epochs > most):
+        ends = f", and {most} at most" if most is not None else ""
+        raise CommandRefused(f"extend takes more epochs than {study!r} has, {last}{ends}, but got {epochs}")
+    return replace(config, options={**config.options, "longer": [*config.options.get("longer", ()), epochs]})
 
 
 def search_otherwise(connection: Connection, study: str, priors: Mapping[str, str]) -> None:
@@ -60,14 +67,23 @@ def search_otherwise(connection: Connection, study: str, priors: Mapping[str, st
     def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
         config = Config.from_json(stored or {}, study)
         following = len(trials(connection, study)) // seeds_of(config)
-        texts = {name: _prior(config, study, name, text) for name, text in priors.items()}
-        spaces = [*config.options.get("spaces", ()), [following, texts]]
-        changed = replace(config, options={**config.options, "spaces": spaces})
-        check_sampler(changed)
-        _check_kinds(config, changed)
-        return {**(stored or {}), "options": changed.options}
+        return {**(stored or {}), "options": with_changed_priors(config, study, priors, following).options}
 
     change_study(connection, study, change)
+
+
+def with_changed_priors(config: Config, study: str, priors: Mapping[str, str], following: int) -> Config:
+    """Return a study's configuration with other ranges for further trials.
+
+    Raises:
+        BadConfig: the study does not search a hyperparameter, or its sampler cannot combine the old and new ranges.
+    """
+    texts = {name: _prior(config, study, name, text) for name, text in priors.items()}
+    spaces = [*config.options.get("spaces", ()), [following, texts]]
+    changed = replace(config, options={**config.options, "spaces": spaces})
+    check_sampler(changed)
+    _check_kinds(config, changed)
+    return changed
 
 
 def _prior(config: Config, study: str, name: str, text: str) -> str:

@@ -35,6 +35,7 @@ from ...errors import StudyMismatch
 from ...garbage import importing
 from ...redact import printable
 from ...samplers.registry import finite_size, grid_size
+from ...schedulers.registry import without_finalist
 from ...shell import command_line, option
 from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
@@ -102,13 +103,16 @@ def _maker(
 
     def make(store: Store) -> tuple[str, Config]:
         made = config
-        if arguments.scheduler is None and (stored := scheduler_of(store, name)):
-            arguments.scheduler = stored
+        if arguments.scheduler is None and (kept := scheduler_of(store, name)):
+            arguments.scheduler = kept
             made = _config(arguments)
         made = with_learned(store, name, made, arguments.learn_from)
         if warm_start.is_given(arguments):
             made = warm_start.start_all(store, name, made, algorithm, arguments, partial(note, errors))
-        return name, start_study(store, name, made)
+        stored = start_study(store, name, made)
+        if (why := without_finalist(stored)) is not None:
+            note(errors, why)
+        return name, stored
 
     return make
 

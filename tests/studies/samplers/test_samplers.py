@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.plan import Plan
 from rekindle.studies.study.searched import defaults_except
 from rekindle.tasks import load
 
@@ -135,6 +137,39 @@ def test_brute_force_tries_everything_once() -> None:
     total = 3 * 3 * (1 + 2)
     found = study(config("bruteforce", trials=[total], epochs=[1, 1, 3]), random.Random(0))
     assert len({tuple(sorted(values.items())) for values in found.values()}) == total
+
+
+@pytest.mark.parametrize("scheduler", ["none", "halving", "asha", "hyperband", "adaptive"])
+def test_brute_force_repeats_no_point_whoever_chose_it(scheduler: str) -> None:
+    """Also with ASHA, which asks for trials while others have no result yet."""
+    space = Space(width=ordinal(16, 32, 64, 128, default=32), layers=integer(1, 3, default=2))
+    known = [{"width": 64, "layers": 1}, {"width": 128, "layers": 3}]
+    for seed, first in product(range(3), ([], known)):
+        options = {"trials": [12], "generation": 4, "scheduler": scheduler, "options": {"known": first}, "seed": seed}
+        found = study(config("bruteforce", space=space.priors(), **options), random.Random(seed))
+        assert len({tuple(sorted(values.items())) for values in found.values()}) == 12
+        assert [found[number] for number in range(len(first))] == first
+
+
+def test_brute_force_goes_on_in_a_changed_space() -> None:
+    space = Space(width=ordinal(16, 32, 64, 128, default=32), layers=integer(1, 2, default=2))
+    narrow, wide = {"width": "ordinal([64, 128], default_value=64)"}, {"layers": "uniform(1, 3, discrete=True)"}
+    one = config("bruteforce", space=space.priors(), trials=[2, 7], generation=2)
+    options = {"spaces": [[2, narrow], [2, wide]]}
+    first = [{"width": 64, "layers": 1}, {"width": 16, "layers": 2}]
+    rows = [Trial(number, str(number), values, state="complete") for number, values in enumerate(first)]
+    seen = {number: [(1, 0.0)] for number in range(2)}
+    found = suggest(replace(one, options=options), rows, Plan(ask=range(2, 7), bracket=1, seen=seen))
+    points = {(values["width"], values["layers"]) for values in found}
+    assert points == set(product((64, 128), (1, 2, 3))) - {(64, 1)}
+
+
+@pytest.mark.parametrize("prior", ["uniform(1, 1000000000, discrete=True)", "uniform(0, 1, step=1e-8)"])
+def test_brute_force_refuses_a_range_that_it_cannot_list(prior: str) -> None:
+    with pytest.raises(
+        BadConfig, match=r"at most 100,000 values of a range, but x has (1,0|1)00,000,00\d; give a step"
+    ):
+        check_sampler(config("bruteforce", space={"x": prior}))
 
 
 def test_brute_force_has_no_more_trials_than_points(tmp_path: Path, cli: Callable[..., tuple[int, str, str]]) -> None:

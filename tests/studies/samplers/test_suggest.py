@@ -99,6 +99,13 @@ def test_the_first_trial_is_drawn_where_there_are_no_defaults() -> None:
     assert 1e-5 <= suggest(study, [], Plan(ask=range(0, 1)))[0]["lr"] <= 1e-1
 
 
+def test_a_trial_keeps_its_distance_from_one_that_was_enqueued() -> None:
+    study = config(cohort=1)
+    trials, step = rows(study, 16), Plan(ask=range(16, 18), bracket=2, seen=seen(16))
+    far = flatten(suggest(study, trials, step, enqueued={16: flatten(SPACE.defaults())})[1])
+    assert flatten(suggest(study, trials, step, enqueued={16: far})[1]) != far
+
+
 def test_a_cohort_shares_its_structure_and_nothing_else() -> None:
     found = suggest(config(), [], Plan(ask=range(8, 16)))
     structures = [SPACE.structure(values) for values in found]
@@ -142,13 +149,16 @@ def test_a_space_without_values_that_go_together_is_an_error_and_no_endless_sear
 
 def test_optuna_is_told_what_is_known_and_no_more() -> None:
     study = config()
-    trials = [*rows(study, 8)[:4], Trial(4, "u4", {}, state="running")]
+    trials = rows(study, 8)[:4]
     shown = {0: [(1, 1.0), (3, 2.0), (9, 3.0)], 1: [(1, 5.0)], 2: []}
-    complete, pruned, failed = history(study, trials, {**shown})
+    complete, pruned, failed, running = history(study, trials, {**shown})
     assert (complete.state, complete.value) == (TrialState.COMPLETE, 3.0)
     assert complete.intermediate_values == {1: 1.0, 3: 2.0, 9: 3.0}
     assert (pruned.state, pruned.intermediate_values) == (TrialState.PRUNED, {1: 5.0})
     assert failed.state == TrialState.FAIL
+    assert (running.state, running.params["lr"]) == (TrialState.RUNNING, trials[3].params["lr"])
+    [cancelled] = history(study, [replace(trials[3], state="cancelled")], {})
+    assert cancelled.state == TrialState.FAIL
     assert complete.params["lr"] == trials[0].params["lr"]
 
 
