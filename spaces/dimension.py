@@ -22,6 +22,7 @@ class Dimension:
         search: whether studies search it.
         silent: whether identities leave the default out.
         when: conditions: values of other dimensions, by name.
+        help: explanation for people, no part of the value's meaning: texts and comparisons leave it out.
     """
 
     default: Default = REQUIRED
@@ -29,6 +30,7 @@ class Dimension:
     search: bool = True
     silent: bool = False
     when: Mapping[str, Any] = field(default_factory=dict)
+    help: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self._set_frozen(when={name: _alternatives(name, values) for name, values in self.when.items()})

@@ -15,6 +15,7 @@ Every word also accepts:
 - when: {name: value or tuple of values}; the dimension applies only if the named one has such a value. Names are looked
   up in the same group first, then in the enclosing ones; dotted names go down. The named dimension must be declared
   earlier.
+- help: a sentence for people: what the hyperparameter does, when to raise it, its names elsewhere.
 
 Ranges of numbers, and ordinals of numbers, also accept:
 
@@ -39,6 +40,7 @@ class Common(TypedDict, total=False):
     search: bool
     silent: bool
     when: Mapping[str, Any]
+    help: str
 
 
 def real(
@@ -165,7 +167,7 @@ def fidelity(low: int, high: int, base: int = 2, **common: Unpack[Common]) -> Fi
     return Fidelity(low=low, high=high, base=base, **common)
 
 
-def curve(low: float, high: float, *, default: Any, when: Mapping[str, Any] | None = None) -> Curve:
+def curve(low: float, high: float, *, default: Any, when: Mapping[str, Any] | None = None, help: str = "") -> Curve:
     """Return a dimension of piecewise linear functions.
 
     It is structural and never searched. A value is a list of points [[x, y], ...].
@@ -175,8 +177,9 @@ def curve(low: float, high: float, *, default: Any, when: Mapping[str, Any] | No
         high: largest y.
         default: default points.
         when: see the module.
+        help: see the module.
     """
-    return Curve(low=low, high=high, default=default, when=when or {})
+    return Curve(low=low, high=high, default=default, when=when or {}, help=help)
 
 
 def sizes(low: int, high: int, **common: Unpack[Common]) -> Sizes:

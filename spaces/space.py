@@ -178,7 +178,11 @@ class Space(Mapping[str, "Dimension | Space"]):
                 self._refuse(path, text)
             if path in flat:
                 raise SpaceError(f"{path} is given twice")
-            flat[path] = self._flat[path].check(_read_for(self._flat[path], text), path)
+            dimension = self._flat[path]
+            try:
+                flat[path] = dimension.check(_read_for(dimension, text), path)
+            except SpaceError as error:
+                raise type(error)(f"{error}. {dimension.help}" if dimension.help else str(error)) from None
         return unflatten(flat)
 
     def identifying(self, values: Mapping[str, Any]) -> dict[str, Value]:
@@ -425,11 +429,13 @@ def _enable(dimension: Dimension, enabled: bool, path: str) -> Dimension:
     if not enabled:
         return _fixed(dimension, None, path)
     default = dimension.default if dimension.default is not None else dimension.dimension.default
-    return replace(dimension.dimension, default=default, when=dimension.when, structural=dimension.structural)
+    same = {name: getattr(dimension, name) for name in ("when", "structural", "help")}
+    return replace(dimension.dimension, default=default, **same)
 
 
 def _fixed(dimension: Dimension, value: object, path: str) -> Fixed:
-    return Fixed(values=(dimension.check(value, path),), when=dimension.when, structural=dimension.structural)
+    same = {name: getattr(dimension, name) for name in ("when", "structural", "help")}
+    return Fixed(values=(dimension.check(value, path),), **same)
 
 
 def _read_for(dimension: Dimension, text: str) -> Value:

@@ -67,11 +67,11 @@ def hyperparameters(task: str, env: str | None = None) -> str:
 
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         assert main(["space", task, *([env] if env else []), "--json"]) == 0
-    lines = ["| hyperparameter | default | searched over | only if |", "|---|---|---|---|"]
+    lines = ["| hyperparameter | default | searched over | only if | what it does |", "|---|---|---|---|---|"]
     for row in json.loads(printed.getvalue())["hyperparameters"]:
         searched = f"`{shortened(row['searched'])}`" if row["searched"] else ""
         default = "none" if row["default"] is None else f"`{row['default']}`"
-        lines.append(f"| `{row['name']}` | {default} | {searched} | {', '.join(row['when'])} |")
+        lines.append(f"| `{row['name']}` | {default} | {searched} | {', '.join(row['when'])} | {row['help']} |")
     return "\n".join(lines)
 
 

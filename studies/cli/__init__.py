@@ -91,7 +91,7 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
     create        as for tune
     tasks         format, storage, tasks [{uid, task, env, seed, epochs, return (last one, or null)}]
     space         format, task, env (text or null), hyperparameters [{name, searched (a prior or null), default,
-                  when [conditions]}]
+                  when [conditions], help (a sentence, or "")}]
     worker        format, and the study as in status when this worker ends; with several studies, storage and studies
     stop, pause, resume, cancel, exclude, enqueue, extend
                   format, study, number (among the study's commands), kind, data, who, why, created

@@ -8,11 +8,13 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ...spaces.choices import Fixed, Ordinal
-from ...spaces.dimension import Maybe
+from ...spaces.dimension import Dimension, Maybe
+from ...tasks import load
 from ..analysis.health import diagnose
 from ..engine.confirming import candidate_name, complete_confirmation_json, confirmation_json, unfinished, verdict
 from ..engine.json_views import Json, ranked, study_json
@@ -133,8 +135,10 @@ def _reached(segments: Iterable[Segment]) -> dict[int, int]:
 
 
 def _dimensions(config: Config, trials: Sequence[Json]) -> list[Json]:
-    """Return the searched hyperparameters with priors and kinds of axes."""
-    found = []
+    """Return the searched hyperparameters with priors, explanations and kinds of axes."""
+    found, declared = [], dict[str, Dimension]()
+    with suppress(ValueError):  # the task may be of a package that is not installed here
+        declared = load(config.task).learner.hyperparameters.flat()
     for name, dimension in config.searched.flat().items():
         if isinstance(dimension, Fixed):
             continue
@@ -146,6 +150,7 @@ def _dimensions(config: Config, trials: Sequence[Json]) -> list[Json]:
         ordered = isinstance(dimension, Ordinal)
         kind = "near one" if near_one else "log" if log else "linear" if numeric and not ordered else "choice"
         found.append({"name": name, "prior": str(config.priors[name]), "axis": kind})
+        found[-1]["help"] = declared[name].help if name in declared else ""
     return found
 
 

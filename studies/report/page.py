@@ -188,11 +188,15 @@ def _method(shown: Json) -> str:
     ]
     lines = "".join(f"<tr><td>{name}</td><td>{text}</td></tr>" for name, text in rows)
     space = [
-        (f"<code>{escape(each['name'])}</code>", f'<code class="wrap">{escape(each["prior"])}</code>')
+        (
+            f"<code>{escape(each['name'])}</code>",
+            f'<code class="wrap">{escape(each["prior"])}</code>',
+            escape(each["help"]),
+        )
         for each in shown["dimensions"]
     ]
     text = "The checklist of Eimer et al. (2023, arXiv:2306.01324) for papers that tune hyperparameters."
-    spaces = f"<h3>Search space</h3>{table(('hyperparameter', 'prior'), space)}" if space else ""
+    spaces = f"<h3>Search space</h3>{table(('hyperparameter', 'prior', 'what it does'), space)}" if space else ""
     return part("Method", text, f'<div class="scroll"><table>{lines}</table></div>', spaces)
 
 

@@ -89,12 +89,13 @@ def space(arguments: argparse.Namespace) -> int:
     for row in hyperparameters.rows:
         default = None if row.dimension.default is REQUIRED else row.dimension.default
         only = [str(condition) for condition in row.conditions]
-        rows.append({"name": row.path, "searched": searched.get(row.path), "default": default, "when": only})
+        told = {"searched": searched.get(row.path), "default": default, "when": only, "help": row.dimension.help}
+        rows.append({"name": row.path, **told})
     result = {"task": arguments.task, "env": arguments.env, "hyperparameters": rows}
     if arguments.json:
         return print_json(result)
     shown = [row | {"when": ", ".join(row["when"]), "searched": row["searched"] or ""} for row in rows]
-    new_console().print(tables.rows_table(str(arguments.task), shown, ("name", "searched", "default", "when")))
+    new_console().print(tables.rows_table(str(arguments.task), shown, ("name", "searched", "default", "when", "help")))
     return 0
 
 
