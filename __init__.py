@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
+from .tasks.catalog import CLASSES
 
 # Torch's matrix products come from MKL, whose last bits depend, on some processors, on where in memory a matrix lies:
 # a member of a cohort would differ from the same task alone. MKL reads this before its first product; it costs nothing.
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
     from .studies.storage.store import Store
     from .studies.tuning import Study, tune
     from .studies.workers.sharing import work
-    from .tasks.algorithms.a2c import A2C
-    from .tasks.algorithms.continuous.sac import SAC
-    from .tasks.algorithms.dqn.dqn import DQN
-    from .tasks.algorithms.ppo import PPO
-    from .tasks.algorithms.ppo2 import PPO2
-    from .tasks.algorithms.svpg import SVPG
+    from .tasks.algorithms.a2c import A2C as A2C
+    from .tasks.algorithms.continuous.sac import SAC as SAC
+    from .tasks.algorithms.dqn.dqn import DQN as DQN
+    from .tasks.algorithms.ppo import PPO as PPO
+    from .tasks.algorithms.ppo2 import PPO2 as PPO2
+    from .tasks.algorithms.svpg import SVPG as SVPG
+    from .tasks.algorithms.svpg import SVPGPPO as SVPGPPO
+    from .tasks.algorithms.svpg import SVPGPPO2 as SVPGPPO2
     from .tasks.cohort import Cohort
     from .tasks.envs.base.spec import EnvSpec
     from .tasks.errors import BadResume
@@ -48,12 +51,6 @@ if TYPE_CHECKING:
     from .tasks.task import Task
 
 __all__ = [
-    "A2C",
-    "DQN",
-    "PPO",
-    "PPO2",
-    "SAC",
-    "SVPG",
     "BadResume",
     "BadResumeGuard",
     "Cohort",
@@ -81,15 +78,11 @@ __all__ = [
     "tune",
     "work",
 ]
+__all__ += CLASSES
 
 _FOLDERS = ("spaces", "studies", "tasks")
 _HOMES = {
-    "SVPG": ".tasks.algorithms.svpg",
-    "PPO2": ".tasks.algorithms.ppo2",
-    "A2C": ".tasks.algorithms.a2c",
-    "DQN": ".tasks.algorithms.dqn.dqn",
-    "PPO": ".tasks.algorithms.ppo",
-    "SAC": ".tasks.algorithms.continuous.sac",
+    **CLASSES,
     "BadResume": ".tasks.errors",
     "BadResumeGuard": ".tasks.runtime.guard",
     "Cohort": ".tasks.cohort",

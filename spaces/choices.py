@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from importlib.metadata import EntryPoints, entry_points
+from functools import cached_property
 from typing import NamedTuple
 
+from ..plugins import offers
 from .dimension import Dimension
 from .errors import OutOfRange, SpaceError, WrongType, near
 from .ranges import Bounds, Integer, Real, bound
@@ -174,28 +172,6 @@ class Entry(Categorical):
                 known = [*map(str, self.values), *offers(self.group).names]
                 raise OutOfRange(f"{error}{near(str(value), known)}") from None
             return str(call)
-
-
-def offers(group: str) -> EntryPoints:
-    """Return the entry points that installed packages offer in a group.
-
-    Looking them up reads a file of every installed package. They are therefore cached until a folder on `sys.path`
-    changes.
-    """
-    return _offers(group, tuple((place, _changed(place)) for place in sys.path))
-
-
-@lru_cache(maxsize=64)
-def _offers(group: str, places: tuple[tuple[str, int], ...]) -> EntryPoints:
-    return entry_points(group=group)
-
-
-def _changed(place: str) -> int:
-    """Return a folder's last change, in nanoseconds; 0 without a folder."""
-    try:
-        return os.stat(place or ".").st_mtime_ns
-    except OSError:
-        return 0
 
 
 class Call(NamedTuple):

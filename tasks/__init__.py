@@ -12,13 +12,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from .catalog import CLASSES
+
+_ROOT = __name__.rpartition(".")[0]
 _NAMES = {
-    ".algorithms.a2c": ["A2C"],
-    ".algorithms.dqn.dqn": ["DQN"],
-    ".algorithms.ppo": ["PPO"],
-    ".algorithms.ppo2": ["PPO2"],
-    ".algorithms.continuous.sac": ["SAC"],
-    ".algorithms.svpg": ["SVPG", "SVPGPPO", "SVPGPPO2"],
     ".base_learner": ["BaseLearner"],
     ".checkpoint.retention": ["Keep"],
     ".checkpoint.sb3_files": ["ImportedPolicy", "import_policy"],
@@ -27,18 +24,18 @@ _NAMES = {
     ".errors": ["BadResume", "DamagedState", "Diverged", "StateMismatch", "Stopped", "TaskError"],
     ".experience.recorded_actions": ["Recording", "Replayed"],
     ".learner": ["Learner"],
-    ".registry": ["ALGORITHMS", "load", "names"],
+    ".registry": ["load", "names"],
     ".runtime.guard": ["BadResumeGuard"],
     ".runtime.observers": ["EpochEvent"],
     ".signals.demonstrations": ["Demonstrations"],
     ".task": ["Task"],
     ".warm_start": ["WarmStart"],
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_HOMES = {name: f".tasks{module}" for module, names in _NAMES.items() for name in names} | CLASSES
 __all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name], __name__), name)
+    return getattr(importlib.import_module(_HOMES[name], _ROOT), name)

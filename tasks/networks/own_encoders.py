@@ -31,7 +31,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ...spaces.choices import offers, read_call
+from ...plugins import offers
+from ...spaces.choices import read_call
 from ..rng import streams
 from .mlp import Parameters
 

@@ -1,0 +1,24 @@
+"""Rekindle's own tasks by name, without importing them.
+
+A new algorithm is its file and a line here. Tests name what else must be written by hand: its documentation, its
+exactness suite, and the import in the root's `__init__.py` from which type checkers know its class.
+"""
+
+from __future__ import annotations
+
+ALGORITHMS = {
+    "a2c": ".tasks.algorithms.a2c:A2C",
+    "dqn": ".tasks.algorithms.dqn.dqn:DQN",
+    "ppo": ".tasks.algorithms.ppo:PPO",
+    "ppo2": ".tasks.algorithms.ppo2:PPO2",
+    "sac": ".tasks.algorithms.continuous.sac:SAC",
+    "svpg": ".tasks.algorithms.svpg:SVPG",
+    "svpg-ppo": ".tasks.algorithms.svpg:SVPGPPO",
+    "svpg-ppo2": ".tasks.algorithms.svpg:SVPGPPO2",
+}
+INSTRUMENTS = {  # an example, and tasks for testing drivers and schedulers
+    "digits": ".tasks.examples.digits:Digits",
+    "surrogate": ".tasks.algorithms.surrogate:Surrogate",
+    "tabular": ".tasks.algorithms.tabular:Tabular",
+}
+CLASSES = {name: module for module, _, name in (home.partition(":") for home in ALGORITHMS.values())}
