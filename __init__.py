@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         real,
     )
     from .studies.objective import Objective
+    from .studies.options.study_options import StudyOptions
     from .studies.storage.store import Store
     from .studies.tuning import Study, tune
     from .studies.workers.sharing import work
@@ -59,6 +60,7 @@ __all__ = [
     "Space",
     "Store",
     "Study",
+    "StudyOptions",
     "Task",
     "__version__",
     "categorical",
@@ -90,6 +92,7 @@ _HOMES = {
     "Objective": ".studies.objective",
     "Store": ".studies.storage.store",
     "Study": ".studies.tuning",
+    "StudyOptions": ".studies.options.study_options",
     "tune": ".studies.tuning",
     "work": ".studies.workers.sharing",
     "Task": ".tasks.task",

@@ -8,6 +8,10 @@ from datetime import UTC, datetime, timedelta
 from ..tasks.errors import DamagedState
 
 
+class BadConfig(ValueError):
+    """Invalid configuration of a study."""
+
+
 class StoreError(Exception):
     """An error of the store or its use; nothing was written."""
 

@@ -21,12 +21,12 @@ from ..spaces import flatten
 from ..spaces.drivers.to_optuna import from_params, suggest
 from ..tasks.errors import Diverged, Hung
 from ..tasks.registry import load
-from ..tasks.runtime import progress
+from ..tasks.runtime import STUCK, progress
 from ..tasks.runtime.observers import EpochEvent
+from .options.durations import seconds_of
 from .storage.sql.database import full_url
 from .storage.store import Store
 from .study.config import check_epochs
-from .study.durations import seconds_of
 from .study.number_text import in_digits_alone
 from .study.objectives import DEFAULT, Unmeasured, measure, objective_options, own_objective
 from .study.searched import open_space
@@ -84,7 +84,7 @@ class Objective:
         priors: Mapping[str, str] | None = None,
         device: str = "cpu",
         env_processes: int = 0,
-        stuck: float | str | None = progress.STUCK,
+        stuck: float | str | None = STUCK,
         **fixed: Any,
     ):
         check_epochs([epochs])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ..spaces import flatten
 from ..spaces.errors import near
@@ -34,6 +34,8 @@ from .engine.progress import StudyProgress
 from .engine.runner import scheduler_of, start_study
 from .engine.tune_options import study_config
 from .errors import StoreError
+from .options.option import with_keywords
+from .options.study_options import STUDY, StudyOptions
 from .redact import printable
 from .report.data import report_json
 from .report.page import write_report
@@ -335,6 +337,7 @@ class Study(Pictures):
         return [StudyTrial.of(form, names) for form in forms]
 
 
+@with_keywords(StudyOptions)
 def tune(
     task: type[Task] | str,
     env: Any = None,
@@ -346,11 +349,13 @@ def tune(
     device: str = "cpu",
     env_processes: int = 0,
     fixed: Mapping[str, Any] | None = None,
+    priors: Mapping[str, str] | None = None,
+    known: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
     warm_start: Any = None,
     demonstrations: Any = None,
     learn_from: str | Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
-    **options: Any,
+    **options: Unpack[StudyOptions],
 ) -> Study:
     """Search for good hyperparameters in this process; the same call resumes.
 
@@ -373,8 +378,9 @@ def tune(
         demonstrations: demonstrations for every trial, see `Task`; the storage keeps them.
         learn_from: earlier studies whose results guide the early trials: names, or URL#NAME for another storage.
         callbacks: see `Study.run`.
-        options: trials, seed, search, priors, sampler, scheduler, seeds, objective and the other options of
-            `engine.tune_options.study_config`.
+        priors: ranges to search by dotted name, in place of those of the task.
+        known: hyperparameters of the first trials, nested or by dotted name.
+        options: see `StudyOptions`.
 
     Returns:
         The study.
@@ -385,9 +391,9 @@ def tune(
         TypeError: an option is unknown.
         KeyboardInterrupt: after Ctrl-C; everything is saved.
     """
-    known = signature(study_config).parameters.keys() - {"algorithm", "env"}
-    for name in options.keys() - known:
-        cure = near(name, sorted(known)) or "; a hyperparameter that is not searched goes into fixed={...}"
+    for name in options.keys() - STUDY.keys():
+        keywords = sorted(signature(tune).parameters)
+        cure = near(name, keywords) or "; a hyperparameter that is not searched goes into fixed={...}"
         raise TypeError(f"tune has no option {name!r}{cure}")
     storage = storage if isinstance(storage, Store) else full_url(storage)
     algorithm = load(task) if isinstance(task, str) else task
@@ -395,12 +401,13 @@ def tune(
     if demonstrations is not None:
         demonstrations = Demonstrations.load(demonstrations)
         fixed = {"demonstrated_steps": demonstrations.steps, **(fixed or {})}
-    config = study_config(algorithm, env, epochs=epochs, fixed=fixed, **options)
+    make = partial(study_config, algorithm, env, epochs=epochs, fixed=fixed, priors=priors, known=known)
+    config = make(**options)
     config.probe(algorithm, device)  # before the study is stored, so that one that cannot train is not
     name = study or config.default_name
     store = storage if isinstance(storage, Store) else Store(storage)
     if options.get("scheduler") is None and (stored := scheduler_of(store, name)):
-        config = study_config(algorithm, env, epochs=epochs, fixed=fixed, **{**options, "scheduler": stored})
+        config = make(**(options | {"scheduler": stored}))
     if warm_start is not None or demonstrations is not None:
         config = started(store, config, algorithm, warm_start, demonstrations)
     stored_config = start_study(store, name, with_learned(store, name, config, sources))

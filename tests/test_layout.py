@@ -63,6 +63,7 @@ ORDER = (
         "tasks",
     ),
     *("studies.redact", "studies.shell", "studies.garbage", "studies.errors", "studies.failures", "studies.statistics"),
+    "studies.options",
     *("studies.storage.sql", "studies.storage.locks", "studies.storage"),
     *("studies.study", "studies.samplers", "studies.schedulers", "studies.engine", "studies.steering"),
     *("studies.analysis", "studies.report", "studies.live"),

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, get_type_hints, is_typeddict
 
 from mkdocs.structure.files import File, Files
 
@@ -117,9 +117,23 @@ def described(value: Any, name: str) -> str:
     doc = inspect.getdoc(value) or ""
     sections = re.split(r"^(Args|Returns|Raises|Yields|Attributes|Example|Examples):\n", doc, flags=re.MULTILINE)
     text += escaped(sections[0])
+    if is_typeddict(value):
+        text += f"\n\n{options(value)}\n"
     for title, body in zip(sections[1::2], sections[2::2], strict=True):
         text += f"\n**{title}**\n\n{listed(body)}\n"
     return text + "\n"
+
+
+def options(table: type) -> str:
+    """Return the table of declared options."""
+    from rekindle.studies.options.option import declared
+
+    types, lines = get_type_hints(table), ["| keyword | type | default | |", "|---|---|---|---|"]
+    for name, option in declared(table).items():
+        named = str(getattr(types[name], "__name__", types[name])).replace("collections.abc.", "").replace("|", "or")
+        help_text = option.help.replace("%%", "%").replace("|", "\\|")
+        lines.append(f"| `{name}` | {named} | `{option.default!r}` | {help_text} |")
+    return "\n".join(lines)
 
 
 class Bare(str):

@@ -8,12 +8,12 @@ from typing import Any
 
 from ...spaces import flatten
 from ..engine.json_views import rank, study_json
-from ..errors import UnknownStudy
+from ..errors import BadConfig, UnknownStudy
 from ..redact import masked
 from ..samplers.registry import KNOWN, LEARNED
 from ..storage.sql.database import full_url, sqlite_file
 from ..storage.store import Store
-from ..study.config import BadConfig, Config
+from ..study.config import Config
 from ..study.objectives import objectives_of
 
 FEWEST = 8  # configurations with a result; fewer say nothing

@@ -16,9 +16,10 @@ from ...tasks.registry import task_of
 from ...tasks.rng import streams
 from ...tasks.task import Task
 from ..engine.lineage import LineageTask, lineage, restore
+from ..errors import BadConfig
+from ..options.entries import check_count
 from ..statistics.intervals import FEWEST, mean_interval
 from ..storage.store import Store
-from ..study.config import BadConfig, check_count
 from ..study.objectives import Bounds
 from ..study.stored_form import MOST_SEEDS
 

@@ -159,7 +159,8 @@ def _run(arguments: Namespace) -> int:
     arguments.url = full_url(arguments.storage)  # while the working directory is still the user's
     if getattr(arguments, "env", None) is None:
         return int(run(arguments))
-    from ...tasks.runtime.progress import STUCK, watched
+    from ...tasks.runtime import STUCK
+    from ...tasks.runtime.progress import watched
 
     with watched(getattr(arguments, "stuck", STUCK)):  # the environment's spaces are read before any trial begins
         return int(run(arguments))

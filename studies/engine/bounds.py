@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CommandRefused
 from ..failures import OutOfTime
+from ..options.durations import in_words
+from ..options.study_options import BOUNDS
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
-from ..storage.commands import BOUNDS, EXCLUDED, RESUME, STOP, Command, commands, hold, hold_of, stored_options
+from ..storage.commands import EXCLUDED, RESUME, STOP, Command, commands, hold, hold_of, stored_options
 from ..storage.rows import Segment, score_of
 from ..storage.studies import revise
-from ..study.durations import in_words
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

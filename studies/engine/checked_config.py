@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from ...spaces import flatten, unflatten
 from ...spaces.dimension import Maybe
 from ...spaces.space import ENABLED
-from ..errors import StoreError, StudyMismatch
+from ..errors import BadConfig, StoreError, StudyMismatch
+from ..options.entries import check_count
+from ..options.study_options import MEMBERS
 from ..samplers.registry import KNOWN, check_exhausted, check_sampler, finite_size, grid_size, sampler_name
 from ..schedulers.pb2 import check_pb2
 from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
-from ..study.config import SCHEDULERS, BadConfig, Config, check_at_once, check_count, check_end, check_epochs, choose
+from ..study.config import SCHEDULERS, Config, check_at_once, check_end, check_epochs, choose
 from ..study.environments import check_across
 from ..study.objectives import ALWAYS, DEFAULT, EVALUATED, known_objectives, objectives_of, own_objective
 from ..study.searched import open_space
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
 TRIALS = 16
 INTERVAL = 3  # epochs per generation of a population
-MEMBERS = 8  # members of a population
 
 
 def make_config(

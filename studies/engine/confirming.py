@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...spaces import flatten, unflatten
 from ...spaces.errors import SpaceError
-from ..errors import StudyMismatch
+from ..errors import BadConfig, StudyMismatch
+from ..options.entries import check_count
 from ..schedulers.confirming import (
     CONFIRM,
     FIRST,
@@ -38,7 +39,7 @@ from ..shell import command_line, option
 from ..statistics.intervals import FEWEST, Interval, improvement_interval, mean_interval
 from ..storage.rows import Segment
 from ..study import FRESH_SEEDS, TOP
-from ..study.config import BadConfig, Config, check_count
+from ..study.config import Config
 from ..study.environments import SCALE, as_objective, is_across, labels, scale_of
 from ..study.number_text import counted, in_digits, in_digits_alone
 from ..study.objectives import MINIMIZE, RETURN, Bounds, bounds_of, measured, objectives_of, value_of

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...spaces import flatten, unflatten
 from ...tasks.errors import Stopped
 from ..errors import UnknownStudy
+from ..options.study_options import STUDY
 from ..samplers.registry import GOOD, LEARNED
 from ..schedulers.confirming import USED
 from ..schedulers.explore import explore
@@ -22,10 +23,10 @@ from ..schedulers.racing import at_once
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, replicate_seed, seeds_of
 from ..storage.branches import Start
-from ..storage.commands import BOUNDS, DECISIVE, ENQUEUED, Command, pending
+from ..storage.commands import DECISIVE, ENQUEUED, Command, pending
 from ..storage.rows import Segment, Study, Trial
 from ..storage.studies import change_study, check_same
-from ..study.config import BUDGETS, Config
+from ..study.config import Config
 from ..study.environments import environment_of
 from ..study.objectives import objectives_of
 from ..study.plan import Branch, Plan
@@ -43,16 +44,14 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 
-MUTABLE = (
-    "options",
-    "options.snapshots",
-    "options.trial_time",
-    "options.weight",
-    *(f"options.{bound}" for bound in BOUNDS),
-    "options.goal.return",
-    *(f"options.budget.{unit}" for unit in BUDGETS),
-)  # fields that may change when a study is rerun, since they change no trial's result
+MUTABLE = {name for name, option in STUDY.items() if option.mutable}
 KEPT = ("longer", "spaces", GOOD, USED)  # options that stay as stored: changes since then, and a newer rule
+
+
+def _lasting(config: Config) -> dict[str, Any]:
+    """Return what a rerun may not change of a configuration."""
+    options = {key: value for key, value in config.options.items() if key not in {*MUTABLE, *KEPT}}
+    return {**config.to_json(), "options": options}
 
 
 def scheduler_of(store: Store, name: str) -> str | None:
@@ -80,7 +79,7 @@ def start_study(store: Store, name: str, config: Config) -> Config:
         if stored is None:
             return config.to_json()
         old = Config.from_json(stored, name)
-        check_same(name, old.to_json(), config.to_json(), ["trials", *MUTABLE, *(f"options.{key}" for key in KEPT)])
+        check_same(name, _lasting(old), _lasting(config), ["trials"])
         weight = {key: old.options[key] for key in ("weight",) if key in old.options}  # kept unless another is given
         given = {key: value for key, value in config.options.items() if key not in KEPT}
         options = {**weight, **given, **{key: old.options[key] for key in KEPT if key in old.options}}

@@ -25,12 +25,12 @@ from ...spaces.drivers.to_orion import from_params, priors
 from ...spaces.ranges import Fidelity
 from ...tasks.errors import Diverged, Hung, Stopped
 from ...tasks.registry import load
-from ...tasks.runtime import progress
+from ...tasks.runtime import STUCK, progress
 from ..errors import LeaseLost, StudyMismatch
+from ..options.durations import seconds_of
 from ..storage.sql.database import full_url
 from ..storage.store import Store
 from ..study.config import check_epochs
-from ..study.durations import seconds_of
 from ..study.searched import defaults_except
 from .trial import INTERRUPTED, Results, train, whole
 from .trial_rows import parent_of
@@ -93,7 +93,7 @@ class OrionObjective:
         epochs: int | Fidelity = 1,
         seed: int = 0,
         search: Sequence[str] | None = None,
-        stuck: float | str | None = progress.STUCK,
+        stuck: float | str | None = STUCK,
         **fixed: Any,
     ):
         self.stuck = seconds_of("OrionObjective: stuck", stuck)
@@ -186,7 +186,7 @@ def hunt(
     workers: int = 1,
     search: Sequence[str] | None = None,
     idle_timeout: int = 60,
-    stuck: float | str | None = progress.STUCK,
+    stuck: float | str | None = STUCK,
     **fixed: Any,
 ) -> ExperimentClient:
     """Hunt until `max_trials` or the algorithm's end; return Orion's client.

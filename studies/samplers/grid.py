@@ -31,7 +31,8 @@ from ...spaces.drivers.to_optuna import distributions, params
 from ...spaces.ranges import Integer, NearOne, Real
 from ...spaces.values import Value
 from ...tasks.rng import streams
-from ..study.config import BadConfig, Config
+from ..errors import BadConfig
+from ..study.config import Config
 
 POINTS = 5  # per range, unless --grid-points is given
 MOST = 10_000  # points in the grid

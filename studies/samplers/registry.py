@@ -22,8 +22,9 @@ from ...spaces.dimension import Maybe
 from ...spaces.ranges import Integer, NearOne, Real
 from ...tasks.rng import streams
 from ...tasks.runtime.warning_filters import changed_filters
-from ..study.config import BadConfig, Config, choose
-from ..study.stored_form import MOST_GRID_POINTS
+from ..errors import BadConfig
+from ..options.entries import MOST_GRID_POINTS
+from ..study.config import Config, choose
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler

@@ -23,8 +23,9 @@ from ...spaces import Space, SpaceError, flatten, unflatten
 from ...spaces.drivers.to_optuna import distributions, from_params, params
 from ...spaces.drivers.to_optuna import suggest as suggest_values
 from ...tasks.runtime.warning_filters import changed_filters
+from ..errors import BadConfig
 from ..storage.rows import Segment, Trial
-from ..study.config import BadConfig, Config
+from ..study.config import Config
 from ..study.objectives import objectives_of, point
 from ..study.plan import Plan, ScoreHistory
 from .learned import OWN, choose, follows

@@ -27,8 +27,9 @@ from ...spaces.dimension import Dimension
 from ...spaces.quantiles import LAST, has_scale, quantile
 from ...spaces.values import Value
 from ...tasks.rng import streams
+from ..errors import BadConfig
 from ..storage.rows import Segment, Trial, score_of
-from ..study.config import BadConfig, Config
+from ..study.config import Config
 from ..study.plan import Branch
 from .explore import Check, Choose, first_valid
 from .seeds import collapse

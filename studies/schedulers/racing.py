@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..errors import BadConfig
 from ..statistics.friedman import eliminated
 from ..storage.rows import Segment, score_of
-from ..study.config import BadConfig, Config
+from ..study.config import Config
 from ..study.environments import FIRST_SEEDS, RACING, is_across, scale_of
 from ..study.plan import Plan, ScoreHistory
 from .confirming import CONFIRM

@@ -12,9 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from ...tasks.rng import streams
+from ..errors import BadConfig
+from ..options.entries import check_count
 from ..statistics.intervals import FEWEST
 from ..storage.rows import Segment, Trial, score_of
-from ..study.config import BadConfig, Config, check_count, choose
+from ..study.config import Config, choose
 from ..study.environments import FIRST_SEEDS, Scale, across, as_objective, is_across, scale_of
 from ..study.objectives import AGGREGATES, MINIMIZE, objectives_of, value_of
 from ..study.plan import Plan, Scheduler

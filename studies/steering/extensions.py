@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...spaces import SpaceError, unflatten
 from ..engine.checked_config import load_task
-from ..errors import CommandRefused
+from ..errors import BadConfig, CommandRefused
 from ..samplers.registry import check_sampler
 from ..schedulers.seeds import is_racing, seeds_of
 from ..storage.studies import change_study, reopen_trials, trials
-from ..study.config import BadConfig, Config
+from ..study.config import Config
 from ..study.searched import open_space
 
 if TYPE_CHECKING:

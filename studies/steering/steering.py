@@ -13,6 +13,7 @@ import getpass
 import socket
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +21,16 @@ from ..engine.bounds import is_lifted, resume_if_lifted
 from ..engine.checked_config import load_task
 from ..engine.tune_options import check_bounds
 from ..errors import CommandRefused
+from ..options.entries import check_count
+from ..options.study_options import BOUNDS, EXTENDED, entries_of
 from ..samplers.registry import KNOWN, check_exhausted, check_sampler
 from ..schedulers.confirming import CONFIRM
 from ..schedulers.seeds import seeds_of
 from ..shell import command_line
 from ..storage import commands
-from ..storage.commands import BOUND, BOUNDS, ENQUEUE, EXTEND, PAUSE, RESUME, STOP, WEIGHT, Command, hold_of
+from ..storage.commands import BOUND, ENQUEUE, EXTEND, PAUSE, RESUME, STOP, WEIGHT, Command, hold_of
 from ..storage.studies import change_study, revise, trials
-from ..study.config import Config, check_count, parse_budget, parse_goal, parse_plateau, parse_weight
+from ..study.config import Config
 from ..study.searched import known_values
 from . import extensions
 
@@ -151,10 +154,7 @@ class Steering:
         *,
         epochs: int | None = None,
         priors: Mapping[str, str] = MappingProxyType({}),
-        budget: str | None = None,
-        goal: str | None = None,
-        plateau: int | str | None = None,
-        weight: float | str | None = None,
+        **changes: Any,
     ) -> Command:
         """Give the study more configurations or epochs, other ranges or bounds.
 
@@ -165,40 +165,40 @@ class Steering:
             why: reason, for the record.
             epochs: total epochs for the best trials.
             priors: new ranges by dotted name, from the next trials on.
-            budget: work after which the study stops, such as "2h"; "off" removes it, and likewise a goal or plateau.
-            goal: return at which the study stops, such as "return:475".
-            plateau: number of trials without improvement after which the study stops.
-            weight: share of the workers that train several studies, see `workers.sharing`.
+            changes: new values of options that `extend` changes (`EXTENDED`): budget, such as "2h", goal, plateau and
+                weight; "off" removes a bound, None changes nothing.
 
         Raises:
             CommandRefused: nothing would change, or the study already has that many trials or epochs.
-            BadConfig: a number, range or bound is invalid.
+            BadConfig: a number, range or option is invalid.
+            TypeError: `extend` does not change an option of this name.
         """
-        changes: list[Change] = []
+        if unknown := sorted(changes.keys() - EXTENDED.keys()):
+            raise TypeError(f"extend has no option {unknown[0]!r}; it changes {', '.join(EXTENDED)}")
+        values = {name: value for name, value in changes.items() if value is not None}
+        commanded: list[Change] = []
         if trials is not None:
             check_count("trials", trials)
-            changes.append((EXTEND, {"trials": trials}, lambda c: _extend(c, self.study, trials)))
+            commanded.append((EXTEND, {"trials": trials}, lambda c: _extend(c, self.study, trials)))
         if epochs is not None:
             check_count("epochs", epochs)
-            changes.append((EXTEND, {"epochs": epochs}, lambda c: extensions.lengthen(c, self.study, epochs)))
+            commanded.append((EXTEND, {"epochs": epochs}, lambda c: extensions.lengthen(c, self.study, epochs)))
         if priors:
             texts = dict(priors)
-            changes.append((EXTEND, {"priors": texts}, lambda c: extensions.search_otherwise(c, self.study, texts)))
-        if bounds := bounds_of(budget=budget, goal=goal, plateau=plateau):
-            changes.append((BOUND, bounds, lambda c: _bound(c, self.study, bounds)))
-        if weight is not None:
-            share = {"weight": parse_weight(str(weight))}
-            changes.append((WEIGHT, share, lambda c: _bound(c, self.study, share)))
-        if not changes:
+            commanded.append((EXTEND, {"priors": texts}, lambda c: extensions.search_otherwise(c, self.study, texts)))
+        for kind, names in {BOUND: BOUNDS, **{name: (name,) for name in EXTENDED if name not in BOUNDS}}.items():
+            if entries := _entries({name: values[name] for name in names if name in values}):
+                commanded.append((kind, entries, partial(_set_options, study=self.study, entries=entries)))
+        if not commanded:
             raise CommandRefused(
                 "extend needs something to change, such as --trials or --budget, but got nothing (see --help)"
             )
-        if {kind for kind, _, _ in changes} != {WEIGHT}:
-            self._only_of_searches("extend", *(["pbt"] if changes[0][0] == EXTEND else []))
+        if {kind for kind, _, _ in commanded} != {WEIGHT}:
+            self._only_of_searches("extend", *(["pbt"] if commanded[0][0] == EXTEND else []))
 
         def work(connection: Connection) -> Command:
             revise(connection, self.study)
-            for kind, data, change in changes:
+            for kind, data, change in commanded:
                 change(connection)
                 given = commands.add(connection, self.study, kind, data, self.who, why)
             resume_if_lifted(connection, self.study, self.who, why)
@@ -226,21 +226,20 @@ class Steering:
         return numbers
 
 
-def bounds_of(**texts: str | int | None) -> dict[str, Any]:
-    """Return the values of the given bounds; None where one is off."""
-    parsers: dict[str, Callable[[str], Any]] = {"budget": parse_budget, "goal": parse_goal, "plateau": parse_plateau}
-    given = {name: str(text) for name, text in texts.items() if text is not None}
-    return {name: None if text == "off" else parsers[name](text) for name, text in given.items()}
+def _entries(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored values of options; None for a bound that is off."""
+    given = {name: value for name, value in values.items() if value != "off" or name not in BOUNDS}
+    parsed = entries_of(given)
+    return {name: parsed.get(name) for name in values}
 
 
-def _bound(connection: Connection, study: str, bounds: Mapping[str, Any]) -> None:
-    """Set bounds of a study, or its weight among studies."""
+def _set_options(connection: Connection, study: str, entries: Mapping[str, Any]) -> None:
+    """Set stored options of a study; None removes one."""
 
     def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
         config = Config.from_json(stored or {}, study)
-        options = {name: value for name, value in {**config.options, **bounds}.items() if value is not None}
-        algorithm = load_task(config)
-        check_bounds(options, config.scheduler, algorithm)
+        options = {name: value for name, value in {**config.options, **entries}.items() if value is not None}
+        check_bounds(options, config.scheduler, load_task(config))
         return {**(stored or {}), "options": options}
 
     change_study(connection, study, change)

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ..errors import CommandRefused
+from ..options.study_options import BOUNDS
 from ..redact import masked
 from ..shell import command_line
 from .rows import Trial
@@ -24,7 +25,6 @@ STOP, PAUSE, RESUME = "stop", "pause", "resume"
 CANCEL, EXCLUDE, ENQUEUE, EXTEND = "cancel", "exclude", "enqueue", "extend"
 BOUND, CHECK = "bound", "check"  # changes a bound of the study; records the test of a result against the goal
 WEIGHT = "weight"  # changes the study's share of the workers
-BOUNDS = ("budget", "goal", "plateau")  # keys of a study's options that bound it
 DECISIVE = (CANCEL, EXCLUDE, ENQUEUE, EXTEND)  # commands on which later decisions depend
 CANCELLED, EXCLUDED, ENQUEUED = "cancelled", "excluded", "enqueued"  # a trial's state, and keys of its attributes
 

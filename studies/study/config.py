@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -13,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...spaces import Space, flatten, unflatten
 from ...spaces.choices import Fixed
-from ..errors import StoreError
-from .durations import UNITS, parse_duration
-from .stored_form import MOST, MOST_AT_ONCE, WEIGHTS, invalid_field, is_weight
+from ..errors import BadConfig, StoreError
+from ..options.entries import check_count
+from .stored_form import MOST_AT_ONCE, invalid_field
 
 if TYPE_CHECKING:
     from ...tasks.checkpoint.storage import Storage
@@ -25,15 +23,10 @@ if TYPE_CHECKING:
 VERSION = 1
 EPOCHS = 27  # of a training, by default
 SCHEDULERS = ("adaptive", "halving", "asha", "hyperband", "none", "pbt")
-BUDGETS = ("epochs", "steps", "seconds")  # units of work
 BASE = 3  # one of three trials is promoted, to three times the epochs
 OWN_BASE = {"adaptive": 2}  # default of a scheduler that decides more often
 GENERATION = 8
 OWN_GENERATION = {"adaptive": 12}
-
-
-class BadConfig(ValueError):
-    """Invalid configuration of a study."""
 
 
 @dataclass(frozen=True)
@@ -300,65 +293,9 @@ def parse_epochs(text: str, scheduler: str = "halving") -> list[int]:
     return check_epochs([int(part) for part in parts], scheduler)
 
 
-def parse_budget(text: str) -> dict[str, int]:
-    """Parse ``200epochs``, ``5e6steps`` or ``2h`` as {unit: number}."""
-    if text[-1:] in UNITS:
-        with suppress(ValueError):
-            return {"seconds": round(parse_duration(text)) or 1}
-    unit = next((unit for unit in BUDGETS if text.endswith(unit)), "")
-    try:
-        value = float(text.removesuffix(unit)) if unit else 0.0
-    except ValueError:
-        value = 0.0
-    if not 1 <= value < 2**53 or value != int(value):
-        raise BadConfig(
-            f"--budget must be a number of at least 1 with a unit, 200epochs, 5e6steps or 2h, but got {text!r}"
-        )
-    return {unit: int(value)}
-
-
-def parse_goal(text: str) -> dict[str, float]:
-    """Parse ``return:475`` as {objective: value to reach}."""
-    name, _, number = text.partition(":")
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
-    if name != "return" or not math.isfinite(value):
-        raise BadConfig(f"--goal must be return:VALUE, such as return:475, but got {text!r}")
-    return {name: value}
-
-
-def parse_plateau(text: str) -> int:
-    """Parse a number of trials."""
-    if not (text.isascii() and text.isdecimal() and 0 < len(text) < 12):
-        raise BadConfig(f"--plateau must be a number of trials, such as 20, but got {text!r}")
-    check_count("plateau", int(text))
-    return int(text)
-
-
-def parse_weight(text: str) -> float:
-    """Parse the weight of a study among others."""
-    try:
-        weight = float(text)
-    except ValueError:
-        weight = math.nan
-    if not is_weight(weight):
-        raise BadConfig(f"--weight must be a number from {WEIGHTS[0]:g} to {WEIGHTS[1]:g}, such as 3, but got {text!r}")
-    return weight
-
-
 def weight_of(form: Mapping[str, Any]) -> float:
     """Return the weight in the JSON of a study's configuration."""
     return float(form.get("options", {}).get("weight", 1.0))
-
-
-def check_count(name: str, value: object, most: int = MOST) -> None:
-    """Raise BadConfig unless the value is an integer from 1 to `most`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadConfig(f"{name} must be an integer of at least 1, but got {value!r}")
-    if value > most:
-        raise BadConfig(f"{name} must be {most} at most, but got {value}")
 
 
 def check_at_once(config: Config) -> None:

@@ -15,8 +15,10 @@ from typing import Any
 
 from ...spaces import Space
 from ...spaces.choices import Fixed
+from ..errors import BadConfig
+from ..options.entries import check_count
 from ..storage.rows import Segment, score_of
-from .config import BadConfig, Config, check_count, choose
+from .config import Config, choose
 from .objectives import AGGREGATES, MINIMIZE, objectives_of
 from .stored_form import MOST_SEEDS
 

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...tasks.checkpoint.retention import RETURN as RETURN
 from ...tasks.envs.base.info import METRIC
-from ..errors import DamagedRow
+from ..errors import BadConfig, DamagedRow
 from ..storage.rows import Segment, score_of
-from .config import BadConfig, Config, choose
+from .config import Config, choose
 
 if TYPE_CHECKING:
     from ...tasks.task import Task

@@ -8,7 +8,8 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from ...spaces import flatten
-from .config import BadConfig, choose
+from ..errors import BadConfig
+from .config import choose
 
 
 class Preset(NamedTuple):

@@ -9,7 +9,8 @@ from ...spaces import Space, SpaceError, flatten, unflatten, with_priors
 from ...spaces.choices import Fixed
 from ...spaces.errors import near
 from ...spaces.values import REQUIRED, Nested, Value
-from .config import BadConfig, Config
+from ..errors import BadConfig
+from .config import Config
 from .presets import preset_values
 
 if TYPE_CHECKING:

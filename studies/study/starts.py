@@ -9,9 +9,10 @@ from typing import Any
 from ...spaces import unflatten
 from ...tasks.task import Task
 from ...tasks.warm_start import WarmStart
+from ..errors import BadConfig
 from ..storage.store import Store
 from ..storage.stored_policies import put_policy
-from .config import BadConfig, Config
+from .config import Config
 
 
 def check_one_environment(config: Config) -> None:

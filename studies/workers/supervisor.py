@@ -10,7 +10,9 @@ from typing import Protocol
 
 from ..engine.progress import Snapshot, StudyProgress
 from ..errors import StoreError
-from ..storage.commands import BOUNDS, STOP, Command
+from ..options.study_options import BOUNDS
+from ..options.worker_options import WORKER
+from ..storage.commands import STOP, Command
 from ..storage.sql.retry import SAY_EVERY, WAITING
 from ..storage.store import Store
 from .forked import CommandProcess, Crew
@@ -18,7 +20,6 @@ from .forked import CommandProcess, Crew
 GIVE_UP = 6  # deaths in a row per worker, without a new epoch or a failed trial in between
 POLL = 0.25  # seconds between snapshots, unless a worker ends
 LOOK = 0.02  # seconds between checks whether a worker has ended
-GRACE = 60.0  # default number of seconds that a worker has to save and stop before it is killed
 
 
 class WorkersFailed(StoreError):
@@ -124,7 +125,7 @@ class Supervisor:
         count: int,
         start_worker: Callable[[], WorkerHandle],
         display: Display,
-        grace: float = GRACE,
+        grace: float = WORKER["grace"].default,
     ):
         self.store, self.study, self.count, self.start_worker, self.display = store, study, count, start_worker, display
         self.grace = grace

@@ -25,8 +25,9 @@ from ...tasks.task import Task
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import LeaseLost, StoreError, TaskBusy
 from ..failures import FAILED, Decision, classify, decide, describe, note
+from ..options.study_options import BOUNDS
 from ..schedulers.seeds import seeds_of
-from ..storage.commands import BOUNDS, CANCELLED, STOP, Command
+from ..storage.commands import CANCELLED, STOP, Command
 from ..storage.failure_history import FailureHistory
 from ..storage.locks.leases import StoreLease
 from ..storage.locks.owner import Owner

@@ -3,3 +3,5 @@
 The guard against broken states, operating-system signals, observers, mean metrics, version fingerprints and warning
 filters belong here. Only episode windows and mean metrics are part of a task's state.
 """
+
+STUCK = 600.0  # default seconds without progress that count as a hang; here, since parsers import nothing slow

@@ -18,9 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any
 
-from . import watcher
-
-STUCK = 600.0  # default seconds without a tick that count as a hang
+from . import STUCK, watcher
 
 _words: Any = [0] * watcher.WORDS
 _limit: float | None = STUCK

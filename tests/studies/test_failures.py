@@ -17,10 +17,10 @@ import pytest
 import torch
 from rekindle.spaces import Space, log_real
 from rekindle.studies import errors
+from rekindle.studies.errors import BadConfig
 from rekindle.studies.failures import FAILED, LENGTH, RETRY_RULES, Killed, OutOfTime, classify, decide, describe, note
 from rekindle.studies.storage.failure_history import FailureHistory
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig
 from rekindle.tasks.checkpoint.storage import Write
 from rekindle.tasks.envs import EnvSpec, make_envs
 from rekindle.tasks.errors import BadResume, DamagedState, Diverged, Hung, StateMismatch, Stopped

@@ -12,9 +12,9 @@ import pytest
 from rekindle import Objective, Store, tune
 from rekindle.studies.engine.branching import replay
 from rekindle.studies.engine.tune_options import study_config
+from rekindle.studies.errors import BadConfig
 from rekindle.studies.orion import hunt
 from rekindle.studies.statistics.intervals import mean_interval
-from rekindle.studies.study.config import BadConfig
 from rekindle.tasks.examples.digits import Digits, DigitsLearner
 from studying import run
 

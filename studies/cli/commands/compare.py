@@ -16,12 +16,13 @@ from ...analysis.comparing import Scale
 from ...analysis.comparing import compare as comparison
 from ...analysis.sources import CONFIRMED, FILE, SELECTED, is_file
 from ...engine.confirming import check_confirmable
+from ...errors import BadConfig
 from ...shell import command_line
 from ...statistics.aggregates import LABELS
 from ...statistics.intervals import too_narrow
 from ...storage.store import Store
 from ...study import FRESH_SEEDS
-from ...study.config import BadConfig, Config
+from ...study.config import Config
 from ...study.number_text import in_digits
 from ..output import tables
 from ..output.terminal import new_console, note, print_json

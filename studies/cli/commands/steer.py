@@ -8,8 +8,9 @@ from typing import Any
 
 from ....spaces import flatten
 from ...engine.checked_config import load_task
+from ...options.study_options import EXTENDED
 from ...steering.steering import Steering
-from ...storage.commands import BOUNDS, Command
+from ...storage.commands import Command
 from ..output.terminal import new_console, note, print_json
 from .options import expand_files, priors_of
 from .storage import existing_store
@@ -51,7 +52,7 @@ def enqueue(arguments: argparse.Namespace) -> int:
 
 def extend(arguments: argparse.Namespace) -> int:
     """Give a study more trials or epochs, or other ranges or bounds."""
-    given = {name: getattr(arguments, name) for name in ("trials", "epochs", "weight", *BOUNDS)}
+    given = {name: getattr(arguments, name) for name in ("trials", "epochs", *EXTENDED)}
     given["priors"] = priors_of(arguments.prior)
     return _give(arguments, lambda steering: steering.extend(**given, why=arguments.why))
 

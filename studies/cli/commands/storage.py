@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
+from ...options.worker_options import WORKER
 from ...shell import quoted
 from ...storage.sql.database import sqlite_file
 from ...storage.sql.retry import RetryPolicy
@@ -47,7 +48,7 @@ def open_store(arguments: argparse.Namespace, first: bool = False) -> Store:
     quiet = getattr(arguments, "quiet", False) and not getattr(arguments, "with_parent", False)
     say = None if quiet else partial(note, new_console(stderr=True))
     retry = RetryPolicy(arguments.patience, full=True, first=first, say=say)
-    return Store(arguments.url, retry=retry, lease_seconds=getattr(arguments, "lease", 60.0))
+    return Store(arguments.url, retry=retry, lease_seconds=getattr(arguments, "lease", WORKER["lease"].default))
 
 
 def whole_uid(store: Store, start: str) -> str:

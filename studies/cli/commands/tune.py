@@ -31,8 +31,11 @@ from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
 from ...engine.runner import scheduler_of, start_study
 from ...engine.tune_options import study_config
-from ...errors import StudyMismatch
+from ...errors import BadConfig, StudyMismatch
 from ...garbage import importing
+from ...options.option import words
+from ...options.study_options import STUDY
+from ...options.worker_options import WORKER
 from ...redact import printable
 from ...samplers.registry import finite_size, grid_size
 from ...schedulers.registry import without_finalist
@@ -41,7 +44,7 @@ from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
 from ...study import TOP
-from ...study.config import BadConfig, Config
+from ...study.config import Config
 from ...study.number_text import counted
 from ...workers.forked import Crew, can_fork
 from ...workers.supervisor import Supervisor, WorkerHandle, WorkerProcess, stoppable
@@ -50,12 +53,6 @@ from ..output.progress import Progress
 from ..output.terminal import new_console, note, print_json
 from . import options, warm_start
 from .storage import existing_store, hides_password, open_store, repeated
-
-OPTIONS = [  # arguments of `study_config` with the names of options
-    *("search", "trials", "seed", "scheduler", "sampler", "generation", "cohort", "objective", "seeds", "aggregate"),
-    *("across", "racing", "preset", "grid_points", "snapshots", "budget", "goal", "plateau", "trial_time", "weight"),
-    *("population", "interval", "exploit", "explore", "perturb"),
-]
 
 
 def create(arguments: argparse.Namespace) -> int:
@@ -222,9 +219,9 @@ def _config(arguments: argparse.Namespace) -> Config:
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
     environments = [options.parse_env(text, arguments.info) for text in (arguments.env, *arguments.others)]
     epochs, priors = options.epochs_of(arguments, algorithm, fixed), options.priors_of(arguments.prior)
-    given = {name: getattr(arguments, name) for name in OPTIONS}
-    given["known"] = [options.read_hyperparameters(text, "--try") for text in getattr(arguments, "try")]
-    return study_config(algorithm, environments, epochs=epochs, fixed=fixed, priors=priors, **given)
+    known = [options.read_hyperparameters(text, "--try") for text in getattr(arguments, "try")]
+    given: dict[str, Any] = {name: getattr(arguments, name) for name in STUDY}
+    return study_config(algorithm, environments, epochs=epochs, fixed=fixed, priors=priors, known=known, **given)
 
 
 def _check_backend(arguments: argparse.Namespace) -> None:
@@ -264,12 +261,7 @@ def _worker_pool(
     arguments: argparse.Namespace, study: str, crew: Crew
 ) -> Iterator[tuple[int, Callable[[], WorkerHandle]]]:
     """Yield the number of workers, and a function that starts one."""
-    extra = ["--use-previous"] if arguments.use_previous else []
-    extra += ["--grace", f"{arguments.grace:g}"]
-    extra += ["--patience", str(arguments.patience), "--lease", str(arguments.lease)]
-    extra += ["--stuck", "off" if arguments.stuck is None else f"{arguments.stuck:g}s"]
-    extra += ["--device", arguments.device]
-    extra += ["--env-processes", str(arguments.env_processes)] if arguments.env_processes else []
+    extra = words(WORKER, vars(arguments))
     url, workers = arguments.url, arguments.workers
     if arguments.engine == "ray":
         from ...workers.ray_workers import cluster

@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ...options.conversions import port
 from .shared import SINKS, TASK, add_uid
-from .values import MANY, command, option, port
+from .values import MANY, command, option
 
 PICTURES = (
     "curves, promotions, genealogy, profiles, importance, marginals, pairs, ranks, parallel, slice, pareto or workers"

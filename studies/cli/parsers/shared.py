@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from .values import MANY, Container, Parser, amount, nonnegative, option, output, seed
+from ...options.conversions import amount, output
+from ...options.option import Group
+from ...options.study_options import STUDY
+from ...options.worker_options import WORKER
+from .values import MANY, Container, Parser, declare, in_group, option
 
-STUCK = 600.0  # seconds; a copy of the constant in `tasks.runtime.progress`, which is slow to import
 TASK = "algorithm, such as ppo, or package.module:Class"
 SINKS = "tensorboard:DIR, wandb:DIR (offline runs), mlflow:FILE.db or mlflow:URL, csv:FILE or parquet:FILE"
 
@@ -28,14 +31,13 @@ def add_task(parser: Parser, epochs: str, setting: str, several: str = "") -> No
         parser.add_argument("others", metavar="ENV", nargs="*", default=[], help=several)
     text = "write all settings of this command, including defaults, as a run file"
     option(parser, "--save-config FILE", text, type=output)
-    add = partial(option, parser.add_argument_group("what is trained"))
+    trained = parser.add_argument_group(Group.TRAINED.title)
+    add = partial(option, trained)
     add("--epochs EPOCHS", epochs)
     add("--env-steps STEPS", "environment steps in place of --epochs, rounded up to whole epochs of epoch_steps")
-    add("--seed N", "seed of all randomness", type=seed, default=0)
+    declare(trained, STUDY, *in_group(STUDY, Group.TRAINED))
     text = f"{setting}; may be repeated; @FILE reads them from JSON, as printed by `rekindle show --json`"
     add("--set NAME=VALUE", text, **MANY)
-    text = "known-good hyperparameters of TASK, such as cartpole; --set wins; tune tries them in its first trial"
-    add("--preset NAME", text)
     add(
         "--warm-start POLICY",
         "copy network weights from a task (UID, UID@EPOCH or UID@best) or a file (.safetensors, .npz, .npy, or .zip of "
@@ -56,17 +58,9 @@ def add_task(parser: Parser, epochs: str, setting: str, several: str = "") -> No
 
 def add_outputs(parser: Parser) -> None:
     """Add options about checkpoints and curves of new trainings."""
-    outputs = parser.add_argument_group("checkpoints and curves")
-    option(
-        outputs,
-        "--snapshots MODE",
-        "checkpoints to keep: latest (the last two); best (also the one with the best return, evaluated after each "
-        "epoch), or best:5 (evaluated after every fifth); every:5 (also every fifth epoch), or every:5:3 (only the "
-        "last three of these); initial (also the untrained agent); all (every epoch); a number (of the latest epochs); "
-        "no-replay (without replay buffers, which are filled again on resuming; not in studies); several of these, "
-        "separated by commas; or no. Results do not depend on it (default: latest)",
-    )
-    add_use_previous(outputs)
+    outputs = parser.add_argument_group(Group.OUTPUTS.title)
+    declare(outputs, STUDY, *in_group(STUDY, Group.OUTPUTS))
+    declare(outputs, WORKER, *in_group(WORKER, Group.OUTPUTS))
     option(outputs, "--log KIND:PLACE", f"also copy learning curves to {SINKS}; may be repeated", **MANY)
 
 
@@ -84,7 +78,7 @@ def add_backends(parser: Parser, processes: Container) -> None:
         help="where workers run: as processes on this machine, or with Ray on all machines of a cluster (default: "
         "%(default)s)",
     )
-    add_of_ray = partial(option, parser.add_argument_group("with --engine ray"))
+    add_of_ray = partial(option, parser.add_argument_group(Group.RAY.title))
     add_of_ray(
         "--address HOST:PORT",
         "address of a Ray cluster, whose machines must reach the storage (default: $RAY_ADDRESS, or a new Ray "
@@ -96,41 +90,6 @@ def add_backends(parser: Parser, processes: Container) -> None:
     )
 
 
-def add_lease(parser: Container) -> None:
-    option(parser, "--lease SECONDS", "time after which the trials of a silent worker go to others", default=60)
-    add_grace(parser)
-
-
-def add_grace(parser: Container) -> None:
-    text = (
-        "time between SIGTERM and the SIGKILL of a cluster's scheduler: a process saves between two steps, even "
-        "within epochs and evaluations, and exits in time if a step takes longer"
-    )
-    option(parser, "--grace SECONDS", text, default=60)
-
-
-def add_env_processes(parser: Container) -> None:
-    text = "processes that step slow environments; results do not depend on it (default: 0, the training process)"
-    option(parser, "--env-processes N", text, type=nonnegative, default=0)
-    text = (
-        "kill a training or environment process that has made no step for this long, such as 90s, 10m or 2h, and retry "
-        "its trials from their checkpoints; off: wait forever (default: 10m)"
-    )
-    option(parser, "--stuck DURATION", text, default=STUCK)
-
-
-def add_device(parser: Container) -> None:
-    text = (
-        "torch device: auto (a GPU if there is one), cpu, cuda, cuda:1 or mps; not part of a task's identity, but "
-        "results on different devices differ in their last bits (default: cpu)"
-    )
-    option(parser, "--device DEVICE", text, default="cpu")
-
-
-def add_use_previous(parser: Container) -> None:
-    option(parser, "--use-previous", "replace a damaged checkpoint by the last sound one, or start again")
-
-
 def add_uid(parser: Parser) -> None:
     parser.add_argument("uid", metavar="UID", help="as printed by `rekindle trials`; a unique prefix is enough")
 
@@ -138,4 +97,4 @@ def add_uid(parser: Parser) -> None:
 def add_checkpoint(parser: Parser) -> None:
     text = "UID for the last checkpoint, or UID@EPOCH, UID@best or UID@0 (the untrained agent)"
     parser.add_argument("checkpoint", metavar="UID", help=text)
-    add_device(parser)
+    declare(parser, WORKER, "device")

@@ -6,18 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...options.conversions import output, seed
+from ...options.option import Group
+from ...options.worker_options import WORKER
 from ...orion.trial import is_under_orion
-from .shared import (
-    add_checkpoint,
-    add_device,
-    add_env_processes,
-    add_grace,
-    add_outputs,
-    add_task,
-    add_uid,
-    add_use_previous,
-)
-from .values import MANY, command, option, output, seed
+from .shared import add_checkpoint, add_outputs, add_task, add_uid
+from .values import MANY, command, declare, in_group, option
 
 
 def add_train(commands: Any) -> None:
@@ -37,10 +31,8 @@ def add_train(commands: Any) -> None:
     text = "write the observations and actions of this run to a file such as demo.npz, like `evaluate --record`"
     option(parser, "--record FILE", text, type=output)
     add_outputs(parser)
-    processes = parser.add_argument_group("processes and devices")
-    add_device(processes)
-    add_env_processes(processes)
-    add_grace(processes)
+    names = [name for name in in_group(WORKER, Group.PROCESSES) if name != "lease"]
+    declare(parser.add_argument_group(Group.PROCESSES.title), WORKER, *names)
 
 
 def add_lineage(commands: Any) -> None:
@@ -49,17 +41,16 @@ def add_lineage(commands: Any) -> None:
     add_uid(parser)
     option(parser, "--at EPOCH", "epoch of the checkpoint to start from", required=True)
     option(parser, "--set NAME=VALUE", "hyperparameter to change; may be repeated", **MANY)
-    add_device(parser)
-    add_use_previous(parser)
+    declare(parser, WORKER, "device", "use_previous")
     text = "train a task's whole lineage again, and compare digests"
     parser = command(commands, "replay", text, "lineage.replay")
     add_uid(parser)
-    add_device(parser)
+    declare(parser, WORKER, "device")
     text = "train a population's lineage as a schedule of hyperparameters on fresh seeds, to tell gain from luck"
     parser = command(commands, "schedule", text, "lineage.schedule")
     add_uid(parser)
     option(parser, "--seeds N", "number of fresh seeds, at least 3", default=10)
-    add_device(parser)
+    declare(parser, WORKER, "device")
 
 
 def add_upkeep(commands: Any) -> None:

@@ -23,16 +23,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ...options.option import Group
+
 SUFFIXES = (".toml", ".yaml", ".yml")
 COMMANDS = ("train", "tune", "create")
-SECTIONS = {
-    "what is searched": "study",
-    "the study: its size, and when it ends": "study",
-    "how it is searched": "study",
-    "seeds and environments": "study",
-    "with --scheduler pbt": "population",
-    "with --engine ray": "ray",
-}  # sections by the title of a group of options
+SECTIONS = {group.title: group.section for group in Group}
 NAMES = {"set": "hyperparameters", "prior": "ranges", "study.study": "study.name", "study.prior": "ranges"}
 INSTEAD = {"--epochs": "--env-steps", "--env-steps": "--epochs"}  # typing one also overrides the other
 TYPED_ONLY = ("help", "json", "debug", "save_config")

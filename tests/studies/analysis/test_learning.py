@@ -13,11 +13,12 @@ import rekindle
 from rekindle.studies.analysis import learning
 from rekindle.studies.analysis.learning import source, with_learned
 from rekindle.studies.engine.tune_options import study_config
+from rekindle.studies.errors import BadConfig
 from rekindle.studies.samplers.learned import UNTIL, _Expert, _places, follows
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.storage.rows import Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.config import Config
 from rekindle.studies.study.plan import Plan
 from studying import bits, surrogate, tiny, work
 

@@ -25,15 +25,15 @@ from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.study_rows import StudyRows
 from rekindle.studies.engine.tune_options import study_config
-from rekindle.studies.errors import CommandRefused
+from rekindle.studies.errors import BadConfig, CommandRefused
 from rekindle.studies.failures import FAILED
+from rekindle.studies.options.durations import in_words, parse_duration
+from rekindle.studies.options.entries import parse_budget, parse_plateau
 from rekindle.studies.schedulers.seeds import seed_options
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage import commands
 from rekindle.studies.storage.rows import Segment, Trial, score_of
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, parse_budget, parse_plateau
-from rekindle.studies.study.durations import in_words, parse_duration
 from rekindle.studies.workers import training
 from rekindle.studies.workers.supervisor import Supervisor, WorkerProcess
 from rekindle.studies.workers.worker import Worker

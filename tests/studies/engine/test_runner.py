@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from rekindle.studies.engine.checked_config import make_config
 from rekindle.studies.engine.runner import StudyRunner, start_study
-from rekindle.studies.errors import StoreError, StudyMismatch, UnknownStudy
+from rekindle.studies.errors import BadConfig, StoreError, StudyMismatch, UnknownStudy
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
 from studying import bits, run, tiny, undisturbed

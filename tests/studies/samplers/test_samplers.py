@@ -19,13 +19,13 @@ import optuna
 import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, maybe, near_one, ordinal, real
 from rekindle.studies.engine.checked_config import load_task, make_config
-from rekindle.studies.errors import StoreError
+from rekindle.studies.errors import BadConfig, StoreError
 from rekindle.studies.samplers.grid import grid
 from rekindle.studies.samplers.registry import KNOWN, check_sampler, finite_size, make_sampler, sampler_name
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.storage.rows import Segment, Trial
-from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.config import Config
 from rekindle.studies.study.plan import Plan
 from rekindle.studies.study.searched import defaults_except
 from rekindle.tasks import load

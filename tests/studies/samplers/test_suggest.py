@@ -10,11 +10,12 @@ import pytest
 from optuna.trial import TrialState
 from rekindle.spaces import Space, categorical, fixed, flatten, integer, log_real, maybe, near_one, ordinal, real
 from rekindle.spaces.drivers.to_optuna import suggest as suggest_values
+from rekindle.studies.errors import BadConfig
 from rekindle.studies.samplers.registry import KNOWN, make_sampler
 from rekindle.studies.samplers.suggest import OptunaParams, history, suggest
 from rekindle.studies.samplers.tpe import TPE
 from rekindle.studies.storage.rows import Trial
-from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.config import Config
 from rekindle.studies.study.plan import Plan
 from rekindle.tasks import load
 

@@ -19,13 +19,14 @@ from rekindle.studies.engine.confirming import confirmation_config, verdict
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.engine.tune_options import study_config
+from rekindle.studies.errors import BadConfig
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.page import page
 from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.schedulers.seeds import collapse
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.config import Config
 from rekindle.studies.study.environments import across, as_objective, labels, scale_of, scaled
 from rekindle.studies.study.number_text import in_digits
 from rekindle.tasks import load

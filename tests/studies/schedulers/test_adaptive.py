@@ -15,14 +15,14 @@ from rekindle import tune
 from rekindle.studies.cli import main
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.tune_options import study_config
-from rekindle.studies.errors import StudyMismatch
+from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.samplers.registry import make_sampler
 from rekindle.studies.schedulers.adaptive import EXPECTED, SAVING, promotions, wanted
 from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.statistics.rank_correlation import Agreement
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config, parse_epochs
+from rekindle.studies.study.config import Config, parse_epochs
 from rekindle.tasks.algorithms.surrogate import Surrogate
 from simulating import Told
 from studying import run, run_by_three, tiny

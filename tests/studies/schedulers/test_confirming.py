@@ -25,12 +25,12 @@ from rekindle.studies.engine.confirming import (
 )
 from rekindle.studies.engine.json_views import rank, study_json
 from rekindle.studies.engine.runner import start_study
-from rekindle.studies.errors import StudyMismatch
+from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.schedulers.confirming import Confirmation, Confirming, Standing, standing
 from rekindle.studies.statistics.intervals import mean_interval
 from rekindle.studies.storage.rows import Segment
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.config import Config
 from rekindle.studies.upkeep.deleting import delete
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load

@@ -12,14 +12,14 @@ import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, near_one, normal, ordinal, real
 from rekindle.spaces.quantiles import has_scale, quantile
 from rekindle.studies.engine.checked_config import load_task
-from rekindle.studies.errors import StoreError
+from rekindle.studies.errors import BadConfig, StoreError
 from rekindle.studies.schedulers.pb2 import PB2, check_pb2
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.schedulers.seeds import seed_options
 from rekindle.studies.statistics.gaussian_process import GaussianProcess
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.config import Config
 from rekindle.studies.study.plan import Branch
 from rekindle.tasks import load
 from simulating import population

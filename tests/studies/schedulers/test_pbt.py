@@ -13,9 +13,9 @@ from rekindle.studies.cli import main
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import start_study
-from rekindle.studies.errors import StudyMismatch
+from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.config import Config
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
 from simulating import params, population, simulate

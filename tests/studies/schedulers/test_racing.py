@@ -14,13 +14,14 @@ import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_config, make_population
 from rekindle.studies.engine.json_views import rank, study_json
+from rekindle.studies.errors import BadConfig
 from rekindle.studies.schedulers.racing import at_once, run_race
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.schedulers.seeds import collapse, seed_options
 from rekindle.studies.statistics.friedman import LEVEL, eliminated
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.config import Config
 from rekindle.studies.study.objectives import objective_options
 from rekindle.studies.upkeep.fsck import check
 from rekindle.tasks import load

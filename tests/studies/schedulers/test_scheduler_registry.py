@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rekindle.studies.errors import StoreError
+from rekindle.studies.errors import BadConfig, StoreError
 from rekindle.studies.schedulers.hyperband import brackets
 from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.storage.rows import Segment, Trial
-from rekindle.studies.study.config import BadConfig, Config, parse_epochs
+from rekindle.studies.study.config import Config, parse_epochs
 from rekindle.studies.study.plan import Plan, ScoreHistory
 from simulating import Told
 

@@ -11,12 +11,13 @@ from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.errors import BadConfig
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.schedulers.registry import scheduler as scheduler_of
 from rekindle.studies.schedulers.seeds import collapse, seed_options
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.config import Config
 from rekindle.studies.study.objectives import AGGREGATES, iqm, top_quartile
 from rekindle.tasks import load
 from simulating import simulate

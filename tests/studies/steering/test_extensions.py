@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from rekindle.studies import Study
 from rekindle.studies.engine.runner import start_study
-from rekindle.studies.errors import CommandRefused
+from rekindle.studies.errors import BadConfig, CommandRefused
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers.worker import Worker
 from replaying import assert_follows_from_rows

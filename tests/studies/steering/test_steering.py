@@ -17,12 +17,11 @@ from rekindle.studies.engine.confirming import confirmation_config
 from rekindle.studies.engine.json_views import rank, status_json, study_json, summary_json
 from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.engine.runner import StudyRunner, start_study
-from rekindle.studies.errors import CommandRefused, LeaseLost
+from rekindle.studies.errors import BadConfig, CommandRefused, LeaseLost
 from rekindle.studies.schedulers.seeds import seed_options
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Result
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers import training
 from rekindle.studies.workers.supervisor import WorkerProcess

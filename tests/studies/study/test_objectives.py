@@ -19,12 +19,12 @@ from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.optuna_mirror import frozen, mirror
 from rekindle.studies.engine.progress import look
-from rekindle.studies.errors import DamagedRow
+from rekindle.studies.errors import BadConfig, DamagedRow
 from rekindle.studies.schedulers.asha import ASHA
 from rekindle.studies.schedulers.seeds import collapse, seed_options
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.config import Config
 from rekindle.studies.study.number_text import in_digits, in_digits_alone
 from rekindle.studies.study.objectives import (
     Unmeasured,

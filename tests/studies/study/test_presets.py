@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rekindle.spaces import flatten, unflatten
 from rekindle.studies.engine.tune_options import study_config
-from rekindle.studies.study.config import BadConfig
+from rekindle.studies.errors import BadConfig
 from rekindle.studies.study.presets import preset_values, presets
 from rekindle.tasks import load
 from rekindle.tasks.envs import EnvSpec

@@ -13,11 +13,12 @@ import pytest
 import rekindle
 from rekindle.studies.cli import main
 from rekindle.studies.engine.runner import StudyRunner, start_study
-from rekindle.studies.errors import DamagedCheckpoint, UnknownStudy
+from rekindle.studies.errors import BadConfig, DamagedCheckpoint, UnknownStudy
+from rekindle.studies.options.entries import parse_weight
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Work
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config, parse_weight
+from rekindle.studies.study.config import Config
 from rekindle.studies.upkeep.deleting import delete
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers.forked import CommandProcess

@@ -12,9 +12,9 @@ import pytest
 import slow_envs
 from rekindle.studies.engine.progress import Snapshot
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.options.entries import parse_budget
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import parse_budget
 from rekindle.studies.workers.supervisor import Supervisor, WorkerProcess, WorkersFailed
 from rekindle.studies.workers.training import Training
 from rekindle.studies.workers.worker import Worker

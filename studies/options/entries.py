@@ -1,0 +1,132 @@
+"""Options as stored configurations hold them: parsing, and checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from ..errors import BadConfig
+from .conversions import MOST
+from .durations import UNITS, parse_duration
+from .option import Entry
+
+BUDGETS = ("epochs", "steps", "seconds")  # units of work
+WEIGHTS = (0.001, 1000.0)  # smallest and largest weight of a study
+MOST_GRID_POINTS = 10_000  # of one range
+
+
+def check_count(name: str, value: object, most: int = MOST) -> None:
+    """Raise BadConfig unless the value is an integer from 1 to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadConfig(f"{name} must be an integer of at least 1, but got {value!r}")
+    if value > most:
+        raise BadConfig(f"{name} must be {most} at most, but got {value}")
+
+
+def is_count(value: Any, least: int = 1, most: int = MOST) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def parse_budget(text: str) -> dict[str, int]:
+    """Parse ``200epochs``, ``5e6steps`` or ``2h`` as {unit: number}."""
+    if text[-1:] in UNITS:
+        with suppress(ValueError):
+            return {"seconds": round(parse_duration(text)) or 1}
+    unit = next((unit for unit in BUDGETS if text.endswith(unit)), "")
+    try:
+        value = float(text.removesuffix(unit)) if unit else 0.0
+    except ValueError:
+        value = 0.0
+    if not 1 <= value < 2**53 or value != int(value):
+        raise BadConfig(
+            f"--budget must be a number of at least 1 with a unit, 200epochs, 5e6steps or 2h, but got {text!r}"
+        )
+    return {unit: int(value)}
+
+
+def _is_budget(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(is_count(value[unit], 1, 2**53) for unit in value)
+
+
+def parse_goal(text: str) -> dict[str, float]:
+    """Parse ``return:475`` as {objective: value to reach}."""
+    name, _, number = text.partition(":")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if name != "return" or not math.isfinite(value):
+        raise BadConfig(f"--goal must be return:VALUE, such as return:475, but got {text!r}")
+    return {name: value}
+
+
+def _is_goal(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(value[name], int | float) for name in value)
+
+
+def parse_plateau(value: int | str) -> int:
+    """Return a number of trials, which `extend` takes as text."""
+    if isinstance(value, str):
+        if not (value.isascii() and value.isdecimal() and 0 < len(value) < 12):
+            raise BadConfig(f"--plateau must be a number of trials, such as 20, but got {value!r}")
+        value = int(value)
+    check_count("plateau", value)
+    return value
+
+
+def parse_trial_time(time: float | str) -> float:
+    """Return a trial time in seconds."""
+    try:
+        return parse_duration(time if isinstance(time, str) else f"{time:f}")
+    except ValueError as error:
+        raise BadConfig(f"--trial-time {error}") from None
+
+
+def parse_weight(weight: float | str) -> float:
+    """Parse the weight of a study among others."""
+    try:
+        value = float(str(weight))
+    except ValueError:
+        value = math.nan
+    if not _is_weight(value):
+        raise BadConfig(
+            f"--weight must be a number from {WEIGHTS[0]:g} to {WEIGHTS[1]:g}, such as 3, but got {str(weight)!r}"
+        )
+    return value
+
+
+def _is_weight(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and WEIGHTS[0] <= value <= WEIGHTS[1]
+
+
+def parse_snapshots(text: str) -> str:
+    """Return the value of --snapshots, unless checkpoints would lack the replay buffer."""
+    from ...tasks.checkpoint.retention import keep_of  # imports numpy
+
+    if (keep := keep_of(text)) is not None and not keep.replay:
+        raise ValueError(
+            f"a study's trials resume with the same bits from one rung to the next, but --snapshots {text} leaves "
+            "replay buffers out; leave no-replay out, which only `rekindle train` takes"
+        )
+    return text
+
+
+def _is_keep(value: Any) -> bool:
+    from ...tasks.checkpoint.retention import keep_of  # imports numpy
+
+    try:
+        keep_of(value)
+    except ValueError:
+        return False
+    return True
+
+
+BUDGET = Entry(parse_budget, _is_budget)
+GOAL = Entry(parse_goal, _is_goal)
+PLATEAU = Entry(parse_plateau, is_count)
+TRIAL_TIME = Entry(parse_trial_time, lambda value: isinstance(value, int | float) and 0 < value < math.inf)
+WEIGHT = Entry(parse_weight, _is_weight)
+GRID_POINTS = Entry(lambda points: points, lambda value: is_count(value, 1, MOST_GRID_POINTS))
+SNAPSHOTS = Entry(parse_snapshots, _is_keep)

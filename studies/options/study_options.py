@@ -1,0 +1,261 @@
+"""Options of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypedDict, cast
+
+from . import conversions, entries
+from .option import Group, Option, declared
+
+MEMBERS = 8  # members of a population
+
+
+class StudyOptions(TypedDict, total=False):
+    """Options of a study.
+
+    They are those of `rekindle tune` and `create`, of run files, and of `rekindle.tune`. The environments, epochs and
+    hyperparameters that are fixed, searched or known are arguments beside these.
+    """
+
+    seed: Annotated[int, Option("N", "seed of all randomness", Group.TRAINED, default=0, parse=conversions.seed)]
+    preset: Annotated[
+        str | None,
+        Option(
+            "NAME",
+            "known-good hyperparameters of TASK, such as cartpole; --set wins; tune tries them in its first trial",
+            Group.TRAINED,
+        ),
+    ]
+    search: Annotated[
+        str | Sequence[str],
+        Option(
+            "NAME",
+            "search this hyperparameter, and leave all that are not named at their defaults; may be repeated "
+            "(default: search all that --set does not fix)",
+            Group.SEARCHED,
+            default=(),
+            many=True,
+        ),
+    ]
+    objective: Annotated[
+        str | Sequence[str],
+        Option(
+            "NAME",
+            "return; return_median, return_iqm or return_top_quartile, of the same episodes; return_stochastic, with "
+            "actions sampled as in training; model_size, the number of parameters, minimized; env_steps_per_second, "
+            "measured on this machine and not reproducible; or a metric that the task reports, with its direction, "
+            "such as episode_length:minimize; may be repeated, for a Pareto front (default: return)",
+            Group.SEARCHED,
+            default=(),
+            many=True,
+        ),
+    ]
+    trials: Annotated[
+        int | None,
+        Option(
+            "N",
+            "total number of configurations (default: 16, or fewer if bruteforce has fewer points; with a grid, all "
+            "of its points)",
+            Group.SIZE,
+        ),
+    ]
+    budget: Annotated[
+        str | None,
+        Option(
+            "WORK",
+            "stop after this much work by all workers together: 200epochs, 5e6steps, or training time such as 2h; "
+            "rerun with more to continue",
+            Group.SIZE,
+            entry=entries.BUDGET,
+            mutable=True,
+            extend="work after which the study stops, as in tune; off: none",
+            bound=True,
+        ),
+    ]
+    goal: Annotated[
+        str | None,
+        Option(
+            "return:VALUE",
+            "stop when a trial has this return, confirmed by fresh episodes (wrong in at most 5%% of studies)",
+            Group.SIZE,
+            entry=entries.GOAL,
+            mutable=True,
+            extend="return at which it stops, as in tune; off: none",
+            bound=True,
+        ),
+    ]
+    plateau: Annotated[
+        int | None,
+        Option(
+            "N",
+            "stop after this many trials in a row without an improvement beyond the noise of evaluation",
+            Group.SIZE,
+            entry=entries.PLATEAU,
+            mutable=True,
+            extend="trials without an improvement after which it stops; off: none",
+            bound=True,
+        ),
+    ]
+    trial_time: Annotated[
+        float | str | None,
+        Option(
+            "DURATION",
+            "fail a trial that has trained for this long, such as 2h; in a cohort, a trial counts its share of the "
+            "time; retries continue the count (default: off)",
+            Group.SIZE,
+            entry=entries.TRIAL_TIME,
+            mutable=True,
+        ),
+    ]
+    weight: Annotated[
+        float | str | None,
+        Option(
+            "W",
+            "weight by which workers divide their time between studies: one of 3 gets three times as much as one of "
+            "1; `extend` changes it (default: 1)",
+            Group.SIZE,
+            entry=entries.WEIGHT,
+            mutable=True,
+            extend="weight by which workers divide their time between studies, as in tune",
+        ),
+    ]
+    scheduler: Annotated[
+        str | None,
+        Option(
+            "NAME",
+            "adaptive (default), which costs as much as training a third of --trials to the end, and prunes more "
+            "cautiously where early rungs do not predict later ones; halving (default with --racing); hyperband, whose "
+            "brackets start on different rungs; asha, which promotes a trial as soon as it is among the best that have "
+            "finished its rung: no worker waits, but promotions depend on timing (each trial's own result does not); "
+            "none, which trains every trial to the end; or pbt, which trains a population to --epochs, whose members "
+            "copy and change each other's hyperparameters",
+            Group.SEARCH,
+        ),
+    ]
+    sampler: Annotated[
+        str | None,
+        Option(
+            "NAME",
+            "sampler of Optuna: tpe, random, gp, cmaes, qmc, nsgaii, nsgaiii, bruteforce or grid (default: tpe; "
+            "random for a population)",
+            Group.SEARCH,
+        ),
+    ]
+    grid_points: Annotated[
+        int | None,
+        Option(
+            "N",
+            "with --sampler grid: points of each range including both ends, evenly spaced on its linear or log scale; "
+            "of a list of values, all are used (default: 5)",
+            Group.SEARCH,
+            entry=entries.GRID_POINTS,
+        ),
+    ]
+    generation: Annotated[
+        int | None,
+        Option(
+            "N",
+            "trials suggested at a time (default: 12 with adaptive, 16 in several environments, else 8); asha keeps "
+            "this many ready or in training",
+            Group.SEARCH,
+        ),
+    ]
+    cohort: Annotated[
+        int,
+        Option(
+            "N", "consecutive trials with the same structure, so that they train as one batch", Group.SEARCH, default=4
+        ),
+    ]
+    seeds: Annotated[int, Option("N", "seeds per configuration", Group.SEEDS, default=1)]
+    aggregate: Annotated[
+        str,
+        Option(
+            "NAME", "aggregate of the seeds' returns: mean, median, iqm or top_quartile", Group.SEEDS, default="mean"
+        ),
+    ]
+    racing: Annotated[
+        bool,
+        Option(
+            "",
+            "race seeds: start each configuration with two of its --seeds, add one at a time, and drop "
+            "configurations that a Friedman test rules out",
+            Group.SEEDS,
+            default=False,
+        ),
+    ]
+    across: Annotated[
+        str | None,
+        Option(
+            "NAME",
+            "search one configuration for several ENV, by this aggregate over environments and seeds: mean, median, "
+            "iqm or top_quartile, of results on one scale from 0, the lower decile of an environment's results, to 1, "
+            "its best; configurations that lose in the first environments are not trained in the others (racing), "
+            "except with --scheduler adaptive",
+            Group.SEEDS,
+        ),
+    ]
+    population: Annotated[int, Option("N", "number of members", Group.POPULATION, default=MEMBERS)]
+    interval: Annotated[
+        int | None, Option("EPOCHS", "epochs per generation (default: 3)", Group.POPULATION, parse=conversions.positive)
+    ]
+    exploit: Annotated[
+        str,
+        Option(
+            "HOW",
+            "truncation: each member of the worst fifth copies one of the best fifth; tournament: each member copies "
+            "a randomly drawn one if that is better",
+            Group.POPULATION,
+            default="truncation",
+        ),
+    ]
+    explore: Annotated[
+        str,
+        Option(
+            "HOW",
+            "perturb: raise or lower copied values by a fifth; resample: draw new values; pb2: choose values by a "
+            "bandit with a Gaussian process of score improvements",
+            Group.POPULATION,
+            default="perturb",
+        ),
+    ]
+    perturb: Annotated[
+        str | Sequence[str],
+        Option(
+            "NAME",
+            "hyperparameter to explore; may be repeated (default: all that are searched)",
+            Group.POPULATION,
+            default=(),
+            many=True,
+        ),
+    ]
+    snapshots: Annotated[
+        str | None,
+        Option(
+            "MODE",
+            "checkpoints to keep: latest (the last two); best (also the one with the best return, evaluated after each "
+            "epoch), or best:5 (evaluated after every fifth); every:5 (also every fifth epoch), or every:5:3 (only the "
+            "last three of these); initial (also the untrained agent); all (every epoch); a number (of the latest "
+            "epochs); no-replay (without replay buffers, which are filled again on resuming; not in studies); several "
+            "of these, separated by commas; or no. Results do not depend on it (default: latest)",
+            Group.OUTPUTS,
+            entry=entries.SNAPSHOTS,
+            mutable=True,
+        ),
+    ]
+
+
+STUDY = declared(StudyOptions)
+DEFAULTS = cast(StudyOptions, {name: option.default for name, option in STUDY.items()})
+EXTENDED = {name: option for name, option in STUDY.items() if option.extend}
+BOUNDS = tuple(name for name, option in STUDY.items() if option.bound)
+
+
+def entries_of(options: Mapping[str, object]) -> dict[str, Any]:
+    """Return the entries of given options in a stored configuration.
+
+    Raises:
+        BadConfig: a value is invalid.
+    """
+    stored = {name: option.entry for name, option in STUDY.items() if option.entry}
+    return {name: entry.parse(options[name]) for name, entry in stored.items() if options.get(name) is not None}
