@@ -18,6 +18,7 @@ from ..envs.base.curriculum import Curriculum
 from ..envs.base.joined import JoinedActions
 from ..envs.gym.envs import reset_seed
 from ..envs.gym.make import make_drawn, make_env, of_reset
+from ..envs.gym.selftest import self_test
 from ..envs.gym.turns import take_turn
 from ..envs.pools.makers import is_pool
 from ..errors import TaskError
@@ -97,5 +98,5 @@ def _rendering(spec: EnvSpec, seed: int) -> gym.Env[Any, Any]:
         raise NoVideo(f"{law} {has}; write a render() and name {RENDER} in metadata['render_modes']")
     drawn = replace(spec, kwargs={**spec.kwargs, "render_mode": RENDER})
     options = Curriculum(spec.parameters, (seed,), "evaluation", tuple(spec.info)).options(0, 0, 0)
-    env = make_drawn(drawn, options, plain)
+    env = make_drawn(drawn, self_test(spec).generators, options, plain)
     return env.env if isinstance(env, JoinedActions) else env

@@ -15,6 +15,7 @@ from .gym.backend import Backend, InProcess
 from .gym.envs import GymEnvs
 from .gym.make import close_env, make_env
 from .gym.selftest import self_test
+from .gym.surroundings import guards_of
 from .gym.turns import take_turn
 from .pools.makers import is_pool
 from .pools.pool import Pool, pool_spaces, pool_test
@@ -59,7 +60,9 @@ def make_envs(
     def backend() -> Backend:
         if is_pool(spec):
             return Pool(spec, size, processes)
-        return Processes(spec, size, processes, restore, spaces) if processes else InProcess(spec, size)
+        if processes:
+            return Processes(spec, size, processes, restore, spaces)
+        return InProcess(spec, size, restore.generators, guards_of(spec.id))
 
     single_episodes = single_episodes and not is_pool(spec)
     return GymEnvs(spec, seeds, num_envs, purpose, backend, restore, spaces, single_episodes)
@@ -89,7 +92,7 @@ def spaces_of(spec: EnvSpec) -> Spaces:
     if is_pool(spec):
         spaces = pool_spaces(spec)
     else:
-        with at_work():  # a constructor may hang, or end the process
+        with at_work(), guards_of(spec.id).always:  # a constructor may hang, or end the process
             take_turn()
             env = make_env(spec)
         spaces = Spaces(env.observation_space, env.action_space)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import gymnasium as gym
@@ -109,6 +110,93 @@ class Late(Drift):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         obs, *rest = super().step(action)
         return (obs if self.t < 150 else np.float32([np.random.default_rng().uniform(-1, 1)])), *rest  # type: ignore[return-value]
+
+
+class OldStyle(Drift):
+    """Seeds NumPy's global generator, as old code does, and draws from it."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        np.random.seed(seed)
+        return super().reset(seed=seed)
+
+    def push(self, action: Any) -> float:
+        return np.random.uniform(-5, 5)
+
+
+class Unseeded(Drift):
+    """Draws from global generators that nobody seeds."""
+
+    def push(self, action: Any) -> float:
+        return random.uniform(-5, 5) + np.random.normal()
+
+
+class SharedSpace(Drift):
+    """Draws observations from a space of its class."""
+
+    observation_space = spaces.Box(-1, 1, (3,))
+    length = 9
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.observation_space.seed(seed)
+        return super().reset(seed=seed)
+
+    def show(self) -> Any:
+        return self.observation_space.sample()
+
+
+class ClassCounter(Drift):
+    """Counts the steps of all its instances' episodes, and ends their effect at a reset of any."""
+
+    running = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        type(self).running = 0
+        return super().reset(seed=seed)
+
+    def push(self, action: Any) -> float:
+        type(self).running += 1
+        return float(self.running)
+
+
+class Repeats(Drift):
+    """Has a generator that its constructor seeds."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(1)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.t, self.x = 0, float(self.generator.uniform(-1, 1))
+        return self.show(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return self.show(), -abs(self.x), False, self.t >= self.length, {}
+
+
+class LateImage(Drift):
+    """Ignores its seed after some steps, and shows images."""
+
+    observation_space = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+
+    def show(self) -> Any:
+        generator = self.np_random if self.t < 10 else np.random.default_rng()
+        return generator.integers(0, 255, (36, 36, 1), np.uint8)
+
+
+class Rare(Drift):
+    """Remembers how often it was reset, which shows only in episodes after the hundredth."""
+
+    length = 5
+
+    def __init__(self) -> None:
+        self.resets = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.resets += 1
+        return super().reset(seed=seed)
+
+    def push(self, action: Any) -> float:
+        return float(self.resets) if self.resets > 100 else 0.0
 
 
 for own in [Drift, *Drift.__subclasses__()]:

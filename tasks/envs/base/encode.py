@@ -227,13 +227,16 @@ class Actions:
             return np.asarray(row - np.reshape(self.space.start, self.learner_shape))
         return row
 
-    def pick(self, draws: NDArray[np.float64]) -> Array:
+    def pick(self, draws: NDArray[np.float64], beyond: float = 0.0) -> Array:
         """Return an action for each row of numbers in [0, 1).
 
-        Unbounded sides of a Box are cut off.
+        Unbounded sides of a Box are cut off. Numbers reach `beyond` their bounds, as a share of the distance between
+        them.
         """
         space = self.space
         draws = draws.reshape(-1, *self.learner_shape)
+        if isinstance(space, spaces.Box):
+            draws = draws * (1 + 2 * beyond) - beyond
         if isinstance(space, Joined):
             return space.draw(draws)
         if isinstance(space, spaces.Box):

@@ -9,8 +9,9 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from itertools import compress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -25,7 +26,10 @@ from ..base.envs import Array
 from ..base.spec import EnvSpec
 from . import snapshot
 from .make import Env, close_env, make_drawn, make_env, of_reset
+from .surroundings import UNGUARDED, Guards
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Options = Mapping[str, Any] | None  # parameters of an episode
 
 
@@ -48,6 +52,14 @@ class FlatStep(NamedTuple):
         """Return a copy of all arrays."""
         obs, reward, terminated, truncated, info = self
         return FlatStep(obs.copy(), reward.copy(), terminated.copy(), truncated.copy(), info.copy())
+
+
+class Outcome(NamedTuple):
+    """The end of an episode: its last observation, return and length."""
+
+    obs: Array
+    total: float
+    steps: int
 
 
 class Backend(Protocol):
@@ -83,6 +95,12 @@ class Backend(Protocol):
             The last observations.
         """
 
+    def play_again(self, index: int, seed: int, options: Options, actions: Array, fresh: bool) -> Outcome:
+        """Play an episode of this environment again, in another one.
+
+        If `fresh`, that is a new one each time.
+        """
+
     def take(self, indices: Sequence[int]) -> list[Array]:
         """Return the simulators' states."""
 
@@ -90,17 +108,38 @@ class Backend(Protocol):
         """Load simulators' states into new episodes, `elapsed` steps into them."""
 
 
+def guarded(method: Callable[Concatenate[InProcess, P], R]) -> Callable[Concatenate[InProcess, P], R]:
+    """Guard the environments' code that a method runs."""
+
+    @wraps(method)
+    def with_guard(self: InProcess, /, *given: P.args, **named: P.kwargs) -> R:
+        with self.guards.always:
+            return method(self, *given, **named)
+
+    return with_guard
+
+
 class InProcess:
     """A backend that steps in this process."""
 
-    def __init__(self, spec: EnvSpec, count: int) -> None:
-        self.spec = spec
+    def __init__(self, spec: EnvSpec, count: int, generators: Sequence[str] = (), guards: Guards = UNGUARDED) -> None:
+        """Create the environments.
+
+        Args:
+            spec: spec of the environments.
+            count: M.
+            generators: global generators that each environment has to itself, see `chance`.
+            guards: guards of the environments' code, see `surroundings`.
+        """
+        self.spec, self.generators, self.guards = spec, generators, guards
         self.envs: list[Env] = []
+        self.spares: list[Env] = []  # at most one, which plays episodes again
         # The last net: whoever makes a backend closes it, but an exception may keep it from that.
-        self.close = weakref.finalize(self, _close, self.envs, spec, os.getpid())
+        self.close = weakref.finalize(self, _close, [self.envs, self.spares], spec, guards, os.getpid())
         try:
-            for _ in range(count):
-                self.envs.append(make_env(spec))
+            with guards.always:
+                for _ in range(count):
+                    self.envs.append(make_env(spec, generators))
         except BaseException:
             self.close()
             raise
@@ -108,13 +147,14 @@ class InProcess:
         self.drawn = any(name.startswith(KWARGS) for name in spec.parameters)  # each episode needs a new environment
         self.encoder = Observations(self.envs[0].observation_space, spec.id)
 
+    @guarded
     def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
         first = np.zeros((len(indices), *self.encoder.shape), self.encoder.dtype)
         for i, seed, chosen, out in zip(indices, seeds, options, first, strict=True):
             if self.drawn or (fresh and self.used[i]):
                 old, self.envs[i] = self.envs[i], gym.Env()  # closed first: there may be one instance at most
                 close_env(old, self.spec)
-                self.envs[i] = make_drawn(self.spec, chosen or {}, old) if self.drawn else make_env(self.spec)
+                self.envs[i] = self._new(chosen, old)
             self.used[i] = True
             told = of_reset(chosen)
             obs, _ = self.envs[i].reset(seed=seed, **({} if told is None else {"options": told}))
@@ -132,13 +172,15 @@ class InProcess:
         next_obs, reward, terminated, truncated, entries = result
         write, reported = self.encoder.write, tuple(self.spec.info)
         # Environments get copies, which they may keep or change; those that the caller records stay as they are.
-        for i, (env, action) in compress(enumerate(zip(self.envs, actions.copy(), strict=True)), playing):
-            obs, reward[i], terminated[i], truncated[i], said = env.step(action)
-            write(obs, next_obs[i])
-            tick()
-            if reported:
-                info.write(said, reported, entries[i], self.spec.id)
+        with self.guards.stepping:
+            for i, (env, action) in compress(enumerate(zip(self.envs, actions.copy(), strict=True)), playing):
+                obs, reward[i], terminated[i], truncated[i], said = env.step(action)
+                write(obs, next_obs[i])
+                tick()
+                if reported:
+                    info.write(said, reported, entries[i], self.spec.id)
 
+    @guarded
     def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
         last = np.zeros((len(indices), *self.encoder.shape), self.encoder.dtype)
         for i, recorded, out in zip(indices, actions, last, strict=True):
@@ -150,18 +192,46 @@ class InProcess:
             self.encoder.write(obs, out)
         return [*last]
 
+    @guarded
+    def play_again(self, index: int, seed: int, options: Options, actions: Array, fresh: bool) -> Outcome:
+        if not self.spares or self.drawn or fresh:
+            while self.spares:
+                close_env(self.spares.pop(), self.spec)
+            self.spares.append(self._new(options, self.envs[index]))
+        [env] = self.spares
+        told, total, steps = of_reset(options), 0.0, 0
+        obs, _ = env.reset(seed=seed, **({} if told is None else {"options": told}))
+        for action in actions.copy():
+            obs, reward, terminated, truncated, _ = env.step(action)
+            tick()
+            total, steps = total + float(reward), steps + 1
+            if terminated or truncated:
+                break
+        last = np.zeros(self.encoder.shape, self.encoder.dtype)
+        self.encoder.write(obs, last)
+        return Outcome(last, total, steps)
+
+    @guarded
     def take(self, indices: Sequence[int]) -> list[Array]:
         return [snapshot.take(self.envs[i]) for i in indices]
 
+    @guarded
     def put(self, indices: Sequence[int], states: Sequence[Array], elapsed: Sequence[int]) -> None:
         for i, state, steps in zip(indices, states, elapsed, strict=True):
             snapshot.put(self.envs[i], state, steps)
 
+    def _new(self, options: Options, like: Env) -> Env:
+        if self.drawn:
+            return make_drawn(self.spec, self.generators, options or {}, like)
+        return make_env(self.spec, self.generators)
 
-def _close(envs: list[Env], spec: EnvSpec, owner: int) -> None:
+
+def _close(lists: Sequence[list[Env]], spec: EnvSpec, guards: Guards, owner: int) -> None:
     """Close all environments, except in a fork; warn of those that fail."""
-    while envs and os.getpid() == owner:
-        try:
-            close_env(envs.pop(), spec)
-        except EnvironmentFailed as error:  # nothing depends on it any more
-            warnings.warn(str(error), stacklevel=2)
+    with guards.always:
+        for envs in lists:
+            while envs and os.getpid() == owner:
+                try:
+                    close_env(envs.pop(), spec)
+                except EnvironmentFailed as error:  # nothing depends on it any more
+                    warnings.warn(str(error), stacklevel=2)

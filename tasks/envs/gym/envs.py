@@ -17,9 +17,12 @@ from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
 from ..base.info import METRIC, number
 from ..base.spec import EnvSpec
 from . import snapshot
-from .backend import Backend
+from .backend import Backend, Outcome
 from .selftest import Restore
 from .turns import take_turn
+
+CLEAN = "keep what episodes depend on in the environment, and set it in every reset"
+CHECKED = 100  # one of so many episodes is played again in training, so checks take a hundredth of its steps
 
 
 def reset_seed(purpose: str, *path: int | str) -> int:
@@ -74,6 +77,7 @@ class GymEnvs(Envs):
             Curriculum(spec.parameters, self.seeds, purpose, tuple(spec.info)) if spec.parameters else None
         )
         self.checked = False
+        self.checks = self.mode == "replay" and purpose == "train" and not restore.single_instance
         self.reset()
 
     def reset(self) -> None:
@@ -137,7 +141,8 @@ class GymEnvs(Envs):
         if self.must_begin_epoch:
             raise RuntimeError(f"{self.spec.id}: begin_epoch must follow load_member, since it restarts at each epoch")
         decoded = self.actions.decode(actions)
-        next_obs, reward, terminated, truncated, info = self.backend.step(decoded, self.playing)
+        result = self.backend.step(decoded, self.playing)
+        next_obs, reward, terminated, truncated, info = result
         if self.mode == "replay":
             for recorded, action in compress(zip(self.history, decoded, strict=True), self.playing):
                 recorded.append(action)
@@ -161,6 +166,8 @@ class GymEnvs(Envs):
                 truncated[self._rows(p)] |= ~terminated[self._rows(p)]
             ended = np.flatnonzero(terminated | truncated)
         if len(ended):
+            if self.checks:
+                self._check(ended, result.obs)
             self.obs = next_obs.copy()  # the learner still holds `next_obs`
             self._finished.append((ended, self.returns[ended], self.elapsed[ended]))
             self.info.end(ended)
@@ -170,6 +177,25 @@ class GymEnvs(Envs):
                 self.episode[ended] += 1
                 self._begin(ended.tolist(), fresh=self.restore.renew)
         return StepResult(next_obs, rewards.reshape(shape), terminated.reshape(shape), truncated.reshape(shape))
+
+    def _check(self, ended: NDArray[np.int64], last_obs: Array) -> None:
+        """Play some of the episodes that ended again, in other environments.
+
+        These are one of `CHECKED` episodes. The choice depends on their seeds alone, so it is the same after a resume.
+        """
+        for i in ended[self.reset_seeds[ended] // 2 % CHECKED == 0].tolist():
+            p, n = divmod(i, self.num_envs)
+            if self.found.get(p):
+                continue
+            begin = int(self.reset_seeds[i]), self.options[i]
+            again = self.backend.play_again(i, *begin, np.stack(self.history[i]), fresh=self.restore.renew)
+            own = Outcome(last_obs[i], self.returns[i], int(self.elapsed[i]))
+            if [part.tobytes() for part in map(np.asarray, own)] != [part.tobytes() for part in map(np.asarray, again)]:
+                self.found.setdefault(p, []).append(
+                    f"{self.spec.id}: episode {self.episode[i]} of environment {n}, played again in another one, ended "
+                    f"differently (step {again.steps}, return {again.total:g}; before step {own.steps}, return "
+                    f"{own.total:g}), though the self-test found no difference; {CLEAN}"
+                )
 
     def _measured(self, ended: NDArray[np.int64]) -> dict[str, Array]:
         """Return the reported info of these environments' episodes, by metric."""
@@ -318,7 +344,7 @@ class GymEnvs(Envs):
     def _lost(self, tree: Tree) -> str:
         if tree["mode"] != self.mode:
             return f"the state was recorded in {tree['mode']} mode, but this process restores by {self.mode}"
-        return "they do not replay; keep what they depend on in the environment, and set it in every reset"
+        return f"they do not replay; {CLEAN}"
 
     def _load_info(self, i: int, tree: Tree) -> None:
         if self.spec.info:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -20,6 +20,7 @@ from ...runtime.warning_filters import changed_filters
 from ..base.curriculum import KWARGS
 from ..base.joined import JoinedActions, can_join
 from ..base.spec import EnvSpec, EnvSpecError
+from .chance import OwnGenerators
 
 Env = gym.Env[Any, Any]
 
@@ -36,8 +37,12 @@ IGNORED = {
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco", "ale_py": "atari"}
 
 
-def make_env(spec: EnvSpec) -> Env:
+def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
     """Create an environment with its wrappers; hybrid actions become rows.
+
+    Args:
+        spec: the environment.
+        generators: global generators that it has to itself, see `chance`.
 
     Raises:
         EnvSpecError: the id, an argument or a package is missing, or the environment lacks Gymnasium's interface.
@@ -69,6 +74,9 @@ def make_env(spec: EnvSpec) -> Env:
             with suppress(Exception):  # the first error counts
                 env.close()
             raise
+    _own_spaces(env.unwrapped)
+    if generators:
+        env = OwnGenerators(env, generators)
     return JoinedActions(env) if can_join(env.action_space) else env
 
 
@@ -97,14 +105,14 @@ def _deprecations_untold(spec: EnvSpec) -> Iterator[None]:
         mujoco.set_mju_user_warning(None)
 
 
-def make_drawn(spec: EnvSpec, parameters: Mapping[str, Any], like: Env) -> Env:
+def make_drawn(spec: EnvSpec, generators: Sequence[str], parameters: Mapping[str, Any], like: Env) -> Env:
     """Create an environment whose constructor gets the parameters drawn for it.
 
     Raises:
         EnvSpecError: it cannot be made, or its spaces differ from those of `like`.
     """
     drawn = {name.removeprefix(KWARGS): value for name, value in parameters.items() if name.startswith(KWARGS)}
-    env = make_env(replace(spec, kwargs={**spec.kwargs, **drawn}, parameters={}))
+    env = make_env(replace(spec, kwargs={**spec.kwargs, **drawn}, parameters={}), generators)
     for space in ("observation_space", "action_space"):
         if getattr(env, space) != getattr(like, space):
             raise EnvSpecError(
@@ -145,9 +153,19 @@ def _check_spaces(env: Any, spec: EnvSpec) -> None:
             )
 
 
+def _own_spaces(env: Any) -> None:
+    """Give an environment copies of its class's spaces.
+
+    A space has a generator, which all environments of the class would share.
+    """
+    for name in ("observation_space", "action_space"):
+        if name not in vars(env) and isinstance(space := getattr(type(env), name, None), gym.Space):
+            setattr(env, name, deepcopy(space))
+
+
 def _check_reset(env: Any, spec: EnvSpec) -> None:
     """Raise EnvSpecError unless environment and wrappers have Gymnasium's reset."""
-    needed = ("seed", "options") if of_reset(spec.parameters) else ("seed",)
+    needed = ("seed", "options")  # Gymnasium's wrappers pass both
     while True:
         arguments = signature(env.reset).parameters.values()
         names = {argument.name for argument in arguments}

@@ -1,7 +1,7 @@
 """The self-test that finds an exact way to restore an environment.
 
-It compares a used environment with new ones, with the same seeds and actions: every observation, reward and end, bit
-for bit.
+It compares used environments with new ones, with the same seeds and actions: every observation, reward and end, bit for
+bit. The number of its steps is fixed, so its outcome does not depend on the machine's speed.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import reprlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
@@ -28,10 +29,13 @@ from ..base.encode import Actions, Observations
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
+from .chance import watched_generators
 from .make import Env, close_env, make_drawn, make_env, of_reset
+from .surroundings import guards_of
 from .turns import take_turn
 
-EPISODES, STEPS, IMAGE_STEPS = 6, 100, 8
+EPISODES, STEPS, IMAGE_STEPS = 6, 100, 40  # long episodes, and steps of the longest, for vectors and for images
+SHORT, SHORT_STEPS = 24, 6  # short episodes: what survives a reset shows at their beginnings
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
 DRAWS = (0, 0, 1, 2)  # of seeds and actions, for each attempt; the second one tells failing always from failing once
 
@@ -66,6 +70,7 @@ class Restore:
         unreported: names of numbers in `info` that the spec does not name.
         cure: what to do if it is not exact.
         advice: what else users should know, each with what to do about it.
+        generators: global generators that each environment gets to itself, see `chance`.
         single_instance: whether only one environment can exist at a time.
     """
 
@@ -76,6 +81,7 @@ class Restore:
     unreported: tuple[str, ...] = ()
     cure: str = "draw all chance from self.np_random, after super().reset(seed=seed), and keep all state in self"
     advice: tuple[str, ...] = ()
+    generators: tuple[str, ...] = ()
     single_instance: bool = False
 
 
@@ -90,6 +96,7 @@ class _Trial:
     Attributes:
         spec: spec of the environment.
         new: function that creates one.
+        generators: global generators that each has to itself.
         close: function that closes all that it created.
         alone: whether it closes the one before, since there can be only one.
         numbers: names of numbers that were seen in `info`.
@@ -99,6 +106,7 @@ class _Trial:
     spec: EnvSpec
     new: Callable[[], Env]
     close: Callable[[], None]
+    generators: Sequence[str]
     alone: bool
     numbers: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
@@ -110,7 +118,8 @@ def self_test(spec: EnvSpec) -> Restore:
 
     The test runs once per process.
     """
-    return patiently(spec, lambda draw: _tested(spec, draw))
+    with guards_of(spec.id).always:
+        return patiently(spec, lambda draw: _tested(spec, draw))
 
 
 def patiently(spec: EnvSpec, test: Callable[[int], Restore]) -> Restore:
@@ -149,16 +158,23 @@ def _warn(spec: EnvSpec, failed: list[Exception]) -> None:
 
 
 def _tested(spec: EnvSpec, draw: int) -> Restore:
-    """Return the best exact way to restore, tested with one draw."""
+    """Return the best exact way to restore, tested with one draw.
+
+    If the environment draws from global generators, it is tested again with its own.
+    """
     take_turn()
-    try:
-        return _tested_alone(spec, draw, spec.single_instance)
-    except _SingleInstance:
-        return _tested_alone(spec, draw, True)
+    used: set[str] = set()
+    with watched_generators(used):
+        restore = _tested_with((), spec, draw, spec.single_instance)
+    if not used:
+        return restore
+    with watched_generators(set()):
+        restore = _tested_with(sorted(used), spec, draw, restore.single_instance)
+    return replace(restore, generators=tuple(sorted(used)))
 
 
-def _tested_alone(spec: EnvSpec, draw: int, alone: bool) -> Restore:
-    """Return the best exact way, found by one environment at a time."""
+def _tested_with(generators: Sequence[str], spec: EnvSpec, draw: int, alone: bool) -> Restore:
+    """Return the best exact way with these generators."""
     with ExitStack() as made:
         count = itertools.count()
 
@@ -166,7 +182,7 @@ def _tested_alone(spec: EnvSpec, draw: int, alone: bool) -> Restore:
             if alone:
                 made.close()
             try:
-                env = make_env(spec)
+                env = make_env(spec, generators)
             except Exception:
                 if alone or not next(count):
                     raise
@@ -178,8 +194,11 @@ def _tested_alone(spec: EnvSpec, draw: int, alone: bool) -> Restore:
             made.callback(close_env, env, spec)
             return env
 
-        trial = _Trial(spec, new, made.close, alone)
-        restore = _compare(trial, draw)
+        trial = _Trial(spec, new, made.close, generators, alone)
+        try:
+            restore = _compare(trial, draw)
+        except _SingleInstance:
+            return _tested_with(generators, spec, draw, alone=True)
         _check_read(trial)
         unreported = tuple(sorted(trial.numbers - spec.info.keys()))
         return replace(restore, unreported=unreported, single_instance=alone)
@@ -240,36 +259,74 @@ def _check_read(trial: _Trial) -> None:
 def _compare(trial: _Trial, draw: int) -> Restore:
     """Find the way to restore an environment, the most convenient first.
 
-    The same episodes are played one after another in a used environment, and each in a new one. If some differ, either
-    chance has a part in them, or the environment remembers earlier episodes.
+    Two environments play the same episodes in opposite orders, step by step in turns, and new ones play some of them
+    alone. If an episode differs, then chance has a part in it, or environments share what it depends on, or it depends
+    on earlier episodes.
     """
     used = trial.new()
     plan = _plan(used, trial.spec, draw)
     if any(name.startswith(KWARGS) for name in trial.spec.parameters):
-        return _of_drawn(trial, used, plan)
-    of_used = [_episode(trial, used, episode) for episode in plan]
-    of_new = [_episode(trial, trial.new(), episode) for episode in plan]
-    differences = [_difference(old, new) for old, new in zip(of_used, of_new, strict=True)]
-    differ = [i for i, difference in enumerate(differences) if difference is not None]
+        return _of_drawn(trial, used, plan[:EPISODES])
+    ahead, reverse = _in_turns(trial, plan, plan[::-1])
+    back = reverse[::-1]
+    alone = [_alone(trial, episode) for episode in plan[:EPISODES]]
+    pairs = [*zip(ahead, back, strict=True), *zip(ahead, alone, strict=False)]
+    differ = [i % len(plan) for i, (one, two) in enumerate(pairs) if _difference(one, two) is not None]
     if not differ:
-        if trial.alone:
-            used = trial.new()
-            _episode(trial, used, plan[0])
+        used = trial.new()
+        _episode(trial, used, plan[0])
         return _clean(trial, used, plan[0])
 
-    for i in {0, differ[0]}:
-        if (where := _difference(of_new[i], _episode(trial, trial.new(), plan[i]))) is not None:
+    for episode in (plan[0], plan[differ[0]]):
+        if (where := _difference(_alone(trial, episode), _alone(trial, episode))) is not None:
             return Restore("restart", False, f"two new environments with the same seed and actions differ in {where}")
-    remembered = f"an earlier episode shows in {differences[differ[0]]}"
-    if all(of_used[i][0] == of_new[i][0] for i in differ) and snapshot.only_transparent(used):
+    [in_order], [again] = _in_turns(trial, plan), _in_turns(trial, plan)
+    if (where := _first_difference(in_order, again)) is not None:
+        return Restore("restart", False, f"two new environments with the same seeds and actions differ in {where}")
+    [backwards] = _in_turns(trial, plan[::-1])
+    if (where := _first_difference([*in_order, *backwards], [*ahead, *reverse])) is not None:
+        reason = f"environments of one process share what they depend on: stepped in turns, they differ in {where}"
+        return Restore("restart", False, reason, cure="keep all state in self, not in a class, a module or a file")
+    return _remembering(trial, used, [plan[i] for i in differ], [ahead[i] for i in differ], [back[i] for i in differ])
+
+
+def _remembering(
+    trial: _Trial, env: Env, plan: list[Episode], ahead: list[list[Record]], back: list[list[Record]]
+) -> Restore:
+    """Return the way to restore environments that remember episodes.
+
+    These episodes were played in two orders.
+    """
+    alone = [_alone(trial, episode) for episode in plan]
+    where = _first_difference([*ahead, *back], [*alone, *alone])
+    remembered = f"an earlier episode shows in {where}"
+    equal_starts = all(records[0] == new[0] for both in (ahead, back) for records, new in zip(both, alone, strict=True))
+    if equal_starts and snapshot.only_transparent(env):
         # Episodes start equal, but a trace of earlier ones survives in the simulator.
         return Restore("replay", True, f"{remembered}, so each episode has a new environment", renew=True)
     # The memory may be intended (running statistics, a curriculum), so the environment keeps it within an epoch.
-    other = trial.new()
-    for episode, played in zip(plan, of_used, strict=True):
-        if (where := _difference(played, _episode(trial, other, episode))) is not None:
-            return Restore("restart", False, f"two new environments with the same seeds and actions differ in {where}")
-    return Restore("restart", True, f"{remembered}, so each epoch begins with new environments")
+    forgotten = "this memory starts again in each epoch and in evaluation, so returns may differ; let reset clear it"
+    advice = [_statistics(env, trial.spec) or f"{trial.spec.id}: {remembered}, and {forgotten}"]
+    other = _alone(trial, plan[0]._replace(seed=plan[0].seed + len(DRAWS) * (EPISODES + SHORT)))
+    if _difference(alone[0], other) is None:
+        repeated = "each epoch repeats the same episodes, since the seed has no effect; draw from self.np_random"
+        advice.append(f"{trial.spec.id}: {repeated}")
+    reason = f"{remembered}, so each epoch begins with new environments"
+    return Restore("restart", True, reason, advice=tuple(advice))
+
+
+def _statistics(env: Env, spec: EnvSpec) -> str | None:
+    """Return advice about a wrapper with running statistics, or None."""
+    while isinstance(env, gym.Wrapper):
+        for name, value in vars(env).items():
+            if type(value).__name__ == "RunningMeanStd":
+                cure = "normalize_obs" if "obs" in name else "normalize_reward"
+                return (
+                    f"{spec.id}: the running statistics of the wrapper {type(env).__name__} start again in each epoch "
+                    f"and in evaluation, so returns are wrong; leave it out, and set {cure}=true"
+                )
+        env = env.env
+    return None
 
 
 def _of_drawn(trial: _Trial, like: Env, plan: list[Episode]) -> Restore:
@@ -285,7 +342,7 @@ def _drawn_episode(trial: _Trial, like: Env, episode: Episode) -> list[Record]:
     """Return the records of an episode in an own environment."""
     if trial.alone:
         trial.close()
-    env = make_drawn(trial.spec, episode.parameters, like)
+    env = make_drawn(trial.spec, trial.generators, episode.parameters, like)
     try:
         return _episode(trial, env, episode)
     finally:
@@ -304,24 +361,65 @@ def _clean(trial: _Trial, env: Env, episode: Episode) -> Restore:
 
 
 def _plan(env: Env, spec: EnvSpec, draw: int) -> list[Episode]:
-    """Return episodes of different lengths to try.
+    """Return long episodes of different lengths, and many short ones.
 
-    There are several, since a trace of the past can depend on their number.
+    A trace of the past can depend on their number, and may show rarely. Actions are those of a policy in training: in a
+    Box, a quarter of them lies at each bound.
     """
     codec = Actions(env.action_space, spec.id)
     steps = IMAGE_STEPS if Observations(env.observation_space, spec.id).kind != "vector" else STEPS
-    width = int(np.prod(codec.learner_shape))
-    draws = streams.uniform(streams.key("self-test", *([draw] if draw else [])), np.arange(steps * width))
-    actions = codec.decode(codec.pick(draws.reshape(steps, width)))
+    width, count = int(np.prod(codec.learner_shape)), steps + SHORT * SHORT_STEPS
+    draws = streams.uniform(streams.key("self-test", *([draw] if draw else [])), np.arange(count * width))
+    actions = codec.decode(codec.pick(draws.reshape(count, width), beyond=0.5))
     drawn = Curriculum(spec.parameters, [0], "self-test", tuple(spec.info))
-    seeds = range(draw * EPISODES, (draw + 1) * EPISODES)
-    return [Episode(seed, actions[: len(actions) // (1 + seed % 3)], drawn.options(0, seed)) for seed in seeds]
+    taken = [actions[: steps // (1 + k % 3)] for k in range(EPISODES)]
+    taken += np.split(actions[steps:], SHORT)
+    first = draw * len(taken)
+    return [Episode(seed, own, drawn.options(0, seed)) for seed, own in enumerate(taken, first)]
+
+
+def _alone(trial: _Trial, episode: Episode) -> list[Record]:
+    """Return the records of an episode in a new environment."""
+    if trial.alone:
+        trial.close()
+    env = make_env(trial.spec, trial.generators)
+    try:
+        return [*_records(trial, env, episode)]
+    finally:
+        close_env(env, trial.spec)
 
 
 def _episode(trial: _Trial, env: Env, episode: Episode) -> list[Record]:
     """Return the records of an episode, as long as there are actions."""
+    return [*_records(trial, env, episode)]
+
+
+def _in_turns(trial: _Trial, *plans: list[Episode]) -> list[list[list[Record]]]:
+    """Return the records of episodes in new environments, one for each plan.
+
+    The environments are stepped in turns, or one after another if there can be only one.
+    """
+
+    def turns(env: Env, plan: list[Episode], done: list[list[Record]]) -> Iterator[None]:
+        for episode in plan:
+            done.append([])
+            for record in _records(trial, env, episode):
+                done[-1].append(record)
+                yield
+
+    if trial.alone and len(plans) > 1:
+        return [_in_turns(trial, plan)[0] for plan in plans]
+    records: list[list[list[Record]]] = [[] for _ in plans]
+    envs = [trial.new() for _ in plans]
+    for _ in zip_longest(*map(turns, envs, plans, records)):
+        pass
+    return records
+
+
+def _records(trial: _Trial, env: Env, episode: Episode) -> Iterator[Record]:
     obs = _first(trial, env, episode.seed, episode.parameters)
-    return [Record(_bits(obs), 0.0, False, False, b""), *_steps(trial, env, episode.actions)]
+    yield Record(_bits(obs), 0.0, False, False, b"")
+    yield from _steps(trial, env, episode.actions)
 
 
 def _first(trial: _Trial, env: Env, seed: int, parameters: dict[str, Any]) -> Any:
@@ -363,8 +461,7 @@ def _check_step(given: Any, space: spaces.Space[Any], spec: EnvSpec) -> None:
     _check_shape(obs, space, spec, "step")
 
 
-def _steps(trial: _Trial, env: Env, actions: Array) -> list[Record]:
-    records: list[Record] = []
+def _steps(trial: _Trial, env: Env, actions: Array) -> Iterator[Record]:
     reported = tuple(trial.spec.info)
     entries = np.empty(len(reported))
     for action in actions.copy():
@@ -374,10 +471,9 @@ def _steps(trial: _Trial, env: Env, actions: Array) -> list[Record]:
         obs, reward, terminated, truncated, said = given
         trial.numbers.update(info.numbers_in(said))
         info.write(said, reported, entries, trial.spec.id)
-        records.append(Record(_bits(obs), float(reward), bool(terminated), bool(truncated), entries.tobytes()))
+        yield Record(_bits(obs), float(reward), bool(terminated), bool(truncated), entries.tobytes())
         if terminated or truncated:
             break
-    return records
 
 
 def _bits(obs: Any) -> bytes:
@@ -400,6 +496,11 @@ def _difference(one: list[Record], other: list[Record]) -> str | None:
     return None
 
 
+def _first_difference(ones: list[list[Record]], others: list[list[Record]]) -> str | None:
+    """Describe the first difference of lists of episodes, or None."""
+    return next(filter(None, map(_difference, ones, others)), None)
+
+
 def _snapshots_hold(trial: _Trial, env: Env, episode: Episode) -> bool:
     """Return whether snapshots, loaded into another environment, continue alike."""
     _, actions, options = episode
@@ -416,6 +517,6 @@ def _snapshots_hold(trial: _Trial, env: Env, episode: Episode) -> bool:
     for at, shot in shots:
         _first(trial, other, 2, options)
         snapshot.put(other, shot, at)
-        if _difference(records[at:], _steps(trial, other, actions[at:])) is not None:
+        if _difference(records[at:], [*_steps(trial, other, actions[at:])]) is not None:
             return False
     return bool(shots)

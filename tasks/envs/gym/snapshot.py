@@ -11,9 +11,16 @@ import numpy as np
 
 from ..base.envs import Array, Tree, to_tensor
 from ..base.joined import JoinedActions
+from .chance import OwnGenerators
 
 # Wrappers whose only state is the number of steps. Others may have state that a test of a few steps would miss.
-TRANSPARENT = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, JoinedActions)
+TRANSPARENT = (
+    gym.wrappers.TimeLimit,
+    gym.wrappers.OrderEnforcing,
+    gym.wrappers.PassiveEnvChecker,
+    JoinedActions,
+    OwnGenerators,
+)
 
 
 def only_transparent(env: gym.Env[Any, Any]) -> bool:

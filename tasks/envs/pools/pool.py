@@ -21,7 +21,7 @@ from ..base import info
 from ..base.encode import Actions, Observations, Spaces
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
-from ..gym.backend import FlatStep, Options
+from ..gym.backend import FlatStep, Options, Outcome
 from ..gym.selftest import Restore, patiently
 from .makers import RawPool, make_pool, rows
 
@@ -99,6 +99,9 @@ class Pool:
         return out
 
     def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
+        raise NotImplementedError("a pool restarts at each epoch")
+
+    def play_again(self, index: int, seed: int, options: Options, actions: Array, fresh: bool) -> Outcome:
         raise NotImplementedError("a pool restarts at each epoch")
 
     def take(self, indices: Sequence[int]) -> list[Array]:

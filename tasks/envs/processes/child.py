@@ -71,7 +71,7 @@ class _Server:
         self.actions, self.playing = arrays["actions"], arrays["playing"]
         self.result = FlatStep(*(arrays[name] for name in FlatStep._fields))
         tell_in(arrays["ticks"])
-        self.backend = InProcess(EnvSpec.from_json(hello["spec"]), hello["count"])
+        self.backend = InProcess(EnvSpec.from_json(hello["spec"]), hello["count"], hello["generators"])
 
     def step(self) -> None:
         self.result.obs[...] = 0
@@ -83,6 +83,10 @@ class _Server:
             return {}, [self.backend.begin(indices, request["seeds"], request["options"], request["fresh"])]
         if kind == "replay":
             return {}, self.backend.replay(indices, arrays)
+        if kind == "play_again":
+            begin = indices[0], request["seed"], request["options"], arrays[0], request["fresh"]
+            obs, total, steps = self.backend.play_again(*begin)
+            return {"total": total, "steps": steps}, [obs]
         if kind == "take":
             return {}, self.backend.take(indices)
         assert kind == "put", kind

@@ -21,7 +21,7 @@ from ...errors import EnvironmentFailed, Hung, TaskError
 from ..base.encode import Observations, Spaces
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
-from ..gym.backend import FlatStep, Options
+from ..gym.backend import FlatStep, Options, Outcome
 from ..gym.selftest import Restore
 from .wire import STEP, Answer, Child, Layout, arrays_in, memory_file
 
@@ -70,7 +70,7 @@ class Processes:
         self.actions, self.shared = arrays["actions"], FlatStep(*(arrays[name] for name in FlatStep._fields))
         self.playing = arrays["playing"]
         self.ticks = arrays["ticks"]  # of a process, at the place of its first environment
-        self.hello = {"spec": spec.to_json(), "layout": layout}
+        self.hello = {"spec": spec.to_json(), "layout": layout, "generators": restore.generators}
         self.past: list[list[_Episode]] = [[] for _ in range(count)]
         self.last_obs = np.zeros_like(self.shared.obs)
         self.deaths = [0] * processes
@@ -124,6 +124,12 @@ class Processes:
             self.past[i][-1].actions += list(recorded)
             self._update_last_obs([i], obs[None])
         return last
+
+    def play_again(self, index: int, seed: int, options: Options, actions: Array, fresh: bool) -> Outcome:
+        begin = {"seed": seed, "options": None if options is None else dict(options), "fresh": fresh}
+        content = {"kind": "play_again", **begin}
+        [(_, (answer, [obs]))] = self._ask([index], lambda rows: (content, [actions]))
+        return Outcome(obs, answer["total"], answer["steps"])
 
     def take(self, indices: Sequence[int]) -> list[Array]:
         return _in_order(self._ask(indices, lambda rows: ({"kind": "take"}, ())))

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rekindle import PPO, Cohort, EnvSpec, Store
+from rekindle.tasks.envs import make_envs
 from rekindle.tasks.runtime.fingerprint import InexactWarning
 from rekindle.tasks.task import Task
 from support_path import SUPPORT
@@ -96,3 +98,86 @@ def test_an_environment_that_cannot_be_restored_is_labelled_with_reason_and_cure
     assert f"not bit-exact: {reason}" in task.summary()
     task.finish()
     assert task.inexact == [reason]  # also without a learner
+
+
+@pytest.mark.parametrize("name", ["OldStyle", "Unseeded", "SharedSpace", "Sticky"])
+def test_state_shared_between_environments_is_given_to_each(name: str, url: str) -> None:
+    whole, other = make(name), make(name, 1)
+    Cohort([other, whole]).fit(2)
+    make(name, storage=Store(url)).fit(1)
+    resumed = trained(name, storage=Store(url))
+    assert (resumed.digest, resumed.inexact) == (whole.digest, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["OldStyle", "Unseeded", "SharedSpace", "Sticky"])
+def test_state_shared_between_environments_is_given_to_each_in_processes(name: str) -> None:
+    assert trained(name, env_processes=2).digest == trained(name).digest
+
+
+def test_the_generators_of_the_process_are_left_as_they_were() -> None:
+    np.random.seed(3)
+    expected = np.random.RandomState(3).uniform()
+    trained("OldStyle", 1)
+    assert np.random.uniform() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "exact", "words"),
+    [
+        ("Drift", "replay", True, "in used and in new environments"),
+        ("Sticky", "replay", True, "so each episode has a new environment"),
+        ("ClassCounter", "restart", False, "environments of one process share what they depend on"),
+        ("LateImage", "restart", False, "two new environments with the same seed and actions differ"),
+        ("Repeats", "restart", True, "an earlier episode shows in the observation at step 0"),
+    ],
+)
+def test_the_self_test_finds_what_survives_or_is_shared(name: str, mode: str, exact: bool, words: str) -> None:
+    envs = make_envs(EnvSpec(f"faulty_envs:faults/{name}-v0"), [0], 1)
+    assert (envs.mode, envs.exact) == (mode, exact)
+    assert words in envs.reason
+
+
+def test_a_seed_without_effect_is_told_with_restarts() -> None:
+    task = trained("Repeats", 1)
+    assert task.inexact == []
+    assert any("each epoch repeats the same episodes, since the seed has no effect" in text for text in task.advice)
+    assert task.advice[-1] in task.summary()
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "cure"), [("NormalizeObservation", "normalize_obs"), ("NormalizeReward", "normalize_reward")]
+)
+def test_running_statistics_of_a_wrapper_are_named_with_their_cure(wrapper: str, cure: str) -> None:
+    wrapped = {"wrappers": [{"entry_point": f"gymnasium.wrappers:{wrapper}"}]}
+    [text] = trained("Drift", 1, env=wrapped).advice
+    assert f"the running statistics of the wrapper {wrapper} start again in each epoch and in evaluation" in text
+    assert text.endswith(f"leave it out, and set {cure}=true")
+
+
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_difference_that_the_self_test_missed_is_found_in_training(processes: int) -> None:
+    task = make("Rare", env_processes=processes)
+    task.fit(2)
+    assert task.inexact == []
+    task.fit(20)
+    [reason] = task.inexact
+    assert "played again in another one, ended differently" in reason
+    assert reason.endswith("keep what episodes depend on in the environment, and set it in every reset")
+    assert ("inexact", [reason]) in [(kind, data.get("inexact")) for kind, data in task.events if kind != "init"]
+
+
+def test_checks_in_training_take_a_hundredth_of_the_steps() -> None:
+    envs = make_envs(EnvSpec("faulty_envs:faults/Drift-v0"), [0, 1], 4)
+    played: list[int] = []
+    play_again = envs.backend.play_again  # type: ignore[attr-defined]
+
+    def count(index: int, seed: int, options: Any, actions: np.ndarray, fresh: bool) -> Any:
+        played.append(len(actions))
+        return play_again(index, seed, options, actions, fresh)
+
+    envs.backend.play_again = count  # type: ignore[attr-defined]
+    for _ in range(2300):
+        envs.step(np.zeros((2, 4, 1), np.float32))
+    assert {*played} == {23}
+    assert 0.005 < sum(played) / (2300 * 8) < 0.015

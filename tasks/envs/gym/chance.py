@@ -1,0 +1,92 @@
+"""Random generators of the process, which an environment has to itself.
+
+An environment may draw from NumPy's, Python's or torch's global generator. All environments of a process share these,
+so its episodes would depend on its neighbors. If the self-test finds that an environment uses one, each environment
+gets its own, seeded by its episode's seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+
+class Generator(NamedTuple):
+    """A global generator: functions that return, set and seed its state."""
+
+    get: Callable[[], Any]
+    put: Callable[[Any], None]
+    seed: Callable[[int], Any]
+
+
+def _torch() -> Any:
+    return sys.modules["torch"].default_generator
+
+
+GENERATORS = {
+    "numpy.random": Generator(np.random.get_state, np.random.set_state, np.random.seed),
+    "random": Generator(random.getstate, random.setstate, random.seed),
+    "torch": Generator(
+        lambda: _torch().get_state(), lambda state: _torch().set_state(state), lambda seed: _torch().manual_seed(seed)
+    ),
+}
+
+
+@contextmanager
+def watched_generators(used: set[str]) -> Iterator[None]:
+    """Add the names of global generators that are used, and restore them."""
+    present = {name: each for name, each in GENERATORS.items() if name != "torch" or "torch" in sys.modules}
+    before = {name: each.get() for name, each in present.items()}
+    for each in present.values():
+        each.seed(0x5EED)
+    marks = {name: _digest(each.get()) for name, each in present.items()}
+    try:
+        yield
+    finally:
+        for name, each in present.items():
+            if _digest(each.get()) != marks[name]:
+                used.add(name)
+            each.put(before[name])
+
+
+def _digest(state: Any) -> str:
+    parts = state if isinstance(state, tuple) else (state,)
+    return hashlib.sha256(b"".join(np.asarray(part).tobytes() for part in parts if part is not None)).hexdigest()
+
+
+class OwnGenerators(gym.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that gives an environment global generators of its own."""
+
+    def __init__(self, env: gym.Env[Any, Any], names: Sequence[str]) -> None:
+        super().__init__(env)
+        self.generators = [GENERATORS[name] for name in names]
+        self.states: list[Any] = []  # of the running episode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        with self._own():
+            for each in self.generators:
+                each.seed(seed or 0)
+            return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        with self._own():
+            return self.env.step(action)
+
+    @contextmanager
+    def _own(self) -> Iterator[None]:
+        before = [each.get() for each in self.generators]
+        for each, state in zip(self.generators, self.states, strict=False):
+            each.put(state)
+        try:
+            yield
+        finally:
+            self.states = [each.get() for each in self.generators]
+            for each, state in zip(self.generators, before, strict=True):
+                each.put(state)

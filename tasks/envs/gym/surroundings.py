@@ -1,0 +1,149 @@
+"""Settings of the process that an environment's code may change.
+
+Such code may set torch's default type, NumPy's reaction to overflow, filters of warnings, the working directory or
+handlers of signals. What it sets holds while it runs; the learner's settings return when it does.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # its getsignal takes a hundredth of the time of signal's
+import locale
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Setting(NamedTuple):
+    """A setting: functions that return and set its value.
+
+    `kept` is whether the environment finds what it has set when it runs again.
+    """
+
+    get: Callable[[], Any]
+    put: Callable[[Any], Any]
+    kept: bool = True
+
+
+class Guard:
+    """A context for an environment's code, such as its constructor or reset.
+
+    Attributes:
+        outside: values of the settings for the learner, read when the context was last entered.
+        own: by the index of a setting, the value that the environment's code has set.
+    """
+
+    def __init__(self) -> None:
+        self.settings, self.own = _settings(), dict[int, Any]()
+        self.outside: list[Any] = []
+        self.depth = 0  # one environment's code may close another environment
+
+    def __enter__(self) -> None:
+        self.depth += 1
+        if self.depth == 1:
+            self.outside = [setting.get() for setting in self.settings]
+            self.apply()
+
+    def __exit__(self, *raised: object) -> None:
+        self.depth -= 1
+        if not self.depth:
+            self.leave([setting.get() for setting in self.settings])
+
+    def apply(self) -> None:
+        """Apply what the environment's code has set."""
+        for index, value in self.own.items():
+            self.settings[index].put(value)
+
+    def leave(self, now: Sequence[Any]) -> None:
+        """Keep what the code has set, and return to the learner's settings."""
+        for index, (setting, value, before) in enumerate(zip(self.settings, now, self.outside, strict=False)):
+            if value == before:
+                self.own.pop(index, None)
+                continue
+            setting.put(before)
+            if setting.kept:
+                self.own[index] = value
+
+
+class SteppingGuard:
+    """A context for steps, which takes two microseconds.
+
+    Of the learner's settings, it reads only the mode of gradients; the others change between epochs at most.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard, self.steps = guard, [setting.get for setting in guard.settings[:-1]]
+
+    def __enter__(self) -> None:
+        self.guard.outside[0] = self.steps[0]()
+        if self.guard.own:
+            self.guard.apply()
+
+    def __exit__(self, *raised: object) -> None:
+        now = [get() for get in self.steps]
+        if now != self.guard.outside[:-1]:
+            self.guard.leave(now)
+
+
+class Guards(NamedTuple):
+    """Guards of an environment's code."""
+
+    always: AbstractContextManager[None]
+    stepping: AbstractContextManager[None]
+
+
+UNGUARDED = Guards(nullcontext(), nullcontext())
+
+
+@lru_cache(maxsize=64)
+def guards_of(id: str) -> Guards:
+    """Return the guards of an environment, by its id."""
+    guard = Guard()
+    return Guards(guard, SteppingGuard(guard))
+
+
+def _settings() -> list[Setting]:
+    """Return the settings: gradients first, last what no step changes."""
+    torch: Any = sys.modules["torch"]
+    return [
+        Setting(torch.is_grad_enabled, torch.set_grad_enabled),
+        Setting(torch.get_default_dtype, torch.set_default_dtype),
+        Setting(torch.get_num_threads, torch.set_num_threads, kept=False),
+        Setting(lambda: [*warnings.filters], _set_filters),
+        Setting(_folder, _set_folder),
+        Setting(np.geterr, lambda reactions: np.seterr(**reactions)),
+        *(_handler(number) for number in (signal.SIGINT, signal.SIGTERM)),
+        Setting(lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name)),
+    ]
+
+
+def _set_filters(filters: Sequence[Any]) -> None:
+    warnings.filters[:] = filters  # type: ignore[index]  # a list, declared as a sequence
+    warnings._filters_mutated()  # type: ignore[attr-defined]  # as `warnings.catch_warnings` does
+
+
+def _folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
+        return None
+
+
+def _set_folder(folder: str | None) -> None:
+    if folder is not None:
+        os.chdir(folder)
+
+
+def _handler(number: int) -> Setting:
+    def put(handler: Any) -> None:
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            signal.signal(number, handler)
+
+    return Setting(lambda: _signal.getsignal(number), put, kept=False)
