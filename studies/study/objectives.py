@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...tasks.checkpoint.retention import RETURN as RETURN
-from ...tasks.envs.base.info import METRIC
+from ...tasks.runtime import INFO
 from ..errors import BadConfig, DamagedRow
 from ..storage.rows import Segment, score_of
 from .config import Config, choose
@@ -91,7 +91,7 @@ def bounds_of(name: str, algorithm: type[Task], environments: Iterable[Mapping[s
     if algorithm.learner.objective == name:
         return algorithm.learner.bounds
     least, greatest = BOUNDS.get(name, (None, None))
-    entry = name.removeprefix(EVALUATED).removeprefix(METRIC)
+    entry = name.removeprefix(EVALUATED).removeprefix(INFO)
     summed = any(env.get("info", {}).get(entry) == "sum" for env in environments)
     return least, None if summed else greatest
 

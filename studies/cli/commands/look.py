@@ -1,4 +1,7 @@
-"""``rekindle status``, ``trials``, ``show``, ...: contents of a storage."""
+"""``rekindle status``, ``trials``, ``show`` and ``tasks``: contents of a storage.
+
+They read rows: importing this module imports neither torch nor optuna.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ....spaces.values import REQUIRED
-from ....tasks import load
 from ....tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
-from ....tasks.envs import EnvSpec
 from ...engine.confirming import confirmation_json
 from ...engine.json_views import status_json, study_json, task_json, tasks_json
-from ...redact import printable
-from ...shell import quoted
 from ...storage.locks.owner import Owner
 from ...storage.store import Store
 from ...study.config import title
-from ...study.searched import open_space
 from ..output import tables
 from ..output.prometheus import prometheus
 from ..output.terminal import new_console, note, print_json
-from ..run_files.mlagents import convert
-from ..run_files.writing import to_toml, write
-from .options import parse_env
+from ..run_files.writing import to_toml
 from .storage import existing_store, whole_uid
 
 LEARNING_CURVE = ("epoch", "env_steps", "episode_return", "return", "loss", "approx_kl", "entropy")
@@ -72,30 +67,6 @@ def tasks(arguments: argparse.Namespace) -> int:
     columns = ("uid", "task", "env", "seed", "epochs", "return")
     rows = [row | {"uid": row["uid"][:8], "env": row["env"]["id"] if row["env"] else ""} for row in result["tasks"]]
     new_console().print(tables.rows_table(f"{result['storage']}: {len(rows)} trainings in no study", rows, columns))
-    return 0
-
-
-def space(arguments: argparse.Namespace) -> int:
-    """Print the hyperparameters of a task, with ranges and defaults."""
-    algorithm = load(arguments.task)
-    if arguments.env is None:
-        hyperparameters = algorithm.learner.hyperparameters
-        searched = hyperparameters.searched().priors()
-    else:
-        env = EnvSpec.of(parse_env(arguments.env))
-        hyperparameters, searched = algorithm.learner.space_in(env), open_space(algorithm, env, {}, {}).priors()
-    searched = {name: prior for name, prior in searched.items() if not prior.startswith("fixed(")}
-    rows = []
-    for row in hyperparameters.rows:
-        default = None if row.dimension.default is REQUIRED else row.dimension.default
-        only = [str(condition) for condition in row.conditions]
-        told = {"searched": searched.get(row.path), "default": default, "when": only, "help": row.dimension.help}
-        rows.append({"name": row.path, **told})
-    result = {"task": arguments.task, "env": arguments.env, "hyperparameters": rows}
-    if arguments.json:
-        return print_json(result)
-    shown = [row | {"when": ", ".join(row["when"]), "searched": row["searched"] or ""} for row in rows]
-    new_console().print(tables.rows_table(str(arguments.task), shown, ("name", "searched", "default", "when", "help")))
     return 0
 
 
@@ -148,22 +119,6 @@ def show(arguments: argparse.Namespace) -> int:
     for trial in task["trials"]:
         if trial["error"]:
             note(out, f"trial {trial['number']} of study {trial['study']} failed:\n{trial['error'].strip()}")
-    return 0
-
-
-def import_config(arguments: argparse.Namespace) -> int:
-    """Print or write the run file for an ML-Agents configuration."""
-    content, without = convert(arguments.file, parse_env(arguments.env), arguments.behavior)
-    if arguments.json:
-        return print_json({"config": content, "without": without})
-    text = "".join(f"# no counterpart: {printable(line)}\n" for line in without) + to_toml(content)
-    if arguments.output is None:
-        print(text, end="")
-    else:
-        write(arguments.output, text)
-        note(new_console(), f"{arguments.output}: rekindle train {quoted(str(arguments.output))}")
-    for line in without:
-        note(new_console(stderr=True), f"no counterpart: {line}")
     return 0
 
 

@@ -74,7 +74,10 @@ def add_answers(commands: Any) -> None:
 
 def add_space(commands: Any) -> None:
     parser = command(
-        commands, "space", "show the hyperparameters of a task: searched ranges, defaults and conditions", "look.space"
+        commands,
+        "space",
+        "show the hyperparameters of a task: searched ranges, defaults and conditions",
+        "spaces.space",
     )
     parser.add_argument("task", metavar="TASK", help=TASK)
     parser.add_argument(
@@ -85,7 +88,7 @@ def add_space(commands: Any) -> None:
 def add_other_tools(commands: Any) -> None:
     """Add the commands that read and write files of other tools."""
     text = "convert an ML-Agents configuration into a run file, and list settings without a counterpart"
-    parser = command(commands, "import-config", text, "look.import_config")
+    parser = command(commands, "import-config", text, "spaces.import_config")
     parser.add_argument("file", type=Path, metavar="FILE", help="configuration, such as mlagents.yaml")
     parser.add_argument("env", metavar="ENV", nargs="?", help="environment, as for tune; ML-Agents' files name none")
     option(parser, "--behavior NAME", "behavior to convert, if the file has several")

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime import INFO
 from .arrays import Array, Tree, to_tensor
 
-METRIC = "info."  # before the name of an entry
 Numbers = NDArray[np.float64]
 
 # Functions of an episode's value so far and the next one.
@@ -130,7 +130,7 @@ class EpisodeInfo:
     def take_metrics(self) -> list[dict[str, float]]:
         """Return each member's means over episodes, and clear the tallies."""
         rows = [
-            {f"{METRIC}{name}": total / count for name, total, count in zip(self.names, *tally, strict=True) if count}
+            {f"{INFO}{name}": total / count for name, total, count in zip(self.names, *tally, strict=True) if count}
             for tally in zip(self.sums.tolist(), self.episodes.tolist(), strict=True)
         ]
         self.sums[:], self.episodes[:] = 0, 0

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from ...errors import EpisodesLost
 from ...rng import streams
+from ...runtime import INFO
 from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations, Spaces
 from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
-from ..base.info import METRIC, number
+from ..base.info import number
 from ..base.spec import EnvSpec
 from . import snapshot
 from .backend import Backend, Outcome
@@ -200,7 +201,7 @@ class GymEnvs(Envs):
     def _measured(self, ended: NDArray[np.int64]) -> dict[str, Array]:
         """Return the reported info of these environments' episodes, by metric."""
         columns = zip(self.info.names, self.info.values(ended).T, strict=True)
-        return {f"{METRIC}{name}": column for name, column in columns}
+        return {f"{INFO}{name}": column for name, column in columns}
 
     def _note_faults(self, wrong: Array, actions: Array | None, what: str) -> None:
         """Note the first faulty environment of each member.

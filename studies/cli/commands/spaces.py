@@ -1,0 +1,57 @@
+"""``rekindle space`` and ``import-config``: hyperparameters that tasks take."""
+
+from __future__ import annotations
+
+import argparse
+
+from ....spaces.values import REQUIRED
+from ....tasks import load
+from ....tasks.envs import EnvSpec
+from ...redact import printable
+from ...shell import quoted
+from ...study.searched import open_space
+from ..output import tables
+from ..output.terminal import new_console, note, print_json
+from ..run_files.mlagents import convert
+from ..run_files.writing import to_toml, write
+from .options import parse_env
+
+
+def space(arguments: argparse.Namespace) -> int:
+    """Print the hyperparameters of a task, with ranges and defaults."""
+    algorithm = load(arguments.task)
+    if arguments.env is None:
+        hyperparameters = algorithm.learner.hyperparameters
+        searched = hyperparameters.searched().priors()
+    else:
+        env = EnvSpec.of(parse_env(arguments.env))
+        hyperparameters, searched = algorithm.learner.space_in(env), open_space(algorithm, env, {}, {}).priors()
+    searched = {name: prior for name, prior in searched.items() if not prior.startswith("fixed(")}
+    rows = []
+    for row in hyperparameters.rows:
+        default = None if row.dimension.default is REQUIRED else row.dimension.default
+        only = [str(condition) for condition in row.conditions]
+        told = {"searched": searched.get(row.path), "default": default, "when": only, "help": row.dimension.help}
+        rows.append({"name": row.path, **told})
+    result = {"task": arguments.task, "env": arguments.env, "hyperparameters": rows}
+    if arguments.json:
+        return print_json(result)
+    shown = [row | {"when": ", ".join(row["when"]), "searched": row["searched"] or ""} for row in rows]
+    new_console().print(tables.rows_table(str(arguments.task), shown, ("name", "searched", "default", "when", "help")))
+    return 0
+
+
+def import_config(arguments: argparse.Namespace) -> int:
+    """Print or write the run file for an ML-Agents configuration."""
+    content, without = convert(arguments.file, parse_env(arguments.env), arguments.behavior)
+    if arguments.json:
+        return print_json({"config": content, "without": without})
+    text = "".join(f"# no counterpart: {printable(line)}\n" for line in without) + to_toml(content)
+    if arguments.output is None:
+        print(text, end="")
+    else:
+        write(arguments.output, text)
+        note(new_console(), f"{arguments.output}: rekindle train {quoted(str(arguments.output))}")
+    for line in without:
+        note(new_console(stderr=True), f"no counterpart: {line}")
+    return 0
