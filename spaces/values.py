@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import math
+import operator
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from numbers import Real
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -54,6 +57,42 @@ def canonical(value: object, name: str) -> Value:
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         return [canonical(item, name) for item in value]
     raise WrongType(f"{name} must be None, a bool, a number, a string or a list of them, not {display(value)}")
+
+
+def whole_number(value: object) -> int | None:
+    """Return the integer that a number equals, None if there is none.
+
+    NumPy's integers and floats such as 27.0 are numbers; True is not.
+    """
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # raises TypeError for everything else
+    except TypeError:
+        return int(float(value)) if isinstance(value, Real) and float(value).is_integer() else None
+
+
+def plain(value: Any) -> Any:
+    """Return a value with Python's own numbers, texts and lists.
+
+    NumPy's scalars and arrays, columns and indices of tables, and paths are converted, also inside lists and dicts. All
+    else stays.
+    """
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def argument(value: Any) -> Any:
+    """Return an argument in its plain form, with 27 for 27.0."""
+    value = plain(value)
+    if isinstance(value, list):
+        return [argument(each) for each in value]
+    return value if isinstance(value, bool) or (number := whole_number(value)) is None else number
 
 
 def identity(value: Value) -> str:

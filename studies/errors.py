@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from ..tasks.errors import DamagedState
 
@@ -81,6 +82,7 @@ class TaskBusy(StoreError):
         host: of the owner.
         pid: of the owner.
         seconds: until its lease expires, unless renewed.
+        cure: what to do, as text.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class TaskBusy(StoreError):
         seconds: float,
         cure: str = "wait for that process or end it, then try again",
     ):
-        self.uid, self.owner, self.host, self.pid, self.seconds = uid, owner, host, pid, seconds
+        self.uid, self.owner, self.host, self.pid, self.seconds, self.cure = uid, owner, host, pid, seconds, cure
         until = datetime.now(UTC) + timedelta(seconds=seconds)
         super().__init__(
             f"a task is held by one process at a time, but task {uid} is held by process {pid} on {host} "
@@ -100,12 +102,17 @@ class TaskBusy(StoreError):
             f"{cure}"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what another process needs to raise this error, too."""
+        return type(self), (self.uid, self.owner, self.host, self.pid, self.seconds, self.cure)
+
 
 class LeaseLost(StoreError):
     """A late write: the lease was released, or another process holds it.
 
     Attributes:
         uids: tasks that are no longer held.
+        why: reason, as text.
     """
 
     def __init__(self, uids: Sequence[str], why: str = "another process holds it now, or it was released"):
@@ -114,3 +121,8 @@ class LeaseLost(StoreError):
             f"only the process that holds a task may write it, but the lease on {', '.join(uids)} is gone: {why}. "
             "Nothing was written; drop this copy of the task and open it again to resume from its last checkpoint"
         )
+        self.why = why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what another process needs to raise this error, too."""
+        return type(self), (self.uids, self.why)

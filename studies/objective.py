@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import optuna
 
 from ..spaces import flatten
-from ..spaces.drivers.to_optuna import from_params, suggest
+from ..spaces.drivers.to_optuna import distributions, from_params, params, suggest
+from ..spaces.values import argument
 from ..tasks.errors import Diverged, Hung
 from ..tasks.registry import load
 from ..tasks.runtime import STUCK, progress
@@ -87,6 +88,7 @@ class Objective:
         stuck: float | str | None = STUCK,
         **fixed: Any,
     ):
+        epochs, report = argument(epochs), argument(report)
         check_epochs([epochs])
         self._url = storage if isinstance(storage, Store) else full_url(storage)
         task = load(task) if isinstance(task, str) else task
@@ -102,7 +104,17 @@ class Objective:
         self.device, self.env_processes, self.stuck = device, env_processes, seconds_of("Objective: stuck", stuck)
         first = task(env, seed=seed, device=device, env_processes=env_processes, **fixed)  # checks the arguments
         self.env, self.space = first.env, open_space(task, first.env, first.fixed, priors or {})
+        self.distributions = distributions(self.space)  # raises for priors that Optuna cannot express
         self._store = storage if isinstance(storage, Store) else None
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes for another process, which opens its own store."""
+        return {**vars(self), "_store": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._store = self._url if isinstance(self._url, Store) else None
         self._lock = threading.Lock()
 
     @property
@@ -117,10 +129,25 @@ class Objective:
     def hyperparameters(self, trial: optuna.trial.BaseTrial | optuna.trial.FrozenTrial) -> dict[str, Any]:
         """Return a trial's complete hyperparameters, nested, as `Task.init` takes them.
 
-        In ``trial.params`` they have the form that Optuna's samplers use.
+        In ``trial.params`` they have the form that Optuna's samplers use. Parameters that are none of the task's are
+        ignored.
         """
-        values = flatten(from_params(self.space, trial.params)) | flatten(self.fixed)
+        own = {name: value for name, value in trial.params.items() if name in self.distributions}
+        values = flatten(from_params(self.space, own)) | flatten(self.fixed)
         return self.algorithm.learner.hyperparameters.validate(values)
+
+    def params(self, **hyperparameters: Any) -> dict[str, Any]:
+        """Return hyperparameters as `Study.enqueue_trial` takes them.
+
+            study.enqueue_trial(objective.params(gamma=0.99, width=64))
+
+        Args:
+            hyperparameters: some or all values, nested.
+
+        Raises:
+            SpaceError: a value is not in the searched space.
+        """
+        return params(self.space, hyperparameters)
 
     def __call__(self, trial: optuna.Trial) -> float | list[float]:
         """Train one trial, and return its objectives.
@@ -130,6 +157,7 @@ class Objective:
             ValueError: the study's directions differ from those of the objectives.
         """
         self._check_directions(trial)
+        self._check_enqueued(trial)
         values = suggest(self.space, trial)
         with progress.limited(self.stuck), open_when_free(lambda: self._make(self.store), values) as task:
             trial.set_user_attr("rk_uid", task.uid)
@@ -153,6 +181,16 @@ class Objective:
             raise ValueError(
                 f"Objective: the directions of the study must be those of the objectives ({own}), but they are "
                 f"{', '.join(directions)}; make it with optuna.create_study(directions={expected})"
+            )
+
+    def _check_enqueued(self, trial: optuna.Trial) -> None:
+        """Raise ValueError if Optuna would ignore enqueued values."""
+        fixed = _stored(trial).system_attrs.get("fixed_params", {}) if hasattr(trial, "study") else {}
+        if other := sorted(fixed.keys() & self.space.flat().keys() - self.distributions.keys()):
+            raise ValueError(
+                "Objective: values are enqueued with the names of Optuna's parameters, "
+                f"{', '.join(self.distributions)}, but got {', '.join(other)}, which Optuna ignores; write "
+                "study.enqueue_trial(objective.params(...)), which takes the names of hyperparameters"
             )
 
     def _measure(self, task: Task, value: float, values: dict[str, Any]) -> list[float]:
@@ -208,5 +246,8 @@ def _reported_epochs(trial: optuna.Trial) -> Collection[int]:
 
     Optuna accepts a report for each epoch only once.
     """
-    study = getattr(trial, "study", None)  # a FixedTrial has none
-    return study.get_trials(deepcopy=False)[trial.number].intermediate_values if study else ()
+    return _stored(trial).intermediate_values if hasattr(trial, "study") else ()  # a FixedTrial has no study
+
+
+def _stored(trial: optuna.Trial) -> optuna.trial.FrozenTrial:
+    return trial.study.get_trials(deepcopy=False)[trial.number]

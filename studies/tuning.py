@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from ..spaces import flatten
 from ..spaces.errors import near
+from ..spaces.values import argument, plain
 from ..tasks.registry import load
 from ..tasks.runtime.notebook import html_table
 from ..tasks.signals.demonstrations import Demonstrations
@@ -236,7 +237,7 @@ class Study(Pictures):
             KeyboardInterrupt: after Ctrl-C.
         """
         given = signature(self.run).bind(**how).arguments  # all errors come before a confirmation is stored
-        config = confirmation_config(self.store, self.name, top, seeds)
+        config = confirmation_config(self.store, self.name, argument(top), argument(seeds))
         config.probe(load_task(config), given.get("device", "cpu"))
         name = start_confirmation(self.store, self.name, config)
         Study(name, self.store).run(**how)
@@ -275,7 +276,7 @@ class Study(Pictures):
             trial: its number or uid.
             why: reason to record.
         """
-        return self._steering.cancel(trial, why)
+        return self._steering.cancel(argument(trial), why)
 
     def exclude(self, trial: int | str, why: str = "") -> Command:
         """Make samplers and schedulers ignore a trial.
@@ -284,7 +285,7 @@ class Study(Pictures):
             trial: its number or uid.
             why: reason to record.
         """
-        return self._steering.exclude(trial, why)
+        return self._steering.exclude(argument(trial), why)
 
     def enqueue(self, hyperparameters: Mapping[str, Any], why: str = "") -> Command:
         """Try these hyperparameters next.
@@ -293,7 +294,7 @@ class Study(Pictures):
             hyperparameters: values, nested or dotted; missing ones take their defaults.
             why: reason to record.
         """
-        return self._steering.enqueue(flatten(hyperparameters), why)
+        return self._steering.enqueue(flatten(plain(hyperparameters)), why)
 
     def extend(self, trials: int | None = None, why: str = "", **other: Any) -> Command:
         """Extend the study: more trials or epochs, other ranges or other bounds.
@@ -304,7 +305,7 @@ class Study(Pictures):
             other: epochs (the total), priors (for the next trials), weight; budget, goal and plateau as in `tune`, or
                 "off".
         """
-        return self._steering.extend(trials, why, **other)
+        return self._steering.extend(argument(trials), why, **{name: argument(each) for name, each in other.items()})
 
     @property
     def commands(self) -> list[Command]:
@@ -395,6 +396,10 @@ def tune(
         keywords = sorted(signature(tune).parameters)
         cure = near(name, keywords) or "; a hyperparameter that is not searched goes into fixed={...}"
         raise TypeError(f"tune has no option {name!r}{cure}")
+    if study is not None and not isinstance(study, str):
+        raise TypeError(f"tune: study must be the name of a study, but got {study!r}")
+    epochs, fixed, known = argument(epochs), plain(fixed), plain(known)
+    options = cast("StudyOptions", {name: argument(value) for name, value in options.items()})
     storage = storage if isinstance(storage, Store) else full_url(storage)
     algorithm = load(task) if isinstance(task, str) else task
     warm_start, sources = located(warm_start), all_located(learn_from)

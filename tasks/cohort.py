@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
+from ..spaces.values import whole_number
 from .base_learner import BaseLearner, MemberRef
 from .checkpoint.storage import Metrics, Write
 from .envs import EnvSpecError, allows_one
@@ -110,8 +111,9 @@ class Cohort:
             Stopped: SIGTERM arrived; the states are saved.
             KeyboardInterrupt: SIGINT arrived; the states are saved.
         """
-        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
+        if (total := whole_number(epochs)) is None or total < 0:
             raise ValueError(f"epochs must be an integer of at least 0, the total to reach, but got {epochs!r}")
+        epochs = total
         first = self.tasks[0]
         env = first.identity.env
         most = first.learner.most_epochs(env)

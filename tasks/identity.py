@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
-import numpy as np
 import torch
 
 from ..spaces import Space
+from ..spaces.values import whole_number
 from .base_learner import check_counters
 from .checkpoint.manifests import canonical_json
 from .envs import EnvSpec
@@ -151,16 +151,15 @@ def uid_of(identity: Mapping[str, Any]) -> str:
 
 
 def check_seed(where: str, seed: Any) -> int:
-    """Return a seed as an int; NumPy integers are accepted.
+    """Return a seed as an int.
 
     Raises:
         ValueError: it is not an integer from 0 to 2**63 - 1.
     """
-    if isinstance(seed, np.integer):
-        seed = int(seed)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+    number = whole_number(seed)
+    if number is None or not 0 <= number < 2**63:
         raise ValueError(f"{where}: seed must be an integer from 0 to 2**63 - 1, but got {seed!r}")
-    return seed
+    return number
 
 
 def device_of(device: str, where: str) -> torch.device:

@@ -27,6 +27,7 @@ class TaskRecord:
     Attributes:
         storage: keeps checkpoints, metrics and events; None for a task that is not stored.
         keep: retention rule for checkpoints; None leaves it to the storage.
+        snapshots: the rule as it was given.
         saves: whether states are stored at all.
         lease: right to write; None before `take_lease` and after `release`.
         history: (epoch, metrics) of every epoch done.
@@ -48,7 +49,7 @@ class TaskRecord:
         objective: str = RETURN,
         direction: str = "maximize",
     ):
-        self.storage = storage
+        self.storage, self.snapshots = storage, snapshots
         self.keep = None if snapshots is None else keep_of(snapshots, objective, direction == "minimize")
         self.saves = snapshots is None or self.keep is not None
         self.lease: Lease | None = None

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..spaces import Space, flatten, unflatten
+from ..spaces.values import plain, whole_number
 from .base_learner import BaseLearner, MemberRef, inexact_in, lies_within_epoch
 from .checkpoint.policy_files import write_policy
 from .checkpoint.retention import Keep
@@ -136,14 +137,15 @@ class Task:
             raise ValueError(
                 f"{self.name}: storage must be a Store, such as rekindle.Store({storage!r}), but got a string"
             )
-        if isinstance(env_processes, bool) or not isinstance(env_processes, int) or env_processes < 0:
+        processes = whole_number(env_processes)
+        if processes is None or processes < 0:
             raise ValueError(f"{self.name}: env_processes must be an integer of at least 0, but got {env_processes!r}")
         self.env, self.seed, self.device = EnvSpec.of(env), seed, device_of(device, self.name)
-        self.env_processes, self.logger = env_processes, logger
+        self.env_processes, self.logger = processes, logger
         self.warm_start, self.demonstrations = located(warm_start), located(demonstrations)
         self.learner.check_presence(self.env)
         self.learner.space_in(self.env).fix(fixed)  # raises for names and values that the space does not allow
-        self.fixed = flatten(fixed)
+        self.fixed = flatten(plain(fixed))
         self._identity: TaskIdentity | None = None
         self.uid = ""
         self.stored = TaskRecord(storage, snapshots, self.learner.objective, self.learner.direction)
@@ -153,10 +155,24 @@ class Task:
         self.suggested_epochs: int | None = None
         self.bad: BaseException | None = None
         self.between_steps = True
+        self._sent = False  # by another process, so it has no lease yet
 
     def __str__(self) -> str:
         where = f" on {self.env.id}" if self.env else ""
         return f"{self.name}{where}, seed {self.seed}" + (f" ({self.uid[:8]})" if self.uid else "")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what another process needs to make this task, with its state.
+
+        A stored task takes its lease there when it trains, and resumes from its last checkpoint.
+        """
+        options = {name: getattr(self, name) for name in ("seed", "env_processes", "logger")}
+        options |= {"warm_start": self.warm_start, "demonstrations": self.demonstrations}
+        options |= {"device": str(self.device), "storage": self.stored.storage, "snapshots": self.stored.snapshots}
+        if self._identity is None:
+            return _unpickled, (type(self), self.env, options, self.fixed, None)
+        rest = self._identity, self.uid, self.suggested_epochs, self.state_dict(), self.history
+        return _unpickled, (type(self), self.env, options, self.fixed, rest)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self}, {f'epoch {self.epochs}' if self.uid else 'not initialized'}>"
@@ -344,6 +360,9 @@ class Task:
         if total is None:
             raise ValueError(f"{self}: fit needs epochs, the total to reach, unless init(epochs=...) gave them")
         _ = self.identity
+        if self._sent:
+            self._sent = False
+            self._resume(None, "")
         Cohort([self]).fit(total, context, until)
         return self.metrics
 
@@ -900,3 +919,15 @@ class Task:
         lines += [f"  {name} = {value}" for name, value in (self._identity.values if self._identity else {}).items()]
         lines += [f"  {name}: {value:.6g}" for name, value in self.metrics.items()]
         return "\n".join(lines)
+
+
+def _unpickled(
+    algorithm: type[Task], env: EnvSpec, options: Mapping[str, Any], fixed: Mapping[str, Any], rest: Any
+) -> Task:
+    """Return the task that `Task.__reduce__` describes."""
+    task = algorithm(env, **options, **unflatten(fixed))
+    if rest is not None:
+        task._identity, task.uid, task.suggested_epochs, state, history = rest
+        task.load_state_dict(state)
+        task.stored.history, task._sent = [*history], True
+    return task

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...spaces.drivers.to_orion import from_params, priors
 from ...spaces.ranges import Fidelity
+from ...spaces.values import argument
 from ...tasks.errors import Diverged, Hung, Stopped
 from ...tasks.registry import load
 from ...tasks.runtime import STUCK, progress
@@ -99,6 +100,7 @@ class OrionObjective:
         self.stuck = seconds_of("OrionObjective: stuck", stuck)
         task = load(task) if isinstance(task, str) else task
         self.algorithm, self.storage, self.seed, self.fixed = task, full_url(storage), seed, fixed
+        epochs = epochs if isinstance(epochs, Fidelity) else argument(epochs)
         first = task(env, seed=seed, **fixed)  # checks the arguments
         self.env, space = first.env, first.get_space()
         if search is not None:
@@ -217,6 +219,7 @@ def hunt(
         StudyMismatch: another hunt has the name.
         LazyWorkers: `idle_timeout` has passed (Orion's error).
     """
+    workers, max_trials, idle_timeout = argument([workers, max_trials, idle_timeout])
     for word, value in (("workers", workers), ("max_trials", max_trials), ("idle_timeout", idle_timeout)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{word} must be an integer of at least 1, but got {value!r}")

@@ -94,6 +94,11 @@ class Store:
             raise
         _stores.add(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what another process needs: the URL, with its password."""
+        url, seconds = self.database.url.render_as_string(hide_password=False), self.database.retry.seconds
+        return _opened, (url, {"lease_seconds": self.lease_seconds, "keep": self.keep, "retry": seconds})
+
     @property
     def url(self) -> str:
         """URL without the password."""
@@ -602,3 +607,8 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _opened(url: str, options: Mapping[str, Any]) -> Store:
+    """Open the store that `Store.__reduce__` describes."""
+    return Store(url, **options)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+from ...spaces.values import whole_number
 from ..checkpoint.storage import Metrics
 
 History = Sequence[tuple[int, Metrics]]
@@ -101,9 +102,10 @@ class Observers:
         Raises:
             ValueError: `every` is below 1 or not an integer.
         """
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        epochs = whole_number(every)
+        if epochs is None or epochs < 1:
             raise ValueError(f"Observers: every must be a number of epochs of at least 1, but got {every!r}")
-        self._listeners = sorted([*self._listeners, (priority, every, listener)], key=lambda row: -row[0])
+        self._listeners = sorted([*self._listeners, (priority, epochs, listener)], key=lambda row: -row[0])
         return self
 
     def __call__(self, event: EpochEvent) -> None:
@@ -129,7 +131,7 @@ class NoImprovement:
     minimize: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.epochs, bool) or not isinstance(self.epochs, int) or self.epochs < 1:
+        if (whole_number(self.epochs) or 0) < 1:
             raise ValueError(f"NoImprovement: epochs must be an integer of at least 1, but got {self.epochs!r}")
         if not 0 <= self.min_delta < math.inf:
             raise ValueError(f"NoImprovement: min_delta must be a number of at least 0, but got {self.min_delta!r}")

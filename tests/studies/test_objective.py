@@ -322,3 +322,25 @@ def test_an_objective_that_is_never_reported_fails_the_trial(tmp_path: Path) -> 
     study.optimize(alone, n_trials=1)
     assert study.trials[0].state == TrialState.FAIL
     assert "and no episode_lengths" in study.trials[0].user_attrs["rk_error"]
+
+
+def test_enqueued_values_have_names_of_optuna_or_are_refused(sqlite_url: str) -> None:
+    objective = Objective("surrogate", epochs=1, storage=sqlite_url)
+    study = optuna.create_study(direction="maximize")
+    study.enqueue_trial({"lr": 1e-3, "gamma": 0.99, "width": 64})
+    with pytest.raises(ValueError, match=r"width.index, but got gamma, width, which Optuna ignores"):
+        study.optimize(objective, n_trials=1)
+    study.enqueue_trial(objective.params(lr=1e-3, gamma=0.99, width=64))
+
+    def with_another(trial: optuna.Trial) -> Any:
+        trial.suggest_float("mine", 0, 1)
+        return objective(trial)
+
+    study.optimize(with_another, n_trials=1)
+    found = objective.hyperparameters(study.trials[-1])
+    assert (found["lr"], round(found["gamma"], 9), found["width"]) == (1e-3, 0.99, 64)
+
+
+def test_a_prior_that_optuna_lacks_is_refused_at_once(sqlite_url: str) -> None:
+    with pytest.raises(ValueError, match="lr: Optuna cannot express a normal prior"):
+        Objective("surrogate", epochs=1, storage=sqlite_url, priors={"lr": "lognormal(-5, 1)"})

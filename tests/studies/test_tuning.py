@@ -203,3 +203,33 @@ def test_all_trials_begin_with_a_policy_that_the_storage_keeps(sqlite_url: str, 
     fixed = {name: value for name, value in TINY.items() if name != "model.width"}
     with pytest.raises(ValueError, match=r"warm start decides the shape of the networks, but model.width is searched"):
         tune("t", warm_start=source, search=["model.width"], fixed=fixed)
+
+
+def test_numbers_of_numpy_and_whole_floats_are_numbers(sqlite_url: str) -> None:
+    plain: dict[str, Any] = {"seed": 1, "trials": 4, "epochs": (1, 3), "generation": 2, "fixed": {"width": 64}}
+    theirs = {"seed": np.int64(1), "trials": np.int8(4), "epochs": np.array([1.0, 3.0]), "generation": 2.0}
+    theirs |= {"fixed": {"width": np.int64(64)}, "plateau": np.int64(9), "known": [{"lr": np.float64(1e-3)}]}
+    plain |= {"plateau": 9, "known": [{"lr": 1e-3}]}
+    made = [
+        rekindle.tune("surrogate", storage=sqlite_url, study=name, progress=False, **options)
+        for name, options in (("plain", plain), ("theirs", theirs))
+    ]
+    assert made[0].config == made[1].config
+    assert [trial.digest for trial in made[0].trials] == [trial.digest for trial in made[1].trials]
+    study = made[1]
+    study.exclude(study.dataframe()["return"].idxmin())
+    study.extend(np.int64(6), epochs=9.0, weight=np.float32(2))
+    study.enqueue({"lr": np.float64(2e-3)})
+    assert (study.config.trials, study.config.rungs[-1]) == ([4, 6], 9)
+    assert study.run(progress=False).complete
+    with pytest.raises(TypeError, match="study must be the name of a study, but got 3"):
+        rekindle.tune("surrogate", storage=sqlite_url, study=3, trials=1)  # type: ignore[arg-type]
+
+
+def test_a_task_takes_numbers_of_numpy(sqlite_url: str) -> None:
+    task = rekindle.tasks.load("surrogate")(seed=np.int64(3), env_processes=np.int8(0), width=np.int64(32))
+    assert task.init(lr=np.float64(1e-3)).fit(np.int64(2)) == task.fit(2.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"epochs must be an integer of at least 0, .* but got 2.5"):
+        task.fit(2.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"seed must be an integer from 0 to .*, but got True"):
+        rekindle.tasks.load("surrogate")(seed=True)

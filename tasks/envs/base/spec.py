@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 
 from ....spaces.errors import near
+from ....spaces.values import plain, whole_number
 from ...errors import TaskError
 from .curriculum import parse
 from .info import REDUCTIONS
@@ -53,9 +54,12 @@ class EnvSpec:
         others = self.kwargs or self.wrappers or self.max_episode_steps is not None or self.parameters
         if not isinstance(self.id, str) or (not self.id and others):
             raise EnvSpecError(f"an environment's id must be a string like 'CartPole-v1', but got {self.id!r}")
-        limit = self.max_episode_steps
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise EnvSpecError(f"{self.id}: max_episode_steps must be a positive integer or None, but got {limit!r}")
+        limit = whole_number(self.max_episode_steps)
+        if self.max_episode_steps is not None and (limit is None or limit < 1):
+            raise EnvSpecError(
+                f"{self.id}: max_episode_steps must be a positive integer or None, but got {self.max_episode_steps!r}"
+            )
+        object.__setattr__(self, "max_episode_steps", limit)
         if not isinstance(self.single_instance, bool):
             raise EnvSpecError(f"{self.id}: single_instance must be true or false, but got {self.single_instance!r}")
         # Stored in the form that JSON gives back (tuples become lists), so that equal specs compare equal.
@@ -177,7 +181,7 @@ def _plain(value: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise EnvSpecError(f"{where} must be a dict with string keys, but got {value!r}")
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
+        read: dict[str, Any] = json.loads(json.dumps(plain(value), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise EnvSpecError(f"{where} must hold JSON values only, as part of a trial's identity: {error}") from None
-    return plain
+    return read
