@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .studies.storage.store import Store
     from .studies.tuning import Study, tune
     from .studies.workers.sharing import work
+    from .tasks.adapters.functions import rng, task
     from .tasks.algorithms.a2c import A2C as A2C
     from .tasks.algorithms.continuous.sac import SAC as SAC
     from .tasks.algorithms.dqn.dqn import DQN as DQN
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .tasks.envs.base.spec import EnvSpec
     from .tasks.errors import BadResume
     from .tasks.runtime.guard import BadResumeGuard
+    from .tasks.runtime.progress import tick
     from .tasks.task import Task
 
 __all__ = [
@@ -74,9 +76,12 @@ __all__ = [
     "normal",
     "ordinal",
     "real",
+    "rng",
     "spaces",
     "studies",
+    "task",
     "tasks",
+    "tick",
     "tune",
     "work",
 ]
@@ -96,6 +101,9 @@ _HOMES = {
     "tune": ".studies.tuning",
     "work": ".studies.workers.sharing",
     "Task": ".tasks.task",
+    "rng": ".tasks.adapters.functions",
+    "task": ".tasks.adapters.functions",
+    "tick": ".tasks.runtime.progress",
 }
 
 

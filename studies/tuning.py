@@ -9,6 +9,7 @@ Workers started from the command line can share such a study, and either side ca
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ from .study.config import Config, title
 from .study.number_text import in_digits_alone
 from .study.objectives import RETURN, objectives_of
 from .study.starts import started
+from .workers import DEFAULT_URL, URL_VARIABLE
 from .workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -343,7 +345,7 @@ def tune(
     task: type[Task] | str,
     env: Any = None,
     *,
-    storage: str | Store,
+    storage: str | Store | None = None,
     epochs: int | str | Sequence[int] | None = None,
     study: str | None = None,
     progress: bool = True,
@@ -364,9 +366,9 @@ def tune(
     elsewhere (`rekindle worker --study NAME`) can share it meanwhile.
 
     Args:
-        task: algorithm, such as PPO or "ppo".
+        task: algorithm, such as PPO or "ppo", or a function decorated by `rekindle.task`.
         env: see `Task`.
-        storage: URL or Store.
+        storage: URL or Store; by default $REKINDLE_STORAGE, or rekindle.db in the working directory.
         epochs: (low, high), (low, high, base), or a string such as "1:27". Every trial trains for `low` epochs, the
             best of them for `base` times as many, and so on up to `high`. A single number trains every trial that long.
             None means (1, 27), or up to the last epoch of a recorded table.
@@ -400,7 +402,9 @@ def tune(
         raise TypeError(f"tune: study must be the name of a study, but got {study!r}")
     epochs, fixed, known = argument(epochs), plain(fixed), plain(known)
     options = cast("StudyOptions", {name: argument(value) for name, value in options.items()})
-    storage = storage if isinstance(storage, Store) else full_url(storage)
+    storage = (
+        storage if isinstance(storage, Store) else full_url(storage or os.environ.get(URL_VARIABLE) or DEFAULT_URL)
+    )
     algorithm = load(task) if isinstance(task, str) else task
     warm_start, sources = located(warm_start), all_located(learn_from)
     if demonstrations is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from ..spaces import Space, flatten, unflatten
 from .checkpoint.member_state import Part
 from .checkpoint.state import Tree, check_same_form
 from .checkpoint.storage import Metrics
-from .checkpoint.torch_state import OptimizerPart, part_of
+from .checkpoint.torch_state import part_of
 from .cuda.graphs import collect_graphs
 from .cuda.loading import use_batch_invariant_operators
 from .envs import EnvSpec
@@ -101,6 +101,7 @@ class BaseLearner:
             known. Intervals end there.
         unit: name of the counter of work done, an attribute that starts at 0. `iterate` advances it, unless it is
             "iterations", which `run_epoch` counts.
+        code: digests of code that the learner runs and that its module does not contain, by description.
         batched: whether members can train in one computation. If not, each trains alone, so P is 1 and hyperparameters
             are (1, 1).
         needs_env: whether the algorithm learns in an environment; None if an environment is optional.
@@ -117,6 +118,7 @@ class BaseLearner:
     direction: ClassVar[str] = "maximize"
     bounds: ClassVar[tuple[float | None, float | None]] = (None, None)
     unit: ClassVar[str] = "iterations"
+    code: ClassVar[Mapping[str, str]] = MappingProxyType({})
     batched: ClassVar[bool] = True
     needs_env: ClassVar[bool | None] = False
     epoch_size: int = 1
@@ -378,7 +380,7 @@ class BaseLearner:
         self.refilling = bool(left_out)
         parts = {name: part for name, part in parts.items() if name not in left_out}
         for name in ("counters", *parts):
-            if not isinstance(parts.get(name), OptimizerPart):  # its state grows with training; it checks itself
+            if not getattr(parts.get(name), "checks_form", False):
                 check_same_form({name: expected[name]}, {name: tree[name]}, where)
         check_counters(tree, where, self.counters())
         counters = tree["counters"]

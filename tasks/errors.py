@@ -42,6 +42,10 @@ class EpisodesLost(StateMismatch):
     """The running episodes of a state cannot be restored."""
 
 
+class NotData(TaskError, TypeError):
+    """A state is not data, or too large."""
+
+
 class DamagedState(TaskError):
     """Stored bytes differ from those that were written."""
 

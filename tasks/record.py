@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +15,7 @@ from .checkpoint.state import Packed, Tree, pack
 from .checkpoint.storage import Lease, Metrics, Saved, Storage, Write, policy_uid
 from .errors import ADVICE, INEXACT, TaskError
 from .identity import TaskIdentity, uid_of
-from .runtime.fingerprint import changes, code_of, fingerprint
+from .runtime.fingerprint import changes, fingerprint
 from .warm_start import LoadReport
 
 REFILLED = "the replay buffer, which the checkpoint leaves out, is filled again"
@@ -107,17 +107,17 @@ class TaskRecord:
         return self.lease is not None and self.keep is not None and self.keep.initial and not self.resumed
 
     def note_init(
-        self, device: torch.device, modules: Iterable[str], saved: Saved | None, refilled: bool = False
+        self, device: torch.device, code: Mapping[str, str], saved: Saved | None, refilled: bool = False
     ) -> None:
         """Note versions, hardware and code at the start or resume.
 
         Args:
             device: device of the task.
-            modules: names of the modules whose code the task runs.
+            code: digests of the user's code that the task runs.
             saved: checkpoint that the task resumes from, None for a fresh start.
             refilled: whether the checkpoint lacks the replay buffer.
         """
-        now = fingerprint(device) | code_of(modules)
+        now = {**fingerprint(device), **code}
         if self.keep is not None or not self.saves:
             now["snapshots"] = asdict(self.keep) if self.keep else "no"
         if saved is None:

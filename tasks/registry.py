@@ -16,6 +16,17 @@ from .base_learner import BaseLearner
 from .catalog import ALGORITHMS, INSTRUMENTS
 from .errors import StateMismatch
 
+_DEFINED: dict[str, type[Any]] = {}  # tasks that this process has defined from functions, by name
+
+
+def define(task: type[Any]) -> type[Any]:
+    """Let `load` find a task class in this process.
+
+    Return the class. A later one replaces one of the same name, as when a cell of a notebook runs again.
+    """
+    _DEFINED[task.name] = task
+    return task
+
 
 def names() -> list[str]:
     """Return the names of all tasks."""
@@ -25,12 +36,15 @@ def names() -> list[str]:
 def load(name: str) -> type[Any]:
     """Return the task class with this name.
 
-    The name may also be ``package.module:Class``, for a class that no entry point offers.
+    The name may also be ``package.module:Class``, for a class that no entry point offers, or
+    ``package.module:function``, see `adapters.functions`.
 
     Raises:
         ValueError: no task has the name (the message suggests similar ones), or it cannot be imported, or a package's
             offer is faulty.
     """
+    if name in _DEFINED:
+        return _DEFINED[name]
     if ":" in name and name not in TASKS.names():
         return _in_module(name)
     task: type[Any] = TASKS.load(name)
@@ -64,13 +78,21 @@ def _in_module(place: str) -> type[Any]:
     Stored trials refer to the class by that name.
     """
     module, _, attribute = place.partition(":")
+    if module == "__main__" or "<" in attribute:
+        raise ValueError(
+            f"a task that another process trains must be at the top level of a module, but {place} was defined in a "
+            "notebook, at a prompt or inside a function; write it into a file, and import it from there"
+        )
     try:
         offered = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"the task {place!r} cannot be imported: {error}") from error
     if not isinstance(offered, type):
-        raise ValueError(f"a task must be a class derived from rekindle.Task, but {place} is {offered!r}")
-    named = type(offered.__name__, (offered,), {"name": place, "__module__": module, "__doc__": offered.__doc__})
+        cure = "; decorate the function with @rekindle.task(...)" if callable(offered) else ""
+        raise ValueError(f"a task must be a class derived from rekindle.Task, but {place} is {offered!r}{cure}")
+    named: type[Any] = offered
+    if getattr(offered, "name", None) != place:
+        named = type(offered.__name__, (offered,), {"name": place, "__module__": module, "__doc__": offered.__doc__})
     if problem := _problem(place, named, place):
         raise PluginError(problem)
     return named

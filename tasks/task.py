@@ -41,7 +41,7 @@ from .evaluation import (
 )
 from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
 from .record import TaskRecord
-from .runtime.fingerprint import InexactWarning
+from .runtime.fingerprint import InexactWarning, code_of
 from .runtime.guard import BadResumeGuard
 from .runtime.notebook import html_table
 from .runtime.observers import Context, EpochEvent, Until
@@ -311,7 +311,8 @@ class Task:
         refillable = self.learner.refillable
         refilled = state is not None and bool(refillable) and not state.keys() & refillable
         modules = [type(self).__module__, self.learner.__module__, *self.env.modules]
-        self.stored.note_init(self.device, modules, None if state is None else saved, refilled)
+        code = {**code_of(modules), **self.learner.code}
+        self.stored.note_init(self.device, code, None if state is None else saved, refilled)
 
     def _load(self, saved: Saved) -> Tree | None:
         """Load a stored checkpoint, and return the learner's state in it.

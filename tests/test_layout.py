@@ -58,6 +58,7 @@ ORDER = (
         "tasks.algorithms",
         "tasks.algorithms.continuous",
         "tasks.algorithms.dqn",
+        "tasks.adapters",
         "tasks.examples",
         "tasks.testing",
         "tasks",

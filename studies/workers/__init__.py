@@ -5,3 +5,4 @@ parsed in `cli`.
 """
 
 URL_VARIABLE = "REKINDLE_STORAGE"  # environment variable with the URL of the storage
+DEFAULT_URL = "sqlite:///rekindle.db"  # URL of the storage unless one is given

@@ -19,7 +19,11 @@ from .state import Tree
 
 @runtime_checkable
 class Part(Protocol):
-    """A part of a learner whose state splits by member."""
+    """A part of a learner whose state splits by member.
+
+    A part whose state changes its form during training has the attribute ``checks_form = True``, and checks the
+    form of a state that it loads.
+    """
 
     def member_state(self, member: int) -> Tree:
         """Return one member's state.

@@ -40,6 +40,8 @@ class OptimizerPart:
     Its hyperparameters belong to the task, not to the state, since a branch trains with its own.
     """
 
+    checks_form = True
+
     def __init__(self, optimizer: torch.optim.Optimizer):
         self.optimizer = optimizer
 

@@ -12,10 +12,9 @@ from ...options.conversions import TYPES
 from ...options.option import Group, Option
 from ...options.worker_options import WORKER
 from ...orion.trial import storage_url
-from ...workers import URL_VARIABLE
+from ...workers import DEFAULT_URL, URL_VARIABLE
 from ..commands.options import USAGE
 
-DEFAULT_URL = "sqlite:///rekindle.db"
 MANY: dict[str, Any] = {"action": "append", "default": []}  # an option that may be repeated
 Container = argparse._ActionsContainer  # a parser, or a group of its options
 

@@ -1,0 +1,278 @@
+"""Functions as tasks: one call of a function is one epoch.
+
+    @rekindle.task(space=Space(lr=log_real(1e-4, 1e-1, default=1e-2)), objective="accuracy")
+    def train(hp, state, seed):
+        ...
+        return state, {"accuracy": accuracy}
+
+The decorated name is a `Task` class. It is called by module and name (``package.module:train``), so any process that
+can import the module trains it. What the function does is part of the module's code, whose digest each start notes: a
+task that resumes after a change says so. Raise `version` to train everything anew.
+
+Each call gets the state as data that the last call returned, in training without a stop, too. So nothing survives
+between two calls but the state, and a resumed training is one that never stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...spaces import Space
+from ...spaces.errors import near
+from ..base_learner import BaseLearner
+from ..errors import NotData, NotInitialized
+from ..registry import define
+from ..rng import streams
+from ..task import Task
+from .data import Data, decode, encode, sizes
+
+ARGUMENTS = ("hp", "state", "seed")
+FURTHER = ("epoch", "device")  # arguments that a function gets if it names them
+LARGEST = 1 << 30  # bytes of a state
+Function = Callable[..., tuple[Any, Mapping[str, Any]]]
+
+
+def rng(seed: int, *path: int | str) -> np.random.Generator:
+    """Return NumPy's generator of the random stream with this path.
+
+    Equal arguments give equal numbers, in every process.
+
+    Args:
+        seed: seed of the task.
+        path: whatever tells streams apart, such as a purpose and the epoch.
+    """
+    return np.random.Generator(np.random.Philox(int(streams.key(seed, "rng", *path))))
+
+
+def task(
+    *,
+    space: Space,
+    objective: str,
+    bounds: tuple[float | None, float | None] = (None, None),
+    version: int = 1,
+    largest: int = LARGEST,
+) -> Callable[[Function], type[Task]]:
+    """Make a function a task; each call trains one epoch.
+
+    The function is called with `hp`, the hyperparameters as attributes; `state`, None at first and then what the last
+    call returned; and `seed`. If it has arguments named `epoch` (1 for the first call) or `device`, it gets these, too.
+    It returns the state and its metrics by name, which include the objective. See `data` for what a state may hold.
+    The global generators of Python, NumPy and torch are seeded before each call, by seed and epoch.
+
+    Args:
+        space: hyperparameters with their defaults.
+        objective: name of the metric to maximize, or NAME:minimize.
+        bounds: least and greatest value that the objective can have, such as (0, 1) for an accuracy.
+        version: number to raise when the function gives other results, so that everything is trained anew.
+        largest: bytes that a state may have.
+
+    Raises:
+        ValueError: an argument is invalid.
+        TypeError: the function does not take hyperparameters, state and seed.
+    """
+    name, colon, direction = objective.partition(":")
+    if not name or (colon and direction not in ("maximize", "minimize")):
+        raise ValueError(f"objective must be NAME, NAME:maximize or NAME:minimize, but got {objective!r}")
+    if not isinstance(space, Space):
+        raise ValueError(f"space must be a Space, such as Space(lr=log_real(1e-4, 1e-1, default=1e-2)), not {space!r}")
+
+    def decorate(function: Function) -> type[Task]:
+        further = _further(function)
+        place = name_of(function)
+        learner = type(
+            f"{function.__name__}Learner",
+            (FunctionLearner,),
+            {
+                "__module__": function.__module__,
+                "__doc__": f"State of {place}.",
+                "hyperparameters": space,
+                "objective": name,
+                "direction": direction or "maximize",
+                "bounds": bounds,
+                "function": staticmethod(function),
+                "further": further,
+                "place": place,
+                "largest": largest,
+                "code": _code(function, place),
+            },
+        )
+        content = {"name": place, "version": version, "learner": learner, "__module__": function.__module__}
+        return define(type(function.__name__, (Task,), {**content, "__doc__": function.__doc__ or f"Task {place}."}))
+
+    return decorate
+
+
+class FunctionLearner(BaseLearner):
+    """State of a function's training, as data.
+
+    Attributes:
+        function: the function.
+        further: names of further arguments that it takes.
+        place: its name, ``package.module:function``.
+        largest: bytes that its state may have.
+        returned: its last state and metrics; None before the first call.
+    """
+
+    parts, batched = ("returned",), False
+    function: ClassVar[Function]
+    further: ClassVar[Sequence[str]]
+    place: ClassVar[str]
+    largest: ClassVar[int]
+
+    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
+        self.values = values[0]
+        super().assemble(values)
+
+    @classmethod
+    def algorithm(cls) -> str:
+        return cls.place
+
+    def build(self) -> None:
+        self.returned = Data()
+
+    def iterate(self) -> Mapping[str, Tensor]:
+        epoch, before = self.iterations + 1, decode(self.returned.tree)
+        further = {"epoch": epoch, "device": str(self.device)}
+        arguments = Hyperparameters.of(self.space_in(self.env), self.values), before and before[0], self.seeds[0]
+        with self.seeded(epoch):
+            returned = type(self).function(*arguments, **{name: further[name] for name in self.further})
+        state, metrics = self.checked(returned)
+        tree = encode((state, metrics), "the state")
+        self.check_size(sizes(tree), epoch)
+        self.returned.tree = tree
+        return {name: torch.tensor([value], dtype=torch.float64) for name, value in metrics.items()}
+
+    @contextmanager
+    def seeded(self, epoch: int) -> Iterator[None]:
+        """Seed the global generators of Python, NumPy and torch, then restore them."""
+        python, numpy = random.getstate(), np.random.get_state()
+        random.seed(int(streams.key(self.seeds[0], "python", epoch)))
+        np.random.seed(streams.seed_of(self.seeds[0], "numpy", epoch))
+        try:
+            with self.torch_seed("torch", epoch):
+                yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+    def checked(self, returned: Any) -> tuple[Any, dict[str, float]]:
+        """Return a call's state and metrics.
+
+        Raises:
+            TypeError: the function returned something else.
+        """
+        form = f"{self.place} must return its state and its metrics, such as (state, {{{self.objective!r}: 0.9}})"
+        if not isinstance(returned, tuple | list) or len(returned) != 2 or not isinstance(returned[1], Mapping):
+            got = f"({', '.join(_kind(x) for x in returned)})" if isinstance(returned, tuple) else _kind(returned)
+            raise TypeError(f"{form}, but returned {got}")
+        state, metrics = returned
+        numbers: dict[str, float] = {}
+        for name, value in metrics.items():
+            try:
+                numbers[name] = float(value)
+            except (TypeError, ValueError, RuntimeError):
+                raise TypeError(f"{form}; a metric is one number, but {name!r} is a {_kind(value)}") from None
+        if self.objective not in numbers:
+            names = ", ".join(map(repr, numbers)) or "no metric"
+            raise TypeError(f"{form}; its objective is {self.objective!r}, but it returned {names}")
+        return state, numbers
+
+    def check_size(self, found: Mapping[str, int], epoch: int) -> None:
+        """Raise NotData for a state that has grown too large."""
+        if sum(found.values()) > self.largest:
+            name = max(found, key=lambda name: found[name]).removeprefix("0.")
+            raise NotData(
+                f"the state of {self.place} may have {self.largest:,} bytes, but after epoch {epoch} it has "
+                f"{sum(found.values()):,}, most of them in {name}; keep less there, or give the task a higher largest="
+            )
+
+    def score(self) -> np.ndarray:
+        """Return the objective that the last call measured, (1,)."""
+        if (returned := decode(self.returned.tree)) is None:
+            raise NotInitialized(f"{self.place} measures {self.objective} as it trains; train at least one epoch first")
+        return np.array([returned[1][self.objective]])
+
+    def network_views(self, member: int) -> dict[str, Tensor]:
+        """Return the arrays of floats in the state, by path."""
+        arrays = self.returned.tree["arrays"]
+        return {path.removeprefix("0."): x for path, x in arrays.items() if x.is_floating_point()}
+
+    def cure(self, member: int) -> str:
+        return "try other hyperparameters"
+
+
+class Hyperparameters(SimpleNamespace):
+    """Hyperparameters of one call as attributes, nested like their space."""
+
+    @classmethod
+    def of(cls, space: Mapping[str, Any], values: Mapping[str, Any]) -> Hyperparameters:
+        """Create them from complete values; those that do not apply are None."""
+        return cls(
+            **{
+                name: cls.of(entry, values.get(name, {})) if isinstance(entry, Space) else values.get(name)
+                for name, entry in space.items()
+            }
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # asked by libraries that inspect objects
+            raise AttributeError(name)
+        raise AttributeError(f"the space has no hyperparameter {name!r}{near(name, [*vars(self)])}")
+
+
+def name_of(function: Function) -> str:
+    """Return the name by which other processes find a function.
+
+    A script that runs is named as if it were imported.
+    """
+    module = function.__module__
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec else Path(file).stem if file else module
+    return f"{module}:{function.__qualname__}"
+
+
+def _further(function: Function) -> tuple[str, ...]:
+    """Return the names of the further arguments that a function takes.
+
+    Raises:
+        TypeError: it does not take hyperparameters, state and seed.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    further = tuple(parameter.name for parameter in parameters if parameter.name in FURTHER)
+    try:
+        inspect.signature(function).bind(*ARGUMENTS, **dict.fromkeys(further))
+    except TypeError as error:
+        raise TypeError(
+            f"a task's function takes {', '.join(ARGUMENTS)}, and {' and '.join(FURTHER)} if it names them, but "
+            f"{function.__qualname__}{inspect.signature(function)}: {error}"
+        ) from None
+    return further
+
+
+def _code(function: Function, place: str) -> dict[str, str]:
+    """Return the digest of the source of a script's function."""
+    if function.__module__ != "__main__":
+        return {}
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        return {}
+    return {f"code of {place}": hashlib.sha256(source.encode()).hexdigest()[:12]}
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__

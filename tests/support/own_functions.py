@@ -1,0 +1,30 @@
+"""Functions that are tasks, for tests and for the processes that tests start."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import rekindle
+import torch
+from rekindle import Space, integer, log_real, maybe, real
+
+SPACE = Space(lr=log_real(1e-3, 1.0, default=0.1), noise=Space(scale=real(0.0, 1.0, default=0.5)))
+
+
+@rekindle.task(space=SPACE, objective="error:minimize", bounds=(0, None))
+def descend(hp: Any, state: Any, seed: int, epoch: int) -> tuple[Any, dict[str, Any]]:
+    """Descend to 3 with noise from every generator there is."""
+    at = torch.full((2,), 3.0 + seed) if state is None else state["at"]
+    own = torch.from_numpy(rekindle.rng(seed, "own", epoch).normal(size=2))
+    noise = torch.randn(2) + np.random.randn() + random.gauss() + own
+    at = at - hp.lr * (at - 3) + 0.1 * hp.noise.scale * noise
+    return {"at": at, "epochs": (epoch,)}, {"error": (at - 3).abs().mean(), "epoch": epoch}
+
+
+@rekindle.task(space=Space(rows=integer(1, 4, default=1), more=maybe(real(0, 1), default=None)), objective="rows")
+def collect(hp: Any, state: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Collect rows without an end."""
+    rows = [] if state is None else state["rows"]
+    return {"rows": [*rows, np.zeros((1 << 10, hp.rows))], "more": hp.more}, {"rows": len(rows)}

@@ -1,0 +1,241 @@
+"""Functions as tasks: exactness, names, and answers to what a function does wrong."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import own_functions
+import pytest
+import rekindle
+import torch
+from own_functions import SPACE, collect, descend
+from rekindle import Space, Store, Task, real, tune
+from rekindle.tasks import load
+from rekindle.tasks.checkpoint.state import pack
+from rekindle.tasks.errors import BadResume, Diverged, NotData, NotInitialized
+from rekindle.tasks.testing import ExactnessSuite
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "own_function.py"
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'rekindle.db'}"
+
+
+class TestAFunction(ExactnessSuite):
+    task = descend
+    env = None
+    path: ClassVar[list[str]] = [str(Path(own_functions.__file__).parent)]
+
+
+class TestTheExample(ExactnessSuite):
+    env = None
+    path: ClassVar[list[str]] = [str(EXAMPLE.parent)]
+
+    @pytest.fixture(autouse=True)
+    def imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.syspath_prepend(EXAMPLE.parent)
+        type(self).task = importlib.import_module("own_function").train
+
+
+def test_the_example_has_at_most_25_lines_from_classifier_to_confirmed_study() -> None:
+    (docstring, *code) = ast.parse(EXAMPLE.read_text()).body
+    lines = EXAMPLE.read_text().splitlines()[docstring.end_lineno :]
+    assert "confirm(" in ast.unparse(code[-1])
+    assert len([line for line in lines if line.strip()]) <= 25
+
+
+@pytest.mark.slow
+def test_the_example_runs_as_a_script_whose_study_other_processes_share(tmp_path: Path) -> None:
+    script = EXAMPLE.read_text().replace("trials=16, epochs=(1, 27)", "trials=3, epochs=(1, 2), progress=False")
+    script = script.replace("top=2, seeds=5", "top=1, seeds=3, progress=False")
+    (tmp_path / "digits_script.py").write_text(script)
+
+    def run(*words: str) -> str:
+        command = [sys.executable, *words]
+        environment = {**os.environ, "REKINDLE_STORAGE": f"sqlite:///{tmp_path / 'digits.db'}"}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "'winner':" in run("digits_script.py")
+    assert "digits_script:train" in run("-m", "rekindle", "trials", "digits_script:train")
+    run("-m", "rekindle", "extend", "digits_script:train", "--trials", "4")
+    run("-m", "rekindle", "worker", "--study", "digits_script:train")
+    with Store(f"sqlite:///{tmp_path / 'digits.db'}") as store:
+        rows = store.trials("digits_script:train")
+        assert [row.state for row in rows].count("complete") >= 1
+        assert len(rows) == 4
+        assert all(row.state in ("complete", "pruned") for row in rows)
+
+
+def test_global_generators_are_seeded_by_seed_and_epoch() -> None:
+    drawn: list[tuple[float, ...]] = []
+
+    @rekindle.task(space=Space(), objective="x")
+    def draw(hp: Any, state: Any, seed: int) -> tuple[None, dict[str, float]]:
+        drawn.append((random.random(), float(np.random.rand()), float(torch.rand(1)), rekindle.rng(seed).random()))
+        return None, {"x": 0.0}
+
+    for seed in (1, 1, 2):
+        draw(seed=seed).init().fit(2)
+    first, second, again, _, other, _ = drawn
+    assert first == again
+    assert first[:3] != second[:3]
+    assert first[3] == second[3]  # its path has no epoch
+    assert len({*first, *second, *other}) == 11
+
+
+def test_a_call_gets_data_not_the_objects_that_the_last_call_returned() -> None:
+    kept: list[Any] = []
+
+    @rekindle.task(space=Space(), objective="x")
+    def keep(hp: Any, state: Any, seed: int) -> tuple[Any, dict[str, float]]:
+        kept.append(state)
+        return {"array": torch.nn.Parameter(torch.ones(1)), "pair": (1, 2)}, {"x": 1}
+
+    task = keep().init()
+    task.fit(2)
+    assert kept[0] is None
+    assert type(kept[1]["array"]) is torch.Tensor
+    assert kept[1]["pair"] == (1, 2)
+    assert (task.evaluate(), task.metrics) == (1.0, {"iterations": 2.0, "x": 1.0})
+
+
+def test_a_study_in_this_process_finds_a_function_defined_anywhere(sqlite_url: str) -> None:
+    @rekindle.task(space=SPACE, objective="x")
+    def local(hp: Any, state: Any, seed: int) -> tuple[None, dict[str, float]]:
+        return None, {"x": hp.lr}
+
+    study = tune(local, trials=3, epochs=1, storage=sqlite_url, study="s", progress=False)
+    assert study.best is not None
+    assert study.best.value == study.best.hyperparameters["lr"]
+    assert study.config.task == f"{__name__}:{local.learner.function.__qualname__}"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("__main__:train", "must be at the top level of a module, but __main__:train was defined in a notebook, at a"),
+        (
+            "own_functions:outer.<locals>.train",
+            "defined in a notebook, at a prompt or inside a function; write it into",
+        ),
+        ("own_functions:SPACE", "but own_functions:SPACE is Space"),
+        ("ast:parse", r"ast:parse is <function parse.*>; decorate the function with @rekindle.task\(...\)"),
+        ("own_functions:descent", "the task 'own_functions:descent' cannot be imported"),
+    ],
+)
+def test_a_function_that_another_process_cannot_find_is_explained(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(name)
+
+
+def test_functions_are_found_by_module_and_name() -> None:
+    assert load("own_functions:descend") is descend
+    assert descend.name == "own_functions:descend"
+    assert descend.__doc__ == "Descend to 3 with noise from every generator there is."
+    assert (descend.learner.objective, descend.learner.direction) == ("error", "minimize")
+
+
+def test_changed_code_is_noted_when_a_task_resumes(monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        for digest in ("a1", "b2"):
+            monkeypatch.setattr(descend.learner, "code", {"code of script:train": digest})
+            task = descend(storage=store).init()
+            task.fit(task.epochs + 1)
+            task.release()
+    assert task.inexact == ["code of script:train a1 -> b2"]
+
+
+def returning(value: Any) -> type[Task]:
+    @rekindle.task(space=SPACE, objective="accuracy")
+    def train(hp: Any, state: Any, seed: int) -> Any:
+        return value(hp) if callable(value) else value
+
+    return train
+
+
+FORM = r"must return its state and its metrics, such as \(state, \{'accuracy': 0.9\}\)"
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (None, TypeError, FORM + ", but returned NoneType"),
+        ({"accuracy": 1.0}, TypeError, FORM + ", but returned dict"),
+        ((None, 0.5), TypeError, FORM + r", but returned \(NoneType, float\)"),
+        ((None, {"accuracy": [1.0]}), TypeError, FORM + "; a metric is one number, but 'accuracy' is a list"),
+        ((None, {"loss": 1.0}), TypeError, FORM + "; its objective is 'accuracy', but it returned 'loss'"),
+        ((None, {}), TypeError, "but it returned no metric"),
+        ((None, {"accuracy": float("nan")}), Diverged, "accuracy became nan in epoch 1; try other hyperparameters"),
+        (({"net": torch.nn.Linear(1, 1)}, {"accuracy": 1}), NotData, r"the state\[0\]\['net'\] is a Linear"),
+        (lambda hp: hp.lrr, AttributeError, "the space has no hyperparameter 'lrr'; did you mean lr?"),
+        (lambda hp: hp.noise.scal, AttributeError, "no hyperparameter 'scal'; did you mean scale?"),
+    ],
+    ids=str,
+)
+def test_returned_values_are_checked(value: Any, error: type[Exception], message: str, sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        task = returning(value)(storage=store).init()
+        with pytest.raises(error, match=message):
+            task.fit(1)
+        with pytest.raises(BadResume):
+            task.fit(1)
+
+
+def test_a_state_that_grows_without_end_is_refused_and_its_last_checkpoint_stays(
+    monkeypatch: pytest.MonkeyPatch, sqlite_url: str
+) -> None:
+    monkeypatch.setattr(collect.learner, "largest", 20_000)
+    with Store(sqlite_url) as store:
+        task = collect(storage=store).init()
+        task.fit(2)
+        digest = task.digest
+        message = (
+            "the state of own_functions:collect may have 20,000 bytes, but after epoch 3 it has 2.*, most of them in "
+            r"rows.\d; keep less there, or give the task a higher largest="
+        )
+        with pytest.raises(NotData, match=message):
+            task.fit(3)
+        resumed = collect(storage=store).init()
+        assert (resumed.epochs, resumed.digest) == (2, digest)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: rekindle.task(space=SPACE, objective="a:max"), ValueError, "NAME:maximize or NAME:minimize, but got"),
+        (lambda: rekindle.task(space={"lr": real(0, 1)}, objective="a"), ValueError, "space must be a Space"),  # type: ignore[arg-type]
+        (
+            lambda: rekindle.task(space=SPACE, objective="a")(lambda hp: (None, {})),
+            TypeError,
+            r"takes hp, state, seed, and epoch and device if it names them, but .*\(hp\): too many positional",
+        ),
+        (lambda: descend().init().evaluate(), NotInitialized, "measures error as it trains; train at least one epoch"),
+    ],
+)
+def test_errors_of_a_definition_say_what_is_wrong(
+    make: Callable[[], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_equal_states_have_equal_digests_in_a_cohort_and_alone() -> None:
+    tasks = [descend(seed=seed).init(lr=0.2) for seed in (1, 2)]
+    rekindle.Cohort(tasks).fit(3)
+    alone = descend(seed=2).init(lr=0.2)
+    alone.fit(3)
+    assert pack(alone.state_dict()).digest == tasks[1].digest
