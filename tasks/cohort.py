@@ -19,6 +19,7 @@ from .envs import EnvSpecError, allows_one
 from .errors import Diverged
 from .evaluation import evaluate, one_thread
 from .identity import TaskIdentity
+from .learner import Learner
 from .record import TaskRecord
 from .runtime.allocator import keep_freed_memory
 from .runtime.fingerprint import products_are_exact
@@ -162,7 +163,8 @@ def _next_group(tasks: Sequence[Member], epochs: int) -> tuple[list[Member], int
     """
     ordered = sorted(tasks, key=lambda task: task.work)
     group = [task for task in ordered if task.work == ordered[0].work]
-    if not group[0].learner.batched or allows_one(group[0].identity.env):
+    learner = group[0].learner
+    if not learner.batched or (issubclass(learner, Learner) and allows_one(group[0].identity.env)):
         group = group[:1]
     done = group[0].epochs
     ahead = [task.epochs for task in ordered[len(group) :] if task.epochs > done]
