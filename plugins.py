@@ -86,7 +86,7 @@ class Registry:
         names = self.names()
         near = get_close_matches(name.lower(), names, n=1)
         cure = f"; did you mean {near[0]}?" if near else ""
-        raise PluginError(f"a {self.kind} must be one of {', '.join(sorted(names))}, but got {name!r}{cure}")
+        raise PluginError(f"a {self.kind} must be one of {', '.join(names)}, but got {name!r}{cure}")
 
     def plugins(self) -> Iterator[Plugin]:
         """Yield what installed packages offer, each imported to see whether it can be used."""

@@ -64,6 +64,7 @@ ORDER = (
         "tasks",
     ),
     *("studies.redact", "studies.shell", "studies.garbage", "studies.errors", "studies.failures", "studies.statistics"),
+    "studies.methods",
     "studies.options",
     *("studies.storage.sql", "studies.storage.locks", "studies.storage"),
     *("studies.study", "studies.samplers", "studies.schedulers", "studies.engine", "studies.steering"),

@@ -17,7 +17,6 @@ from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Range, Real
 from ...tasks.errors import ADVICE, INEXACT
-from ..schedulers.confirming import CONFIRM
 from ..schedulers.registry import without_excluded
 from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.distributions import f_normal
@@ -43,7 +42,6 @@ FAILURES = 0.2  # fraction of the trials that ended
 ONE_KIND = 0.6  # fraction of the failures
 IDLE = 0.5
 WASTE = 0.75
-POPULATION = "pbt"
 MISLEADS = 0.3  # rank correlation
 UPPER = 1.2816  # the 90% quantile of a normal variable
 STARTS = ("start", "resume", "takeover")
@@ -209,7 +207,7 @@ def seeds_vary(rows: Rows) -> Iterator[Finding]:
     """
     if seeds_of(rows.config) < 2 or is_across(rows.config):  # environments differ far more than seeds do
         return
-    if rows.config.scheduler == CONFIRM:  # its candidates are the best of a search, and so alike
+    if rows.config.scheduling.confirms:  # its candidates are the best of a search, and so alike
         return
     groups: dict[int, list[float]] = {}
     for row in rows.runs:
@@ -243,7 +241,7 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
     all are equal says nothing about later results that differ, however few. Members of a population change between
     rungs, so theirs are not compared.
     """
-    if rows.config.scheduler == POPULATION:
+    if rows.config.scheduling.population:
         return
     first = {row.number: score_of(row) for row in rows.segments if row.state == "done" and row.rung == 0}
     equal = len({*first.values()}) == 1 and len(objectives_of(rows.config)) == 1
@@ -362,7 +360,7 @@ def spent_on_pruned(rows: Rows) -> Iterator[Finding]:
     The check skips the adaptive scheduler, which decides from the study's own rungs how many trials to prune, and
     populations, in which another member continues from each one that is replaced.
     """
-    if rows.config.scheduler in ("adaptive", POPULATION):
+    if rows.config.scheduling.adapts or rows.config.scheduling.population:
         return
     trained: dict[int, int] = {}
     for row in rows.runs:

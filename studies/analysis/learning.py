@@ -132,8 +132,10 @@ def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]
             f"a study learns from studies of its own objective, {', '.join(objectives_of(config))}, but {label} has "
             f"{', '.join(objectives_of(old))}; leave it out"
         )
-    if old.scheduler == "pbt":
-        raise BadConfig(f"a source has fixed hyperparameters, but those of {label} change (pbt); leave it out")
+    if old.scheduling.population:
+        raise BadConfig(
+            f"a source has fixed hyperparameters, but those of {label} change ({old.scheduler}); leave it out"
+        )
     ranked = rank(study_json(store, name)["trials"], objectives_of(old))
     if len(ranked) < FEWEST:
         raise BadConfig(

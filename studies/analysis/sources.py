@@ -30,7 +30,6 @@ from ...tasks.algorithms.tabular import Tabular
 from ...tasks.checkpoint.array_files import open_npz
 from ..engine.confirming import complete_confirmation_json
 from ..engine.json_views import Json, rank, study_json
-from ..schedulers.confirming import CONFIRM
 from ..shell import command_line
 from ..statistics.intervals import FEWEST
 from ..study.config import Config
@@ -154,7 +153,7 @@ def _read(store: Store | None, source: tuple[str, str, str], tables: dict[str, s
 
 def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, str]) -> Iterator[Runs]:
     config = Config.from_json(store.study(name).config, name)
-    if config.scheduler == CONFIRM:
+    if config.scheduling.confirms:
         confirmed = config.options["confirms"]["study"]
         raise BadSource(f"{name} is the confirmation of {confirmed}; compare {confirmed}, which has its fresh seeds")
     objectives = objectives_of(config)
@@ -179,7 +178,7 @@ def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, s
     results = tuple(measured(config, row) for row in rows if row.state == "done")
     if len(results) < FEWEST:
         cure = f"`{command_line('confirm', name)}` trains it with fresh ones"
-        if config.scheduler == "pbt":  # a member's hyperparameters change, so it cannot be confirmed
+        if config.scheduling.population:  # a member's hyperparameters change, so it cannot be confirmed
             cure = f"make it with --seeds {FEWEST} or more"
         raise BadSource(
             f"an interval needs at least {FEWEST} seeds, but the best configuration of {name} was trained with "

@@ -10,13 +10,14 @@ from ...spaces import flatten, unflatten
 from ...spaces.dimension import Maybe
 from ...spaces.space import ENABLED
 from ..errors import BadConfig, StoreError, StudyMismatch
+from ..methods import POPULATION, searches
 from ..options.entries import check_count
 from ..options.study_options import MEMBERS
 from ..samplers.registry import KNOWN, check_exhausted, check_sampler, finite_size, grid_size, sampler_name
 from ..schedulers.pb2 import check_pb2
 from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
-from ..study.config import SCHEDULERS, Config, check_at_once, check_end, check_epochs, choose
+from ..study.config import Config, check_at_once, check_end, check_epochs, choose
 from ..study.environments import check_across
 from ..study.objectives import ALWAYS, DEFAULT, EVALUATED, known_objectives, objectives_of, own_objective
 from ..study.searched import open_space
@@ -77,7 +78,7 @@ def make_config(
     if config.sampler == "grid" and trials is None:
         config = replace(config, trials=[grid_size(config)])
     check_at_once(config)
-    choose("scheduler", config.scheduler, SCHEDULERS)
+    choose("scheduler", config.scheduler, searches())
     check_sampler(config)
     if config.sampler == "bruteforce" and trials is None:
         config = replace(config, trials=[finite_size(config, most=TRIALS)])
@@ -85,12 +86,12 @@ def make_config(
     check_objectives(config, algorithm)
     check_racing(config)
     check_across(config)
-    if config.scheduler == "hyperband" and len(config.rungs) == 1:
+    if len(config.rungs) < config.scheduling.least_rungs:
         raise BadConfig(
-            f"hyperband starts brackets on different rungs, but epochs {config.epochs[1]} make only one; "
+            f"{config.scheduler} starts brackets on different rungs, but epochs {config.epochs[1]} make only one; "
             f"write low:high, such as 1:{max(3, config.epochs[1])}, or use --scheduler none"
         )
-    if config.scheduler == "none":
+    if not (config.scheduling.promotes or config.scheduling.population):
         return replace(config, epochs=[config.epochs[1], *config.epochs[1:]])
     return config
 
@@ -130,6 +131,7 @@ def make_population(
     explore: str = EXPLORES[0],
     perturb: Sequence[str] = (),
     sampler: str | None = None,
+    scheduler: str = POPULATION,
     priors: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Config:
@@ -151,6 +153,7 @@ def make_population(
         perturb: dotted names that explore may change; empty for all searched ones. Other searched hyperparameters
             differ between members from the start and are copied unchanged.
         sampler: None or "random".
+        scheduler: name of a scheduler of populations.
         priors: see `open_space`.
         options: options of `seed_options`; a population maximizes the return.
 
@@ -182,7 +185,7 @@ def make_population(
         fixed=unflatten({**flatten(fixed), **decided}),
         priors=priors,
         sampler="random",
-        scheduler="pbt",
+        scheduler=scheduler,
         generation=population,
         cohort=population,
         options=options,

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from ...spaces import flatten, unflatten
 from ...spaces.errors import SpaceError
 from ..errors import BadConfig, StudyMismatch
+from ..methods import CONFIRM
 from ..options.entries import check_count
 from ..schedulers.confirming import (
-    CONFIRM,
     FIRST,
     USED,
     Confirmation,
@@ -76,7 +76,7 @@ def confirmations_of(store: Store, study: str) -> dict[str, Config]:
     own = [
         (name, config)
         for name, config in found
-        if config.scheduler == CONFIRM and (config.task, config.environments, config.seed, config.fixed) == same
+        if config.scheduling.confirms and (config.task, config.environments, config.seed, config.fixed) == same
     ]
     return dict(sorted(own, key=lambda each: first_seed(each[1])))
 
@@ -229,12 +229,12 @@ def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = F
     check_count("seeds", seeds, MOST_SEEDS // 2)
     if seeds < FEWEST:
         raise BadConfig(f"an interval needs at least {FEWEST} seeds, but got {seeds}; take more")
-    if config.scheduler == CONFIRM:
+    if config.scheduling.confirms:
         raise BadConfig(f"{study} is a confirmation itself; confirm {config.options['confirms']['study']}")
-    if config.scheduler == "pbt":
+    if config.scheduling.population:
         raise BadConfig(
-            f"a confirmation trains fixed hyperparameters, but those of {study} change while it trains (pbt); "
-            "`rekindle schedule UID` trains a member's schedule of them on fresh seeds"
+            f"a confirmation trains fixed hyperparameters, but those of {study} change while it trains "
+            f"({config.scheduler}); `rekindle schedule UID` trains a member's schedule of them on fresh seeds"
         )
     if (why := without_finalist(config)) is not None:
         raise BadConfig(f"a confirmation takes trials that have trained to the end, but {why}")

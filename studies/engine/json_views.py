@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...tasks.checkpoint.storage import POLICY_PREFIX
 from ...tasks.errors import ADVICE, INEXACT
+from ..methods import scheduling
 from ..schedulers.adaptive import agreements
-from ..schedulers.confirming import CONFIRM, estimates, winner_of
+from ..schedulers.confirming import estimates, winner_of
 from ..schedulers.registry import plan, remembered, without_excluded
 from ..schedulers.seeds import collapse, is_racing, seeds_of
 from ..statistics.rank_correlation import FEWEST, pool, unrestricted
@@ -107,7 +108,7 @@ def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> lis
 def ranked(study: Json) -> list[Json]:
     """Rank a study's trials; the winner of a confirmation comes first."""
     found = rank(study["trials"], study["objectives"])
-    if study["scheduler"] == CONFIRM and study["best"]:
+    if scheduling(study["scheduler"]).confirms and study["best"]:
         found.sort(key=lambda trial: trial["number"] != study["best"]["number"])
     return found
 
@@ -157,7 +158,7 @@ def study_json(store: Store, name: str) -> Json:
         _add_seeds(config, configurations, replicates, rows, in_training)
     complete = plan(config, replicates, rows).complete
     finished, best = Counter((row.rung, row.state) for row in rows), front(configurations, objectives_of(config))
-    if config.scheduler == CONFIRM:
+    if config.scheduling.confirms:
         form = config.options["confirms"]
         for trial in configurations:
             number = trial["number"]
@@ -182,7 +183,7 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
 
     A rung on which all results are equal has no correlation. It misleads if later results differ.
     """
-    if config.scheduler == "pbt":
+    if config.scheduling.population:
         return []  # members change between rungs, so their ranks cannot be compared
     trials, segments = without_excluded(trials, segments)
     bracket_of = {trial.number: trial.attrs.get("bracket", 0) for trial in trials}
@@ -291,7 +292,7 @@ def _add_seeds(
         each = {name: values[name] for name in ("uid", "state", "epochs", "return", "digest")}
         each |= {"env": names[trial.replicate % len(names)]} if names else {}
         of_configuration.setdefault(trial.configuration, []).append({"seed": trial.attrs["seed"], **each})
-        if config.scheduler != CONFIRM or estimates(config, trial.replicate):
+        if not config.scheduling.confirms or estimates(config, trial.replicate):
             counted.setdefault(trial.configuration, []).append(each)
     for configuration in configurations:
         configuration["seeds"] = of_configuration[configuration["number"]]

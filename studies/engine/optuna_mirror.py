@@ -19,7 +19,6 @@ from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, Range, Real
 from ...spaces.values import identity
 from ..errors import StoreError, TaskBusy
-from ..schedulers.confirming import CONFIRM
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
 from ..storage.commands import EXCLUDED
@@ -98,7 +97,7 @@ class Mirror:
         from ..samplers.suggest import quiet
 
         self.rows.refresh()
-        if self.rows.config.scheduler == CONFIRM or not self._hold():
+        if self.rows.config.scheduling.confirms or not self._hold():
             return 0
         assert self._lease is not None
         with quiet(optuna.logging.WARNING):

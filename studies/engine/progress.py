@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..schedulers.confirming import CONFIRM, winner_of
+from ..schedulers.confirming import winner_of
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
 from ..storage.commands import Command
@@ -176,7 +176,7 @@ class StudyProgress:
         That is the best score among the trials that trained longest; of equal ones, that with the better score on the
         rung before.
         """
-        if self.rows.config.scheduler == CONFIRM:  # its race chooses, and the winner's result is its estimate
+        if self.rows.config.scheduling.confirms:  # its race chooses, and the winner's result is its estimate
             winner = winner_of(self.rows.config, self.rows.segments.values())
             return None if winner is None else self._results[0].get(winner)
         longest = next((results for results in reversed(self._results) if results), {})

@@ -18,7 +18,7 @@ from ..options.study_options import STUDY
 from ..samplers.registry import GOOD, LEARNED
 from ..schedulers.confirming import USED
 from ..schedulers.explore import explore
-from ..schedulers.pb2 import PB2
+from ..schedulers.pb2 import BANDIT, PB2
 from ..schedulers.racing import at_once
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, replicate_seed, seeds_of
@@ -267,7 +267,7 @@ class StudyRunner:
     def _branches(self, branches: Sequence[Branch]) -> list[Trial]:
         """Return the rows of branches, after storing their first checkpoints."""
         config, parents = self.config, [self.rows.trials[branch.start.number].params for branch in branches]
-        if branches and config.options["explore"] == "pb2":
+        if branches and config.options["explore"] == BANDIT:
             bandit = PB2(config, self.rows.trials.values(), self.rows.segments.values(), branches)
             values = [bandit.explore(*each, self._identity) for each in zip(branches, parents, strict=True)]
         else:

@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ...spaces import flatten, unflatten
 from ..errors import BadConfig
+from ..methods import POPULATION, scheduling
 from ..options.entries import check_count
 from ..options.option import Group, with_keywords
 from ..options.study_options import DEFAULTS, STUDY, StudyOptions, entries_of
-from ..samplers.registry import GOOD, KNOWN, OWN_GOOD, sampler_name
+from ..samplers.registry import GOOD, KNOWN, sampler_name
 from ..schedulers.seeds import seed_options
-from ..study.config import (
-    GENERATION,
-    OWN_GENERATION,
-    Config,
-    check_epochs,
-    default_epochs,
-    default_scheduler,
-    parse_epochs,
-)
+from ..study.config import GENERATION, Config, check_epochs, default_epochs, default_scheduler, parse_epochs
 from ..study.environments import TOGETHER, across_options, check_alike, races
 from ..study.objectives import DEFAULT, objective_options, own_objective
 from ..study.searched import defaults_except, known_values, open_space, with_preset
@@ -65,7 +58,7 @@ def study_config(
     several = _as_json(algorithm, environments, fixed) if len(environments) > 1 or options["across"] is not None else []
     racing = options["racing"] or races(len(several), seeds, options["scheduler"])
     scheduler = options["scheduler"] or default_scheduler(racing)
-    _check_population(scheduler, options)
+    _check_options_of_populations(scheduler, options)
     if options["preset"] is not None:
         fixed, first = with_preset(algorithm, first_env, options["preset"], fixed, priors, search, scheduler)
         known = [first, *known]
@@ -78,18 +71,18 @@ def study_config(
         stored = seed_options(seeds, options["aggregate"], racing)
     stored |= objective_options(listed(options["objective"]), own_objective(algorithm)) | entries_of(options)
     is_single = len(stored.get("objectives", DEFAULT)) == 1
-    if is_single and scheduler in OWN_GOOD and sampler_name(sampler or "tpe") == "tpe":
-        stored[GOOD] = OWN_GOOD[scheduler]
+    if is_single and (good := scheduling(scheduler).good) and sampler_name(sampler or "tpe") == "tpe":
+        stored[GOOD] = good
     check_bounds(stored, scheduler, algorithm)
     common: dict[str, Any] = {"seed": options["seed"], "fixed": fixed, "priors": priors}
-    if scheduler == "pbt":
+    if scheduling(scheduler).population:
         common |= {name: options[name] for name in ("population", "interval", "exploit", "explore")}
-        common |= {"perturb": listed(options["perturb"]), "sampler": sampler}
+        common |= {"perturb": listed(options["perturb"]), "sampler": sampler, "scheduler": scheduler}
         made = make_population(algorithm, first_env, epochs=rungs[1], **common, **stored)
     else:
         generation = options["generation"]
         if generation is None:
-            generation = OWN_GENERATION.get(scheduler, TOGETHER if several else GENERATION)
+            generation = scheduling(scheduler).generation or (TOGETHER if several else GENERATION)
         common |= {"scheduler": scheduler, "sampler": sampler or "tpe", "generation": generation}
         common |= {"cohort": options["cohort"], "trials": options["trials"]}
         made = make_config(algorithm, first_env, epochs=rungs, options=stored, **common)
@@ -109,7 +102,7 @@ def _rungs(
         return check_epochs(sorted({1, default_epochs(algorithm, environments)}), scheduler)
     numbers = [epochs] if isinstance(epochs, int) else epochs
     rungs = parse_epochs(numbers, scheduler) if isinstance(numbers, str) else check_epochs(numbers, scheduler)
-    if scheduler == "pbt" and rungs[0] != rungs[1]:
+    if scheduling(scheduler).population and rungs[0] != rungs[1]:
         raise BadConfig(
             f"all members of a population train for the same number of epochs, but --epochs is {rungs[0]}:{rungs[1]}; "
             f"use --epochs {rungs[1]}, and --interval for the epochs between comparisons"
@@ -164,16 +157,15 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
     if "plateau" not in options:
         return
     check_count("plateau", options["plateau"])
-    if scheduler == "pbt" or len(objectives) > 1:
-        what = (
-            "the members of a population depend on each other" if scheduler == "pbt" else "a Pareto front has no best"
-        )
+    population = scheduling(scheduler).population
+    if population or len(objectives) > 1:
+        what = "the members of a population depend on each other" if population else "a Pareto front has no best"
         raise BadConfig(f"a plateau counts trials since the best one, but {what}; leave --plateau out")
 
 
-def _check_population(scheduler: str, options: Mapping[str, object]) -> None:
+def _check_options_of_populations(scheduler: str, options: Mapping[str, object]) -> None:
     """Raise BadConfig for population options or trials that would have no effect."""
-    if scheduler == "pbt":
+    if scheduling(scheduler).population:
         trials, population = options["trials"], options["population"]
         if trials not in (None, population):
             raise BadConfig(
@@ -185,8 +177,8 @@ def _check_population(scheduler: str, options: Mapping[str, object]) -> None:
     given = [name for name, option in of_populations.items() if options[name] not in (option.default, [])]
     if names := " and ".join(f"--{name}" for name in given):
         raise BadConfig(
-            f"only --scheduler pbt takes {names}, but the scheduler is {scheduler}; add --scheduler pbt, or leave out "
-            "what is for populations"
+            f"only --scheduler {POPULATION} takes {names}, but the scheduler is {scheduler}; add --scheduler "
+            f"{POPULATION}, or leave out what is for populations"
         )
 
 

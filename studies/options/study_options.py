@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypedDict, cast
 
+from ..methods import described
 from . import conversions, entries
 from .option import Group, Option, declared
 
@@ -120,19 +121,7 @@ class StudyOptions(TypedDict, total=False):
             extend="weight by which workers divide their time between studies, as in tune",
         ),
     ]
-    scheduler: Annotated[
-        str | None,
-        Option(
-            "NAME",
-            "adaptive (default), which costs as much as training a third of --trials to the end, and prunes more "
-            "cautiously where early rungs do not predict later ones; halving (default with --racing); hyperband, whose "
-            "brackets start on different rungs; asha, which promotes a trial as soon as it is among the best that have "
-            "finished its rung: no worker waits, but promotions depend on timing (each trial's own result does not); "
-            "none, which trains every trial to the end; or pbt, which trains a population to --epochs, whose members "
-            "copy and change each other's hyperparameters",
-            Group.SEARCH,
-        ),
-    ]
+    scheduler: Annotated[str | None, Option("NAME", described(), Group.SEARCH)]
     sampler: Annotated[
         str | None,
         Option(

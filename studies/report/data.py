@@ -18,7 +18,8 @@ from ...tasks import load
 from ..analysis.health import diagnose
 from ..engine.confirming import candidate_name, complete_confirmation_json, confirmation_json, unfinished, verdict
 from ..engine.json_views import Json, ranked, study_json
-from ..schedulers.confirming import CONFIRM, Confirmation, estimates, estimating_rows, lost_seeds
+from ..methods import scheduling
+from ..schedulers.confirming import Confirmation, estimates, estimating_rows, lost_seeds
 from ..schedulers.registry import remembered
 from ..shell import command_line
 from ..statistics.intervals import FEWEST, mean_interval
@@ -93,7 +94,7 @@ def _fresh(config: Config, segments: Iterable[Segment]) -> dict[int, list[float]
 
     In several environments, a result is no measurement of the objective, and there are none.
     """
-    if config.scheduler != CONFIRM:
+    if not config.scheduling.confirms:
         return None
     groups: dict[int, list[Segment]] = {}
     for row in segments if not is_across(config) else ():
@@ -163,7 +164,7 @@ def _curves(store: Store, study: Json, measured: Curves, objective: str) -> Json
     means = {}
     for trial in study["trials"]:
         uids = [each["uid"] for each in trial.get("seeds", [trial])]
-        if study["scheduler"] == CONFIRM:
+        if scheduling(study["scheduler"]).confirms:
             uids = _estimating_uids(store, study["study"], trial["number"])
         last = max((rung["epochs"] for rung in trial["rungs"]), default=0)  # another study may train it further
         found = _by_epoch(measured, uids, metric).items()
@@ -264,7 +265,7 @@ def _verdict(config: Config, shown: Json) -> list[str]:
         sentences.append(verdict(confirmation))
         if shown["unfinished"] is not None:
             sentences.append(unfinished(shown["unfinished"]))
-    elif config.scheduler == CONFIRM:
+    elif config.scheduling.confirms:
         sentences.append(_winner(config, shown))
     elif len(study["objectives"]) > 1:
         sentences.append(f"{len(study['front'])} of {trials} trials are on the Pareto front.")
@@ -274,7 +275,7 @@ def _verdict(config: Config, shown: Json) -> list[str]:
         if "environments" in study:
             seeds = f", the {study['aggregate']} over {len(study['environments'])} environments, on one scale"
         sentences.append(f"{claim}{seeds}.")
-        if study["scheduler"] != "pbt":
+        if not scheduling(study["scheduler"]).population:
             sentences.append(
                 "The best of many noisy results is partly luck: "
                 f"`{command_line('confirm', study['study'])}` estimates it on fresh seeds."
@@ -306,10 +307,11 @@ def _winner(config: Config, shown: Json) -> str:
 def _cost(shown: Json) -> str:
     """Return a sentence about the study's cost and what promotion saved."""
     study, epochs = shown["study"], shown["epochs"]
-    cost = f"The {'confirmation' if study['scheduler'] == CONFIRM else 'search'} trained {counted(epochs, 'epoch')}."
+    facts = scheduling(study["scheduler"])
+    cost = f"The {'confirmation' if facts.confirms else 'search'} trained {counted(epochs, 'epoch')}."
     started = sum(1 for trial in study["trials"] for _ in trial.get("seeds", [trial]))
     whole = started * study["rungs"][-1]
-    if len(study["rungs"]) == 1 or study["scheduler"] in ("pbt", "none") or epochs >= whole:
+    if len(study["rungs"]) == 1 or not facts.promotes or epochs >= whole:
         return cost
     saved = 1 - epochs / whole
     return f"{cost} All {started:,} trainings to the end would have taken {whole:,}: {saved:.0%} were saved."
@@ -326,7 +328,7 @@ def _checklist(config: Config, shown: Json, starts: Sequence[Mapping[str, Any]])
     if "environments" in study:
         seeds += f", in {len(study['environments'])} environments together"
     tested = "none: the study is not confirmed"
-    if config.scheduler == CONFIRM:
+    if config.scheduling.confirms:
         own = Confirmation.of(config)
         seeds, tested = f"none: this confirms {own.study}", _tested(own.seeds, own.race_seeds, own.candidates)
     elif confirmation is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..engine.json_views import Json
+from ..methods import scheduling
 from ..statistics.aggregates import performance_profile
 from ..study.objectives import MINIMIZE
 from .analysis import result_of
@@ -64,7 +65,7 @@ def promotions(shown: Json) -> Chart | None:
     """Draw which trials were promoted to which rung."""
     study = shown["study"]
     rungs = study["rungs"]
-    if len(rungs) == 1 or study["scheduler"] in ("pbt", "none") or not shown["ranked"]:
+    if len(rungs) == 1 or not scheduling(study["scheduler"]).promotes or not shown["ranked"]:
         return None
     trials, of = study["trials"], colors(shown)
     title = "promotions of each trial from rung to rung"
@@ -88,7 +89,7 @@ def genealogy(shown: Json) -> Chart | None:
     """Draw a population's genealogy: which member continued from which."""
     study = shown["study"]
     trials = {trial["number"]: trial for trial in study["trials"]}
-    if study["scheduler"] != "pbt" or not shown["ranked"]:
+    if not scheduling(study["scheduler"]).population or not shown["ranked"]:
         return None
     rows = [
         (trial, rung["epochs"], value)

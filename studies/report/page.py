@@ -9,7 +9,7 @@ from pathlib import Path
 from ...tasks.checkpoint.policy_files import replace_whole
 from ..engine.confirming import described
 from ..engine.json_views import Json, state_text
-from ..schedulers.confirming import CONFIRM
+from ..methods import scheduling
 from ..shell import quoted
 from ..study.number_text import in_digits
 from ..study.objectives import MINIMIZE
@@ -84,7 +84,7 @@ def _genealogy(shown: Json) -> str:
 def _lineage_table(shown: Json) -> str:
     """Return a table of hyperparameters along the best member's lineage."""
     trials = {trial["number"]: trial for trial in shown["study"]["trials"]}
-    if shown["study"]["scheduler"] != "pbt" or not shown["ranked"]:
+    if not scheduling(shown["study"]["scheduler"]).population or not shown["ranked"]:
         return ""
     chain, at = list[Json](), shown["ranked"][0]
     while at in trials and trials[at] not in chain:
@@ -209,7 +209,7 @@ def _trials(shown: Json) -> str:
     order = [*shown["ranked"], *(n for n in by_number if n not in set(shown["ranked"]))]
     names = [dimension["name"] for dimension in shown["dimensions"]]
     objectives = list(study["objectives"])
-    candidate = ["candidate"] * (study["scheduler"] == CONFIRM)
+    candidate = ["candidate"] * (scheduling(study["scheduler"]).confirms)
     heads = ["trial", *candidate, "state", "epochs", *objectives, *names, "digest", "replay"]
     kinds = ["n", *("" for _ in candidate), "", "n", *("n" for _ in objectives), *("n" for _ in names), "", ""]
     columns = [in_digits(result_of(by_number[n], objective) for n in order) for objective in objectives]

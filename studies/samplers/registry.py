@@ -61,7 +61,6 @@ KNOWN = {
 }
 LEARNED = "learned"  # key in a configuration's options, see the module `learned`
 GOOD = "good"  # key in a configuration's options: TPE counts one trial in this many as good; Optuna one in ten
-OWN_GOOD = {"adaptive": 24}  # by scheduler; there about a sixth of the trials reach the end, and not all are good
 MOST_VALUES = 100_000  # of one hyperparameter, which bruteforce lists for each draw
 GENETIC = ("nsgaii", "nsgaiii")
 

@@ -22,7 +22,6 @@ from ..study.config import Config
 from ..study.environments import across, is_across, scale_of
 from ..study.plan import Plan
 
-CONFIRM = "confirm"  # the scheduler's name in a study's configuration
 FINALISTS = 2
 FIRST = "first"  # key in its options: the number of seeds that earlier confirmations of the study used
 USED = "confirmed"  # key in the options of a study: the number of seeds that its deleted confirmations used
@@ -118,7 +117,7 @@ def first_unused(config: Config) -> int:
 
 def episodes_seed(config: Config) -> int | None:
     """Return the seed of evaluation episodes; None to use that of searches."""
-    return EPISODES if config.scheduler == CONFIRM else None
+    return EPISODES if config.scheduling.confirms else None
 
 
 def by_seed(config: Config, rows: Iterable[Segment]) -> dict[tuple[int, int], Segment]:

@@ -58,7 +58,7 @@ class Halving:
 
     def __init__(self, config: Config):
         self.config, self.rungs = config, config.rungs
-        self.base = 1 if config.scheduler == "none" else config.epochs[2]  # base 1 promotes all
+        self.base = config.epochs[2] if config.scheduling.promotes else 1  # base 1 promotes all
         self.brackets = self._make_brackets()
         self._starts = [bracket.numbers.start for bracket in self.brackets]
         self._trials: dict[int, Trial] = {}

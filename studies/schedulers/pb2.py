@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ..statistics.gaussian_process import GaussianProcess
 
 Array = NDArray[np.float64]
-NAME = "pb2"
+BANDIT = "pb2"
 C1, C2 = 0.2, 0.4  # squared width of the bound is C1 log(C2 n) for n data points (section 5)
 WINDOW = 500  # number of latest data points used
 GLOBAL, LOCAL = 1024, 256  # points per search: in the whole cube, then around the best one
@@ -47,7 +47,7 @@ NEARER = (0.2, 0.05, 0.0125)  # half widths of the successive local searches
 
 def check_pb2(config: Config) -> None:
     """Raise BadConfig if PB2 cannot explore in this study."""
-    if config.options.get("explore") != NAME:
+    if config.options.get("explore") != BANDIT:
         return
     if find_spec("sklearn") is None:
         raise BadConfig("--explore pb2 needs scikit-learn, which is not installed: pip install 'rekindle-rl[pb2]'")

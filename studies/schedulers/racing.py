@@ -20,12 +20,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import BadConfig
+from ..methods import those
 from ..statistics.friedman import eliminated
 from ..storage.rows import Segment, score_of
 from ..study.config import Config
-from ..study.environments import FIRST_SEEDS, RACING, is_across, scale_of
+from ..study.environments import FIRST_SEEDS, is_across, scale_of
 from ..study.plan import Plan, ScoreHistory
-from .confirming import CONFIRM
 from .seeds import SeedScheduler, collapse, is_racing, seeds_of
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ def check_racing(config: Config) -> None:
     """Raise BadConfig if the study's seeds cannot race."""
     if not is_racing(config):
         return
-    if config.scheduler not in RACING:
+    if not config.scheduling.races:
         raise BadConfig(
             f"--racing needs configurations that wait for each other, as with --scheduler "
-            f"{', '.join(RACING)}, but it is {config.scheduler}; leave one out"
+            f"{those('races')}, but it is {config.scheduler}; leave one out"
         )
     if len(config.options.get("objectives", ())) > 1:
         raise BadConfig("--racing decides who cannot win by one objective, but got several; leave it out")
@@ -215,6 +215,6 @@ class RacingScheduler(RungScheduler):
 
 def at_once(config: Config) -> int:
     """Return the number of seeds that a configuration starts with."""
-    if config.scheduler == CONFIRM:
+    if config.scheduling.confirms:
         return 0  # the confirmation's race decides
     return FIRST_SEEDS if is_racing(config) else seeds_of(config)

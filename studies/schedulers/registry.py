@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
+from ...plugins import PluginError
 from ..errors import StoreError
+from ..methods import OF_SCHEDULERS
 from ..storage.commands import EXCLUDED
 from ..storage.rows import Segment, Trial
 from ..study.config import Config
 from ..study.environments import is_across
 from ..study.plan import Plan, Scheduler
-from .adaptive import Adaptive
-from .asha import ASHA
-from .confirming import CONFIRM, Confirming
+from .confirming import Confirming
 from .halving import Halving
-from .hyperband import Hyperband
-from .pbt import PBT
 from .racing import RacingScheduler, RungScheduler
 from .seeds import SeedScheduler, is_racing, seeds_of
-
-_SCHEDULERS: dict[str, Callable[[Config], Scheduler]] = {
-    "adaptive": Adaptive,
-    "halving": Halving,
-    "hyperband": Hyperband,
-    "asha": ASHA,
-    "none": Halving,  # with a single rung
-    "pbt": PBT,
-    CONFIRM: Confirming,
-}
 
 
 def scheduler(config: Config) -> Scheduler:
     """Return a new scheduler for a study, before it observed any row.
 
     Raises:
-        StoreError: the scheduler's name is unknown.
+        StoreError: the scheduler is unknown, or its package is not installed.
     """
-    if config.scheduler not in _SCHEDULERS:
+    try:
+        made: Scheduler = OF_SCHEDULERS.load(config.scheduler)(config)
+    except PluginError as error:
         raise StoreError(
-            f"a study keeps its scheduler, but {config.scheduler!r} is none of "
-            f"{', '.join(_SCHEDULERS)}; use the Rekindle that created the study, or create another study"
-        )
-    made = _SCHEDULERS[config.scheduler](config)
+            f"a study keeps its scheduler, but {error}; use the Rekindle and the packages that created the study, or "
+            "create another study"
+        ) from None
     if isinstance(made, Confirming):
         return made
     if is_racing(config) and isinstance(made, Halving):

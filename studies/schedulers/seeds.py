@@ -21,7 +21,7 @@ from ..study.environments import FIRST_SEEDS, Scale, across, as_objective, is_ac
 from ..study.objectives import AGGREGATES, MINIMIZE, objectives_of, value_of
 from ..study.plan import Plan, Scheduler
 from ..study.stored_form import MOST_SEEDS
-from .confirming import CONFIRM, Confirmation, estimating_rows, first_seed, lost_seeds
+from .confirming import Confirmation, estimating_rows, first_seed, lost_seeds
 
 
 def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def collapse(
     configurations = [
         _configuration(config, number, group) for number, group in sorted(members.items()) if len(group) == seeds
     ]
-    if config.scheduler == CONFIRM:
+    if config.scheduling.confirms:
         found = (_estimate(config, number, group) for (number, _), group in sorted(rows.items()))
         return configurations, [each for each in found if each is not None]
     groups = [(number, group) for (number, _), group in sorted(rows.items()) if len(group) >= complete]
@@ -112,7 +112,7 @@ def _state(config: Config, group: Sequence[Trial]) -> str:
     A confirmation's candidate with an estimate is complete, whichever of its trainings failed.
     """
     states = {trial.state for trial in group}
-    if config.scheduler == CONFIRM and "running" not in states:
+    if config.scheduling.confirms and "running" not in states:
         lost = lost_seeds(config, {trial.replicate: trial.state for trial in group})
         if Confirmation.of(config).seeds - len(lost) >= FEWEST:
             return "complete"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...spaces import SpaceError, unflatten
 from ..engine.checked_config import load_task
 from ..errors import BadConfig, CommandRefused
+from ..methods import those
 from ..samplers.registry import check_sampler
 from ..schedulers.seeds import is_racing, seeds_of
 from ..storage.studies import change_study, reopen_trials, trials
@@ -17,8 +18,6 @@ from ..study.searched import open_space
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-LENGTHENED = ("adaptive", "halving", "asha", "none")  # schedulers that can get more rungs
 
 
 def lengthen(connection: Connection, study: str, epochs: int) -> None:
@@ -44,9 +43,9 @@ def lengthened(config: Config, study: str, epochs: int) -> Config:
     Raises:
         CommandRefused: the study already has that many epochs, or cannot have more.
     """
-    if config.scheduler not in LENGTHENED or is_racing(config):
+    if not config.scheduling.lengthens or is_racing(config):
         raise CommandRefused(
-            f"only schedulers that compare rung by rung ({', '.join(LENGTHENED)}, without --racing) can add rungs, "
+            f"only schedulers that compare rung by rung ({those('lengthens')}, without --racing) can add rungs, "
             f"but {study!r} has {'a race' if is_racing(config) else config.scheduler}; start another study"
         )
     last = config.rungs[-1]

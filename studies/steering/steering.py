@@ -24,7 +24,6 @@ from ..errors import CommandRefused
 from ..options.entries import check_count
 from ..options.study_options import BOUNDS, EXTENDED, entries_of
 from ..samplers.registry import KNOWN, check_exhausted, check_sampler
-from ..schedulers.confirming import CONFIRM
 from ..schedulers.seeds import seeds_of
 from ..shell import command_line
 from ..storage import commands
@@ -114,7 +113,7 @@ class Steering:
         Raises:
             CommandRefused: no such trial, or it is excluded already; or the study is a population or a confirmation.
         """
-        self._only_of_searches("exclude", "pbt")
+        self._only_of_searches("exclude", members=False)
         numbers = self._numbers(trial)
         return self.store.command(lambda c: commands.cancel(c, self.study, numbers, self.who, why, forget=True))
 
@@ -131,7 +130,7 @@ class Steering:
             CommandRefused: the study is a grid, a population or a confirmation.
             BadConfig: a value is not in the searched space.
         """
-        self._only_of_searches("enqueue", "pbt")
+        self._only_of_searches("enqueue", members=False)
         if not KNOWN[self.config.sampler].defaults:
             raise CommandRefused(f"a grid tries its own points only, and {self.study!r} is one; use `rekindle train`")
         values = known_values(self.config, load_task(self.config), hyperparameters)
@@ -194,7 +193,7 @@ class Steering:
                 "extend needs something to change, such as --trials or --budget, but got nothing (see --help)"
             )
         if {kind for kind, _, _ in commanded} != {WEIGHT}:
-            self._only_of_searches("extend", *(["pbt"] if commanded[0][0] == EXTEND else []))
+            self._only_of_searches("extend", members=commanded[0][0] != EXTEND)
 
         def work(connection: Connection) -> Command:
             revise(connection, self.study)
@@ -206,8 +205,10 @@ class Steering:
 
         return self.store.command(work)
 
-    def _only_of_searches(self, what: str, *others: str) -> None:
-        if self.config.scheduler in (CONFIRM, *others):
+    def _only_of_searches(self, what: str, members: bool) -> None:
+        """Raise CommandRefused for a confirmation, or for members of a population."""
+        facts = self.config.scheduling
+        if facts.confirms or (facts.population and not members):
             raise CommandRefused(
                 f"the trials of {self.study!r} depend on each other ({self.config.scheduler}), so {what} cannot change "
                 "them; cancel a trial, or start another study"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...spaces import Space, flatten, unflatten
 from ...spaces.choices import Fixed
 from ..errors import BadConfig, StoreError
+from ..methods import SCHEDULERS, Scheduling, scheduling
 from ..options.entries import check_count
 from .stored_form import MOST_AT_ONCE, invalid_field
 
@@ -22,11 +23,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 EPOCHS = 27  # of a training, by default
-SCHEDULERS = ("adaptive", "halving", "asha", "hyperband", "none", "pbt")
-BASE = 3  # one of three trials is promoted, to three times the epochs
-OWN_BASE = {"adaptive": 2}  # default of a scheduler that decides more often
 GENERATION = 8
-OWN_GENERATION = {"adaptive": 12}
 
 
 @dataclass(frozen=True)
@@ -103,6 +100,11 @@ class Config:
             raise StoreError(
                 f"the configuration of study {name!r} is invalid: {error}; restore it from a copy"
             ) from None
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """Facts of the scheduler."""
+        return scheduling(self.scheduler)
 
     @property
     def title(self) -> str:
@@ -254,7 +256,7 @@ def choose(kind: str, name: str, known: Sequence[str]) -> str:
 
 def default_scheduler(racing: bool) -> str:
     """Return the scheduler of a study that names none."""
-    return "halving" if racing else SCHEDULERS[0]
+    return next(name for name, facts in SCHEDULERS.items() if facts.races or not racing)
 
 
 def default_epochs(algorithm: type[Task], environments: Iterable[Any]) -> int:
@@ -277,7 +279,7 @@ def check_end(env: str, most: int | None, epochs: int) -> None:
 def check_epochs(epochs: Sequence[int], scheduler: str = "halving") -> list[int]:
     """Return [low, high, base] for one to three numbers, or raise BadConfig."""
     filled = [*epochs, *epochs] if len(epochs) == 1 else [*epochs]
-    low, high, base = filled = [*filled, OWN_BASE.get(scheduler, BASE)] if len(filled) == 2 else filled
+    low, high, base = filled = [*filled, scheduling(scheduler).base] if len(filled) == 2 else filled
     for name, value, least in (("low", low, 1), ("high", high, low), ("base", base, 2)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise BadConfig(f"epochs are low:high:base with 1 <= low <= high and base >= 2, but {name} is {value!r}")

@@ -16,6 +16,7 @@ from typing import Any
 from ...spaces import Space
 from ...spaces.choices import Fixed
 from ..errors import BadConfig
+from ..methods import scheduling, those
 from ..options.entries import check_count
 from ..storage.rows import Segment, score_of
 from .config import Config, choose
@@ -26,8 +27,6 @@ SCALE = "scale"  # option of a confirmation: the scale of the confirmed study
 DECILE = 0.1
 FIRST_SEEDS = 2  # trainings of a configuration before the first test of a race
 TOGETHER = 16  # configurations in a race across environments, by default
-RACING = ("none", "halving", "hyperband")  # schedulers that allow races
-ACROSS = ("adaptive", *RACING)  # schedulers that allow several environments
 Scale = Sequence[tuple[float, float]]  # for each environment, the scores that count as 0 and 1
 
 
@@ -103,7 +102,9 @@ def races(environments: int, seeds: int, scheduler: str | None) -> bool:
 
     They do if there are enough instances and the scheduler allows races.
     """
-    return environments > 1 and environments * seeds > FIRST_SEEDS and scheduler in (None, *RACING)
+    return (
+        environments > 1 and environments * seeds > FIRST_SEEDS and (scheduler is None or scheduling(scheduler).races)
+    )
 
 
 def across_options(
@@ -175,10 +176,10 @@ def check_across(config: Config) -> None:
     """Raise BadConfig if the scheduler or bounds do not allow several environments."""
     if not is_across(config):
         return
-    if config.scheduler not in ACROSS:
+    if not config.scheduling.across:
         raise BadConfig(
             f"--across compares configurations that wait for each other, as with --scheduler "
-            f"{', '.join(ACROSS)}, but it is {config.scheduler}; leave one out"
+            f"{those('across')}, but it is {config.scheduler}; leave one out"
         )
     check_count("seeds", config.options["seeds"], MOST_SEEDS)
     if len(config.options.get("objectives", ())) > 1:

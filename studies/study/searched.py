@@ -10,6 +10,7 @@ from ...spaces.choices import Fixed
 from ...spaces.errors import near
 from ...spaces.values import REQUIRED, Nested, Value
 from ..errors import BadConfig
+from ..methods import scheduling
 from .config import Config
 from .presets import preset_values
 
@@ -129,7 +130,7 @@ def with_preset(
         dimension = space.flat().get(name)
         if dimension is None or isinstance(dimension, Fixed) or (search and name not in [*search, *priors]):
             continue
-        if scheduler == "pbt" and dimension.structural:
+        if scheduling(scheduler).population and dimension.structural:
             continue
         try:
             params(space, {name: value})

@@ -277,7 +277,7 @@ def _worker_pool(
 def _how_to_extend(config: Config) -> str:
     """Return how to extend a complete study, or ""."""
     trials = config.trials[-1]
-    if config.scheduler == "pbt" or (config.sampler == "grid" and trials == grid_size(config)):
+    if config.scheduling.population or (config.sampler == "grid" and trials == grid_size(config)):
         return ""
     if config.sampler == "bruteforce" and finite_size(config, most=trials + 1) == trials:
         return ""
@@ -298,7 +298,7 @@ def _print_study(study: Mapping[str, Any], config: Config, store: Store) -> int:
         tables.print_confirmation(out, study["confirmation"])
     spared = f"; racing spared {study['spared']} of {study['trials_total'] * study['seeds']} trainings"
     total = counted(sum(study["counts"].values()), "trial")
-    if study["scheduler"] == "pbt":
+    if config.scheduling.population:
         total += f" of {study['trials_total']} members"
     note(out, f"{total}: {counts}{spared if study['spared'] else ''}\n")
     for rung in study["agreement"]:

@@ -14,8 +14,8 @@ from rich.text import Text
 from ....spaces import flatten
 from ...engine.confirming import candidate_name, described, failures_of, verdict
 from ...engine.json_views import RUNNING, STATES, Json, rank, state_text
+from ...methods import scheduling
 from ...redact import printable
-from ...schedulers.confirming import CONFIRM
 from ...study.config import title
 from ...study.number_text import counted, in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
@@ -194,7 +194,7 @@ def trials_table(study: Json) -> Table:
     rows = [row for trial in study["trials"] for row in trial["rungs"]]
     main, *others = study["objectives"]
     several = ["front"] if len(study["objectives"]) > 1 else []
-    confirms = study["scheduler"] == CONFIRM
+    confirms = scheduling(study["scheduler"]).confirms
     origin = "branches from" if branches else "candidate" if confirms else "bracket"
     table = _table(
         f"{study['study']}: {title(study['task'], *environments_of(study))}, seed {study['seed']}"
@@ -251,7 +251,7 @@ def status_table(status: Json) -> Table:
         best, own = study["best"], next(iter(study["objectives"]))
         value = None if best is None else _measured(best, own)
         unit = "" if value is None or own == RETURN else f" {own}"
-        fresh = " on fresh seeds" if study["scheduler"] == CONFIRM else ""
+        fresh = " on fresh seeds" if scheduling(study["scheduler"]).confirms else ""
         front = len(study["front"]) if len(study["objectives"]) > 1 else 1
         begun = sum(study["counts"].values())
         table.add_row(

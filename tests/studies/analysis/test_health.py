@@ -27,6 +27,7 @@ from rekindle.studies.analysis.health import (
 from rekindle.studies.analysis.importance import Observations, importances
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.methods import SCHEDULERS
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.page import page
 from rekindle.studies.schedulers.seeds import seed_options
@@ -327,7 +328,7 @@ def test_a_first_rung_that_tells_the_last_one_is_seldom_blamed() -> None:
 def test_the_cure_of_a_misleading_first_rung_is_a_later_one() -> None:
     def cure(*epochs: int) -> str:
         segments = rungs(np.arange(12.0), -np.arange(12.0), 12)
-        config = SimpleNamespace(rungs=epochs, scheduler="halving")
+        config = SimpleNamespace(rungs=epochs, scheduling=SCHEDULERS["halving"])
         rows: Any = SimpleNamespace(config=config, segments=segments)
         return next(first_rung_misleads(rows)).cure
 

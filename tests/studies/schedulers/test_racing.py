@@ -236,7 +236,7 @@ def test_a_race_needs_seeds_to_save(seeds: int) -> None:
 def test_a_study_that_cannot_race_is_refused() -> None:
     racing = seed_options(3, "mean", racing=True)
     with pytest.raises(
-        BadConfig, match="wait for each other, as with --scheduler none, halving, hyperband, but it is asha"
+        BadConfig, match="wait for each other, as with --scheduler halving, hyperband, none, but it is asha"
     ):
         make_config(load("ppo"), "CartPole-v1", trials=4, epochs=[1, 9], scheduler="asha", options=racing)
     with pytest.raises(BadConfig, match="by one objective, but got several"):

@@ -181,7 +181,7 @@ def test_segments_that_suggestions_wait_for_are_most_urgent() -> None:
 
 
 def test_a_scheduler_that_this_version_does_not_know_is_refused() -> None:
-    with pytest.raises(StoreError, match=r"'bohb' is none of adaptive, .*use the Rekindle that created the study"):
+    with pytest.raises(StoreError, match=r"one of adaptive, .*, but got 'bohb'; use the Rekindle and the packages"):
         plan(config(scheduler="bohb"), [], [])
 
 

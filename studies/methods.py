@@ -1,0 +1,138 @@
+"""Facts of schedulers and samplers, by name.
+
+A scheduler or a sampler is its file and a row here; that of another package has these facts as its attribute `facts`.
+All code that treats some of them differently, and all help, reads the facts. Importing this imports nothing slow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..plugins import PluginError, Registry
+
+
+@dataclass(frozen=True)
+class Scheduling:
+    """Facts of a scheduler.
+
+    Attributes:
+        home: ".module:Class"; the class takes a `Config` and is a `Scheduler`, see `study.plan`.
+        text: clause for the help of --scheduler, after its name.
+        base: default factor between rungs: one of `base` trials is promoted, to `base` times the epochs.
+        generation: trials suggested together, by default; None for the study's default.
+        good: one in how many trials TPE takes as good; None for Optuna's default.
+        least_rungs: rungs that it needs.
+        promotes: whether trials that fall behind end before the last rung.
+        adapts: whether the study's own rungs decide how many trials are promoted.
+        races: whether seeds may race; the class then derives from `Halving`.
+        across: whether it may search for several environments; likewise.
+        lengthens: whether a study can get more rungs.
+        population: whether trials continue from each other's states, with other hyperparameters.
+        confirms: whether it estimates the candidates of a confirmation, and is no search.
+    """
+
+    home: str = ""
+    text: str = ""
+    base: int = 3
+    generation: int | None = None
+    good: int | None = None
+    least_rungs: int = 1
+    promotes: bool = True
+    adapts: bool = False
+    races: bool = False
+    across: bool = False
+    lengthens: bool = False
+    population: bool = False
+    confirms: bool = False
+
+
+SCHEDULERS = {
+    "adaptive": Scheduling(
+        ".studies.schedulers.adaptive:Adaptive",
+        " (default), which costs as much as training a third of --trials to the end, and prunes more cautiously where "
+        "early rungs do not predict later ones",
+        base=2,  # it decides more often
+        generation=12,
+        good=24,  # about a sixth of the trials reach the end, and not all are good
+        adapts=True,
+        across=True,
+        lengthens=True,
+    ),
+    "halving": Scheduling(
+        ".studies.schedulers.halving:Halving", " (default with --racing)", races=True, across=True, lengthens=True
+    ),
+    "hyperband": Scheduling(
+        ".studies.schedulers.hyperband:Hyperband",
+        ", whose brackets start on different rungs",
+        least_rungs=2,
+        races=True,
+        across=True,
+    ),
+    "asha": Scheduling(
+        ".studies.schedulers.asha:ASHA",
+        ", which promotes a trial as soon as it is among the best that have finished its rung: no worker waits, but "
+        "promotions depend on timing (each trial's own result does not)",
+        lengthens=True,
+    ),
+    "none": Scheduling(
+        ".studies.schedulers.halving:Halving",  # with a single rung
+        ", which trains every trial to the end",
+        promotes=False,
+        races=True,
+        across=True,
+        lengthens=True,
+    ),
+    "pbt": Scheduling(
+        ".studies.schedulers.pbt:PBT",
+        ", which trains a population to --epochs, whose members copy and change each other's hyperparameters",
+        promotes=False,
+        population=True,
+    ),
+    "confirm": Scheduling(".studies.schedulers.confirming:Confirming", confirms=True),
+}
+CONFIRM = next(name for name, facts in SCHEDULERS.items() if facts.confirms)
+POPULATION = next(name for name, facts in SCHEDULERS.items() if facts.population)
+
+
+def _problem(name: str, offered: Any, origin: str) -> str:
+    lacks = [method for method in ("observe", "plan", "priority", "entrants") if not hasattr(offered, method)]
+    if not isinstance(offered, type) or lacks:
+        return f"a scheduler must be a class with the methods of rekindle's Scheduler, but {origin} is {offered!r}" + (
+            f" without {', '.join(lacks)}" if lacks else ""
+        )
+    if not isinstance(facts := getattr(offered, "facts", Scheduling()), Scheduling):
+        return f"the facts of a scheduler must be a Scheduling, but those of {origin} are {facts!r}"
+    return ""
+
+
+OF_SCHEDULERS = Registry(
+    "scheduler", "rekindle.schedulers", {name: facts.home for name, facts in SCHEDULERS.items()}, _problem
+)
+
+
+def scheduling(name: str) -> Scheduling:
+    """Return a scheduler's facts, or the defaults if it is missing."""
+    if name in SCHEDULERS:
+        return SCHEDULERS[name]
+    try:
+        facts: Scheduling = getattr(OF_SCHEDULERS.load(name), "facts", Scheduling())
+    except PluginError:  # whoever plans the study says so
+        return Scheduling()
+    return facts
+
+
+def searches() -> list[str]:
+    """Return the names of the schedulers that a user may choose."""
+    return [name for name in OF_SCHEDULERS.names() if name != CONFIRM]
+
+
+def those(property_: str) -> str:
+    """Return the names of the schedulers with a property, as a text."""
+    return ", ".join(name for name in searches() if getattr(scheduling(name), property_))
+
+
+def described() -> str:
+    """Return the help of --scheduler."""
+    *clauses, last = [f"{name}{facts.text}" for name, facts in SCHEDULERS.items() if not facts.confirms]
+    return f"{'; '.join(clauses)}; or {last}"
