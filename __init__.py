@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .studies.workers.sharing import work
     from .tasks.adapters.functions import rng, task
     from .tasks.algorithms.a2c import A2C as A2C
+    from .tasks.algorithms.behaviours import Behaviours as Behaviours
     from .tasks.algorithms.continuous.sac import SAC as SAC
     from .tasks.algorithms.dqn.dqn import DQN as DQN
     from .tasks.algorithms.ppo import PPO as PPO

@@ -178,6 +178,14 @@ class BaseLearner:
         return None
 
     @classmethod
+    def further_objectives(cls, env: EnvSpec) -> list[str]:
+        """Return further quantities that evaluation measures.
+
+        These are, for example, the returns of behaviours.
+        """
+        return []
+
+    @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         """Raise ValueError if hyperparameters contradict each other."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 ALGORITHMS = {
     "a2c": ".tasks.algorithms.a2c:A2C",
+    "behaviours": ".tasks.algorithms.behaviours:Behaviours",
     "dqn": ".tasks.algorithms.dqn.dqn:DQN",
     "ppo": ".tasks.algorithms.ppo:PPO",
     "ppo2": ".tasks.algorithms.ppo2:PPO2",

@@ -28,6 +28,7 @@ from itertools import chain
 from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from .base_learner import BaseLearner
@@ -109,8 +110,32 @@ class Learner(BaseLearner):
         """
         return None
 
+    def __init__(
+        self,
+        env: EnvSpec,
+        seeds: Sequence[int],
+        values: Sequence[Mapping[str, Any]],
+        device: torch.device | str = "cpu",
+        env_processes: int = 0,
+        envs: Envs | None = None,
+    ):
+        """Build the members, see `BaseLearner`.
+
+        Args:
+            env: environment.
+            seeds: one seed per member.
+            values: complete hyperparameters of each member; the structural ones must be equal.
+            device: torch device.
+            env_processes: number of processes that step the environments; 0 steps them in this process.
+            envs: the members' environments, such as a behaviour's view; None to create them.
+        """
+        self.shared_envs = envs
+        super().__init__(env, seeds, values, device, env_processes)
+
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
-        self.envs: Envs = make_envs(self.env, self.seeds, self.hp.num_envs, processes=self.env_processes)
+        self.envs: Envs = self.shared_envs or make_envs(
+            self.env, self.seeds, self.hp.num_envs, processes=self.env_processes
+        )
         self.epoch_size = self.hp.epoch_steps
         size = vars(self.hp).get("stats_window_size")
         self.window = EpisodeWindow(self.members, size) if size else None

@@ -24,7 +24,7 @@ INCLUDED = {
 }
 INCLUDED_AS = {page: source for source, page in INCLUDED.items()}
 LINK = re.compile(r"(\]\()(?!https?:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
-TABLE = re.compile(r"^<!-- hyperparameters: ([\w-]+)(?: ([\w.:-]+))? -->$", re.MULTILINE)
+TABLE = re.compile(r"^<!-- hyperparameters: ([\w-]+)(?: ([\w.:/-]+))? -->$", re.MULTILINE)
 WIDTH = 100  # characters of a line of code
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 

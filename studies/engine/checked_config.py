@@ -108,6 +108,7 @@ def check_objectives(config: Config, algorithm: type[Task]) -> None:
     info = [f"{evaluated}info.{name}" for evaluated in ("", EVALUATED) for name in config.env.get("info", {})]
     directed = known_objectives(own_objective(algorithm))
     always = [*ALWAYS, *info] if own_objective(algorithm) == DEFAULT else []
+    always += config.further_objectives(algorithm)
     own = objectives.keys() - {*directed, *always}
     if own:
         known = [*directed, *always, *config.make_task(algorithm, config.fixed, None).fit(1)]

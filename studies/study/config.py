@@ -180,6 +180,12 @@ class Config:
 
         return algorithm.learner.space_in(EnvSpec.of(self.env if env is None else env))
 
+    def further_objectives(self, algorithm: type[Task]) -> list[str]:
+        """Return what evaluation measures besides the task's objective."""
+        from ...tasks.envs import EnvSpec  # imports torch
+
+        return algorithm.learner.further_objectives(EnvSpec.of(self.env))
+
     def most_epochs(self, algorithm: type[Task], env: Mapping[str, Any] | None = None) -> int | None:
         """Return an environment's number of epochs; None for no end.
 

@@ -6,6 +6,7 @@
     model_size              number of parameters of the networks; minimized
     env_steps_per_second    speed of training, measured in an additional epoch that is thrown away; maximized. It is a
                             property of the machine, and not reproducible
+    return.BEHAVIOUR        mean return of a behaviour's agents, of a task with several; maximized
     accuracy, ...           measurement of a task without an environment, under its own name and in its own direction
     NAME:maximize, NAME:minimize    last value of a metric that the task reports, such as episode_length or info.NAME;
                             evaluated.info.NAME is measured in evaluation episodes
@@ -57,6 +58,7 @@ MAXIMIZE, MINIMIZE = "maximize", "minimize"
 DEFAULT = {RETURN: MAXIMIZE}
 OF_EPISODES = {f"return_{name}": aggregate for name, aggregate in AGGREGATES.items() if name != "mean"}
 DIRECTIONS = dict.fromkeys([RETURN, *OF_EPISODES, STOCHASTIC], MAXIMIZE) | {MODEL_SIZE: MINIMIZE, SPEED: MAXIMIZE}
+OF_BEHAVIOUR = f"{RETURN}."  # prefix of a behaviour's return
 EVALUATED = "evaluated."  # prefix of a metric of evaluation episodes
 Bounds = tuple[float | None, float | None]  # least and greatest possible value
 SHARE: Bounds = (0, 1)
@@ -117,6 +119,8 @@ def objective_options(texts: Sequence[str], own: Mapping[str, str] = DEFAULT) ->
         name, colon, direction = text.partition(":")
         if name in directions:
             raise BadConfig(f"each objective is named once, but {name} is named again; leave one out")
+        if name.startswith(OF_BEHAVIOUR):
+            known = {**known, name: MAXIMIZE}
         if not colon and name not in known:
             raise BadConfig(
                 f"objective {name!r} is not one of {', '.join(known)}, which have a direction of their own; for a "
@@ -158,6 +162,8 @@ def measure(
             values[name] = statistics.fmean(task.returns(deterministic=False, seed=seed))
         elif name in OF_EPISODES:
             values[name] = OF_EPISODES[name](task.returns(seed=seed))
+        elif name.startswith(OF_BEHAVIOUR):
+            values[name] = _evaluated(task, f"{INFO}{name}", seed)
         elif name.startswith(EVALUATED):
             values[name] = _evaluated(task, name.removeprefix(EVALUATED), seed)
         elif name != own:

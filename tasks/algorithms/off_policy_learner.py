@@ -27,6 +27,7 @@ from ..experience.normalizers import ObservationNormalizer
 from ..experience.prioritized import PrioritizedSampler
 from ..experience.replay_buffer import (
     EXACT_INTEGERS,
+    PRESENT,
     Field,
     Index,
     ReplayBuffer,
@@ -131,6 +132,8 @@ class OffPolicyLearner(Learner):
         obs_type = torch.float32 if envs.obs_kind == "vector" else torch.uint8
         action = Field(self.uniform_actions.shape, torch.from_numpy(self.uniform_actions(0)).dtype)
         fields = transition_fields(Field(envs.obs_shape, obs_type), action)
+        if envs.present is not None:
+            fields[PRESENT] = Field((), torch.uint8)
         self.replay = ReplayBuffer(self.members, hp.buffer_size, hp.num_envs, fields, self.device)
         source = (self.replay, self.keys("replay"), hp.batch_size, hp.n_step)
         uniform = hp.replay.name == "uniform"
@@ -165,8 +168,8 @@ class OffPolicyLearner(Learner):
         all_random, any_random = at_random.all(), at_random.any()
         first = self.env_steps // hp.num_envs
         for position in range(first, first + hp.num_steps):
-            obs = self.envs.obs
-            features = self.memory(self.tensor(self.normalize(obs, learn=True)))
+            obs, present = self.envs.obs, self.envs.present
+            features = self.memory(self.tensor(self.normalize(obs, learn=True, counted=present)))
             actions = self.uniform_actions(position) if all_random else self.explore(features, position)
             if any_random and not all_random:
                 actions = actions.copy()
@@ -179,6 +182,7 @@ class OffPolicyLearner(Learner):
                 reward=step.reward,
                 terminated=step.terminated,
                 truncated=step.truncated,
+                **({} if present is None else {PRESENT: present}),
             )
             self.after_step(step)
         self.env_steps += hp.num_steps * hp.num_envs
@@ -196,9 +200,12 @@ class OffPolicyLearner(Learner):
         """Reset the recurrent states of ended episodes."""
         self.memory.reset(step.terminated | step.truncated)
 
-    def normalize(self, obs: Array, learn: bool = False) -> Array:
-        """Scale observations (P, N, ...), if the hyperparameters ask for it."""
-        return obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn)
+    def normalize(self, obs: Array, learn: bool = False, counted: NDArray[np.bool_] | None = None) -> Array:
+        """Scale observations (P, N, ...), if the hyperparameters ask for it.
+
+        With `learn`, they enter the running moments, or those that are `counted` (P, N).
+        """
+        return obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn, counted)
 
     def normalize_batch(self, obs: Tensor) -> Tensor:
         """Scale the observations (P, B, ...) of a batch, as `normalize` does."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from ..runtime.progress import at_work
+from .agents.roster import roster_of
+from .agents.views import learner_space
 from .base.encode import Observations, Spaces
 from .base.envs import Envs
 from .base.spec import EnvSpec, EnvSpecError
@@ -89,7 +92,10 @@ def spaces_of(spec: EnvSpec) -> Spaces:
         EnvSpecError: it cannot be made.
         UnsupportedSpace: its observations cannot be encoded.
     """
-    if is_pool(spec):
+    if spec.behaviour:
+        behaviour = roster_of(replace(spec, behaviour="")).behaviours[spec.behaviour]
+        spaces = Spaces(behaviour.observation, learner_space(behaviour.action))
+    elif is_pool(spec):
         spaces = pool_spaces(spec)
     else:
         with at_work(), guards_of(spec.id).always:  # a constructor may hang, or end the process

@@ -29,12 +29,21 @@ class RunningMoments:
         self.variance = np.ones((members, size))
         self.count = np.full((members, 1), PRIOR_WEIGHT)
 
-    def update(self, batch: NDArray[Any]) -> None:
-        """Merge a batch (P, B, D)."""
-        number = batch.shape[1]
+    def update(self, batch: NDArray[Any], counted: NDArray[np.bool_] | None = None) -> None:
+        """Merge a batch (P, B, D).
+
+        `counted` (P, B) selects rows; None takes all.
+        """
+        number: Any = batch.shape[1]
         batch = batch.astype(np.float64, copy=False)
-        mean = batch.mean(1)
-        variance = np.square(batch - mean[:, None]).mean(1)
+        if counted is None:
+            mean = batch.mean(1)
+            variance = np.square(batch - mean[:, None]).mean(1)
+        else:
+            number = counted.sum(1, keepdims=True)
+            weights = counted[:, :, None] / np.maximum(number, 1)[:, None]
+            mean = (batch * weights).sum(1)
+            variance = (np.square(batch - mean[:, None]) * weights).sum(1)
         total = self.count + number
         delta = mean - self.mean
         self.variance = (
@@ -58,9 +67,11 @@ class RunningMoments:
 class ObservationNormalizer(RunningMoments):
     """Standardization of observations (P, N, D) by running moments, clipped to ±10."""
 
-    def __call__(self, obs: NDArray[np.float32], learn: bool = False) -> NDArray[np.float32]:
+    def __call__(
+        self, obs: NDArray[np.float32], learn: bool = False, counted: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.float32]:
         if learn:
-            self.update(obs)
+            self.update(obs, counted)
         scale = 1 / np.sqrt(self.variance + 1e-8)
         standardized = (obs - self.mean[:, None]) * scale[:, None]
         return np.clip(standardized, -CLIP, CLIP).astype(np.float32)
@@ -85,12 +96,15 @@ class ReturnMoments(RunningMoments):
         self.gamma = gamma
         self.returns = np.zeros((members, num_envs))
 
-    def learn(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_]) -> None:
+    def learn(
+        self, rewards: NDArray[np.float32], ended: NDArray[np.bool_], counted: NDArray[np.bool_] | None = None
+    ) -> None:
         """Merge the returns after each of T steps.
 
         Args:
             rewards: (T, P, N).
             ended: (T, P, N), episodes that ended; their returns begin again at 0.
+            counted: (T, P, N), steps that count; None for all.
         """
         steps, members, num_envs = rewards.shape
         returns = np.empty((members, steps, num_envs))  # how the moments are summed depends on the order in memory
@@ -100,7 +114,8 @@ class ReturnMoments(RunningMoments):
             now += decay * before
             before, decay = now, following
         self.returns = before * ~ended[-1]
-        self.update(returns.reshape(members, -1, 1))
+        mask = None if counted is None else counted.transpose(1, 0, 2).reshape(members, -1)
+        self.update(returns.reshape(members, -1, 1), mask)
 
     def reset(self, ended: NDArray[np.bool_]) -> None:
         """Reset the returns of episodes that ended, (P, N)."""
@@ -126,12 +141,14 @@ class RewardNormalizer(ReturnMoments):
     rollout are divided by the deviation that follows from all steps up to its end.
     """
 
-    def __call__(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_]) -> NDArray[np.float32]:
+    def __call__(
+        self, rewards: NDArray[np.float32], ended: NDArray[np.bool_], counted: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.float32]:
         """Merge rewards (T, P, N) into the moments, and scale them.
 
-        The results are clipped to ±10.
+        The results are clipped to ±10. The arguments are those of `learn`.
         """
-        self.learn(rewards, ended)
+        self.learn(rewards, ended, counted)
         return np.clip(rewards / self.deviation, -CLIP, CLIP).astype(np.float32)
 
     def scale(self, rewards: Tensor) -> Tensor:

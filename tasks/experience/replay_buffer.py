@@ -25,6 +25,7 @@ from ..rng import streams
 from ..rng.draws import Draws
 
 PARTS = ("obs", "next_obs", "action", "reward", "terminated", "truncated")  # of a transition, as kernels take them
+PRESENT = "present"  # field that is 0 where an agent was absent, so that its row is never drawn
 EXACT_INTEGERS = 1 << 24  # integers up to this are kept exactly in float32
 Index = NDArray[np.int64]
 
@@ -192,6 +193,17 @@ class ReplayBuffer:
             picked[name] = value if len(shape) < 2 else value.unflatten(-1, shape)
         return picked
 
+    def present(self, whole: int) -> list[Index] | None:
+        """Return the ages of each member's rows that count.
+
+        Only the oldest `whole` rows are considered; a member without any gets the newest of them. None means that all
+        rows count.
+        """
+        if PRESENT not in self.images:
+            return None
+        counted = self.images[PRESENT].reshape(self.members, self.rows)[:, self.row(np.arange(whole))] > 0
+        return [np.flatnonzero(rows) if rows.any() else np.array([whole - 1]) for rows in counted]
+
     def returns(self, rows: Index, gamma: Tensor, n_step: int) -> dict[str, Tensor]:
         """Return the n-step batch of the transitions in rows (P, B).
 
@@ -328,9 +340,12 @@ class Sampler:
 class UniformSampler(Sampler):
     """Sampler of transitions with equal probability, with replacement.
 
-    Only transitions with at least n_step - 1 successors are drawn.
+    Only transitions with at least n_step - 1 successors are drawn, and none of absent agents.
     """
 
     def rows(self, number: int) -> Index:
-        whole = (self.replay.size - self.n_step + 1) * self.replay.num_envs
-        return self.replay.row((self.draws(number) * whole).astype(np.int64))
+        whole, draws = (self.replay.size - self.n_step + 1) * self.replay.num_envs, self.draws(number)
+        if (ages := self.replay.present(whole)) is None:
+            return self.replay.row((draws * whole).astype(np.int64))
+        picked = [own[(numbers * len(own)).astype(np.int64)] for own, numbers in zip(ages, draws, strict=True)]
+        return self.replay.row(np.stack(picked))

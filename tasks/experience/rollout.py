@@ -47,6 +47,7 @@ class Rollout:
         memory: (P, N, S), recurrent states before the first step; None for a policy without a memory.
         log_probs: (P, B), log-probabilities of the actions under the policy that acted; None if that is the current
             one.
+        present: (T, P, N), 0 where an agent was absent or its action did not count; None if all always count.
     """
 
     obs: Tensor
@@ -58,6 +59,7 @@ class Rollout:
     next_obs: Tensor | None = None
     memory: Tensor | None = None
     log_probs: Tensor | None = None
+    present: Tensor | None = None
 
 
 class StepNoise:
@@ -148,7 +150,8 @@ class Agent:
         rollout = self._played(envs, noise, keep_next) or self._stepped(envs, noise, keep_next)
         if self.reward_normalizer is not None:
             rewards, ended = rollout.rewards.cpu().numpy(), rollout.ended.cpu().numpy() > 0
-            rollout.rewards = torch.from_numpy(self.reward_normalizer(rewards, ended)).to(self.device)
+            present = None if rollout.present is None else rollout.present.cpu().numpy() > 0
+            rollout.rewards = torch.from_numpy(self.reward_normalizer(rewards, ended, present)).to(self.device)
         return rollout
 
     def _stepped(self, envs: Envs, noise: Sequence[Tensor] | Tensor, keep_next: bool) -> Rollout:
@@ -160,11 +163,14 @@ class Agent:
         obs = torch.empty(members, steps + 1, num_envs, *envs.obs_shape, dtype=kind, device=self.device)
         actions = torch.empty(members, steps, num_envs, *dist.action_shape, dtype=dist.action_type, device=self.device)
         rewards, terminated, ended = (np.empty((steps, members, num_envs), dtype=t) for t in (np.float32, bool, bool))
+        present = None if envs.present is None else np.empty((steps, members, num_envs), bool)
         truncations = []
         next_obs = torch.empty_like(obs[:, 1:], memory_format=torch.contiguous_format) if keep_next else None
         with torch.inference_mode():
             for t, (obs_t, action_t, noise_t) in enumerate(zip(obs.unbind(1), actions.unbind(1), noise, strict=False)):
-                obs_t.copy_(current := self._tensor(self._normalized(envs.obs, learn=True)))
+                if present is not None:
+                    present[t] = envs.present
+                obs_t.copy_(current := self._tensor(self._normalized(envs.obs, learn=True, counted=envs.present)))
                 action = self._sample(current, noise_t)
                 action_t.copy_(action)
                 step = envs.step(action.cpu().numpy())
@@ -179,7 +185,9 @@ class Agent:
         def floats(array: NDArray[Any]) -> Tensor:
             return torch.from_numpy(array.astype(np.float32)).to(self.device)
 
-        return Rollout(obs, actions, floats(rewards), floats(terminated), floats(ended), truncations, next_obs)
+        rows = floats(rewards), floats(terminated), floats(ended)
+        counted = None if present is None else floats(present)
+        return Rollout(obs, actions, *rows, truncations, next_obs, present=counted)
 
     def _played(self, envs: Envs, noise: Sequence[Tensor] | Tensor, keep_next: bool) -> Rollout | None:
         """Return a rollout made by a kernel, without stopping at each step.
@@ -213,8 +221,10 @@ class Agent:
         ends = (steps.rewards, steps.terminated, steps.ended)
         return Rollout(steps.obs, steps.actions, *ends, truncations, steps.next_obs if keep_next else None)
 
-    def _normalized(self, obs: NDArray[Any], learn: bool = False) -> NDArray[Any]:
-        return obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn)
+    def _normalized(
+        self, obs: NDArray[Any], learn: bool = False, counted: NDArray[np.bool_] | None = None
+    ) -> NDArray[Any]:
+        return obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn, counted)
 
     def _tensor(self, obs: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
@@ -239,11 +249,14 @@ class Agent:
     def advantages(self, rollout: Rollout, gamma: Tensor, gae_lambda: Tensor) -> Batch:
         """Return a batch to learn from, with advantages and TD(λ) returns.
 
-        It has obs, actions, log_probs, values, advantages (see `gae`) and returns, each (P, B, ...).
+        It has obs, actions, log_probs, values, advantages (see `gae`) and returns, each (P, B, ...). Where agents can
+        be absent, it has weights, which are 0 for their rows.
         """
         batch, values, next_values = self.evaluate(rollout)
         advantages = gae(rollout.rewards, values, next_values, rollout.terminated, rollout.ended, gamma, gae_lambda)
         rows = {"values": values, "advantages": advantages, "returns": advantages + values}
+        if rollout.present is not None:
+            rows["weights"] = rollout.present
         return batch | {name: self.flatten(x) for name, x in rows.items()}
 
     @torch.no_grad()

@@ -60,10 +60,19 @@ HYBRID = {"hybrid": EnvSpec("own_envs:HybridWalk-v0"), "branches": EnvSpec("own_
 SHORTER = ("num_steps", "epoch_steps", "learning_starts", "batch_size")
 TINY = {"tiny image": EnvSpec("own_envs:ImageWalk-v0")}  # too small for the default encoder
 IMAGES = ("image", "tiny image", "tiny image, Box", "Atari image", "Atari, vector")
+AGENTS = {"agents": EnvSpec("pettingzoo/hunt_env:Hunt", {"hunters": 3})}
 GOALS = {"goals": EnvSpec("goal_envs:Rooms-v0"), "goals, Box": EnvSpec("goal_envs:Reach-v0")}
 FAMILIES = {**DISCRETE, **CONTINUOUS, **SEVERAL, **HYBRID, **TINY, **GOALS}
 
 ROLLOUTS: dict[str, Any] = {"num_steps": 16, "num_envs": 2, "epoch_steps": 64, "model.width": 16}
+BEHAVIOURS = {
+    "num_envs": 2,
+    "epoch_steps": 64,
+    "hunter.num_steps": 16,
+    "hunter.num_minibatches": 2,
+    "deer.algorithm": "a2c",
+    "deer.num_steps": 8,
+}
 MINIBATCHES = {**ROLLOUTS, "num_minibatches": 2, "update_epochs": 2}
 REPLAYS: dict[str, Any] = {
     "num_envs": 2,
@@ -86,6 +95,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any], dict[str, EnvSpec]]] = {
     "svpg": ("svpg", {**ROLLOUTS, "num_particles": 2}, ACTORS),
     "svpg-ppo": ("svpg-ppo", {**MINIBATCHES, "num_particles": 2}, ACTORS),
     "svpg-ppo2": ("svpg-ppo2", {**MINIBATCHES, "num_particles": 2}, ACTORS),
+    "behaviours": ("behaviours", BEHAVIOURS, AGENTS),
     "dqn": ("dqn", REPLAYS, DISCRETE),
     "dqn, n-step, prioritized": ("dqn", {**REPLAYS, "n_step": 3, "replay.name": "prioritized"}, DISCRETE),
     "sac": ("sac", REPLAYS, {name: env for name, env in FAMILIES.items() if name not in TINY}),
@@ -119,7 +129,7 @@ ALGORITHMS |= {
 }
 MIXED = {"mixed": EnvSpec("own_envs:CameraWalk-v0")}
 MIXED_BOX = {"mixed, Box": EnvSpec("own_envs:CameraWalk-v0", {"box": True})}
-FAMILIES |= MIXED | MIXED_BOX
+FAMILIES |= MIXED | MIXED_BOX | AGENTS
 SEEING = {"model.encoder": "small"}
 ALGORITHMS |= {
     "ppo, mixed": ("ppo", {**MINIBATCHES, **SEEING, "model.memory": "lstm"}, MIXED | MIXED_BOX),
@@ -138,6 +148,7 @@ ALGORITHMS |= {
 BOTH = {name: env for name, env in ALGORITHMS["sac"][2].items() if name not in IMAGES}
 ALGORITHMS["sac, lstm"] = ("sac", {**REPLAYS, **SEQUENCES}, BOTH)
 QUICK = {
+    ("behaviours", "agents"),
     ("ppo", "restart"),
     ("ppo2", "Box2D"),
     ("a2c", "toy text"),

@@ -113,6 +113,8 @@ class Envs(ABC):
         unreported: names of numbers in `info` that the spec does not name.
         faults: by member, a description of the first non-finite number that one of its environments gave. Only
             environments of other people's code are checked; faults are not state.
+        present: environments whose next action counts, (P, N), such as those of agents that have not left; None if all
+            always do.
         watched: whether `watch` must see every step.
         on_episode_end: function called with finished episodes in order (members, returns, lengths) when tallies are
             read.
@@ -130,6 +132,7 @@ class Envs(ABC):
     advice: tuple[str, ...] = ()
     restartable: ClassVar[bool] = False
     restarting: bool = False
+    present: NDArray[np.bool_] | None = None
     watched: bool = False
     first: int = 0
     on_episode_end: Callable[[Array, Array, Array], None] | None = None

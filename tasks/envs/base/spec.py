@@ -27,16 +27,21 @@ class EnvSpec:
 
     Attributes:
         id: Gymnasium id. ``"package.module:Name-v0"`` imports the module first, which may register the id. The prefix
-            ``envpool/`` selects EnvPool's environment, ``vector/`` the id's vector entry point. "" means no
-            environment, and then all other attributes must be empty.
+            ``envpool/`` selects EnvPool's environment, ``vector/`` the id's vector entry point, and ``pettingzoo/`` one
+            of several agents. "" means no environment, and then all other attributes must be empty.
         kwargs: arguments of the environment, as JSON values.
         wrappers: ``{"entry_point": "package.module:Class", "kwargs": {...}}``, innermost first.
         max_episode_steps: time limit; None keeps the registered one.
         parameters: options of every reset, by name: numbers, samplers or lessons, see `curriculum`.
         info: entries of the environment's `info` to report, with the reduction of an episode's values: "last", "mean",
             "sum", "min" or "max". A list of names means "last". See `info`.
-        single_instance: whether only one such environment can exist at a time, since its simulator uses a fixed port
-            for instance. The self-test finds this out where a second one fails; say so where that takes long.
+        later: dict[str, Any] = {
+            "parameters": deepcopy(self.parameters),
+            "info": dict(self.info),
+            "single_instance": self.single_instance,
+            "behaviours": deepcopy(self.behaviours),
+            "behaviour": self.behaviour,
+        }
 
     Raises:
         EnvSpecError: a value is malformed.
@@ -49,6 +54,8 @@ class EnvSpec:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     info: Mapping[str, str] = field(default_factory=dict)
     single_instance: bool = False
+    behaviours: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    behaviour: str = ""
 
     def __post_init__(self) -> None:
         others = self.kwargs or self.wrappers or self.max_episode_steps is not None or self.parameters
@@ -66,6 +73,7 @@ class EnvSpec:
         object.__setattr__(self, "kwargs", _plain(self.kwargs, f"{self.id}: kwargs"))
         object.__setattr__(self, "parameters", _plain(self.parameters, f"{self.id}: parameters"))
         object.__setattr__(self, "info", _reductions(self.info, f"{self.id}: info"))
+        object.__setattr__(self, "behaviours", _groups(self.behaviours, f"{self.id}: behaviours"))
         try:
             parse(self.parameters, tuple(self.info))
         except ValueError as error:
@@ -122,8 +130,13 @@ class EnvSpec:
             "max_episode_steps": self.max_episode_steps,
         }
         # Omitted if empty, so that specs from before these fields existed keep their text, and tasks their uids.
-        later: dict[str, Any] = {"parameters": deepcopy(self.parameters), "info": dict(self.info)}
-        later["single_instance"] = self.single_instance
+        later: dict[str, Any] = {
+            "parameters": deepcopy(self.parameters),
+            "info": dict(self.info),
+            "single_instance": self.single_instance,
+            "behaviours": deepcopy(self.behaviours),
+            "behaviour": self.behaviour,
+        }
         return content | {name: value for name, value in later.items() if value}
 
     @classmethod
@@ -174,6 +187,17 @@ def _reductions(info: Any, where: str) -> dict[str, str]:
         if reduction not in REDUCTIONS:
             raise EnvSpecError(f"{where}: {name} must be reduced by {', '.join(REDUCTIONS)}, but got {reduction!r}")
     return dict(named)
+
+
+def _groups(table: Any, where: str) -> dict[str, list[str]]:
+    """Return the agents of each behaviour, or raise EnvSpecError."""
+    groups: dict[str, list[str]] = {}
+    for name, agents in table.items() if isinstance(table, Mapping) else [("", ())]:
+        names = isinstance(agents, list | tuple) and agents and all(isinstance(agent, str) for agent in agents)
+        if not (isinstance(name, str) and names):
+            raise EnvSpecError(f"{where} must be a dict of names and lists of agents, but got {table!r}")
+        groups[name] = list(agents)
+    return groups
 
 
 def _plain(value: Mapping[str, Any], where: str) -> dict[str, Any]:

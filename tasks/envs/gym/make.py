@@ -14,9 +14,11 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import parse_env_id
+from gymnasium.wrappers import TimeLimit
 
 from ...errors import EnvironmentFailed, is_lack_of_memory
 from ...runtime.warning_filters import changed_filters
+from ..agents.adapter import is_joint, make_joint
 from ..base.curriculum import KWARGS
 from ..base.joined import JoinedActions, can_join
 from ..base.spec import EnvSpec, EnvSpecError
@@ -54,7 +56,14 @@ def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
     with changed_filters(IGNORED), _deprecations_untold(spec):
         try:
             # The checker's warnings are for authors, not users, and it costs a third of the speed.
-            env: Env = gym.make(spec.id, disable_env_checker=True, **limit, **deepcopy(spec.kwargs))
+            if is_joint(spec):
+                env: Env = make_joint(spec)
+                if limit:
+                    env = TimeLimit(env, **limit)
+            else:
+                env = gym.make(spec.id, disable_env_checker=True, **limit, **deepcopy(spec.kwargs))
+        except EnvSpecError:
+            raise
         except gym.error.DependencyNotInstalled as error:
             raise EnvSpecError(f"{spec.id} needs a package that is not installed ({error}){_cure(spec)}") from error
         except ImportError as error:
@@ -65,7 +74,8 @@ def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
         except Exception as error:
             raise _refusal(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}", error) from error
         try:
-            _check_version(env, spec)
+            if not is_joint(spec):
+                _check_version(env, spec)
             for wrapper in spec.wrappers:
                 env = _wrap(env, wrapper, spec)
             _check_spaces(env, spec)

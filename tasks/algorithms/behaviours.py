@@ -1,0 +1,370 @@
+"""Several behaviours in one environment, each with an algorithm of its own.
+
+Every behaviour is a group of agents that share a policy. Its learner is that of an ordinary task, which sees each agent
+as an environment. The learners act and learn side by side, and meet at every step of the shared environments. With one
+algorithm this is independent learning with shared parameters, such as IPPO: de Witt et al. (2020), arXiv:2011.09533.
+
+Notation: P members, N shared environments of each, A agents of a behaviour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...spaces import Space, categorical, flatten, integer
+from ...spaces.choices import Choice
+from ...spaces.variants import Variants, without
+from ..base_learner import check_counters
+from ..checkpoint.member_state import Part
+from ..checkpoint.state import Tree
+from ..checkpoint.storage import Metrics
+from ..envs import EnvSpec, make_envs
+from ..envs.agents.adapter import PREFIX, RETURN, is_joint
+from ..envs.agents.roster import roster_of
+from ..envs.agents.views import SharedEnvs
+from ..errors import StateMismatch, UnsupportedSpace
+from ..evaluation import evaluation_keys
+from ..learner import Learner
+from ..registry import load
+from ..rng import streams
+from ..runtime import INFO
+from ..runtime.lockstep import Lockstep
+from ..runtime.metric_means import Tally
+from ..task import Task
+
+ALGORITHMS = ("ppo", "ppo2", "a2c", "dqn", "sac")
+ALGORITHM = "algorithm"
+ALGORITHM_HELP = "Algorithm that the behaviour learns by; its hyperparameters follow."
+# What the shared environments decide for all behaviours, and what would need environments of a behaviour's own.
+SHARED = ("num_envs", "epoch_steps", "eval_interval")
+# What does not know yet that an agent may be absent, or abandons episodes that others share: name -> the value without.
+UNSHARED = {
+    "min_rollouts": None,
+    "min_steps": None,
+    "overlap": False,
+    "critic.name": "joint",
+    "replay.name": "uniform",
+    "demonstrated_steps": 0,
+}
+
+
+class BehavioursLearner(Learner):
+    """P members, each with a learner for every behaviour.
+
+    Attributes:
+        shared: the shared environments.
+        learners: the learners, by behaviour.
+        lockstep: runs the learners side by side.
+        block: steps of each shared environment after which all learners are between two iterations.
+    """
+
+    hyperparameters = Space(
+        num_envs=integer(1, 65536, default=8, structural=True, search=False),
+        epoch_steps=integer(1, 10**9, default=4096, structural=True, search=False),
+    )
+
+    scratch = (*Learner.scratch, "lockstep")
+
+    @classmethod
+    def space_in(cls, env: EnvSpec) -> Space:
+        return _space(env) if is_joint(env) else cls.hyperparameters
+
+    @classmethod
+    def further_objectives(cls, env: EnvSpec) -> list[str]:
+        return [f"{RETURN}.{name}" for name in roster_of(env).behaviours]
+
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        if not is_joint(env):
+            raise UnsupportedSpace(
+                f"behaviours learn in an environment of several agents, such as {PREFIX}mpe2:simple_spread_v3, but got "
+                f"{env.id}"
+            )
+
+    @classmethod
+    def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        num_envs, epoch_steps = values["num_envs"], values["epoch_steps"]
+        roster = roster_of(env)
+        if roster.turns:
+            raise UnsupportedSpace(
+                f"{env.id}: agents act at the same time, but here they act one after another; a game of turns is not "
+                "learned yet"
+            )
+        for name, behaviour in roster.behaviours.items():
+            learner, spec = load(values[name][ALGORITHM]).learner, replace(env, behaviour=name)
+            own = _own_values(values, name, len(behaviour.slots))
+            flat = flatten(own)
+            for option, without_it in UNSHARED.items():
+                if flat.get(option, without_it) != without_it:
+                    raise UnsupportedSpace(
+                        f"{name}.{option} must be {without_it!r} where agents share environments, since it knows no "
+                        f"absent agents, but got {flat[option]!r}; leave it out"
+                    )
+            if "replay" in own and own["model"]["memory"] != "none":
+                raise UnsupportedSpace(
+                    f"{name}.model.memory must be 'none' where {learner.algorithm()} replays steps of agents that "
+                    f"share environments, but got {own['model']['memory']!r}; use ppo for a memory"
+                )
+            try:
+                learner.check(own)
+                learner.check_env(spec)
+                learner.check_values_in_env(spec, own)
+            except ValueError as error:
+                raise type(error)(f"behaviour {name}: {error}") from None
+            rollout = own["num_steps"] * num_envs
+            if len(roster.behaviours) > 1 and epoch_steps % rollout:
+                best = max(1, epoch_steps // rollout) * rollout
+                raise ValueError(
+                    f"behaviours end an epoch together, so epoch_steps ({epoch_steps}) must be divisible by "
+                    f"{name}.num_steps * num_envs ({rollout}); try epoch_steps={best}"
+                )
+
+    @classmethod
+    def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
+        names = []
+        for name in roster_of(env).behaviours:
+            learner = load(fixed.get(f"{name}.{ALGORITHM}", ALGORITHMS[0])).learner
+            own = {path.removeprefix(f"{name}."): value for path, value in fixed.items() if path.startswith(f"{name}.")}
+            names += [f"{name}.{path}" for path in learner.without_effect(replace(env, behaviour=name), own)]
+        return names
+
+    # --- training ---
+
+    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
+        roster = roster_of(self.env)
+        returns = self.further_objectives(self.env)
+        self.returns = {f"{INFO}{name}" for name in returns}  # training reports them as episode_return.NAME
+        self.env = replace(self.env, info={**dict.fromkeys(returns, "last"), **self.env.info})
+        self.envs = make_envs(self.env, self.seeds, self.hp.num_envs, processes=self.env_processes)
+        self.window = None
+        try:
+            self.shared = SharedEnvs(self.envs, roster)
+            self.learners: dict[str, Learner] = {}
+            for name, view in self.shared.views.items():
+                alone = len(roster.behaviours) == 1
+                seeds = self.seeds if alone else [behaviour_seed(seed, name) for seed in self.seeds]
+                own = [_own_values(member, name, view.agents) for member in values]
+                learner = load(values[0][name][ALGORITHM]).learner
+                self.learners[name] = learner(view.spec, seeds, own, self.device, envs=view)
+        except BaseException:
+            self.envs.close()
+            raise
+        self.first, self.agents = next((self.learners[name], view.agents) for name, view in self.shared.views.items())
+        self.block = math.lcm(*(learner.hp.num_steps for learner in self.learners.values()))
+        self.lockstep = Lockstep(self.shared.exchange)
+        self.shared.meet = self.lockstep.meet
+        self.tally = Tally(self.members)
+
+    # Counters are those of the first behaviour's learner; all are at the same step between two blocks.
+    env_steps = property(lambda self: self.first.env_steps // self.agents)
+    iterations = property(lambda self: self.first.iterations)
+    epochs = property(lambda self: self.first.epochs)
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
+        if not self.within_epoch:
+            self.begin_epoch()
+        while not all(results := self.run_block()):
+            if stop() and self.is_whole():
+                return None
+        return self.merged(dict(zip(self.learners, results, strict=True)))
+
+    def iterate(self) -> dict[str, Tensor]:
+        """Train one block; each learner counts its own metrics."""
+        self.run_block()
+        return {}
+
+    def run_block(self) -> list[list[Metrics]]:
+        """Train all learners for one block, or end their epoch.
+
+        Return each learner's metrics of the epoch if it ended, else empty lists.
+        """
+        target = self.env_steps + self.block * self.hp.num_envs
+        jobs = {
+            name: partial(learner.run_epoch, partial(self.reached, name, target))
+            for name, learner in self.learners.items()
+        }
+        results = self.lockstep.run(jobs) if len(jobs) > 1 else {name: job() for name, job in jobs.items()}
+        return [results[name] or [] for name in self.learners]
+
+    def reached(self, name: str, env_steps: int) -> bool:
+        """Return whether a behaviour's learner has done these steps.
+
+        They are steps of the shared environments.
+        """
+        return self.learners[name].env_steps >= env_steps * self.shared.views[name].agents
+
+    def merged(self, rows: Mapping[str, Sequence[Metrics]]) -> list[Metrics]:
+        """Return each member's metrics of an epoch.
+
+        They are the environment's, then `METRIC.BEHAVIOUR` of each behaviour.
+        """
+        episodes, infos, merged = self.envs.take_episodes(), self.envs.info.take_metrics(), []
+        for member in range(self.members):
+            row = {"env_steps": float(self.env_steps)}
+            if count := int(episodes.count[member]):
+                row |= {
+                    "episodes": float(count),
+                    "episode_return": float(episodes.return_sum[member]) / count,
+                    "episode_length": float(episodes.length_sum[member]) / count,
+                }
+            for name, of_members in rows.items():
+                row |= {f"{metric}.{name}": value for metric, value in of_members[member].items()}
+            reported = {name: value for name, value in infos[member].items() if name not in self.returns}
+            merged.append(row | reported | self.envs.member_metrics(member))
+        return merged
+
+    @property
+    def within_epoch(self) -> bool:
+        return self.first.within_epoch
+
+    def truncate_all(self) -> None:
+        for learner in self.learners.values():
+            learner.truncate_all()
+
+    def updates(self) -> list[int]:
+        of_learners = [learner.updates() or [0] * self.members for learner in self.learners.values()]
+        return [sum(counts) for counts in zip(*of_learners, strict=True)]
+
+    # --- acting ---
+
+    def actor(
+        self, episodes: int, deterministic: bool = True, keys: streams.Keys | None = None, memory: Any = None
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        memory, actors = memory or {}, {}
+        for name, learner in self.learners.items():
+            count, drawn = episodes * self.shared.views[name].agents, keys or partial(evaluation_keys, self.members)
+            if len(self.learners) > 1:
+                drawn = partial(_prefixed, drawn, name)
+            actors[name] = learner.actor(count, deterministic, drawn, memory.get(name))
+
+        def act(obs: np.ndarray) -> np.ndarray:
+            form, roster = self.shared.form, self.shared.roster
+            actions = {name: act(form.observed(roster.behaviours[name], obs)) for name, act in actors.items()}
+            return form.joined(actions, roster, (self.members, episodes))
+
+        return act
+
+    def acting_memory(self, episodes: int) -> Any:
+        views = self.shared.views
+        return {name: x.acting_memory(episodes * views[name].agents) for name, x in self.learners.items()}
+
+    def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
+        raise UnsupportedSpace(f"{self.env.id} has a value for each of its agents, not one; ask a behaviour's learner")
+
+    def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        raise UnsupportedSpace(f"{self.env.id} has a policy for each behaviour, and only one can be exported")
+
+    # --- state ---
+
+    @property
+    def live_parts(self) -> dict[str, Part]:
+        return {}
+
+    def member_state(self, member: int) -> Tree:
+        counters = {name: getattr(self, name) for name in self.counters()}
+        behaviours = {name: learner.member_state(member) for name, learner in self.learners.items()}
+        # `tally` says whether the state lies within an epoch
+        tally = {"count": self.first.tally.count}
+        return {"counters": counters, "tally": tally, **self.surroundings(member), "behaviours": behaviours}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        check_counters(tree, self.algorithm(), self.counters())
+        states = tree.get("behaviours", {})
+        if states.keys() != self.learners.keys():
+            raise StateMismatch(
+                f"{self.algorithm()}: a state must have the behaviours {', '.join(self.learners)}, but has "
+                f"{', '.join(sorted(states)) or 'none'}"
+            )
+        self.load_surroundings(member, tree)
+        for name, learner in self.learners.items():
+            learner.load_member(member, states[name])
+
+    def find_nonfinite(self, metrics: Sequence[Metrics]) -> list[str | None]:
+        reasons = super().find_nonfinite(metrics)
+        for name, learner in self.learners.items():
+            for member, reason in enumerate(learner.find_nonfinite([{}] * self.members)):
+                reasons[member] = reasons[member] or (reason and f"{name}.{reason}")
+        return reasons
+
+    def network_views(self, member: int) -> dict[str, Tensor]:
+        return self._by_behaviour(lambda learner: learner.network_views(member))
+
+    def policy_views(self, member: int) -> dict[str, Tensor]:
+        return self._by_behaviour(lambda learner: learner.policy_views(member))
+
+    def _by_behaviour(self, views: Callable[[Learner], dict[str, Tensor]]) -> dict[str, Tensor]:
+        named = ((name, views(learner)) for name, learner in self.learners.items())
+        return {f"{name}.{path}": view for name, of_learner in named for path, view in of_learner.items()}
+
+    @torch.no_grad()
+    def adopt(self, member: int, policy: Mapping[str, Tensor]) -> None:
+        for name, learner in self.learners.items():
+            prefix = f"{name}."
+            learner.adopt(member, {k.removeprefix(prefix): v for k, v in policy.items() if k.startswith(prefix)})
+
+    def close(self) -> None:
+        super().close()
+        for learner in self.learners.values():
+            learner.close()
+
+
+@lru_cache(maxsize=64)
+def _space(env: EnvSpec) -> Space:
+    """Return the hyperparameters in an environment, nested by behaviour."""
+    names = list(roster_of(env).behaviours)
+    choice = categorical(*ALGORITHMS, default=ALGORITHMS[0], structural=True, search=False, help=ALGORITHM_HELP)
+    assert isinstance(choice, Choice)
+
+    def select(chosen: Mapping[str, Any]) -> Space:
+        spaces = {}
+        for name in names:
+            space = load(chosen[f"{name}.{ALGORITHM}"]).learner.space_in(replace(env, behaviour=name))
+            spaces[name] = Space(**{ALGORITHM: choice}, **without(space, SHARED))
+        return BehavioursLearner.hyperparameters.extend(**spaces)
+
+    return Variants(select, {f"{name}.{ALGORITHM}": choice for name in names})
+
+
+def _own_values(values: Mapping[str, Any], name: str, agents: int) -> dict[str, Any]:
+    """Return the hyperparameters of a behaviour's learner.
+
+    Its environments are its agents.
+    """
+    own = {key: value for key, value in values[name].items() if key != ALGORITHM}
+    own |= {"num_envs": values["num_envs"] * agents, "epoch_steps": values["epoch_steps"] * agents}
+    space = load(values[name][ALGORITHM]).learner.hyperparameters
+    return own | ({"eval_interval": 0} if "eval_interval" in space else {})
+
+
+def behaviour_seed(seed: int, name: str) -> int:
+    """Return the seed of a behaviour's learner.
+
+    Behaviours draw different random numbers.
+    """
+    return int(streams.key(seed, "behaviour", name) >> np.uint64(1))
+
+
+def _prefixed(keys: streams.Keys, name: str, purpose: str) -> streams.Bits:
+    """Return the keys of a stream that only one behaviour uses."""
+    return keys(f"{name}.{purpose}")
+
+
+class Behaviours(Task):
+    """Several behaviours in one environment, each with an algorithm of its own.
+
+    The environment is one of PettingZoo's, such as ``pettingzoo/mpe2:simple_tag_v3``. Agents that share a name up to a
+    last ``_`` and number share a behaviour, or the environment's `behaviours` says which do. The hyperparameters are
+    nested by behaviour, and `NAME.algorithm` chooses its algorithm. The return is the sum of all agents' returns.
+    """
+
+    name = "behaviours"
+    version = 1
+    learner: ClassVar[type[Learner]] = BehavioursLearner

@@ -1,0 +1,258 @@
+"""A multi-agent environment of PettingZoo as one Gymnasium environment.
+
+An observation has one entry per agent, and the outcome of the step for each of them. So everything that steps, records
+and restores Gymnasium environments does the same for these.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from copy import deepcopy
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from ...runtime.warning_filters import changed_filters
+from ..base.spec import EnvSpec, EnvSpecError
+from .grouping import grouped
+
+PREFIX = "pettingzoo/"
+# Columns of an outcome: the agent's reward, whether its episode terminated or was truncated, whether it is present
+# afterwards, and whether its next action counts (in a turn-based game, that of one agent at a time).
+REWARD, TERMINATED, TRUNCATED, PRESENT, ACTS = range(5)
+OUTCOME = 5
+AGENTS, OUTCOMES = "agents", "outcomes"  # the entries of an observation
+RETURN = "return"  # entry of info
+# Warnings for the authors of environments.
+IGNORED = {
+    "The old environment creation API has been deprecated": DeprecationWarning,
+    "pkg_resources is deprecated as an API": UserWarning,
+}
+ENTRIES = ("parallel_env", "env")  # functions of PettingZoo's modules
+
+Space = spaces.Space[Any]
+Observation = dict[str, Any]
+
+
+class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
+    """All agents of a PettingZoo environment in one Gymnasium environment.
+
+    - An observation is ``{"agents": (one per agent, ...), "outcomes": (A, 5)}``; an absent agent's is a constant.
+    - An action is a tuple with one per agent; those of absent agents are ignored.
+    - The reward is the sum of all agents' rewards, added in their order.
+    - ``info["return"]`` has the return so far of each behaviour: the mean over its agents.
+    - An episode ends when no agent is left. It is truncated if an agent's last step was, and else terminated.
+
+    Attributes:
+        agents: names of all agents that may appear, in PettingZoo's order.
+        observed, acted: observation and action space of each agent.
+        groups: agents of each behaviour.
+        turns: whether the agents act one after another.
+    """
+
+    def __init__(self, env: Any, spec: EnvSpec, turns: bool) -> None:
+        """Wrap an environment.
+
+        Args:
+            env: environment with PettingZoo's parallel interface.
+            spec: its spec.
+            turns: whether one agent acts at a time, as `turn_based_aec_to_parallel` has it.
+
+        Raises:
+            EnvSpecError: the agents are not known beforehand, or one lacks a space.
+        """
+        self.env, self.name, self.turns = env, spec.id, turns
+        self.metadata = dict(getattr(env, "metadata", None) or {})
+        self.render_mode = getattr(env, "render_mode", None)
+        self.agents = tuple(getattr(env, "possible_agents", None) or ())
+        if not self.agents:
+            raise EnvSpecError(
+                f"{self.name}: agents are known beforehand, but possible_agents is empty; list all that may appear"
+            )
+        self.groups = grouped(self.agents, spec.behaviours, self.name)
+        self.observed = [self._space("observation_space", agent) for agent in self.agents]
+        self.acted = [self._space("action_space", agent) for agent in self.agents]
+        self.blanks = [blank(space) for space in self.observed]
+        outcomes = spaces.Box(-np.inf, np.inf, (len(self.agents), OUTCOME), np.float32)
+        self.observation_space = spaces.Dict({AGENTS: spaces.Tuple(self.observed), OUTCOMES: outcomes})
+        self.action_space = spaces.Tuple(self.acted)
+
+    def _space(self, which: str, agent: str) -> Space:
+        space = getattr(self.env, which)(agent)
+        if not isinstance(space, gym.Space):
+            raise EnvSpecError(
+                f"{self.name}: {which}(agent) must return a Gymnasium space, but for {agent!r} got {space!r}"
+            )
+        return space
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        observations, infos = self.env.reset(seed=seed, options=None if options is None else dict(options))
+        self.returns = dict.fromkeys(self.agents, 0.0)
+        return self._observation(observations, self._outcomes()), self._with_returns(infos)
+
+    def step(self, action: tuple[Any, ...]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        acting = self._acting()
+        # Each agent's own action, since an environment may change what it gets.
+        actions = {agent: one for agent, one in zip(self.agents, action, strict=True) if agent in acting}
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        self._check_names("rewards", rewards)
+        outcomes, total = self._outcomes(), 0.0
+        for row, agent in zip(outcomes, self.agents, strict=True):
+            reward = float(rewards.get(agent, 0.0))
+            total += reward
+            self.returns[agent] += reward
+            row[:PRESENT] = reward, bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
+        over = not self.env.agents
+        cut = over and bool(outcomes[:, TRUNCATED].any())
+        return self._observation(observations, outcomes), total, over and not cut, cut, self._with_returns(infos)
+
+    def _with_returns(self, infos: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the agents' info, and the returns of their behaviours."""
+        of_behaviours = {
+            name: sum(self.returns[agent] for agent in agents) / len(agents) for name, agents in self.groups.items()
+        }
+        return {**infos, RETURN: of_behaviours}
+
+    def _acting(self) -> list[str]:
+        """Return the agents whose actions count now."""
+        return [self.env.aec_env.agent_selection] if self.turns and self.env.agents else list(self.env.agents)
+
+    def _outcomes(self) -> NDArray[np.float32]:
+        """Return outcomes (A, 5) with current presence and turns, else 0."""
+        present, acting = set(self.env.agents), set(self._acting())
+        self._check_names("agents", present)
+        outcomes = np.zeros((len(self.agents), OUTCOME), np.float32)
+        outcomes[:, PRESENT] = [agent in present for agent in self.agents]
+        outcomes[:, ACTS] = [agent in acting for agent in self.agents]
+        return outcomes
+
+    def _observation(self, observations: Mapping[str, Any], outcomes: NDArray[np.float32]) -> Observation:
+        seen = tuple(observations.get(agent, empty) for agent, empty in zip(self.agents, self.blanks, strict=True))
+        for agent in self.env.agents:
+            if agent not in observations:
+                raise EnvSpecError(f"{self.name}: every present agent gets an observation, but {agent!r} got none")
+        return {AGENTS: seen, OUTCOMES: outcomes}
+
+    def _check_names(self, entry: str, names: Any) -> None:
+        if unknown := [name for name in names if name not in self.agents]:
+            raise EnvSpecError(
+                f"{self.name}: possible_agents lists all agents, but {entry} has {unknown[0]!r}, and there are only "
+                f"{', '.join(self.agents)}"
+            )
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def blank(space: Space) -> Any:
+    """Return the observation of an absent agent, a constant."""
+    if isinstance(space, spaces.Dict):
+        return {name: blank(part) for name, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(blank(part) for part in space.spaces)
+    if isinstance(space, spaces.Discrete):
+        return int(space.start)
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start.copy()
+    zeros = np.zeros(space.shape or (), space.dtype)
+    return np.clip(zeros, space.low, space.high).astype(space.dtype) if isinstance(space, spaces.Box) else zeros
+
+
+def is_joint(spec: EnvSpec) -> bool:
+    """Return whether a spec names an environment of several agents."""
+    return spec.id.startswith(PREFIX)
+
+
+def make_joint(spec: EnvSpec) -> JointEnv:
+    """Create the environment of all agents.
+
+    ``pettingzoo/mpe2:simple_spread_v3`` names the module ``mpe2.simple_spread_v3``, ``pettingzoo/sisl:pursuit_v4`` one
+    of PettingZoo's own, and ``pettingzoo/my_module:MyEnv`` a class or a function of yours.
+
+    Raises:
+        EnvSpecError: there is no such environment.
+    """
+    try:
+        from pettingzoo import AECEnv, ParallelEnv
+        from pettingzoo.utils.conversions import aec_to_parallel, turn_based_aec_to_parallel
+    except ImportError as error:
+        raise EnvSpecError(f"{spec.id} needs PettingZoo: pip install 'rekindle-rl[pettingzoo]' ({error})") from error
+    try:
+        with changed_filters(IGNORED):
+            env = _maker(spec, (ParallelEnv, AECEnv))(**deepcopy(dict(spec.kwargs)))
+    except EnvSpecError:
+        raise
+    except (TypeError, ValueError, AssertionError) as error:
+        raise EnvSpecError(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}: {error}") from error
+    if isinstance(env, ParallelEnv):
+        return JointEnv(env, spec, turns=False)
+    if not isinstance(env, AECEnv):
+        raise EnvSpecError(f"{spec.id} must make PettingZoo's ParallelEnv or AECEnv, but made {env!r}")
+    if env.metadata.get("is_parallelizable"):
+        return JointEnv(aec_to_parallel(env), spec, turns=False)
+    return JointEnv(turn_based_aec_to_parallel(env), spec, turns=True)
+
+
+def _maker(spec: EnvSpec, bases: tuple[type, ...]) -> Any:
+    """Return the function or class that makes an environment.
+
+    A spec may come from a shared database, so it must not be able to call arbitrary functions: a function of a module
+    that is not one of PettingZoo's form says in its annotation that it returns an environment.
+
+    Raises:
+        EnvSpecError: nothing of that name makes one.
+    """
+    module, colon, name = spec.id.removeprefix(PREFIX).partition(":")
+    if not (module and colon and name):
+        raise EnvSpecError(
+            f"an environment of several agents is named {PREFIX}MODULE:NAME, such as {PREFIX}mpe2:simple_spread_v3, "
+            f"but got {spec.id}"
+        )
+    target = _imported(module, name, spec)
+    if isinstance(target, ModuleType):
+        for entry in ENTRIES:
+            if callable(made := getattr(target, entry, None)):
+                return made
+        raise EnvSpecError(f"{spec.id}: the module {target.__name__} must have parallel_env or env, but has neither")
+    if isinstance(target, type) and issubclass(target, bases):
+        return target
+    returned = inspect.signature(target).return_annotation if inspect.isfunction(target) else None
+    names = {base.__name__ for base in bases}
+    if returned is not None and str(getattr(returned, "__name__", returned)).split("[")[0].split(".")[-1] in names:
+        return target
+    raise EnvSpecError(
+        f"{spec.id} must name a module with parallel_env or env, a class derived from ParallelEnv or AECEnv, or a "
+        f"function annotated to return one, but {name} is {target!r}; write def {name}(...) -> ParallelEnv"
+    )
+
+
+def _imported(module: str, name: str, spec: EnvSpec) -> Any:
+    """Return the module or the attribute that an id names."""
+    missing: Exception | None = None
+    for package in (module, f"pettingzoo.{module}"):
+        try:
+            return import_module(f"{package}.{name}")
+        except ModuleNotFoundError as error:
+            # its own import may have failed: then that is the cause to name
+            if not (error.name and f"{package}.{name}".startswith(error.name)):
+                raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}") from error
+            missing = missing or error
+        except ImportError as error:
+            raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}") from error
+        try:
+            return getattr(import_module(package), name)
+        except (ModuleNotFoundError, AttributeError) as error:
+            missing = error if isinstance(error, AttributeError) else missing
+    raise EnvSpecError(f"{spec.id} must name an environment that can be imported, but {missing}") from missing

@@ -1,0 +1,57 @@
+"""Grouping of agents into behaviours, by their names or by a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..base.spec import EnvSpecError
+
+
+def behaviour_of(agent: str) -> str:
+    """Return the behaviour that an agent is named after.
+
+    Its name ends before a last ``_`` and a number.
+    """
+    name, _, number = agent.rpartition("_")
+    return name if name and number.isdigit() else agent
+
+
+def grouped(agents: Sequence[str], table: Mapping[str, Sequence[str]], where: str) -> dict[str, list[str]]:
+    """Return the agents of each behaviour, in the environment's order.
+
+    Args:
+        agents: names of all agents.
+        table: agents of each behaviour; empty for `behaviour_of`.
+        where: name of the environment in error messages.
+
+    Raises:
+        EnvSpecError: the table names an unknown agent, one twice, or leaves one out; or a name is no identifier.
+    """
+    if not table:
+        groups: dict[str, list[str]] = {}
+        for agent in agents:
+            groups.setdefault(behaviour_of(agent), []).append(agent)
+    else:
+        owner: dict[str, str] = {}
+        for name, members in table.items():
+            for agent in members:
+                if agent not in agents:
+                    raise EnvSpecError(
+                        f"{where}: behaviours name agents of the environment, but {name} names {agent!r}, and there "
+                        f"are {', '.join(agents)}"
+                    )
+                if agent in owner:
+                    raise EnvSpecError(
+                        f"{where}: an agent has one behaviour, but {agent!r} is in {owner[agent]} and in {name}"
+                    )
+                owner[agent] = name
+        if left := [agent for agent in agents if agent not in owner]:
+            raise EnvSpecError(f"{where}: every agent has a behaviour, but {', '.join(left)} is in none; add it to one")
+        groups = {name: [agent for agent in agents if owner[agent] == name] for name in table}
+    for name in groups:
+        if not name.isidentifier():
+            raise EnvSpecError(
+                f"{where}: the name of a behaviour is an identifier, since its hyperparameters are named after it, but "
+                f"got {name!r}; name it in the environment's `behaviours`"
+            )
+    return groups

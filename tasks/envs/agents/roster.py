@@ -1,0 +1,67 @@
+"""Behaviours: groups of agents that share one policy."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from gymnasium import spaces
+
+from ...errors import UnsupportedSpace
+from ..base.spec import EnvSpec
+from .adapter import make_joint
+
+Space = spaces.Space[Any]
+
+
+class Behaviour(NamedTuple):
+    """A group of agents with equal spaces.
+
+    Attributes:
+        name: name of the behaviour.
+        slots: indices of its agents among all agents of the environment.
+        agents: their names.
+        observation, action: spaces of one agent.
+    """
+
+    name: str
+    slots: tuple[int, ...]
+    agents: tuple[str, ...]
+    observation: Space
+    action: Space
+
+
+class Roster(NamedTuple):
+    """The agents of an environment, and their behaviours by name."""
+
+    agents: tuple[str, ...]
+    behaviours: dict[str, Behaviour]
+    turns: bool
+
+
+@lru_cache(maxsize=64)
+def roster_of(spec: EnvSpec) -> Roster:
+    """Return the behaviours of an environment.
+
+    Raises:
+        EnvSpecError: it cannot be made, or its table of behaviours does not fit its agents.
+        UnsupportedSpace: agents of one behaviour have different spaces.
+    """
+    env = make_joint(spec)
+    try:
+        behaviours = {}
+        for name, agents in env.groups.items():
+            slots = tuple(env.agents.index(agent) for agent in agents)
+            first = slots[0]
+            for which, of_agents in (("observation_space", env.observed), ("action_space", env.acted)):
+                for slot in slots[1:]:
+                    if of_agents[slot] != of_agents[first]:
+                        raise UnsupportedSpace(
+                            f"{spec.id}: agents of one behaviour have equal spaces, but in {name} the {which} of "
+                            f"{env.agents[first]} is {of_agents[first]} and that of {env.agents[slot]} is "
+                            f"{of_agents[slot]}; give them behaviours of their own in the environment's `behaviours`"
+                        )
+            behaviours[name] = Behaviour(name, slots, tuple(agents), env.observed[first], env.acted[first])
+        return Roster(env.agents, behaviours, env.turns)
+    finally:
+        env.close()

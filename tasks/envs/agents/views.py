@@ -1,0 +1,240 @@
+"""Shared environments as one behaviour sees them.
+
+Each of its agents is an environment of its own.
+
+Notation: P members, N shared environments of each, A agents of a behaviour, B its environments, N * A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from ...errors import StateMismatch
+from ..base.encode import MixedShape, Observations
+from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
+from ..base.joined import Joined, can_join, leaves
+from .adapter import ACTS, AGENTS, OUTCOME, PRESENT, REWARD, TERMINATED, TRUNCATED
+from .roster import Behaviour, Roster
+
+Space = spaces.Space[Any]
+
+
+def learner_space(space: Space) -> Space:
+    """Return an agent's action space as a learner sees it.
+
+    Hybrid actions are rows.
+    """
+    return Joined(space) if can_join(space) else space
+
+
+class JointForm:
+    """Conversion between joint observations and actions and those of each behaviour.
+
+    Joint arrays are (P, N, ...), a behaviour's (P, N * A, ...).
+    """
+
+    def __init__(self, roster: Roster, observation: Space, action: Joined, name: str) -> None:
+        """Find each agent's part of a joint row.
+
+        Args:
+            roster: agents and behaviours.
+            observation: observation space of all agents.
+            action: their actions as rows.
+            name: name of the environment in error messages.
+        """
+        self.encoder = Observations(observation, name)
+        self.encoders = {b.name: Observations(b.observation, name) for b in roster.behaviours.values()}
+        self.numbers, self.images = self._parts(observation, len(roster.agents))
+        self.columns: list[slice] = []  # of each agent's action in a joint row
+        for path, _, part in action.parts:
+            if path[0] == len(self.columns):
+                self.columns.append(part)
+            else:
+                self.columns[-1] = slice(self.columns[-1].start, part.stop)
+        self.width = len(action.low)
+
+    def _parts(self, observation: Space, agents: int) -> tuple[list[slice], list[list[int]]]:
+        """Return the numbers of each agent, and the indices of its images."""
+        numbers, end, count = [[0, 0] for _ in range(agents)], 0, 0
+        images: list[list[int]] = [[] for _ in range(agents)]
+        for (entry, *path), leaf in leaves(observation):
+            if entry != AGENTS:
+                continue
+            agent = int(path[0])
+            if Observations(leaf, "").kind == "image":
+                images[agent].append(count)
+                count += 1
+                continue
+            begin, end = end, end + spaces.flatdim(leaf)
+            numbers[agent] = [begin if numbers[agent][1] == 0 else numbers[agent][0], end]
+        return [slice(*span) for span in numbers], images
+
+    def outcomes(self, joint: Array) -> NDArray[np.float32]:
+        """Return the outcomes (P, N, agents, 5) in joint observations."""
+        flat = self.encoder.numbers(joint.reshape(-1, *self.encoder.shape))
+        assert flat is not None
+        agents = len(self.numbers)
+        return flat[:, -agents * OUTCOME :].reshape(*joint.shape[:2], agents, OUTCOME)
+
+    def observed(self, behaviour: Behaviour, joint: Array) -> Array:
+        """Return a behaviour's observations (P, N * A, ...)."""
+        flat = joint.reshape(-1, *self.encoder.shape)
+        numbers = self.encoder.numbers(flat)
+        assert numbers is not None
+        own = self.encoders[behaviour.name]
+        out = np.zeros((len(flat), len(behaviour.slots), *own.shape), own.dtype)
+        for index, slot in enumerate(behaviour.slots):
+            columns = self.numbers[slot]
+            if own.kind == "vector":
+                out[:, index] = numbers[:, columns]
+                continue
+            assert isinstance(self.encoder.shape, MixedShape)
+            pictures = [flat[:, 0, self.encoder.shape.images[image][1]] for image in self.images[slot]]
+            if own.kind == "image":
+                out[:, index] = pictures[0].reshape(len(flat), *own.shape)
+                continue
+            row = np.concatenate([np.ascontiguousarray(numbers[:, columns]).view(np.uint8), *pictures], 1)
+            out[:, index, 0, : row.shape[1]] = row
+        return out.reshape(len(joint), -1, *own.shape)
+
+    def joined(self, actions: Mapping[str, Array], roster: Roster, form: tuple[int, int]) -> NDArray[np.float32]:
+        """Return joint actions (P, N, k).
+
+        The behaviours' actions are (P, N * A, ...), `form` is (P, N).
+        """
+        rows = np.empty((*form, self.width), np.float32)
+        for name, own in actions.items():
+            slots = roster.behaviours[name].slots
+            parts = own.reshape(*form, len(slots), -1)
+            for index, slot in enumerate(slots):
+                rows[..., self.columns[slot]] = parts[:, :, index]
+        return rows
+
+
+class BehaviourView(Envs):
+    """The B = N * A environments of one behaviour.
+
+    Environment n * A + a is agent a of shared environment n.
+
+    An agent that has left is absent until the next episode: its rewards are zeros, its observations constant, and no
+    end is reported. The state of the shared environments is not part of a view's.
+    """
+
+    def __init__(self, shared: SharedEnvs, behaviour: Behaviour) -> None:
+        envs, self.shared, self.behaviour = shared.envs, shared, behaviour
+        self.agents = len(behaviour.slots)
+        spec = replace(envs.spec, info={}, behaviour=behaviour.name)
+        super().__init__(spec, envs.seeds, envs.num_envs * self.agents, envs.purpose)
+        self.mode, self.exact, self.reason = envs.mode, envs.exact, envs.reason
+        self.obs_space, self.action_space = behaviour.observation, learner_space(behaviour.action)
+        encoder = shared.form.encoders[behaviour.name]
+        self.obs_kind, self.obs_shape = encoder.kind, encoder.shape
+        self.alone = len(shared.roster.agents) == 1
+        self.reset()
+
+    def reset(self) -> None:
+        """Start again with empty tallies at the shared environments' current observations."""
+        self._clear_episodes()
+        self.returns, self.elapsed = np.zeros(self.size), np.zeros(self.size, np.int64)
+        self.see()
+
+    def see(self) -> None:
+        """Read the shared environments' current observations."""
+        joint = self.shared.envs.obs
+        self.obs = self.shared.form.observed(self.behaviour, joint)
+        outcomes = self._own(self.shared.form.outcomes(joint))
+        self.here = outcomes[..., PRESENT] > 0
+        self.present = None if self.alone else outcomes[..., ACTS] > 0
+
+    def _own(self, outcomes: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return this behaviour's outcomes (P, B, 5)."""
+        return outcomes[:, :, list(self.behaviour.slots)].reshape(self.num_members, self.num_envs, OUTCOME)
+
+    def step(self, actions: Array) -> StepResult:
+        return self.shared.step(self, actions)
+
+    def receive(self, step: StepResult) -> StepResult:
+        """Return this behaviour's part of a joint step, and see what follows."""
+        outcomes = self._own(self.shared.form.outcomes(step.next_obs))
+        over = np.repeat(step.terminated | step.truncated, self.agents, 1)
+        terminated = self.here & (outcomes[..., TERMINATED] > 0)
+        # A time limit of the shared environment truncates the agents that are still there.
+        truncated = self.here & ~terminated & ((outcomes[..., TRUNCATED] > 0) | over)
+        reward = np.where(self.here, outcomes[..., REWARD], np.float32(0))
+        next_obs = self.shared.form.observed(self.behaviour, step.next_obs)
+        self.returns += reward.reshape(-1)
+        self.elapsed += self.here.reshape(-1)
+        ended = np.flatnonzero(terminated | truncated)
+        if len(ended):
+            self._finished.append((ended, self.returns[ended].copy(), self.elapsed[ended].copy()))
+            self.returns[ended], self.elapsed[ended] = 0, 0
+        self.see()
+        return StepResult(next_obs, reward, terminated, truncated)
+
+    def abandon(self, mask: Array) -> None:
+        raise NotImplementedError(f"{self.spec.id}: the agents of a shared environment cannot begin anew one by one")
+
+    def member_state(self, i: int) -> Tree:
+        rows = self._rows(i)
+        tallies = {name: column[i].item() for name, column in vars(self.episodes).items()}
+        return {"episodes": tallies, "returns": to_tensor(self.returns[rows]), "elapsed": to_tensor(self.elapsed[rows])}
+
+    def load_member(self, i: int, tree: Tree) -> None:
+        rows = self._rows(i)
+        if len(tree["returns"]) != self.num_envs:
+            raise StateMismatch(
+                f"{self.spec.id}: a state of {len(tree['returns'])} agents does not fit {self.num_envs}"
+            )
+        for name, column in vars(self.episodes).items():
+            column[i] = tree["episodes"][name]
+        self.returns[rows], self.elapsed[rows] = tree["returns"].numpy(), tree["elapsed"].numpy()
+        self.see()
+
+    def inexact(self, i: int) -> list[str]:
+        return self.shared.envs.inexact(i)
+
+
+class SharedEnvs:
+    """Environments of several behaviours, which step when all of them have acted.
+
+    Attributes:
+        envs: the joint environments.
+        roster: agents and behaviours.
+        form: conversion between joint and single observations and actions.
+        views: each behaviour's view.
+        meet: function that a view calls when it has acted, and that returns once the joint step is made; None if a
+            single behaviour steps alone.
+    """
+
+    def __init__(self, envs: Envs, roster: Roster) -> None:
+        action = envs.action_space
+        assert isinstance(action, Joined)
+        self.envs, self.roster = envs, roster
+        self.form = JointForm(roster, envs.obs_space, action, envs.spec.id)
+        self.actions: dict[str, Array] = {}
+        self.results: dict[str, StepResult] = {}
+        self.meet: Callable[[str], None] | None = None
+        self.views = {name: BehaviourView(self, behaviour) for name, behaviour in roster.behaviours.items()}
+
+    def step(self, view: BehaviourView, actions: Array) -> StepResult:
+        """Act with one behaviour, and return its results of the joint step."""
+        name = view.behaviour.name
+        self.actions[name] = actions
+        if len(self.views) > 1:
+            assert self.meet is not None, "several behaviours step in lockstep"
+            self.meet(name)
+        else:
+            self.exchange()
+        return self.results.pop(name)
+
+    def exchange(self) -> None:
+        """Step the joint environments with the actions of all behaviours."""
+        step = self.envs.step(self.form.joined(self.actions, self.roster, (self.envs.num_members, self.envs.num_envs)))
+        self.actions = {}
+        self.results = {name: view.receive(step) for name, view in self.views.items()}

@@ -1,0 +1,176 @@
+"""Several behaviours in one environment: exactness with agents that leave, returns by behaviour, and refusals."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hunt_env import Lone
+from rekindle import PPO, Behaviours
+from rekindle.tasks.envs import EnvSpec, make_envs
+from rekindle.tasks.envs.agents.roster import roster_of
+from rekindle.tasks.envs.agents.views import SharedEnvs
+from rekindle.tasks.errors import UnsupportedSpace
+from rekindle.tasks.runtime.lockstep import Lockstep
+from rekindle.tasks.testing import ExactnessSuite
+
+HUNT = "pettingzoo/hunt_env:Hunt"
+SMALL: dict[str, Any] = {
+    "epoch_steps": 64,
+    "num_envs": 2,
+    "hunter.num_steps": 16,
+    "hunter.num_minibatches": 2,
+    "hunter.update_epochs": 4,
+    "hunter.optimizer.lr": 0.02,
+    "hunter.target_kl": None,
+    "deer.algorithm": "dqn",
+    "deer.learning_starts": 32,
+    "deer.batch_size": 16,
+}
+
+
+class TestHunt(ExactnessSuite):
+    task = Behaviours
+    env = HUNT
+    hyperparameters: ClassVar = SMALL
+    variants: ClassVar = ({"hunter.normalize_obs": True, "deer.n_step": 3, "deer.normalize_obs": True},)
+    inert = frozenset({"hunter.model.std_init"})
+
+
+def test_absent_agents_get_no_rewards_and_do_not_count() -> None:
+    spec = EnvSpec.of({"id": HUNT, "kwargs": {"hunters": 3}})
+    shared = SharedEnvs(make_envs(spec, [0], 1), roster_of(spec))
+    hunters = shared.views["hunter"]
+    counted, ends = [], []
+    for _ in range(12):
+        assert hunters.present is not None
+        counted.append(int(hunters.present.sum()))
+        shared.actions = {"hunter": np.ones((1, 3), np.int64), "deer": np.ones((1, 1), np.int64)}
+        shared.exchange()
+        step = shared.results["hunter"]
+        assert (step.reward[~np.array([counted[-1] > 2, counted[-1] > 1, counted[-1] > 0])[None]] == 0).all()
+        ends.append((int(step.terminated.sum()), int(step.truncated.sum())))
+    # the first hunter starves at step 5, the second at 9, and the third is truncated at 12
+    assert counted == [3] * 5 + [2] * 4 + [1] * 3
+    assert ends == [(0, 0)] * 4 + [(1, 0)] + [(0, 0)] * 3 + [(1, 0)] + [(0, 0)] * 2 + [(0, 1)]
+    assert hunters.take_episodes().length_sum.tolist() == [5 + 9 + 12]
+
+
+class LoneHunter(gym.Env[Any, Any]):
+    """The same environment as `Lone`, with Gymnasium's interface."""
+
+    observation_space: ClassVar = spaces.Box(-20, 20, (1,), np.float32)
+    action_space: ClassVar = spaces.Discrete(3)
+
+    def __init__(self) -> None:
+        self.env = Lone()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.env.reset(seed)[0]["hunter_0"], {}
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        seen, rewards, terminated, truncated, _ = self.env.step({"hunter_0": action})
+        return *(x["hunter_0"] for x in (seen, rewards, terminated, truncated)), {}
+
+
+gym.register("LoneHunter-v0", LoneHunter)
+
+
+def test_one_agent_learns_as_in_a_plain_environment() -> None:
+    own = {"num_steps": 16, "num_minibatches": 2, "update_epochs": 2}
+    several = Behaviours("pettingzoo/hunt_env:Lone", seed=3).init(epoch_steps=64, num_envs=2, hunter=own)
+    alone = PPO("LoneHunter-v0", seed=3).init(epoch_steps=64, num_envs=2, **own)
+    for task in (several, alone):
+        task.fit(2)
+    assert several.metrics["policy_loss.hunter"] == alone.metrics["policy_loss"]
+    assert several.evaluate() == alone.evaluate()
+
+
+def test_returns_are_reported_by_behaviour() -> None:
+    task = Behaviours(HUNT, seed=1).init(**{**SMALL})
+    task.fit(1)
+    assert {"episode_return", "episode_return.hunter", "episode_return.deer"} <= task.metrics.keys()
+    measured = task.measure()
+    # the environment's return is the sum over agents: two hunters and a deer
+    total = [2 * h + d for h, d in zip(measured["info.return.hunter"], measured["info.return.deer"], strict=True)]
+    assert task.evaluate() == pytest.approx(np.mean(total))
+
+
+@pytest.mark.parametrize(
+    ("env", "values", "error", "message"),
+    [
+        ("CartPole-v1", {}, UnsupportedSpace, "environment of several agents, such as pettingzoo/"),
+        (HUNT, {"hunter.overlap": True}, UnsupportedSpace, r"hunter\.overlap must be False where agents share"),
+        (HUNT, {"hunter.num_steps": 24}, ValueError, r"epoch_steps \(4096\) must be divisible by hunter.num_steps"),
+        (HUNT, {"wolf.gamma": 0.9}, ValueError, "there is no hyperparameter 'wolf.gamma'"),
+        (HUNT, {"deer.algorithm": "qlearn"}, ValueError, "deer.algorithm must be one of"),
+        ("pettingzoo/hunt_env:Mismatched", {}, UnsupportedSpace, "hunter_0 is .* and that of hunter_1 is"),
+        ({"id": HUNT, "behaviours": {"all": ["hunter_0"]}}, {}, ValueError, "hunter_1, deer_0 is in none"),
+        ({"id": HUNT, "behaviours": {"all": ["wolf_0"]}}, {}, ValueError, "'wolf_0', and there are hunter_0"),
+        ("pettingzoo/hunt_env:make_anything", {}, ValueError, r"write def make_anything\(...\) -> ParallelEnv"),
+        ("pettingzoo/hunt_env:Nothing", {}, ValueError, "must name an environment that can be imported"),
+        ("pettingzoo/classic:tictactoe_v3", {}, UnsupportedSpace, "act one after another"),
+    ],
+)
+def test_an_environment_or_option_that_cannot_work_is_refused(
+    env: Any, values: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Behaviours(env).init(**values)
+
+
+def test_a_function_that_says_that_it_makes_an_environment_is_called() -> None:
+    assert list(roster_of(EnvSpec("pettingzoo/hunt_env:make_hunt")).behaviours) == ["hunter", "deer"]
+
+
+def test_a_table_names_behaviours() -> None:
+    spec = EnvSpec.of({"id": HUNT, "behaviours": {"fast": ["hunter_1"], "slow": ["hunter_0"], "prey": ["deer_0"]}})
+    assert {name: b.slots for name, b in roster_of(spec).behaviours.items()} == {
+        "fast": (1,),
+        "slow": (0,),
+        "prey": (2,),
+    }
+
+
+def test_jobs_in_lockstep_run_in_order_and_meet() -> None:
+    seen: list[str] = []
+    lockstep = Lockstep(lambda: seen.append("|"))
+
+    def job(name: str) -> str:
+        for _ in range(2):
+            seen.append(name)
+            lockstep.meet(name)
+        return name
+
+    assert lockstep.run({"a": lambda: job("a"), "b": lambda: job("b")}) == {"a": "a", "b": "b"}
+    assert "".join(seen) == "ab|ab|"
+
+
+def test_a_job_that_fails_ends_the_others() -> None:
+    ended: list[str] = []
+    lockstep = Lockstep(lambda: None)
+
+    def waits() -> None:
+        try:
+            while True:
+                lockstep.meet("a")
+        finally:
+            ended.append("a")
+
+    def fails() -> None:
+        lockstep.meet("b")
+        raise ArithmeticError("of b")
+
+    with pytest.raises(ArithmeticError, match="of b"):
+        lockstep.run({"a": waits, "b": fails})
+    assert ended == ["a"]
+
+
+def test_a_job_that_takes_fewer_steps_than_the_others_is_an_error() -> None:
+    lockstep = Lockstep(lambda: None)
+    with pytest.raises(RuntimeError, match="b must take as many steps as the others"):
+        lockstep.run({"a": lambda: None, "b": lambda: lockstep.meet("b")})
