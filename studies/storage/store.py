@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -470,6 +470,19 @@ class Store:
             return [uid for uid, _ in held]
 
         return self.database.write(work)
+
+    def excuse(self, pids: Collection[int]) -> None:
+        """Free the tasks of processes that the user has killed here.
+
+        Their deaths count against no trial.
+        """
+
+        def work(connection: Connection) -> None:
+            for text in fencing.owners(connection):
+                if (owner := Owner.parse(text)).pid in pids and owner.is_dead():
+                    fencing.evict(connection, text)
+
+        self.database.write(work)
 
     # Life
 

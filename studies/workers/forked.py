@@ -163,6 +163,11 @@ class CommandProcess:
         return str(self.process.pid)
 
     @property
+    def pid(self) -> int:
+        """The process."""
+        return int(self.process.pid)
+
+    @property
     def status(self) -> int | None:
         """Exit status; None while it runs, -n if killed by signal n."""
         return self.process.poll()

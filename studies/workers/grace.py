@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from ..storage.store import Store
 
 POLL = 0.1  # seconds between checks for a stop request
+LEFT = "exits with what was saved last, to be resumed"  # the end of what is said then
 RESERVE = (0.2, 5.0)  # time reserved for releasing the trials: a fraction of the grace, and seconds at most
 
 
@@ -46,9 +47,7 @@ def _watch(store: Store, grace: float, asked: Callable[[], bool], done: threadin
             return
     if done.wait(grace - min(RESERVE[0] * grace, RESERVE[1])):
         return
-    sys.stderr.write(
-        f"rekindle: a step takes longer than --grace {grace:g}: exits with what was saved last, to be resumed\n"
-    )
+    sys.stderr.write(f"rekindle: a step takes longer than --grace {grace:g}: {LEFT}\n")
     sys.stderr.flush()
     store.close()
     os._exit(status)

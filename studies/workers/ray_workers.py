@@ -76,6 +76,10 @@ class RayWorker:
             return "of Ray"
 
     @property
+    def pid(self) -> None:
+        """None: `kill` ends the actor, and its process then saves and exits."""
+
+    @property
     def status(self) -> int | None:
         """Exit status, None while it runs; a dead actor counts as killed."""
         if self._status is None:

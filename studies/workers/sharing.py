@@ -16,13 +16,14 @@ from typing import Any
 
 from ...tasks.errors import DamagedState
 from ...tasks.runtime.guard import is_control_flow
-from ...tasks.runtime.interrupts import Interrupts
+from ...tasks.runtime.interrupts import Interrupts, StepInterrupted
 from ..engine.optuna_mirror import mirror
 from ..errors import StoreError, StoreLocked, StoreUnreachable, UnknownStudy
 from ..storage.rows import Work
 from ..storage.store import Store
 from ..study.config import weight_of
 from .grace import graceful
+from .supervisor import LOST, SAVED
 from .worker import StopSignals, Turn, Worker, take_turns
 
 WINDOW = 500  # shares are of the last 500 pieces of work, so a study that waited catches up only so far
@@ -196,9 +197,10 @@ def run_worker(
         studies: names of the studies; if empty, all studies of the store.
         with_parent: whether to stop when stdin is closed.
         grace: seconds after a stop request within which the process exits.
-        say: called with a study's name and a line about it.
+        say: called with a study's name, or "" for all, and a line about it.
         options: options of `Worker`.
     """
+    saved = True
     with StopSignals(with_parent) as signals, ExitStack() as stack:
         asked = lambda: signals.asked is not None or Interrupts.asked()  # noqa: E731
         store.wait_until(asked)
@@ -211,7 +213,9 @@ def run_worker(
             if not is_control_flow(error) and not (isinstance(error, StoreError) and signals.asked):
                 raise
             signals.asked = signals.asked or (signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+            saved = not isinstance(error, StepInterrupted)
     assert signals.asked is not None
+    say("", f"stopped by {signals.asked.name}; {SAVED if saved else LOST}; any worker resumes")
     return 128 + signals.asked
 
 

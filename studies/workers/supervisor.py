@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from ..engine.progress import Snapshot, StudyProgress
@@ -16,10 +16,16 @@ from ..storage.commands import STOP, Command
 from ..storage.sql.retry import SAY_EVERY, WAITING
 from ..storage.store import Store
 from .forked import CommandProcess, Crew
+from .grace import LEFT
 
 GIVE_UP = 6  # deaths in a row per worker, without a new epoch or a failed trial in between
 POLL = 0.25  # seconds between snapshots, unless a worker ends
+AT_ONCE = 5.0  # seconds that a worker has to exit without saving, when it is asked twice
 LOOK = 0.02  # seconds between checks whether a worker has ended
+
+
+SAVED = "everything is saved"
+LOST = "a step was cut off, and what was trained since the last save is trained again"
 
 
 class WorkersFailed(StoreError):
@@ -32,6 +38,10 @@ class WorkerHandle(Protocol):
     @property
     def name(self) -> str:
         """Name shown to the user."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, if that is on this machine and `kill` kills it."""
 
     @property
     def status(self) -> int | None:
@@ -79,15 +89,16 @@ class WorkerProcess(CommandProcess):
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGINT or SIGTERM asked to stop; everything is saved.
+    """SIGINT or SIGTERM asked to stop.
 
     Attributes:
         signal: the signal received.
+        saved: whether all training is saved; otherwise what came after the last save is trained again.
     """
 
-    def __init__(self, number: signal.Signals):
-        self.signal = number
-        super().__init__(f"stopped by {number.name}; everything is saved; run the same command to resume")
+    def __init__(self, number: signal.Signals, saved: bool = True):
+        self.signal, self.saved = number, saved
+        super().__init__(f"stopped by {number.name}; {SAVED if saved else LOST}; run the same command to resume")
 
 
 def raise_interrupted(number: int, frame: object) -> None:
@@ -133,6 +144,7 @@ class Supervisor:
         self.deaths = 0  # in a row
         self.steps = -1  # epochs and failed trials so far
         self.asked: signal.Signals | None = None
+        self.requests = 0  # to stop, by the user; at the second no worker waits for its step to end
         self._waiting = False  # whether the user was told that a worker waits for the database
         self._tell_at = 0.0  # time from which a further wait is told
 
@@ -151,19 +163,40 @@ class Supervisor:
                 if self.asked is None:  # else the wait for the database was interrupted
                     raise
             finally:
-                for worker in self.workers:
-                    worker.stop()
-                deadline = time.monotonic() + self.grace  # of all, who were asked at the same time
-                for worker in self.workers:
-                    worker.wait(max(0.0, deadline - time.monotonic()))
+                saved = self._end_workers()
         if self.asked is not None:
-            raise Interrupted(self.asked)
+            raise Interrupted(self.asked, saved)
 
     def _ask(self, number: int, frame: object) -> None:
-        if self.asked is not None:  # a second request: stop at once
-            for worker in self.workers:
-                worker.kill()
         self.asked = signal.Signals(number)
+        self.requests += 1
+
+    def _end_workers(self) -> bool:
+        """Stop all workers, and return whether they have saved everything.
+
+        At a second request they exit in the middle of a step, at a third they are killed. No trial is blamed for that.
+        """
+        running = [worker for worker in self.workers if worker.status is None]
+        for worker in running:
+            worker.stop()
+        deadline, hurried = time.monotonic() + self.grace, False
+        while any(worker.status is None for worker in running) and time.monotonic() < deadline:
+            if self.requests > 1 and not hurried:
+                deadline, hurried = min(deadline, time.monotonic() + AT_ONCE), True
+                for worker in running:
+                    worker.stop()
+            if self.requests > 2:
+                break
+            time.sleep(LOOK)
+        killed = [worker for worker in running if worker.status is None]
+        for worker in killed:
+            worker.kill()
+        for worker in self.workers:
+            worker.wait(1.0)
+        if pids := [worker.pid for worker in killed if worker.pid is not None]:
+            with suppress(StoreError):  # then the leases end by themselves
+                self.store.excuse(pids)
+        return not (hurried or killed or any(LEFT in line for worker in running for line in worker.last_words))
 
     def _watch(self) -> None:
         self.workers = [self.start_worker() for _ in range(self.count)]

@@ -11,11 +11,15 @@ from ..errors import Stopped
 from .guard import is_control_flow
 
 
+class StepInterrupted(KeyboardInterrupt):
+    """A second signal ended a step before it was saved."""
+
+
 class Interrupts:
     """Context in which the first SIGTERM or SIGINT only sets `pending`.
 
-    A second one acts at once. In threads other than the main one nothing changes, since Python delivers signals to the
-    main thread.
+    A second one acts at once: it raises StepInterrupted. In threads other than the main one nothing changes, since
+    Python delivers signals to the main thread.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -51,7 +55,7 @@ class Interrupts:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.pending is not None:
-            raise KeyboardInterrupt
+            raise StepInterrupted
         self.pending = signal.Signals(number)
 
     def raise_if_pending(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -54,9 +53,7 @@ def worker(arguments: argparse.Namespace) -> int:
         names = names or [study.name for study in store.studies()]
         for name in names if mirrored else ():
             mirror(store, name, partial(say, name))
-        if status:
-            say(ALL, f"stopped by {signal.Signals(status - 128).name}; everything is saved; any worker resumes")
-        else:
+        if not status:
             _say_ends(store, names, say)
         if not arguments.json:
             return status

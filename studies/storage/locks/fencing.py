@@ -130,6 +130,12 @@ def release(connection: Connection, tokens: Mapping[str, int]) -> None:
         connection.execute(task.update().where(held).values(lease_owner=None, lease_expires=Now()))
 
 
+def owners(connection: Connection) -> list[str]:
+    """Return the processes that hold tasks, dead or alive."""
+    query = sa.select(task.c.lease_owner).where(task.c.lease_owner.is_not(None)).distinct()
+    return sorted(map(str, connection.scalars(query)))
+
+
 def evict(connection: Connection, owner: str) -> list[tuple[str, int]]:
     """Free the tasks of a process, even a living one, for others.
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import slow_envs
 from rekindle.studies.engine.progress import Snapshot
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.failures import KILLED, RETRY_RULES
 from rekindle.studies.options.entries import parse_budget
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.store import Store
-from rekindle.studies.workers.supervisor import Supervisor, WorkerProcess, WorkersFailed
+from rekindle.studies.workers.supervisor import Interrupted, Supervisor, WorkerProcess, WorkersFailed
 from rekindle.studies.workers.training import Training
 from rekindle.studies.workers.worker import Worker
 from studying import bits, surrogate, tiny, undisturbed
@@ -141,3 +145,28 @@ def test_any_exit_status_of_a_worker_is_told(sqlite_url: str, status: int, reaso
         start_study(store, "s", surrogate(2))
         with pytest.raises(WorkersFailed, match=reason):
             Supervisor(store, "s", 1, lambda: Exits(status), Hook(lambda snapshot: None)).run()
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_impatience_counts_against_no_trial(sqlite_url: str, paused: bool, wait_until: WaitUntil) -> None:
+    """Ask twice, and three times where a worker cannot even see that it is asked."""
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(1, epochs=(3,), scheduler="none", fixed={"seconds": 600.0}))
+        for _ in range(RETRY_RULES[KILLED].times or 0):
+
+            def show(supervisor: Supervisor, snapshot: Snapshot) -> None:
+                if store.holders() and supervisor.asked is None:
+                    worker = psutil.Process(supervisor.workers[0].pid)
+                    wait_until(lambda: worker.num_threads() > 1)
+                    if paused:
+                        worker.suspend()
+                    for delay in (0.0, 0.2, 0.4) if paused else (0.0, 0.2):
+                        threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)).start()
+                    wait_until(lambda: supervisor.asked is not None)
+
+            with pytest.raises(Interrupted, match="stopped by SIGINT; a step was cut off, and what was trained since"):
+                supervise(sqlite_url, store, show)
+            assert store.holders() == {}
+        [trial] = store.trials("s")
+        assert trial.state == "running"
+        assert store.histories([trial.uid]) == {}
