@@ -32,6 +32,7 @@ from .engine.checked_config import load_task
 from .engine.confirming import confirmation_config, confirmation_json, start_confirmation
 from .engine.json_views import front, ranked, study_json
 from .engine.optuna_mirror import mirror
+from .engine.probes import request_probe
 from .engine.progress import StudyProgress
 from .engine.runner import scheduler_of, start_study
 from .engine.tune_options import study_config
@@ -420,6 +421,7 @@ def tune(
     if warm_start is not None or demonstrations is not None:
         config = started(store, config, algorithm, warm_start, demonstrations)
     stored_config = start_study(store, name, with_learned(store, name, config, sources))
+    request_probe(store, name, stored_config, algorithm)
     if (why := without_finalist(stored_config)) is not None:
         warnings.warn(why, stacklevel=2)
     return Study(name, store).run(progress=progress, device=device, env_processes=env_processes, callbacks=callbacks)

@@ -139,7 +139,7 @@ def measure_episodes(
     try:
         for first in range(0, episodes, envs.num_envs):
             act = learner.actor(episodes, deterministic, partial(evaluation_keys, learner.members, seed=seed))
-            for rows, running, step in _steps(envs, first, act, returns.shape, see):
+            for rows, running, step in played_steps(envs, first, act, returns.shape, see):
                 count = rows.stop - first
                 returns[:, rows] += step.reward[:, :count] * running[:, rows]
                 ended = running[:, rows] & (step.terminated | step.truncated)[:, :count]
@@ -152,7 +152,7 @@ def measure_episodes(
     return Measured(returns.reshape(members, -1), columns)
 
 
-def _steps(
+def played_steps(
     envs: Envs, first: int, act: Callable[[np.ndarray], np.ndarray], shape: tuple[int, int], see: OnStep
 ) -> Iterator[tuple[slice, np.ndarray, StepResult]]:
     """Play the episodes from `first` on, as many as there are environments.

@@ -50,6 +50,7 @@ ORDER = (
         "tasks.evaluation",
         "tasks.deployment",
         "tasks.identity",
+        "tasks.probing",
         "tasks.registry",
         "tasks.warm_start",
     ),

@@ -29,6 +29,11 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   interval are null, and it misleads if one of the next rung differs),
                   objectives {name: "maximize" or "minimize"},
                   inexact and advice {text: number of trainings that say so},
+                  probe (null before it, or what random actions and untrained policies found in the environment:
+                  seed, steps, random [returns], untrained [returns, by policy], lengths and terminated (of complete
+                  episodes), rewards and observations (null, or {low, high (standard deviations), mean, drift}),
+                  zero_rewards (share), restore {mode, exact, reason}, masks, goals, failures [text], slow (null, or
+                  seconds of a step), baselines {random, untrained: {value, low, high, runs}}, text, warnings),
                   confirmation (null, or as for confirm),
                   best (a trial or null; of a confirmation the winner, and results of candidates are estimates),
                   front [numbers of the nondominated trials among those that trained longest, best in the first
@@ -90,6 +95,7 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   hyperparameters, metrics {name: number}
     create        as for tune
     tasks         format, storage, tasks [{uid, task, env, seed, epochs, return (last one, or null)}]
+    probe         format, task, env, and the fields of a study's probe
     space         format, task, env (text or null), hyperparameters [{name, searched (a prior or null), default,
                   when [conditions], help (a sentence, or "")}]
     worker        format, and the study as in status when this worker ends; with several studies, storage and studies

@@ -18,7 +18,7 @@ from ..schedulers.registry import plan, remembered, without_excluded
 from ..schedulers.seeds import collapse, is_racing, seeds_of
 from ..statistics.rank_correlation import FEWEST, pool, unrestricted
 from ..storage.branches import BRANCH
-from ..storage.commands import EXCLUDE, EXCLUDED, PAUSE, STOP, Command, hold_of
+from ..storage.commands import EXCLUDE, EXCLUDED, PAUSE, PROBE, STOP, Command, hold_of
 from ..storage.locks.owner import Owner
 from ..storage.retention import reasons
 from ..storage.rows import Event, Segment, Trial
@@ -28,6 +28,7 @@ from ..study.config import Config
 from ..study.environments import is_across, labels, scale_of
 from ..study.number_text import counted
 from ..study.objectives import DEFAULT, RETURN, objectives_of, point, ranking, undominated
+from .probes import probe_json
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -243,7 +244,8 @@ def _overview(
         "study": name,
         "state": "complete" if complete else HELD[held.kind] if (held := hold_of(given)) else "running",
         "held": held.to_json() if (held := hold_of(given)) and not complete else None,
-        "commands": [each.to_json() for each in given],
+        "commands": [each.to_json() for each in given if each.kind != PROBE],
+        "probe": probe_json(given),
         "task": config.task,
         "env": config.env,
         **({"environments": list(config.environments)} if is_across(config) else {}),

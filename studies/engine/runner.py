@@ -147,8 +147,8 @@ class StudyRunner:
         if runs and (stop_if_spent(self.store, rows) or stop_if_plateau(self.store, rows)):
             rows.refresh()
         while rows.hold is None and (plan := rows.plan()):  # more rows may follow from those just written
-            self._raise_if_asked()
-            if plan.makes_trials and not self._is_planner():
+            self.raise_if_asked()
+            if plan.makes_trials and not self.is_planner():
                 plan = replace(plan, ask=None, branches=[])
             if plan:
                 self._write(plan)
@@ -158,7 +158,7 @@ class StudyRunner:
         ready = sorted((rows.segments[key] for key in rows.ready), key=rows.scheduler.priority)
         return [ReadySegment(rows.trials[segment.number], segment) for segment in ready]
 
-    def _is_planner(self) -> bool:
+    def is_planner(self) -> bool:
         """Take the planning lock; return False if another process has it."""
         taken = self.store.acquire_planning(self.name, self.rows.revision)
         self._renewed = time.monotonic() if taken else None
@@ -222,7 +222,7 @@ class StudyRunner:
             identities = [self._identity(values, env) for env in config.environments]
             for replicate in range(seeds):
                 if replicate % 100 == 0:
-                    self._raise_if_asked()
+                    self.raise_if_asked()
                 seed, identity = replicate_seed(config, replicate), identities[replicate % len(identities)]
                 attrs: dict[str, Any] = {"bracket": plan.bracket}
                 if seeds > 1:
@@ -251,7 +251,7 @@ class StudyRunner:
         values = {number: command.data["hyperparameters"] for number, command in enqueued.items()}
         return suggest(config, seen, plan, self._identify, measured, cache, values)
 
-    def _raise_if_asked(self) -> None:
+    def raise_if_asked(self) -> None:
         """Raise Stopped if planning must end; otherwise renew the planning lock.
 
         Nothing of an unfinished plan is written.
@@ -290,7 +290,7 @@ class StudyRunner:
 
     def _identify(self, values: Mapping[str, Any]) -> TaskIdentity:
         """Return the identity of a suggestion; raise Stopped if planning must end."""
-        self._raise_if_asked()
+        self.raise_if_asked()
         return self._identity(values)
 
     def _identity(self, values: Mapping[str, Any], env: Mapping[str, Any] | None = None) -> TaskIdentity:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ...tasks.checkpoint.policy_files import replace_whole
 from ..engine.confirming import described
 from ..engine.json_views import Json, state_text
+from ..engine.probes import lines_of
 from ..methods import scheduling
 from ..shell import quoted
 from ..study.number_text import in_digits
@@ -38,6 +39,9 @@ def _study(index: int, shown: Json, alone: bool) -> str:
     head = f"<p class='soft'>{escape(shown['title'])}: {escape(study['state'])}</p>"
     parts = [head if alone else f"<h2>{escape(name)}</h2>{head}"]
     parts.append(f'<div class="verdict">{"".join(f"<p>{prose(line)}</p>" for line in shown["verdict"])}</div>')
+    if study["probe"] is not None:
+        lines = "".join(f"<p>{escape(line)}</p>" for line in lines_of(study["probe"], whole=True))
+        parts.append(part("Environment", "What random actions and untrained policies find in it.", lines))
     parts += [
         results.confirmation(shown),
         results.health(shown),

@@ -24,6 +24,7 @@ from .studies import finish_trials, get_study, revise, trials
 STOP, PAUSE, RESUME = "stop", "pause", "resume"
 CANCEL, EXCLUDE, ENQUEUE, EXTEND = "cancel", "exclude", "enqueue", "extend"
 BOUND, CHECK = "bound", "check"  # changes a bound of the study; records the test of a result against the goal
+PROBE = "probe"  # asks for a look at the environment, or tells what was found
 WEIGHT = "weight"  # changes the study's share of the workers
 DECISIVE = (CANCEL, EXCLUDE, ENQUEUE, EXTEND)  # commands on which later decisions depend
 CANCELLED, EXCLUDED, ENQUEUED = "cancelled", "excluded", "enqueued"  # a trial's state, and keys of its attributes

@@ -22,6 +22,7 @@ from ...tasks.errors import DamagedState, Stopped
 from ...tasks.identity import device_of
 from ...tasks.runtime.progress import at_work
 from ...tasks.task import Task
+from ..engine.probes import probe_if_asked
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import LeaseLost, StoreError, TaskBusy
 from ..failures import FAILED, Decision, classify, decide, describe, note
@@ -147,6 +148,7 @@ class Worker:
             StoreError: the store failed, or the remaining trials need a decision of the user.
         """
         self.runner.stop = stop
+        probe_if_asked(self.runner)
         ready = [item for item in self.runner.advance() if item.trial.uid not in self.blocked]
         if self.runner.complete:
             return Turn.COMPLETE

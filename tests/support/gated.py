@@ -19,7 +19,7 @@ VARIABLE = "REKINDLE_TESTS_GATE"
 class Gate:
     """A gate that, when closed, lets each process make a limited number of steps.
 
-    Before training, a process makes 170 steps in two environments to check that their states can be restored.
+    Before training, a process makes 561 steps in two environments to check that their states can be restored.
     """
 
     def __init__(self, directory: Path):

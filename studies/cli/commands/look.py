@@ -13,6 +13,7 @@ from typing import Any
 from ....tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
 from ...engine.confirming import confirmation_json
 from ...engine.json_views import status_json, study_json, task_json, tasks_json
+from ...engine.probes import lines_of
 from ...storage.locks.owner import Owner
 from ...storage.store import Store
 from ...study.config import title
@@ -44,6 +45,8 @@ def status(arguments: argparse.Namespace) -> int:
             why = f": {held['why']}" if held["why"] else ""
             note(out, f"study {study['study']} had the {held['kind']} by {held['who']}{why}")
         tables.print_labels(out, study)
+        for line in lines_of(study["probe"], whole=True):
+            note(out, f"{study['study']}: {line}")
     for worker in result["workers"]:
         numbers: dict[str, list[str]] = {}
         for trial in worker["trials"]:
@@ -79,6 +82,8 @@ def trials(arguments: argparse.Namespace) -> int:
         return print_json(study | {"confirmation": confirmation})
     out = new_console()
     out.print(tables.trials_table(study))
+    for line in lines_of(study["probe"]):
+        note(out, f"for comparison: {line}")
     if confirmation is not None:
         tables.print_confirmation(out, confirmation)
     for trial in study["trials"]:

@@ -1,12 +1,16 @@
-"""``rekindle space`` and ``import-config``: hyperparameters that tasks take."""
+"""``rekindle space``, ``import-config`` and ``probe``: hyperparameters that tasks take, and their environments."""
 
 from __future__ import annotations
 
 import argparse
+import time
 
 from ....spaces.values import REQUIRED
 from ....tasks import load
 from ....tasks.envs import EnvSpec
+from ....tasks.identity import TaskIdentity
+from ....tasks.probing import probe as probed
+from ...engine.probes import described, lines_of
 from ...redact import printable
 from ...shell import quoted
 from ...study.searched import open_space
@@ -38,6 +42,22 @@ def space(arguments: argparse.Namespace) -> int:
         return print_json(result)
     shown = [row | {"when": ", ".join(row["when"]), "searched": row["searched"] or ""} for row in rows]
     new_console().print(tables.rows_table(str(arguments.task), shown, ("name", "searched", "default", "when", "help")))
+    return 0
+
+
+def probe(arguments: argparse.Namespace) -> int:
+    """Print what random actions and untrained policies find in an environment."""
+    algorithm = load(arguments.task)
+    identity = TaskIdentity.of(algorithm, parse_env(arguments.env), arguments.seed, {})
+    began = time.monotonic()
+    result = described(probed(algorithm, identity, arguments.steps))
+    seconds = time.monotonic() - began
+    if arguments.json:
+        return print_json({"task": arguments.task, "env": identity.env.to_json(), **result})
+    out = new_console()
+    for line in lines_of(result, whole=True):
+        note(out, line)
+    note(out, f"{result['steps']:,} steps took {seconds:.1f} s")
     return 0
 
 

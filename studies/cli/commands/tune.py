@@ -28,6 +28,7 @@ from ...engine.confirming import (
 )
 from ...engine.json_views import study_json
 from ...engine.optuna_mirror import mirror
+from ...engine.probes import lines_of, probe_json, request_probe
 from ...engine.progress import look
 from ...engine.runner import scheduler_of, start_study
 from ...engine.tune_options import study_config
@@ -107,6 +108,7 @@ def _maker(
         if warm_start.is_given(arguments):
             made = warm_start.start_all(store, name, made, algorithm, arguments, partial(note, errors))
         stored = start_study(store, name, made)
+        request_probe(store, name, stored, algorithm)
         if (why := without_finalist(stored)) is not None:
             note(errors, why)
         return name, stored
@@ -161,10 +163,14 @@ def confirm(arguments: argparse.Namespace) -> int:
     with _crew(arguments) as crew, stoppable(), existing_store(arguments) as store:
         name = _confirm(arguments, store, arguments.study, arguments.top, arguments.seeds, errors, crew)
         result = confirmation_json(store, arguments.study, name=name)
+        probe = probe_json(store.commands(arguments.study))
     assert result is not None
     if arguments.json:
         return print_json(result)
-    tables.print_confirmation(new_console(), result)
+    out = new_console()
+    tables.print_confirmation(out, result)
+    for line in lines_of(probe):
+        note(out, f"for comparison: {line}")
     return 0 if result["winner"] is not None else options.FAILED
 
 
@@ -304,6 +310,8 @@ def _print_study(study: Mapping[str, Any], config: Config, store: Store) -> int:
     for rung in study["agreement"]:
         if rung["misleads"]:
             note(out, tables.misleading(rung, study["rungs"]))
+    for line in lines_of(study["probe"]):
+        note(out, f"for comparison: {line}")
     best = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
     proposed = {f"rekindle show {study['best']['uid'][:8]} {storage}": f"{best}: all hyperparameters, and the history"}
     if _can_be_confirmed(study, config):

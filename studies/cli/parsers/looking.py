@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ...options.conversions import port
+from ...options.conversions import port, positive
 from .shared import SINKS, TASK, add_uid
 from .values import MANY, command, option
 
@@ -83,6 +83,15 @@ def add_space(commands: Any) -> None:
     parser.add_argument(
         "env", metavar="ENV", nargs="?", help="leave out hyperparameters without an effect in this environment"
     )
+
+
+def add_probe(commands: Any) -> None:
+    text = "look at an environment: returns of random actions and untrained policies, episodes, rewards, observations"
+    parser = command(commands, "probe", text, "spaces.probe")
+    parser.add_argument("env", metavar="ENV", help="environment, as for tune")
+    option(parser, "--task TASK", "algorithm of the untrained policies", default="ppo")
+    option(parser, "--seed N", "seed of actions, policies and episodes", default=0)
+    option(parser, "--steps N", "largest number of steps", default=2_000, type=positive)
 
 
 def add_other_tools(commands: Any) -> None:

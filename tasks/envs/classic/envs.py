@@ -53,7 +53,6 @@ class ClassicEnvs(Envs):
             self.trig = np.array(found, np.uint64)
         self.limit = spec.max_episode_steps or self.model.limit
         self.shape = (self.num_members, num_envs)
-        self.keys = np.array([streams.key(seed, purpose, n) for seed in seeds for n in range(num_envs)], np.uint64)
         # Initial states of a block of episodes, (components, M, BLOCK), and their observations, (M, BLOCK, D).
         self.block = np.zeros(self.size, np.int64)
         self.starts = np.empty((len(self.model.start), self.size, BLOCK), self.model.dtype)
@@ -64,6 +63,8 @@ class ClassicEnvs(Envs):
 
     def reset(self) -> None:
         self._clear_episodes()
+        numbers = range(self.first, self.first + self.num_envs)
+        self.keys = np.array([streams.key(seed, self.purpose, n) for seed in self.seeds for n in numbers], np.uint64)
         self.episode = np.zeros(self.size, np.int64)
         self.returns = np.zeros(self.size)
         self.clock = 0  # steps since the reset

@@ -1,0 +1,149 @@
+"""Probes of studies: made once, by one worker, whatever happens to it, and told beside results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rekindle import PPO, Store, tune
+from rekindle.studies.engine import probes
+from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.engine.probes import BEGUN, FOUND, LOST, described, lines_of, request_probe
+from rekindle.studies.engine.runner import start_study
+from rekindle.studies.report.data import report_json
+from rekindle.studies.report.page import page
+from rekindle.studies.storage.commands import PROBE
+from rekindle.studies.workers.worker import Worker
+from rekindle.tasks import load
+from rekindle.tasks.probing import probe
+from studying import surrogate, tiny, work
+
+
+def rows(store: Store) -> list[dict[str, Any]]:
+    return [each.data for each in store.commands("s") if each.kind == PROBE]
+
+
+def started(store: Store, **options: Any) -> Any:
+    config = tiny(trials=2, epochs=(1, 1, 2), **options)
+    request_probe(store, "s", start_study(store, "s", config), PPO)
+    return config
+
+
+def test_three_workers_make_one_probe_that_is_the_one_made_alone(url: str) -> None:
+    with Store(url) as store:
+        config = started(store)
+        work(url, 3)
+        assert sum(FOUND in data for data in rows(store)) == 1
+        alone = probe(PPO, config.identity(PPO, config.fixed), rows(store)[0]["steps"])
+        assert rows(store)[-1] == {FOUND: alone}
+        request_probe(store, "s", config, PPO)  # of a study that has begun
+        assert sum("steps" in data for data in rows(store)) == 1
+
+
+def test_a_probe_is_repeated_after_a_crash_and_given_up_after_two(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any) -> None:
+        raise SystemExit
+
+    with Store(sqlite_url) as store:
+        started(store)
+        with monkeypatch.context() as patch:
+            patch.setattr("rekindle.tasks.probing.probe", die)
+            for _ in range(2):
+                with pytest.raises(SystemExit):
+                    Worker(store, "s").run()
+        assert rows(store)[1:] == [{BEGUN: 0}, {BEGUN: 1}]
+        assert Worker(store, "s").run()
+        assert rows(store)[3:] == [{LOST: "2 processes that probed it did not end"}]
+        told = study_json(store, "s")["probe"]
+        assert lines_of(told, whole=True) == [
+            "the environment could not be probed: 2 processes that probed it did not end"
+        ]
+
+
+def test_a_probe_that_fails_leaves_the_study_as_it_is(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("no simulator")
+
+    monkeypatch.setattr("rekindle.tasks.probing.probe", fail)
+    with Store(sqlite_url) as store:
+        started(store)
+        assert Worker(store, "s").run()
+        assert rows(store)[-1] == {LOST: "OSError: no simulator"}
+
+
+def test_a_study_without_an_environment_to_act_in_has_no_probe(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        request_probe(store, "s", start_study(store, "s", surrogate()), load("surrogate"))
+        assert rows(store) == []
+        assert study_json(store, "s")["probe"] is None
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(1, 2_000), (150, 4_800), (1_000, 10_000)])
+def test_a_probe_takes_a_hundredth_of_the_planned_steps_within_bounds(sqlite_url: str, epochs: int, steps: int) -> None:
+    with Store(sqlite_url) as store:
+        config = tiny(trials=8, epochs=(1, epochs, 10_000), fixed={"epoch_steps": 400, "num_steps": 50, "num_envs": 1})
+        request_probe(store, "s", start_study(store, "s", config), PPO)
+        assert rows(store) == [{"steps": steps}]
+
+
+def test_commands_and_reports_show_results_beside_baselines(
+    tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
+) -> None:
+    where = ("--storage", f"sqlite:///{tmp_path / 's.db'}")
+    fixed = {"epoch_steps": 64, "num_envs": 2, "num_steps": 32, "num_minibatches": 2, "model": {"width": 16}}
+    with Store(where[1]) as store:
+        study = tune("ppo", "CartPole-v1", storage=store, study="s", trials=2, epochs=1, fixed=fixed, progress=False)
+        found = study_json(store, "s")["probe"]
+        assert "commands" not in found
+        assert study.commands[0].kind == PROBE
+        html = page([report_json(store, "s")])
+    random = found["baselines"]["random"]
+    assert (random["runs"], random["value"]) == (20, pytest.approx(sum(found["random"]) / 20))
+    assert random["low"] < random["value"] < random["high"]
+    assert f"<p>{found['text']}</p>" in html
+    baseline = lines_of(found)[0]
+    assert baseline.startswith("random actions return ")
+    assert f"for comparison: {baseline}" in " ".join(cli("trials", "s", *where)[1].split())
+    assert found["text"] in " ".join(cli("status", *where)[1].split())
+    assert cli("probe", "CartPole-v1")[1].startswith("Random actions return 23.2 (")
+    status, _, errors = cli("probe", "CartPol-v1")
+    assert (status, "CartPole" in errors) == (2, True)
+
+
+def test_bad_environments_get_a_line_each() -> None:
+    good: dict[str, Any] = {
+        "slow": None, "masks": False, "goals": True, "steps": 2000, "random": [1.0], "untrained": [[1.0]],
+        "lengths": [4, 6], "terminated": 1, "rewards": {"low": 0.5, "high": 0.5, "mean": 0.1, "drift": 0.0},
+        "zero_rewards": 0.5, "observations": {"low": 0.1, "high": 1.0, "mean": 0.0, "drift": 1.5}, "failures": [],
+        "restore": {"mode": "replay", "exact": True, "reason": "it repeats"},
+    }  # fmt: skip
+    told = described(good)
+    assert told["warnings"] == []
+    assert told["text"] == (
+        "Random actions return 1.00 (1 episode), untrained policies return 1.00 (1 policy). Episodes take 4 to 6 "
+        "steps, and 50% of them terminate. 50% of rewards are 0; their standard deviation is 0.500. Observations have "
+        "standard deviations of 0.100 to 1.000, and they drift by 1.5 of them. Its state is restored exactly (replay: "
+        "it repeats). Observations have goals."
+    )
+    for change, line in [
+        ({"slow": 10.0, "lengths": []}, "a step takes 10 s, which is too slow for a probe; use many --workers"),
+        (
+            {"failures": ["OSError: no"]},
+            "1 episode failed: OSError: no; trials that meet this are retried, and may fail",
+        ),
+        (
+            {"lengths": [], "random": [], "untrained": [[]]},
+            "no episode ended within 2000 steps; without a time limit (max_episode_steps), evaluations take very long",
+        ),
+        ({"zero_rewards": 1.0}, "no reward was other than 0; if there is none at all, nothing can be learned from it"),
+        (
+            {"observations": {"low": 0.0, "high": 0.0, "mean": 1.0, "drift": 0.0}},
+            "all observations are equal, so that a policy cannot react to anything",
+        ),
+    ]:
+        assert described(good | change)["warnings"] == [line]
+    assert probes.baselines_text({}) == ""

@@ -1,0 +1,94 @@
+"""Probes of environments: figures that follow from the environment, and environments that give none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from rekindle import DQN, PPO, SVPG
+from rekindle.tasks import Task, probing
+from rekindle.tasks.identity import TaskIdentity
+from rekindle.tasks.probing import probe
+
+SMALL = {"model": {"width": 16, "layers": 1}}
+
+
+class Fixed(gym.Env[Any, Any]):
+    """Episodes of four steps: rewards 0, 0, 0 and 3, and observations that count; options make it a bad one."""
+
+    action_space = gym.spaces.Discrete(2)
+    observation_space = gym.spaces.Box(-10, 10, (2,), np.float32)
+
+    def __init__(self, last: float = 3.0, length: int = 4, constant: bool = False, fails: bool = False):
+        self.last, self.length, self.constant, self.fails = last, length, constant, fails
+
+    def _obs(self) -> Any:
+        return np.zeros(2, np.float32) if self.constant else np.array([self.steps % 10, 0], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.bad = 0, self.fails and bool(self.np_random.random() < 0.05)
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.bad and self.steps == 3:
+            raise RuntimeError("the simulator lost its mind")
+        return self._obs(), self.last if self.steps == self.length else 0.0, self.steps == self.length, False, {}
+
+
+gym.register("Fixed-v0", Fixed)
+
+
+def found(task: type[Task] = PPO, steps: int = 400, **kwargs: Any) -> dict[str, Any]:
+    env = {"id": "Fixed-v0", "kwargs": kwargs}
+    return probe(task, TaskIdentity.of(task, env, 3, SMALL), steps)
+
+
+def test_a_probe_tells_returns_lengths_ends_and_scales() -> None:
+    seen = found()
+    assert seen["random"] == [3.0] * 20
+    assert seen["untrained"] == [[3.0] * 4] * 5
+    assert (seen["steps"], seen["lengths"], seen["terminated"]) == (160, [4] * 40, 40)
+    assert seen["zero_rewards"] == 0.75
+    assert seen["rewards"]["high"] == pytest.approx(np.std([0, 0, 0, 3]))
+    assert seen["observations"]["low"] == 0
+    assert seen["observations"]["high"] == pytest.approx(np.std([0, 1, 2, 3]))
+    assert (seen["restore"]["exact"], seen["masks"], seen["goals"], seen["failures"]) == (True, False, False, [])
+
+
+@pytest.mark.parametrize(("task", "env"), [(PPO, "CartPole-v1"), (DQN, "MountainCar-v0"), (SVPG, "CartPole-v1")])
+def test_a_probe_follows_from_the_seed_and_ends_after_its_steps(task: type[Task], env: str) -> None:
+    first, again, other = (probe(task, TaskIdentity.of(task, env, seed, SMALL), 500) for seed in (0, 0, 1))
+    assert first == again
+    assert other["observations"] != first["observations"]
+    assert first["steps"] <= 500 + 20
+    assert set(first) == set(again)
+
+
+def test_untrained_policies_share_the_steps_that_are_left() -> None:
+    seen = probe(PPO, TaskIdentity.of(PPO, "MountainCar-v0", 0, SMALL), 2_000)  # of 200 steps, so five of each
+    assert (seen["random"], seen["untrained"]) == ([-200.0] * 5, [[-200.0]] * 5)
+
+
+def test_an_environment_without_rewards_changes_or_ends_is_described() -> None:
+    assert found(last=0.0)["zero_rewards"] == 1.0
+    assert found(constant=True)["observations"]["high"] == 0.0
+    endless = found(length=10**9)
+    assert (endless["random"], endless["untrained"], endless["lengths"], endless["steps"]) == ([], [[]], [], 400)
+
+
+def test_an_environment_that_fails_now_and_then_is_probed_between_its_failures() -> None:
+    seen = found(fails=True)  # in one of 20 episodes
+    assert set(seen["failures"]) == {"RuntimeError: the simulator lost its mind"}
+    assert {*seen["random"], *seen["untrained"][0]} == {3.0}
+    assert len(seen["lengths"]) >= 40 - 5 * len(seen["failures"])  # a failure ends the episodes beside it
+
+
+def test_a_slow_environment_ends_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "SECONDS", -1.0)
+    seen = found()
+    assert (seen["steps"], seen["random"]) == (1, [])
+    assert seen["slow"] > 0
