@@ -77,7 +77,6 @@ def test_nested_values_come_back_as_they_were(value: Any) -> None:
         bytearray(b"\0\xff"),
         [{"a/b": torch.ones(2), "a|b": torch.zeros(2)}],
     ],
-    ids=str,
 )
 def test_arrays_and_long_texts_come_back_with_type_and_shape(value: Any) -> None:
     assert same(stored(value), value)
@@ -127,7 +126,6 @@ Point = collections.namedtuple("Point", "x")
         (torch.eye(2).to_sparse(), r"arrays are dense, but the state is a tensor with layout torch.sparse_coo"),
         ({1, 2}, r"the state is a set"),
     ],
-    ids=str,
 )
 def test_objects_that_are_no_data_are_named_with_their_place(value: Any, message: str) -> None:
     with pytest.raises(NotData, match=message):

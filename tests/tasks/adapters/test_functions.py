@@ -184,7 +184,6 @@ FORM = r"must return its state and its metrics, such as \(state, \{'accuracy': 0
         (lambda hp: hp.lrr, AttributeError, "the space has no hyperparameter 'lrr'; did you mean lr?"),
         (lambda hp: hp.noise.scal, AttributeError, "no hyperparameter 'scal'; did you mean scale?"),
     ],
-    ids=str,
 )
 def test_returned_values_are_checked(value: Any, error: type[Exception], message: str, sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
