@@ -173,6 +173,11 @@ class BaseLearner:
         return cls.hyperparameters
 
     @classmethod
+    def units(cls, env: EnvSpec) -> tuple[str, ...]:
+        """Return the names of data in units of the bounds of spaces."""
+        return ()
+
+    @classmethod
     def most_epochs(cls, env: EnvSpec) -> int | None:
         """Return the largest number of epochs; None if there is no limit."""
         return None

@@ -39,6 +39,8 @@ class TaskIdentity:
         hyperparameters: complete values, nested.
         space: space of the hyperparameters.
         start: digest of the state or policy that the task starts from; None for a fresh task.
+        units: what is measured in units of the bounds of the environment's spaces; empty where these make no
+            difference, so that such tasks keep their uids.
     """
 
     algorithm: str
@@ -48,6 +50,7 @@ class TaskIdentity:
     hyperparameters: dict[str, Any]
     space: Space = field(repr=False, compare=False)
     start: str | None = None
+    units: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -74,7 +77,7 @@ class TaskIdentity:
         learner.check_presence(spec)
         learner.check_env(spec)
         learner.check_values_in_env(spec, complete)
-        return cls(algorithm.name, algorithm.version, spec, seed, complete, space, start)
+        return cls(algorithm.name, algorithm.version, spec, seed, complete, space, start, learner.units(spec))
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -90,7 +93,8 @@ class TaskIdentity:
             "seed": self.seed,
             "hyperparameters": dict(self.values),
         }
-        return identity | ({"start": self.start} if self.start else {})
+        later: dict[str, Any] = {"start": self.start, "units": list(self.units)}
+        return identity | {name: value for name, value in later.items() if value}
 
     @cached_property
     def uid(self) -> str:

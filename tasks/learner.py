@@ -37,6 +37,7 @@ from .checkpoint.retention import RETURN
 from .checkpoint.state import Tree
 from .checkpoint.storage import Metrics
 from .envs import Envs, EnvSpec, make_envs, spaces_of
+from .envs.base.encode import is_scaled
 from .errors import StateMismatch, UnsupportedSpace
 from .experience.normalizers import ObservationNormalizer
 from .experience.rollout import Agent
@@ -151,6 +152,10 @@ class Learner(BaseLearner):
     def check_env(cls, env: EnvSpec) -> None:
         """Raise UnsupportedSpace if the algorithm cannot act in the environment."""
         spaces_of(env)
+
+    @classmethod
+    def units(cls, env: EnvSpec) -> tuple[str, ...]:
+        return ("images",) if is_scaled(spaces_of(env).observation) else ()
 
     def actor(
         self, episodes: int, deterministic: bool = True, keys: streams.Keys | None = None, memory: Any = None

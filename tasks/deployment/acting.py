@@ -93,7 +93,7 @@ class Predictor:
         rows = [observation] if size is None else [_row(self.space, observation, i) for i in range(size)]
         encoded = np.zeros((len(rows), *self.observations.shape), self.observations.dtype)
         for row, out in zip(rows, encoded, strict=True):
-            self.observations.write(row, out)
+            self.observations.write(row, out, "the caller of predict")
         return np.repeat(encoded[None], self.learner.members, 0), size is None
 
     def _size(self, observation: Any) -> int | None:

@@ -7,7 +7,8 @@
     simple          simple                       20 x 20       two convolutions
     impala          resnet                       1 x 1         the residual network of Espeholt et al. (2018)
     small           match3                       5 x 5         two convolutions of stride 1, for small grids
-    flat            fully_connected              1 x 1         none: every byte is one number
+                                                               (also what nature stands for below 36 x 36)
+    flat            fully_connected              1 x 1         none: every byte is one number (nature below 5 x 5)
     module:Class                                               a module of your own, see `own_encoders`
 
 Inputs are bytes divided by 255. In a Dict or Tuple with images, each image has its own encoder, and all other parts are
@@ -301,7 +302,18 @@ def encoder_for(model: SimpleNamespace, prefix: str, obs_shape: tuple[int, ...])
         return OwnEncoder(prefix, model.encoder, obs_shape)
     if len(obs_shape) == 1:
         return Unlearned(obs_shape[0])
-    return ENCODERS[model.encoder](prefix, obs_shape)
+    return ENCODERS[fitting(model.encoder, obs_shape)](prefix, obs_shape)
+
+
+def fitting(name: str, image_shape: tuple[int, ...]) -> str:
+    """Return the encoder that a name stands for, by the images' size.
+
+    The default stands for one that fits, so that small images need no setting.
+    """
+    size = min(image_shape[:2])
+    if name != DEFAULT or size >= ENCODERS[name].smallest:
+        return name
+    return "small" if size >= ENCODERS["small"].smallest else "flat"
 
 
 def unused_width(fixed: Mapping[str, Any]) -> list[str]:
@@ -337,7 +349,8 @@ def check_encoder(model: Mapping[str, Any], env: EnvSpec, where: str) -> None:
             )
         return
     images = [form for form, _ in obs.shape.images] if isinstance(obs.shape, MixedShape) else [obs.shape]
-    (height, width, *_), least = min(images, key=lambda form: min(form[:2])), ENCODERS[name].smallest
+    height, width, *_ = smallest = min(images, key=lambda form: min(form[:2]))
+    least = ENCODERS[fitting(name, smallest)].smallest
     if min(height, width) < least:
         others = [other for other, encoder in ENCODERS.items() if min(height, width) >= encoder.smallest]
         raise UnsupportedSpace(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import locale
+import os
 import random
+import signal
+import warnings
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium import spaces
 
 
@@ -197,6 +202,66 @@ class Rare(Drift):
 
     def push(self, action: Any) -> float:
         return float(self.resets) if self.resets > 100 else 0.0
+
+
+class Beyond(Drift):
+    """Announces narrower bounds than it keeps to."""
+
+    observation_space = spaces.Box(-1, 1, (1,))
+
+    def show(self) -> Any:
+        return np.float32([3])
+
+
+class Meddler(Drift):
+    """Changes settings of the process, in its constructor, its reset or its steps."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+        self.meddle("constructor")
+
+    def meddle(self, at: str) -> None:
+        if at != self.at:
+            return
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        torch.set_num_threads(2)
+        np.seterr(all="raise")
+        warnings.simplefilter("error")
+        os.chdir("/")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if at != "step":
+            locale.setlocale(locale.LC_ALL, "C.UTF-8")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.meddle("reset")
+        return super().reset(seed=seed)
+
+    def push(self, action: Any) -> float:
+        self.meddle("step")
+        return super().push(action)
+
+
+class Wrong(Drift):
+    """Gives something wrong after some steps, of which the self-test sees none or all."""
+
+    def __init__(self, what: str, after: int) -> None:
+        self.what, self.after, self.steps = what, after, 0
+        if what in ("class", "key"):
+            self.observation_space = spaces.Dict({"x": Drift.observation_space, "k": spaces.Discrete(5)})
+
+    def show(self) -> Any:
+        self.steps += 1
+        wrong = self.what if self.steps > self.after else ""
+        if wrong == "end of data":
+            next(iter(()))
+        if wrong == "shape":
+            return np.zeros(3, np.float32)
+        if self.what not in ("class", "key"):
+            return super().show()
+        if wrong == "key":
+            return {"x": super().show()}
+        return {"x": super().show(), "k": 5 if wrong == "class" else 4}
 
 
 for own in [Drift, *Drift.__subclasses__()]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+import reprlib
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -14,8 +16,15 @@ from numpy.typing import NDArray
 from ...errors import UnsupportedSpace
 from .envs import Array
 from .joined import Joined, Path, Space, leaves
+from .spec import EnvSpecError
 
+PIXEL = 255  # largest value of a pixel
+TOLERANCE = 1e-5  # of bounds, relative to the size of numbers
 FLAT_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class BadObservation(EnvSpecError):
+    """An observation contradicts the environment's observation_space."""
 
 
 class Spaces(NamedTuple):
@@ -52,7 +61,8 @@ class MixedShape(tuple[int, ...]):
 class Observations:
     """Encoder of the observations of a space.
 
-    - A uint8 Box with two to four axes is an image: uint8, height x width x channels. Stacked frames become channels.
+    - A Box of uint8 or bool with two to four axes is an image: uint8, height x width x channels. Stacked frames become
+      channels. Values are scaled from their bounds to 0 .. 255, so a board of 0 and 1 becomes one of 0 and 255.
     - Everything else is a float32 vector: Box flattened, Discrete one-hot, MultiDiscrete one-hot each, MultiBinary
       unchanged, Dict and Tuple concatenated in order.
     - A Dict or Tuple with images is a row of bytes, see `MixedShape`.
@@ -60,7 +70,6 @@ class Observations:
     Attributes:
         kind: "image", "vector" or "mixed".
         dtype, shape: type and shape of an encoded observation.
-        write: function that encodes an observation into an array of zeros of that shape.
     """
 
     def __init__(self, space: Space, env: str) -> None:
@@ -73,16 +82,17 @@ class Observations:
         Raises:
             UnsupportedSpace: a part of the space is of another kind; the message names it.
         """
+        self.space, self.env = space, env
         self.dtype: np.dtype[Any] = np.dtype(np.uint8)
         self.shape: tuple[int, ...]
-        self.write: Callable[[Any, Array], None] = _write_image
+        self._write: Writer
         if is_image(space):
-            self.kind, self.shape = "image", _image_shape(space)
+            self.kind, self.shape, self._write = "image", _image_shape(space), _image_writer(space)
             return
         parts, images, end = [], [], 0
         for path, leaf in leaves(space):
             if is_image(leaf):
-                images.append((path, _image_shape(leaf)))
+                images.append((path, _image_shape(leaf), _image_writer(leaf)))
                 continue
             if not isinstance(leaf, FLAT_SPACES):
                 where = "".join(f"[{step!r}]" for step in path)
@@ -94,10 +104,61 @@ class Observations:
             parts.append((path, _writer(leaf), slice(begin, end)))
         numbers = parts[0][1] if len(parts) == 1 and not parts[0][0] else _write_parts(parts)
         if images:
-            self.kind, self.shape = "mixed", MixedShape(end, [shape for _, shape in images])
-            self.write = _write_mixed(numbers, [path for path, _ in images], self.shape)
+            self.kind, self.shape = "mixed", MixedShape(end, [shape for _, shape, _ in images])
+            self._write = _write_mixed(numbers, [(path, writer) for path, _, writer in images], self.shape)
         else:
-            self.kind, self.dtype, self.shape, self.write = "vector", np.dtype(np.float32), (end,), numbers
+            self.kind, self.dtype, self.shape, self._write = "vector", np.dtype(np.float32), (end,), numbers
+
+    def write(self, value: Any, out: Array, where: str = "step") -> None:
+        """Encode an observation into an array of zeros.
+
+        Args:
+            value: the observation.
+            out: array of `shape`.
+            where: function of the environment that returned it.
+
+        Raises:
+            BadObservation: it contradicts the space.
+        """
+        try:
+            self._write(value, out)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            self.check(value, where)
+            raise BadObservation(f"{self.env}: {where} gave an observation that cannot be read: {error}") from error
+
+    def check(self, value: Any, where: str) -> None:
+        """Raise BadObservation if an observation contradicts the space.
+
+        Floats may lie outside of their bounds. The arguments are those of `write`.
+        """
+        for path, leaf in leaves(self.space):
+            part, entry = value, "".join(f"[{step!r}]" for step in path)
+            for at, step in enumerate(path):
+                try:
+                    part = part[step]
+                except (LookupError, TypeError, IndexError):
+                    above = "".join(f"[{step!r}]" for step in path[:at])
+                    raise self._contradiction(where, above, f"have {step!r}", reprlib.repr(part)) from None
+            if broken := _broken_rule(leaf, part):
+                raise self._contradiction(where, entry, *broken)
+
+    def outside(self, value: Any) -> str | None:
+        """Describe the first float outside of its bounds, or return None."""
+        for path, leaf in leaves(self.space):
+            if isinstance(leaf, spaces.Box) and leaf.dtype.kind == "f":
+                part = np.asarray(_part(value, path), np.float64).reshape(-1)
+                low, high = (x.reshape(-1).astype(np.float64) for x in (leaf.low, leaf.high))
+                excess = np.maximum(low - part, part - high) - TOLERANCE * np.maximum(1, np.abs(part))
+                if (excess > 0).any():
+                    entry, k = "".join(f"[{step!r}]" for step in path), int(np.argmax(excess))
+                    return f"observation{entry} was {part[k]:g}, outside of its bounds {low[k]:g} to {high[k]:g}"
+        return None
+
+    def _contradiction(self, where: str, entry: str, rule: str, got: str) -> BadObservation:
+        return BadObservation(
+            f"{self.env}: observation{entry} must {rule}, as observation_space says, but {where} gave {got}; fix one "
+            "of them, or add a wrapper that does"
+        )
 
     def numbers(self, obs: Array) -> Array | None:
         """Return the numbers (M, D) in M encoded observations; None for images."""
@@ -110,27 +171,85 @@ Writer = Callable[[Any, Array], None]
 
 
 def _writer(space: Space) -> Writer:
-    """Return a function (observation, out) that fills a vector of zeros."""
+    """Return a function (observation, out) that fills a vector of zeros.
+
+    It raises ValueError if the observation has another size, or a choice lies out of range.
+    """
     if isinstance(space, spaces.Discrete):
-        start = int(space.start)
+        start, number = int(space.start), int(space.n)
 
         def one_hot(value: Any, out: Array) -> None:
-            out[int(value) - start] = 1
+            try:
+                index = operator.index(value) - start
+            except TypeError:  # an array of one number, or a float
+                index = operator.index(_whole(np.asarray(value).item())) - start
+            if not 0 <= index < number:
+                raise ValueError(f"{index + start} is out of range")
+            out[index] = 1
 
         return one_hot
     if isinstance(space, spaces.MultiDiscrete):
-        sizes = space.nvec.reshape(-1)
-        offset = np.concatenate(([0], np.cumsum(sizes)[:-1])) - space.start.reshape(-1)
+        sizes, first = space.nvec.reshape(-1), space.start.reshape(-1)
+        offset = np.concatenate(([0], np.cumsum(sizes)[:-1]))
 
         def one_hots(value: Any, out: Array) -> None:
-            out[np.asarray(value).reshape(-1) + offset] = 1
+            given = np.asarray(value).reshape(-1)
+            if len(given) != len(sizes):
+                raise ValueError(f"there are {len(given)} choices instead of {len(sizes)}")
+            chosen = given.astype(np.int64) - first
+            if given.dtype.kind == "f" and (chosen + first != given).any():
+                raise ValueError(f"{value} is not whole")
+            if (chosen < 0).any() or (chosen >= sizes).any():
+                raise ValueError(f"{value} is out of range")
+            out[chosen + offset] = 1
 
         return one_hots
 
     def flat(value: Any, out: Array) -> None:
-        out[:] = np.asarray(value).reshape(-1)
+        array = np.asarray(value)
+        if array.shape != space.shape and (broken := _broken_rule(space, array)) is not None:
+            raise ValueError(f"it must {broken[0]}")
+        out[:] = array.reshape(-1)
 
     return flat
+
+
+def _whole(number: Any) -> Any:
+    return int(number) if isinstance(number, bool | float) and number == int(number) else number
+
+
+def _broken_rule(space: Space, value: Any) -> tuple[str, str] | None:
+    """Return the rule that a value breaks, and what breaks it."""
+    whole = reprlib.repr(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # of lists of several lengths
+        return f"have the shape {space.shape}", whole
+    if array.dtype.kind not in "biuf":
+        return "consist of numbers", whole
+    own, other = ([n for n in shape if n != 1] for shape in (array.shape, space.shape or ()))
+    if own != other and (len(own) > 1 or math.prod(own) != math.prod(other)):  # flat ones are read, too
+        return f"have the shape {space.shape}" if space.shape else "be one number", f"the shape {array.shape}"
+    if isinstance(space, spaces.Box) and space.dtype.kind == "f":
+        return None
+    array = array.reshape(space.shape or ())
+    low, high = _limits(space)
+    if array.dtype.kind == "f" and (wrong := array[~(np.isfinite(array) & (array == np.rint(array)))]).size:
+        return f"consist of whole numbers ({space.dtype})", f"{wrong[0]:g}"
+    if (wrong := array[(array < low) | (array > high)]).size:
+        return f"lie between {np.min(low)} and {np.max(high)}", f"{wrong[0]:g}"
+    return None
+
+
+def _limits(space: Space) -> tuple[Any, Any]:
+    """Return least and greatest values of a space of whole numbers."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    return 0, 1
 
 
 def _write_parts(parts: list[tuple[Path, Writer, slice]]) -> Writer:
@@ -141,14 +260,14 @@ def _write_parts(parts: list[tuple[Path, Writer, slice]]) -> Writer:
     return write
 
 
-def _write_mixed(numbers: Writer, paths: list[Path], shape: MixedShape) -> Writer:
-    places = list(zip(paths, shape.images, strict=True))
+def _write_mixed(numbers: Writer, images: list[tuple[Path, Writer]], shape: MixedShape) -> Writer:
+    places = list(zip(images, shape.images, strict=True))
 
     def write(value: Any, out: Array) -> None:
         row = out[0]
         numbers(value, row[: 4 * shape.numbers].view(np.float32))
-        for path, (form, columns) in places:
-            _write_image(_part(value, path), row[columns].reshape(form))
+        for (path, writer), (form, columns) in places:
+            writer(_part(value, path), row[columns].reshape(form))
 
     return write
 
@@ -161,7 +280,34 @@ def _part(value: Any, path: Path) -> Any:
 
 def is_image(space: Space) -> bool:
     """Return whether observations of this space are images."""
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and 2 <= len(space.shape) <= 4
+    return isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_) and 2 <= len(space.shape) <= 4
+
+
+def is_scaled(space: Space) -> bool:
+    """Return whether an image has other bounds than 0 and 255."""
+    images = (leaf for _, leaf in leaves(space) if is_image(leaf))
+    return any(image.dtype == np.bool_ or image.low.any() or (image.high < PIXEL).any() for image in images)  # type: ignore[attr-defined]
+
+
+def with_scale(space: Space, scale: int | None, env: str) -> Space:
+    """Return a space whose images have values up to `scale`.
+
+    Raises:
+        EnvSpecError: it has no images.
+    """
+    if scale is None:
+        return space
+    if not any(is_image(leaf) for _, leaf in leaves(space)):
+        raise EnvSpecError(f"{env}: scale is the largest value of images (uint8), but {space} has none; leave it out")
+    return _rescaled(space, scale)
+
+
+def _rescaled(space: Space, scale: int) -> Space:
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({name: _rescaled(part, scale) for name, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([_rescaled(part, scale) for part in space.spaces])
+    return spaces.Box(0, scale, space.shape, np.uint8) if is_image(space) else space
 
 
 def _image_shape(space: Space) -> tuple[int, ...]:
@@ -180,8 +326,26 @@ def _image(value: Array) -> Array:
     return np.moveaxis(value, 0, 2) if value.shape[0] < value.shape[2] else value
 
 
-def _write_image(value: Any, out: Array) -> None:
-    out[:] = _image(np.asarray(value))
+def _image_writer(space: Space) -> Writer:
+    """Return a function (observation, out) that writes an image.
+
+    It raises ValueError if the observation has another shape, or is not uint8 and contradicts the space.
+    """
+    assert isinstance(space, spaces.Box)
+    shape, low, high = space.shape, space.low.astype(np.float32), space.high.astype(np.float32)
+    scaled, span = is_scaled(space), np.maximum(high - low, 1)
+
+    def write(value: Any, out: Array) -> None:
+        array = np.asarray(value)
+        if array.shape != shape or array.dtype != space.dtype:
+            if (broken := _broken_rule(space, array)) is not None:
+                raise ValueError(f"it must {broken[0]}")
+            array = array.reshape(shape).astype(space.dtype)
+        elif scaled and ((array < low).any() or (array > high).any()):
+            raise ValueError("it must lie between its bounds")
+        out[:] = _image(np.rint((array - low) * PIXEL / span) if scaled else array)
+
+    return write
 
 
 class Actions:

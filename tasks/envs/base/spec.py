@@ -35,13 +35,12 @@ class EnvSpec:
         parameters: options of every reset, by name: numbers, samplers or lessons, see `curriculum`.
         info: entries of the environment's `info` to report, with the reduction of an episode's values: "last", "mean",
             "sum", "min" or "max". A list of names means "last". See `info`.
-        later: dict[str, Any] = {
-            "parameters": deepcopy(self.parameters),
-            "info": dict(self.info),
-            "single_instance": self.single_instance,
-            "behaviours": deepcopy(self.behaviours),
-            "behaviour": self.behaviour,
-        }
+        single_instance: whether only one such environment can exist at a time, since its simulator uses a fixed port
+            for instance. The self-test finds this out where a second one fails; say so where that takes long.
+        behaviours: agents of each behaviour that is trained, by its name.
+        behaviour: name of the behaviour that this task trains.
+        scale: largest value of its uint8 images, where their space says 255 but the values are codes, as in MiniGrid's
+            grids (10). Values are divided by it. None trusts the bounds of the space.
 
     Raises:
         EnvSpecError: a value is malformed.
@@ -56,6 +55,7 @@ class EnvSpec:
     single_instance: bool = False
     behaviours: Mapping[str, Sequence[str]] = field(default_factory=dict)
     behaviour: str = ""
+    scale: int | None = None
 
     def __post_init__(self) -> None:
         others = self.kwargs or self.wrappers or self.max_episode_steps is not None or self.parameters
@@ -69,6 +69,9 @@ class EnvSpec:
         object.__setattr__(self, "max_episode_steps", limit)
         if not isinstance(self.single_instance, bool):
             raise EnvSpecError(f"{self.id}: single_instance must be true or false, but got {self.single_instance!r}")
+        whole = isinstance(self.scale, int) and not isinstance(self.scale, bool)
+        if self.scale is not None and not (whole and 1 <= self.scale <= 255):
+            raise EnvSpecError(f"{self.id}: scale must be an integer from 1 to 255 or None, but got {self.scale!r}")
         # Stored in the form that JSON gives back (tuples become lists), so that equal specs compare equal.
         object.__setattr__(self, "kwargs", _plain(self.kwargs, f"{self.id}: kwargs"))
         object.__setattr__(self, "parameters", _plain(self.parameters, f"{self.id}: parameters"))
@@ -136,6 +139,7 @@ class EnvSpec:
             "single_instance": self.single_instance,
             "behaviours": deepcopy(self.behaviours),
             "behaviour": self.behaviour,
+            "scale": self.scale,
         }
         return content | {name: value for name, value in later.items() if value}
 

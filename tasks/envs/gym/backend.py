@@ -158,7 +158,8 @@ class InProcess:
             self.used[i] = True
             told = of_reset(chosen)
             obs, _ = self.envs[i].reset(seed=seed, **({} if told is None else {"options": told}))
-            self.encoder.write(obs, out)
+            self.encoder.check(obs, "reset")
+            self.encoder.write(obs, out, "reset")
             tick()
         return first
 

@@ -20,6 +20,7 @@ from ...errors import EnvironmentFailed, is_lack_of_memory
 from ...runtime.warning_filters import changed_filters
 from ..agents.adapter import is_joint, make_joint
 from ..base.curriculum import KWARGS
+from ..base.encode import with_scale
 from ..base.joined import JoinedActions, can_join
 from ..base.spec import EnvSpec, EnvSpecError
 from .chance import OwnGenerators
@@ -85,6 +86,8 @@ def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
                 env.close()
             raise
     _own_spaces(env.unwrapped)
+    if spec.scale is not None:
+        env = Scaled(env, spec)
     if generators:
         env = OwnGenerators(env, generators)
     return JoinedActions(env) if can_join(env.action_space) else env
@@ -161,6 +164,14 @@ def _check_spaces(env: Any, spec: EnvSpec) -> None:
                 f"{spec.id}: environments have Gymnasium's observation_space and action_space, but "
                 f"{type(env.unwrapped).__name__} has {has} {name}; set it in its __init__"
             )
+
+
+class Scaled(gym.Wrapper[Any, Any, Any, Any]):
+    """A stateless wrapper that announces the largest value of images."""
+
+    def __init__(self, env: Env, spec: EnvSpec) -> None:
+        super().__init__(env)
+        self.observation_space = with_scale(env.observation_space, spec.scale, spec.id)
 
 
 def _own_spaces(env: Any) -> None:

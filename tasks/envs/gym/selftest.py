@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
 from ...errors import EnvironmentFailed, TaskError
 from ...rng import streams
@@ -31,7 +30,7 @@ from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
 from .chance import watched_generators
 from .make import Env, close_env, make_drawn, make_env, of_reset
-from .surroundings import guards_of
+from .surroundings import guards_of, stopped
 from .turns import take_turn
 
 EPISODES, STEPS, IMAGE_STEPS = 6, 100, 40  # long episodes, and steps of the longest, for vectors and for images
@@ -101,6 +100,8 @@ class _Trial:
         alone: whether it closes the one before, since there can be only one.
         numbers: names of numbers that were seen in `info`.
         read: names of options that a reset has read.
+        encoder: encoder of observations.
+        outside: description of a number outside of the bounds of an observation.
     """
 
     spec: EnvSpec
@@ -110,6 +111,15 @@ class _Trial:
     alone: bool
     numbers: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
+    encoder: Observations | None = None
+    outside: str | None = None
+
+    def check(self, env: Env, obs: Any, where: str) -> None:
+        """Raise BadObservation if an observation contradicts its space."""
+        if self.encoder is None:
+            self.encoder = Observations(env.observation_space, self.spec.id)
+        self.encoder.check(obs, where)
+        self.outside = self.outside or self.encoder.outside(obs)
 
 
 @cache
@@ -201,7 +211,8 @@ def _tested_with(generators: Sequence[str], spec: EnvSpec, draw: int, alone: boo
             return _tested_with(generators, spec, draw, alone=True)
         _check_read(trial)
         unreported = tuple(sorted(trial.numbers - spec.info.keys()))
-        return replace(restore, unreported=unreported, single_instance=alone)
+        advice = (f"{spec.id}: {trial.outside}; correct the bounds",) if trial.outside else ()
+        return replace(restore, unreported=unreported, single_instance=alone, advice=restore.advice + advice)
 
 
 def _allows_one(spec: EnvSpec) -> bool:
@@ -426,49 +437,46 @@ def _first(trial: _Trial, env: Env, seed: int, parameters: dict[str, Any]) -> An
     """Return the first observation of an episode."""
     told = of_reset(parameters)
     tick()
-    given = env.reset(seed=seed, **({} if told is None else {"options": _Watched(told, trial.read)}))
+    options = {} if told is None else {"options": _Watched(told, trial.read)}
+    given = _call(trial.spec, env.reset, seed=seed, **options)
     if not isinstance(given, tuple) or len(given) != 2:
         raise EnvSpecError(
             f"{trial.spec.id}: reset returns (observation, info), as Gymnasium's does, but it returned "
             f"{reprlib.repr(given)}; fix it"
         )
-    _check_shape(given[0], env.observation_space, trial.spec, "reset")
+    trial.check(env, given[0], "reset")
     return given[0]
 
 
-def _check_shape(obs: Any, space: spaces.Space[Any], spec: EnvSpec, where: str) -> None:
-    """Raise EnvSpecError if an observation has the wrong shape.
-
-    NumPy would broadcast its numbers, or fail later and elsewhere.
-    """
-    if isinstance(space, spaces.Box) and np.size(obs) != int(np.prod(space.shape)):
-        raise EnvSpecError(
-            f"{spec.id}: an observation has the shape that observation_space names, {space.shape}, but {where} gave "
-            f"{np.shape(obs)}; fix one of them"
-        )
+def _call(spec: EnvSpec, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Call an environment's method; its StopIteration would end our own generators."""
+    try:
+        return method(*given, **named)
+    except StopIteration as error:
+        raise stopped(spec.id) from error
 
 
-def _check_step(given: Any, space: spaces.Space[Any], spec: EnvSpec) -> None:
+def _check_step(given: Any, spec: EnvSpec) -> None:
     """Raise EnvSpecError unless a step has returned what Gymnasium's do."""
     try:
-        obs, reward, terminated, truncated, said = given
+        _, reward, terminated, truncated, said = given
         float(reward), bool(terminated), bool(truncated), said.items()
     except (TypeError, ValueError, AttributeError) as error:
         raise EnvSpecError(
             f"{spec.id}: step returns (observation, reward, terminated, truncated, info), as Gymnasium's does, with a "
             f"number, two booleans and a dict, but it returned {reprlib.repr(given)} ({error}); fix it"
         ) from None
-    _check_shape(obs, space, spec, "step")
 
 
 def _steps(trial: _Trial, env: Env, actions: Array) -> Iterator[Record]:
     reported = tuple(trial.spec.info)
     entries = np.empty(len(reported))
     for action in actions.copy():
-        given = env.step(action)
+        given = _call(trial.spec, env.step, action)
         tick()
-        _check_step(given, env.observation_space, trial.spec)
+        _check_step(given, trial.spec)
         obs, reward, terminated, truncated, said = given
+        trial.check(env, obs, "step")
         trial.numbers.update(info.numbers_in(said))
         info.write(said, reported, entries, trial.spec.id)
         yield Record(_bits(obs), float(reward), bool(terminated), bool(truncated), entries.tobytes())

@@ -12,6 +12,7 @@ import numpy as np
 from ..base.envs import Array, Tree, to_tensor
 from ..base.joined import JoinedActions
 from .chance import OwnGenerators
+from .make import Scaled
 
 # Wrappers whose only state is the number of steps. Others may have state that a test of a few steps would miss.
 TRANSPARENT = (
@@ -20,6 +21,7 @@ TRANSPARENT = (
     gym.wrappers.PassiveEnvChecker,
     JoinedActions,
     OwnGenerators,
+    Scaled,
 )
 
 

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...errors import EnvironmentFailed
+
 
 class Setting(NamedTuple):
     """A setting: functions that return and set its value.
@@ -40,7 +42,8 @@ class Guard:
         own: by the index of a setting, the value that the environment's code has set.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, id: str) -> None:
+        self.id = id
         self.settings, self.own = _settings(), dict[int, Any]()
         self.outside: list[Any] = []
         self.depth = 0  # one environment's code may close another environment
@@ -49,17 +52,20 @@ class Guard:
         self.depth += 1
         if self.depth == 1:
             self.outside = [setting.get() for setting in self.settings]
-            self.apply()
+            self.apply(len(self.settings))
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self.depth -= 1
         if not self.depth:
             self.leave([setting.get() for setting in self.settings])
+        if isinstance(error, StopIteration):
+            raise stopped(self.id) from error
 
-    def apply(self) -> None:
-        """Apply what the environment's code has set."""
+    def apply(self, count: int) -> None:
+        """Apply what the environment's code has set, among the first settings."""
         for index, value in self.own.items():
-            self.settings[index].put(value)
+            if index < count:
+                self.settings[index].put(value)
 
     def leave(self, now: Sequence[Any]) -> None:
         """Keep what the code has set, and return to the learner's settings."""
@@ -84,12 +90,19 @@ class SteppingGuard:
     def __enter__(self) -> None:
         self.guard.outside[0] = self.steps[0]()
         if self.guard.own:
-            self.guard.apply()
+            self.guard.apply(len(self.steps))
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         now = [get() for get in self.steps]
         if now != self.guard.outside[:-1]:
             self.guard.leave(now)
+        if isinstance(error, StopIteration):
+            raise stopped(self.guard.id) from error
+
+
+def stopped(id: str) -> EnvironmentFailed:
+    """Return the error for a StopIteration, which would end our generators."""
+    return EnvironmentFailed(f"{id}: its own code raised StopIteration; does it read past the end of its data?")
 
 
 class Guards(NamedTuple):
@@ -105,7 +118,7 @@ UNGUARDED = Guards(nullcontext(), nullcontext())
 @lru_cache(maxsize=64)
 def guards_of(id: str) -> Guards:
     """Return the guards of an environment, by its id."""
-    guard = Guard()
+    guard = Guard(id)
     return Guards(guard, SteppingGuard(guard))
 
 

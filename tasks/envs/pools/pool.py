@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...rng import streams
 from ...runtime.progress import tick
 from ..base import info
-from ..base.encode import Actions, Observations, Spaces
+from ..base.encode import Actions, Observations, Spaces, with_scale
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, Options, Outcome
@@ -120,7 +120,8 @@ class Pool:
 def pool_spaces(spec: EnvSpec) -> Spaces:
     """Return the spaces of one environment in a pool."""
     pool = make_pool(spec, [0], 1)
-    spaces_ = Spaces(_space(pool.observation_space), _space(pool.action_space))
+    observation = with_scale(_space(pool.observation_space), spec.scale, spec.id)
+    spaces_ = Spaces(observation, _space(pool.action_space))
     pool.close()
     return spaces_
 

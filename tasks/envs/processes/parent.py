@@ -189,9 +189,10 @@ class Processes:
             return answer
         content = answer[0]
         if content["spec"]:
+            unknown = "must be an environment that Gymnasium knows" in content["error"]
+            cure = "an environment that this program registers itself must be in a module that its id names"
             raise EnvSpecError(
-                f"the environment's process reports: {content['error']}; an environment that this program registers "
-                "itself must be in a module that its id names, as in 'module:Name-v0'"
+                f"the environment's process reports: {content['error']}" + f"; {cure}, as in 'module:Name-v0'" * unknown
             )
         error = EnvProcessFailed(f"{self.spec.id}: an environment in a process of its own raised {content['error']}")
         error.add_note(content["trace"])

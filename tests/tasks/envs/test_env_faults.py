@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import locale
+import os
+import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rekindle import PPO, Cohort, EnvSpec, Store
-from rekindle.tasks.envs import make_envs
+from rekindle.tasks.envs import EnvSpecError, make_envs
+from rekindle.tasks.errors import TaskError
 from rekindle.tasks.runtime.fingerprint import InexactWarning
 from rekindle.tasks.task import Task
 from support_path import SUPPORT
@@ -181,3 +187,55 @@ def test_checks_in_training_take_a_hundredth_of_the_steps() -> None:
         envs.step(np.zeros((2, 4, 1), np.float32))
     assert {*played} == {23}
     assert 0.005 < sum(played) / (2300 * 8) < 0.015
+
+
+def settings() -> list[Any]:
+    return [
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        torch.get_num_threads(),
+        np.geterr(),
+        [*warnings.filters],
+        os.getcwd(),
+        signal.getsignal(signal.SIGTERM),
+        locale.setlocale(locale.LC_ALL),
+    ]
+
+
+@pytest.mark.parametrize("at", ["constructor", "reset", "step"])
+def test_settings_that_an_environment_changes_do_not_reach_the_learner(at: str) -> None:
+    before = settings()
+    task = trained("Meddler", env={"kwargs": {"at": at}})
+    task.evaluate(2)
+    assert settings() == before
+    plain = trained("Drift")
+    assert all(torch.equal(*pair) for pair in zip(task.parameters(), plain.parameters(), strict=True))
+    assert task.metrics == plain.metrics
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("class", r"observation\['k'\] must lie between 0 and 4, as observation_space says, but \w+ gave 5"),
+        ("key", r"observation must have 'k', as observation_space says, but \w+ gave {'x': .*}"),
+        ("shape", r"observation must have the shape \(1,\), as .* but \w+ gave the shape \(3,\)"),
+        ("end of data", "its own code raised StopIteration"),
+    ],
+)
+@pytest.mark.parametrize("after", [0, 600])
+def test_wrong_data_is_named_with_environment_rule_and_cure(what: str, words: str, after: int) -> None:
+    with pytest.raises(TaskError, match=f"faulty_envs:faults/Wrong-v0: .*{words}"):
+        trained("Wrong", 14, env={"kwargs": {"what": what, "after": after}})
+
+
+def test_numbers_outside_of_their_bounds_are_told() -> None:
+    envs = make_envs(EnvSpec("faulty_envs:faults/Beyond-v0"), [0], 1)
+    assert envs.advice == (
+        "faulty_envs:faults/Beyond-v0: observation was 3, outside of its bounds -1 to 1; correct the bounds",
+    )
+
+
+def test_wrong_data_in_a_process_is_named_as_it_is_here() -> None:
+    with pytest.raises(EnvSpecError, match=r"observation must have the shape \(1,\).*gave the shape") as caught:
+        trained("Wrong", 14, env={"kwargs": {"what": "shape", "after": 600}}, env_processes=1)
+    assert "registers itself" not in str(caught.value)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
-from rekindle.tasks.envs.base.encode import Actions, Observations
+from rekindle.tasks.envs import EnvSpecError
+from rekindle.tasks.envs.base.encode import Actions, BadObservation, Observations, is_scaled, with_scale
 from rekindle.tasks.envs.base.joined import Joined, can_join
 from rekindle.tasks.errors import UnsupportedSpace
 
@@ -176,3 +178,70 @@ def test_a_joined_space_samples_what_it_contains_and_equals_that_of_the_same_par
     assert not joined.contains(joined.high + 1)
     assert joined == Joined(NESTED)
     assert joined != Joined(spaces.Tuple([spaces.Discrete(2)]))
+
+
+BYTES = spaces.Box(0, 255, (40, 40, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "words"),
+    [
+        (spaces.Discrete(5), -1, r"observation must lie between 0 and 4, as .* but step gave -1"),
+        (spaces.Discrete(5), 5, r"observation must lie between 0 and 4, as .* but step gave 5"),
+        (spaces.Discrete(5), 2.5, r"observation must consist of whole numbers \(int64\), as .* but step gave 2.5"),
+        (spaces.Discrete(5), None, "observation must consist of numbers, as .* but step gave None"),
+        (spaces.Discrete(5), np.array([2, 3]), r"observation must be one number, as .* gave the shape \(2,\)"),
+        (spaces.MultiDiscrete([3, 4]), np.array([3, 0]), "observation must lie between 0 and 3, as .* gave 3"),
+        (spaces.MultiDiscrete([3, 4]), np.array([1]), r"observation must have the shape \(2,\), as .* gave the shape"),
+        (spaces.MultiDiscrete([3, 4]), np.array([0.5, 1]), "observation must consist of whole numbers .* gave 0.5"),
+        (spaces.Dict(pos=spaces.Box(-5, 5, (3,))), {"pos": 0.3}, r"observation\['pos'\] must have the shape \(3,\)"),
+        (spaces.Dict(pos=spaces.Box(-5, 5, (3,))), {}, r"observation must have 'pos', as observation_space says, but"),
+        (spaces.Dict(a=spaces.Tuple([spaces.Discrete(2)])), {"a": ()}, r"observation\['a'\] must have 0, as .* \(\)"),
+        (spaces.Dict(pos=spaces.Discrete(3)), np.zeros(3), "observation must have 'pos', as observation_space says"),
+        (BYTES, np.full((40, 40, 3), 0.9), "observation must consist of whole numbers .uint8., as .* gave 0.9"),
+        (BYTES, np.full((40, 40, 3), 300), "observation must lie between 0 and 255, as .* but step gave 300"),
+        (BYTES, np.full((3, 40, 40), 3, np.uint8), r"have the shape \(40, 40, 3\), as .* the shape \(3, 40, 40\)"),
+        (spaces.Box(0, 1, (4, 4), np.uint8), np.full((4, 4), 2, np.uint8), "must lie between 0 and 1, as .* gave 2"),
+        (spaces.Box(-1, 1, (2,)), [[1], [2, 3]], r"observation must have the shape \(2,\)"),
+        (spaces.Box(-1, 1, (2, 3)), np.zeros((3, 2)), r"observation must have the shape \(2, 3\)"),
+    ],
+)
+def test_an_observation_that_contradicts_its_space_is_refused(space: spaces.Space, value: object, words: str) -> None:
+    with pytest.raises(BadObservation, match=f"Test-v0: .*{words}.*"):
+        encode(space, value)
+    with pytest.raises(BadObservation, match=r"fix one of them, or add a wrapper that does"):
+        Observations(space, "Test-v0").check(value, "reset")
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "encoded"),
+    [
+        (spaces.Discrete(3), np.array([2]), [0, 0, 1]),
+        (spaces.Discrete(3), 2.0, [0, 0, 1]),
+        (spaces.Discrete(2), True, [0, 1]),
+        (spaces.MultiDiscrete([2, 2]), [1.0, 0.0], [0, 1, 1, 0]),
+        (spaces.Box(-1, 1, (2,)), torch.tensor([0.5, 1.0]), [0.5, 1]),
+        (spaces.Box(-1, 1, (1,)), 0.25, [0.25]),
+        (spaces.Box(-1, 1, (2, 2)), [1, 2, 3, 4], [1, 2, 3, 4]),
+    ],
+)
+def test_other_forms_of_the_same_observation_are_read(space: spaces.Space, value: object, encoded: list[float]) -> None:
+    Observations(space, "Test-v0").check(value, "reset")
+    assert encode(space, value).tolist() == encoded
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.bool_])
+def test_boards_are_scaled_by_their_bounds(dtype: type) -> None:
+    board = np.eye(4).astype(dtype)
+    assert np.array_equal(encode(spaces.Box(0, 1, (4, 4), dtype), board)[..., 0], 255 * np.eye(4))
+
+
+def test_codes_are_scaled_by_the_scale_that_their_environment_gets() -> None:
+    codes = spaces.Dict(image=spaces.Box(0, 255, (2, 2), np.uint8), other=spaces.Discrete(2))
+    space = with_scale(codes, 10, "Test-v0")
+    row = encode(space, {"image": np.array([[0, 1], [5, 10]], np.uint8), "other": 1})[0]
+    assert row[8:].tolist() == [0, 26, 128, 255]  # 25.5 and 127.5 are rounded to the even
+    assert not is_scaled(codes)
+    assert is_scaled(space)
+    with pytest.raises(EnvSpecError, match="scale is the largest value of images"):
+        with_scale(spaces.Discrete(2), 10, "Test-v0")

@@ -493,8 +493,8 @@ def test_an_environment_that_cannot_be_made_or_seeded_is_named() -> None:
     [
         ("no space", "observation_space and action_space, but Faulty has no action_space; set it in its __init__"),
         ("no Gymnasium", "action_space, but Faulty has a builtins.tuple as observation_space; set it"),
-        ("shape", r"has the shape that observation_space names, \(2,\), but reset gave \(1,\); fix one of them"),
-        ("shape of a step", r"observation_space names, \(2,\), but step gave \(1,\); fix one of them"),
+        ("shape", r"must have the shape \(2,\), as observation_space says, but reset gave the shape \(1,\); fix one"),
+        ("shape of a step", r"must have the shape \(2,\), as .* says, but step gave the shape \(1,\); fix one"),
         ("no info", r"reset returns \(observation, info\), .* but it returned array\(.*; fix it"),
         ("no dict", r"step returns \(observation, .* two booleans and a dict, but .*, None\) .*; fix it"),
         ("two rewards", r"a number, two booleans and a dict, but it returned .* array\(\[0., 0.\]\), .*; fix it"),

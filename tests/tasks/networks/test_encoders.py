@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from rekindle import A2C, DQN, PPO, PPO2, SVPG
+from rekindle import A2C, DQN, PPO, PPO2, SAC, SVPG
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.evaluation import one_thread
 from rekindle.tasks.networks.encoders import (
@@ -22,6 +22,7 @@ from rekindle.tasks.networks.encoders import (
     SmallCNN,
     Unlearned,
     encoder_for,
+    fitting,
 )
 from rekindle.tasks.networks.mlp import Parameters
 from rekindle.tasks.task import Task
@@ -215,14 +216,20 @@ def test_an_encoder_of_what_is_no_image_is_refused(task: type[Task]) -> None:
 
 
 @pytest.mark.parametrize("task", [PPO, SVPG, DQN])
-@pytest.mark.parametrize("name", ["nature", "simple"])
-def test_an_encoder_that_needs_larger_images_is_refused_and_others_are_named(task: type[Task], name: str) -> None:
+def test_an_encoder_that_needs_larger_images_is_refused_and_others_are_named(task: type[Task]) -> None:
     with pytest.raises(
         UnsupportedSpace,
-        match=rf"on {TINY}: model.encoder '{name}' sees images of at least .* pixels, "
+        match=rf"on {TINY}: model.encoder 'simple' sees images of at least .* pixels, "
         "but got 5 x 6; set model.encoder to impala or small or flat, or resize them",
     ):
-        task(TINY).init(model={"encoder": name})
+        task(TINY).init(model={"encoder": "simple"})
+
+
+@pytest.mark.parametrize("task", [PPO, SAC, DQN])
+def test_the_default_encoder_fits_small_images(task: type[Task]) -> None:
+    default, small = task(TINY).init(), task(TINY).init(model={"encoder": "small"})
+    assert [x.shape for x in default.parameters()] == [x.shape for x in small.parameters()]
+    assert [fitting("nature", (size, 40, 3)) for size in (36, 35, 5, 4, 1)] == ["nature", *["small"] * 2, *["flat"] * 2]
 
 
 def test_an_unknown_encoder_is_refused_by_name() -> None:

@@ -59,8 +59,9 @@ def test_features_are_the_numbers_and_each_images_convolutions() -> None:
 
 
 def test_the_smallest_image_decides_which_encoders_fit() -> None:
-    with pytest.raises(UnsupportedSpace, match=r"'nature' sees images of at least 36 x 36 .* impala or small or flat"):
-        DQN(CAMERAS).init()
+    with pytest.raises(UnsupportedSpace, match=r"'simple' sees images of at least 20 x 20 .* impala or small or flat"):
+        DQN(CAMERAS).init(model={"encoder": "simple"})
+    DQN(CAMERAS).init()
     DQN(CAMERAS).init(model={"encoder": "flat"})
 
 
