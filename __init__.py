@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from .tasks.adapters.functions import rng, task
     from .tasks.algorithms.a2c import A2C as A2C
     from .tasks.algorithms.behaviours import Behaviours as Behaviours
+    from .tasks.algorithms.continuous.ddpg import DDPG as DDPG
     from .tasks.algorithms.continuous.sac import SAC as SAC
+    from .tasks.algorithms.continuous.td3 import TD3 as TD3
     from .tasks.algorithms.dqn.dqn import DQN as DQN
     from .tasks.algorithms.ppo import PPO as PPO
     from .tasks.algorithms.ppo2 import PPO2 as PPO2

@@ -99,6 +99,8 @@ def _off_policy(name: str, worlds: Any, hp: dict[str, Any], common: dict[str, An
             ent_coef=f"auto_{alpha}" if hp["entropy.learn"] else alpha,
             **common,
         )
+    if name in ("td3", "ddpg"):
+        return getattr(stable_baselines3, name.upper())("MlpPolicy", worlds, **_deterministic(worlds, hp), **common)
     interval = hp["target_interval"] * hp["num_steps"] * hp["num_envs"] // hp["num_updates"]  # in environment steps
     return stable_baselines3.DQN(
         "MlpPolicy",
@@ -110,6 +112,22 @@ def _off_policy(name: str, worlds: Any, hp: dict[str, Any], common: dict[str, An
         exploration_final_eps=hp["exploration.final"],
         **common,
     )
+
+
+def _deterministic(worlds: Any, hp: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of TD3 and DDPG, for actions between -1 and 1."""
+    import numpy as np
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    if hp["exploration.noise"] != "gaussian":
+        raise SystemExit("their Ornstein-Uhlenbeck noise has another scale; give --set exploration.noise=gaussian")
+    if hp["critic_lr"] not in (None, hp["optimizer.lr"]):
+        raise SystemExit("they have one learning rate; give --set critic_lr=null")
+    zeros = np.zeros(worlds.action_space.shape)
+    noise: dict[str, Any] = {"action_noise": NormalActionNoise(zeros, zeros + hp["exploration.std"])}
+    if "policy_delay" in hp:
+        noise |= {name: hp[name] for name in ("policy_delay", "target_policy_noise", "target_noise_clip")}
+    return noise
 
 
 def player(model: Any) -> Callable[[Any, bool], Any]:

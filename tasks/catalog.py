@@ -9,6 +9,7 @@ from __future__ import annotations
 ALGORITHMS = {
     "a2c": ".tasks.algorithms.a2c:A2C",
     "behaviours": ".tasks.algorithms.behaviours:Behaviours",
+    "ddpg": ".tasks.algorithms.continuous.ddpg:DDPG",
     "dqn": ".tasks.algorithms.dqn.dqn:DQN",
     "ppo": ".tasks.algorithms.ppo:PPO",
     "ppo2": ".tasks.algorithms.ppo2:PPO2",
@@ -16,6 +17,7 @@ ALGORITHMS = {
     "svpg": ".tasks.algorithms.svpg:SVPG",
     "svpg-ppo": ".tasks.algorithms.svpg:SVPGPPO",
     "svpg-ppo2": ".tasks.algorithms.svpg:SVPGPPO2",
+    "td3": ".tasks.algorithms.continuous.td3:TD3",
 }
 INSTRUMENTS = {  # an example, and tasks for testing drivers and schedulers
     "digits": ".tasks.examples.digits:Digits",

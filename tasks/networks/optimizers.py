@@ -30,19 +30,20 @@ Spans = Mapping[str, Sequence[tuple[int, int]]]
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}
 
 
-def optimizer_space(lr: float, eps: float = 1e-5, name: str = "adam") -> Space:
+def optimizer_space(lr: float, eps: float = 1e-5, name: str = "adam", beta1: float = 0.9) -> Space:
     """Return the hyperparameters of an optimizer.
 
     Args:
         lr: default learning rate.
         eps: default epsilon.
         name: default optimizer.
+        beta1: default of Adam's first beta.
     """
     momentum, betas = {"name": ("sgd", "rmsprop")}, {"name": ("adam", "adamw")}
     return Space(
         name=categorical("adam", "adamw", "sgd", "rmsprop", default=name, structural=True, search=False),
         lr=log_real(3e-5, 1e-2, default=lr, accept=(0.0, 100.0)),
-        beta1=near_one(0.8, 0.99, default=0.9, accept=(0.0, 0.9999999), when=betas),
+        beta1=near_one(min(beta1, 0.8), 0.99, default=beta1, accept=(0.0, 0.9999999), when=betas),
         beta2=near_one(0.9, 0.9999, default=0.999, accept=(0.0, 0.9999999), when=betas),
         alpha=near_one(0.9, 0.999, default=0.99, accept=(0.0, 0.9999999), when={"name": "rmsprop"}),
         momentum=real(0.0, 0.99, default=0.0, when=momentum),

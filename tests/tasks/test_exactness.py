@@ -99,6 +99,8 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any], dict[str, EnvSpec]]] = {
     "dqn": ("dqn", REPLAYS, DISCRETE),
     "dqn, n-step, prioritized": ("dqn", {**REPLAYS, "n_step": 3, "replay.name": "prioritized"}, DISCRETE),
     "sac": ("sac", REPLAYS, {name: env for name, env in FAMILIES.items() if name not in TINY}),
+    "td3": ("td3", REPLAYS, CONTINUOUS),
+    "ddpg": ("ddpg", REPLAYS, CONTINUOUS),
 }
 CURIOUS = {"icm.use": True, "icm.width": 16, "rnd.use": True, "rnd.width": 16}
 SHOWN = {"gail.use": True, "gail.width": 16, "cloning.use": True, "cloning.batch_size": 8}
@@ -168,6 +170,7 @@ QUICK = {
     ("ppo, hyper", "goals"),
     ("ppo, flat, separate", "tiny image"),
     ("sac", "hybrid"),
+    ("td3", "MuJoCo"),
     ("ppo", "branches"),
     ("sac, lstm", "restart"),
     ("ppo2, sde", "wrapped"),

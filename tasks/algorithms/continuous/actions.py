@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -257,9 +257,12 @@ class Head:
     """Last layer of the policy.
 
     Attributes:
+        gain: factor of the linear layer's initial weights.
         outputs: number of outputs of the linear layer.
         shapes: shapes of further parameters, by name.
     """
+
+    gain: ClassVar[float] = 0.01
 
     def __init__(self, actions: NormalizedActions):
         self.outputs = actions.outputs
@@ -298,6 +301,9 @@ class DeterministicHead(Head):
     Attributes:
         exploration: values of `noise_space`.
     """
+
+    # With 0.01, three of twelve members of TD3 took twice as long to swing a pendulum up.
+    gain = 1.0
 
     def __init__(self, actions: DeterministicActions, exploration: SimpleNamespace):
         super().__init__(actions)

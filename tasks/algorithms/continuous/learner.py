@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,8 @@ import torch
 from torch import Tensor
 
 from ....spaces import Dimension, Space, categorical, integer, log_real, maybe, ordinal, sizes
-from ...envs import EnvSpec, StepResult
+from ...envs import EnvSpec, StepResult, spaces_of
+from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
 from ...evaluation import evaluation_keys
 from ...experience.normalizers import RewardNormalizer
@@ -38,8 +40,6 @@ from .image_networks import ImageActorCritics, RecurrentImageActorCritics
 from .networks import ActorCritics, ActorImitator, Batch, NetworkForm
 from .noise import Noise, no_noise
 from .recurrent_networks import RecurrentActorCritics, TrainingMemory
-
-Form = Mapping[str, Dimension | Space]
 
 
 def actor_critic_space(lr: float, **more: Dimension | Space | None) -> Space:
@@ -75,8 +75,8 @@ def actor_critic_space(lr: float, **more: Dimension | Space | None) -> Space:
     return Space(**{name: entry for name, entry in entries.items() if entry is not None})
 
 
-def model_space() -> Space:
-    """Return the hyperparameters of policy and critics."""
+def model_space(**more: Dimension) -> Space:
+    """Return the hyperparameters of policy and critics, and further ones."""
     return Space(
         width=ordinal(32, 64, 128, 256, default=256, accept=(1, 65536), structural=True),
         hidden=sizes(2, 65536, silent=True),  # widths of the hidden layers, if they differ; below, the critics'
@@ -89,7 +89,25 @@ def model_space() -> Space:
         encoder=encoder_choice(),  # for images; policy and critics share it, see `image_networks`
         sequence_length=ordinal(8, 16, 32, default=16, accept=(1, 65536), structural=True, when=REMEMBERS),
         burn_in=ordinal(0, 4, 8, 16, default=8, accept=(0, 65536), structural=True, when=REMEMBERS),
+        **more,
     )
+
+
+def check_without_memory(values: Mapping[str, Any], algorithm: str, reason: str) -> None:
+    """Raise ValueError if hyperparameters ask for a memory."""
+    if values["model"]["memory"] != "none":
+        raise ValueError(
+            f"{algorithm}: {reason}, but model.memory is {values['model']['memory']}; leave it out, or use SAC or TQC"
+        )
+
+
+def check_vectors(values: Mapping[str, Any], env: EnvSpec, algorithm: str, reason: str) -> None:
+    """Raise UnsupportedSpace if observations need an encoder."""
+    shape = Observations(spaces_of(env).observation, env.id).shape
+    if needs_encoder(SimpleNamespace(**values["model"]), shape):
+        raise UnsupportedSpace(
+            f"{algorithm} on {env.id}: {reason}, but observations of shape {shape} need one; use SAC or TQC"
+        )
 
 
 class ActorCriticLearner(OffPolicyLearner):
@@ -149,7 +167,9 @@ class ActorCriticLearner(OffPolicyLearner):
         shape = (self.noise_rows * hp.batch_size, max(1, self.actions.continuous_dim))
         self.update_noise = Normals(self.keys("policy"), shape, self.device)
         self.noise = self.policy.noise(self.keys, hp.num_envs)
-        self.limit = 1.0 if hp.critic_loss == "huber" else math.inf  # error beyond which critics' losses are linear
+        self.limit = (
+            1.0 if vars(hp).get("critic_loss") == "huber" else math.inf
+        )  # error beyond which critics' losses are linear
 
     def build_networks(self) -> None:
         """Build the networks for vectors, images or sequences.
@@ -272,3 +292,11 @@ def masked(x: Tensor, mask: Tensor | None) -> Tensor:
     Take means over the batch after it, not before.
     """
     return x if mask is None else x * mask.reshape(*mask.shape, *[1] * (x.ndim - 2))
+
+
+def averaged(x: Tensor, rows: int) -> Tensor:
+    """Return x, whose gradient is divided by the number of rows.
+
+    The gradient of a sum of rows' losses becomes that of their mean.
+    """
+    return x.detach() + (x - x.detach()) / rows

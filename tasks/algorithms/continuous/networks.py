@@ -99,7 +99,7 @@ class ActorCritics(Stacked):
         self.used_values = form.values
         self.padding = int(inputs == 1)  # see Exactness in networks/mlp.py
         numbers = inputs + self.padding
-        pi = MLP("actor", [numbers, *actor_layers(model), self.head.outputs], model.activation, last_gain=0.01)
+        pi = MLP("actor", [numbers, *actor_layers(model), self.head.outputs], model.activation, self.head.gain)
         values = max(2, form.values) if form.copies == 1 else form.values  # see Exactness in networks/mlp.py
         q_sizes = [numbers + actions.continuous_dim, *critic_layers(model), values]
         q = MLP("critic", q_sizes, model.activation, last_gain=1.0)
@@ -228,6 +228,13 @@ class ActorCritics(Stacked):
         obs = self._padded(batch["obs"])
         return self._used(self._fused_q(self._online_vector, obs, numbers, num_copies=self.copies, learn=False)[0])
 
+    def imitating_outputs(self, obs: Tensor) -> Tensor:
+        """Return action parameters (P, B, outputs), with gradients in the actor's `leaves`."""
+        tensors = self.actor.leaves
+        layers = self._pi.layers(tensors)
+        z = self._pi.hidden(layers, self.features(obs))
+        return self.head(tensors, affine(z, *layers[-1]), z)
+
     def actor_gradient(self, losses: Tensor) -> Tensor:
         """Return the gradient (P, D) of losses with respect to the actor."""
         return self.autograd.gradient(losses, self._fused_pi.leaf)
@@ -299,10 +306,7 @@ class ActorImitator:
 
     def __call__(self, batch: Batch) -> tuple[Tensor, None]:
         """Return the parameters of the action distributions, (P, B, outputs), with gradients."""
-        policy, tensors = self.policy, self.policy.actor.leaves
-        layers = policy._pi.layers(tensors)
-        z = policy._pi.hidden(layers, policy.features(batch["obs"]))
-        return policy.head(tensors, affine(z, *layers[-1]), z), None
+        return self.policy.imitating_outputs(batch["obs"]), None
 
     def imitation_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return the losses (P, B) of imitating the environments' actions."""

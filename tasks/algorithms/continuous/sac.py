@@ -75,7 +75,7 @@ class SACLearner(ActorCriticLearner):
     @classmethod
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
         super().check_values_in_env(env, values)
-        if values["use_sde"] and not cls.describe_actions(env).continuous_dim:
+        if values.get("use_sde") and not cls.describe_actions(env).continuous_dim:
             raise UnsupportedSpace(
                 f"{cls.algorithm()} on {env.id}: use_sde explores in a Box of floats, but got {spaces_of(env).action}; "
                 "leave use_sde out"
@@ -193,8 +193,9 @@ class SACLearner(ActorCriticLearner):
         outputs, next_outputs = self.policy.outputs_of(batch)
         noise = torch.zeros(1, 2 * outputs.shape[1], self.actions.continuous_dim, device=self.device)
         _, next_sample = self.actions.samples(outputs, next_outputs, noise, self.hp.batch_size)
-        _, errors, q = self.critic_loss(batch, reward, next_sample, self.coefficients.alpha)
-        return masked(errors.square().sum(1), batch.get("mask")).mean(1) / 2, {"q": q}
+        rows = {name: x for name, x in batch.items() if name != "weight"}
+        losses, _, q = self.critic_loss(rows, reward, next_sample, self.coefficients.alpha)
+        return losses.mean(1), {"q": q}
 
 
 class SAC(Task):

@@ -1,0 +1,59 @@
+"""Twin delayed deep deterministic policy gradient (TD3): Fujimoto et al. (2018), arXiv:1802.09477.
+
+It differs from DDPG (ddpg.py) in three ways: the lesser of two critics' values is the target, actor and targets move
+once in `policy_delay` gradient steps, and noise smooths the target policy. Default values are those of the authors'
+code, github.com/sfujim/TD3, but for learning_starts.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ....spaces import integer, real
+from ...task import Task
+from .ddpg import DDPGLearner
+from .learner import actor_critic_space
+from .networks import Batch
+from .noise import noise_space
+
+
+class TD3Learner(DDPGLearner):
+    """P members of TD3."""
+
+    hyperparameters = actor_critic_space(
+        lr=3e-4,
+        exploration=noise_space("gaussian", std=0.1),
+        policy_delay=integer(1, 4, default=2, accept=(1, 1000), structural=True, search=False),
+        target_policy_noise=real(0.0, 0.5, default=0.2, accept=(0.0, 100.0), search=False),
+        target_noise_clip=real(0.1, 1.0, default=0.5, accept=(0.0, 100.0), search=False),
+        target_update_interval=None,  # they move with the actor
+    )
+    copies = 2
+
+    def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        number = self.progress.updates
+        moves_actor = number % self.hp.policy_delay == 0
+        return self.step(batch, self.update_noise(number), self.hp.tau, moves_actor, self.measured)
+
+    def next_actions(self, batch: Batch, noise: Tensor) -> Tensor:
+        """Return the smoothed actions for the next observations, (P, B, k).
+
+            a' = clip(μ'(s') + clip(σ z, -c, c), -1, 1),   σ = target_policy_noise,   c = target_noise_clip
+
+        Eq. 14 and 15 of the paper, for normalized actions.
+        """
+        std, clip = (x.unsqueeze(-1) for x in (self.hp.target_policy_noise, self.hp.target_noise_clip))
+        return (super().next_actions(batch, noise) + (std * noise).clamp(-clip, clip)).clamp(-1, 1)
+
+
+class TD3(Task):
+    """Twin delayed DDPG for bounded Boxes.
+
+    Fujimoto et al. (2018), arXiv:1802.09477. It acts in Dicts and Tuples
+    of Boxes, too. Prioritized replay, n-step targets, a running reward scale, signals and cloning are options, as in
+    SAC. It has no memory, and takes no images.
+    """
+
+    name = "td3"
+    version = 1
+    learner = TD3Learner
