@@ -10,7 +10,6 @@ returned.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType, SimpleNamespace
@@ -28,7 +27,7 @@ from .checkpoint.torch_state import part_of
 from .cuda.graphs import collect_graphs
 from .cuda.loading import use_batch_invariant_operators
 from .envs import EnvSpec
-from .errors import StateMismatch, UnsupportedSpace
+from .errors import LARGEST, StateMismatch, UnsupportedSpace
 from .rng import streams
 from .runtime.metric_means import Tally
 from .runtime.progress import tick
@@ -453,7 +452,7 @@ class BaseLearner:
         The members' metrics are searched first, then their state.
         """
         found: list[str | None] = [
-            next((f"{name} became {value}" for name, value in row.items() if not math.isfinite(value)), None)
+            next((f"{name} became {value}" for name, value in row.items() if not abs(value) <= LARGEST), None)
             for row in metrics
         ]
         for name, part in self.live_parts.items():

@@ -11,6 +11,7 @@ explain beyond the additive model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -61,7 +62,8 @@ def decompose(columns: Sequence[Floats], scores: Floats, groups: Indices, blocks
         groups: configuration of each row (rows,), the unit of resampling.
         blocks: rung of each row (rows,), whose mean score is subtracted.
     """
-    scores = _without_blocks(scores, blocks)
+    scale = _power_of_two(scores)  # division by it is exact; squares of huge results would overflow
+    scores = _without_blocks(scores / scale, blocks)
     if not len(scores) or not scores.any():
         return Decomposition([NOTHING for _ in columns], [[] for _ in columns], [])
     products = _products(columns)
@@ -78,7 +80,7 @@ def decompose(columns: Sequence[Floats], scores: Floats, groups: Indices, blocks
     return Decomposition(
         [_interval(share) for share in np.clip(additive, 0, 1).T],
         [
-            [(value, _interval(moments.effect(index, at))) for value, at in _places(column)] if together else []
+            [(value, _interval(scale * moments.effect(index, at))) for value, at in _places(column)] if together else []
             for index, column in enumerate(columns)
         ],
         [(*pair, _interval(np.clip(moments.beyond(index), 0, 1))) for index, pair in enumerate(largest)],
@@ -88,6 +90,12 @@ def decompose(columns: Sequence[Floats], scores: Floats, groups: Indices, blocks
 def _shares_alone(terms: Sequence[Floats], scores: Floats, resampled: tuple[Indices, Floats]) -> Floats:
     """Return the share of each column (draws, columns), modelled alone."""
     return np.concatenate([_Moments([each], [], scores, resampled).shares() for each in terms], 1)
+
+
+def _power_of_two(scores: Floats) -> float:
+    """Return the power of two just below the largest size."""
+    _, exponent = math.frexp(max(map(abs, scores.tolist()), default=0.0))
+    return math.ldexp(1.0, exponent - 1)
 
 
 def _without_blocks(scores: Floats, blocks: Indices) -> Floats:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...tasks.checkpoint.retention import RETURN as RETURN
+from ...tasks.errors import LARGEST
 from ...tasks.runtime import INFO
 from ..errors import BadConfig, DamagedRow
 from ..storage.rows import Segment, score_of
@@ -168,8 +169,10 @@ def measure(
             values[name] = _evaluated(task, name.removeprefix(EVALUATED), seed)
         elif name != own:
             values[name] = _last_reported(task, name)
-        if not math.isfinite(values[name]):
-            raise Unmeasured(f"an objective is a finite number, but {name} became {values[name]}")
+        if not abs(values[name]) <= LARGEST:
+            raise Unmeasured(
+                f"an objective is a finite number, but {name} became {values[name]}; its size is {LARGEST:g} at most"
+            )
     return values
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 from ...tasks.base_learner import BaseLearner
 from ...tasks.checkpoint.storage import Saved, Write
 from ...tasks.cohort import Cohort
-from ...tasks.errors import Diverged, Stopped
+from ...tasks.errors import LARGEST, Diverged, Stopped
 from ...tasks.evaluation import EVALUATION_SEED, evaluate, one_thread
 from ...tasks.runtime.interrupts import Interrupts
 from ...tasks.runtime.observers import EpochEvent
@@ -203,12 +202,12 @@ class Training:
             raise Stopped("an evaluation was asked to stop by SIGTERM; the state is saved, and any worker repeats it")
 
     def _result(self, item: ReadySegment, task: Task) -> list[Result]:
-        """Return a task's result, or nothing if its return is not finite."""
+        """Return a task's result; nothing if its return is no finite number."""
         score = task.metrics.get(self.own)
         if score is None:  # the task reached this epoch earlier, without an evaluation
             score = self._return(task)
         segment, held = item.segment, self.tasks[task.uid]
-        if not math.isfinite(score):
+        if not abs(score) <= LARGEST:
             cure = task.ref.learner.cure(task.ref.member) if task.ref else "try a lower learning rate"
             held.fail(Diverged(f"{task}: the evaluation return became {score}; {cure}"))
             return []

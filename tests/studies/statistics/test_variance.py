@@ -44,6 +44,14 @@ def test_effects_are_the_function_of_each_column_alone() -> None:
     assert max(abs(effect.estimate) for _, effect in found.effects[3]) < 0.3
 
 
+@pytest.mark.parametrize("size", [2.0**900, 2.0**-900])
+def test_shares_do_not_depend_on_the_size_of_results(size: float) -> None:
+    columns, scores = planted()
+    usual, other = decomposed(columns, scores), decomposed(columns, size * scores)
+    assert (other.shares, other.pairs) == (usual.shares, usual.pairs)
+    assert other.effects[0][0][1].estimate == size * usual.effects[0][0][1].estimate
+
+
 def test_levels_have_an_effect_each_and_rows_without_a_value_none() -> None:
     random = np.random.default_rng(2)
     level, other = random.integers(0, 3, ROWS).astype(float), random.permutation(ROWS).astype(float)
