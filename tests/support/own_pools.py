@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.vector import SyncVectorEnv
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from own_envs import BoxWalk, Brittle, CameraWalk, DictWalk
 
 STEPS, MADE = 12, itertools.count()  # steps of an episode; counter of pools
@@ -37,6 +38,57 @@ def make(num_envs: int, walk: type[gym.Env[Any, Any]], varied: str = "") -> Sync
         pool.set_attr("start", float(next(MADE) if varied == "pools" else num_envs))
     return pool
 
+
+class Count(gym.Env[Any, Any]):
+    """Shows the number of its step, which no reset draws."""
+
+    observation_space, action_space = gym.spaces.Box(0, 9, (1,)), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.float32([0]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return np.float32([self.steps]), 1.0, False, self.steps >= 5, {"count": self.steps}
+
+
+class Silent(SyncVectorEnv):
+    """Does not give the last observations of episodes."""
+
+    def step(self, actions: Any) -> Any:
+        *result, info = super().step(actions)
+        return *result, {name: value for name, value in info.items() if "final_obs" not in name}
+
+
+class Maskless(SyncVectorEnv):
+    """Resets all environments, whatever the mask says."""
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=seed)
+
+
+def counting(num_envs: int, mode: str, kind: type[SyncVectorEnv] = SyncVectorEnv, says: str | None = "") -> Any:
+    """Return environments with an autoreset mode, of which their metadata may say something else."""
+    walks = [partial(gym.wrappers.TimeLimit, BoxWalk(), 7 + n) for n in range(num_envs)]
+    pool = kind(walks if kind is Maskless else [Count] * num_envs, autoreset_mode=AutoresetMode[mode])
+    pool.metadata = {**pool.metadata, "autoreset_mode": AutoresetMode[says or mode]}
+    if says is None:
+        del pool.metadata["autoreset_mode"]
+    return pool
+
+
+for mode in ("NEXT_STEP", "SAME_STEP", "DISABLED"):
+    gym.register(f"Count{mode}-v0", vector_entry_point=counting, kwargs={"mode": mode})
+OTHERS: dict[str, dict[str, Any]] = {
+    "Silent": {"mode": "SAME_STEP", "kind": Silent},
+    "Lying": {"mode": "SAME_STEP", "kind": Silent, "says": "NEXT_STEP"},
+    "Undeclared": {"mode": "SAME_STEP", "kind": Silent, "says": None},
+    "Maskless": {"mode": "NEXT_STEP", "kind": Maskless},
+}
+for name, how in OTHERS.items():
+    gym.register(f"{name}-v0", vector_entry_point=counting, kwargs=how)
 
 for name, own in {
     "BoxPool": {"walk": BoxWalk},

@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from ...runtime.warning_filters import changed_filters
 from ..base.envs import Array
@@ -22,6 +23,7 @@ from ..gym.make import register_atari
 
 # EnvPool makes float32 Boxes of float64 bounds, which does not concern the user's program.
 IGNORED = {".*precision lowered by casting": UserWarning}
+UNDECLARED = {".*AutoresetMode.*": UserWarning}  # the self-test finds out
 RESERVED = frozenset({"num_envs", "batch_size", "num_threads", "seed", "max_num_players", "autoreset_mode"})
 
 
@@ -97,7 +99,11 @@ class EnvPool:
 
 
 class VectorEntryPoint:
-    """M environments of an id's vector entry point; the interface is `EnvPool`'s."""
+    """M environments of an id's vector entry point; the interface is `EnvPool`'s.
+
+    Attributes:
+        whole: all observations at the last reset, also of environments that were not reset.
+    """
 
     def __init__(self, spec: EnvSpec, name: str, seeds: Sequence[int], threads: int) -> None:
         more: dict[str, Any] = deepcopy(dict(spec.kwargs))
@@ -113,7 +119,9 @@ class VectorEntryPoint:
                 f"{spec.id}: max_episode_steps must be None; its vector entry point may have a limit of "
                 "its own among its kwargs"
             )
-        self.envs = gym.make_vec(name, len(seeds), "vector_entry_point", **more)
+        self.name = spec.id
+        with changed_filters(UNDECLARED):
+            self.envs = gym.make_vec(name, len(seeds), "vector_entry_point", **more)
         self.observation_space, self.action_space = self.envs.single_observation_space, self.envs.single_action_space
         self.indices = np.arange(len(seeds))
         try:
@@ -121,8 +129,8 @@ class VectorEntryPoint:
         except (TypeError, ValueError, gym.error.Error) as error:
             self.close()
             raise EnvSpecError(
-                f"{spec.id}: a vector environment must take a seed for each of its environments, but "
-                f"{type(self.envs).__name__} does not ({error}); use {name}"
+                f"{spec.id}: a vector environment must take a seed for each of its environments, as otherwise episodes "
+                f"depend on their neighbors, but {type(self.envs).__name__} does not ({error}); use {name}"
             ) from error
 
     def reset(self, indices: Array, seeds: Array) -> tuple[Any, Array]:
@@ -134,14 +142,48 @@ class VectorEntryPoint:
             given[mask] = seeds
             given = given.tolist()
         obs, _ = self.envs.reset(seed=given, options={"reset_mask": mask.copy()})
+        self.whole = obs
         return rows(obs, mask), self.indices[mask]
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array, Mapping[str, Any]]:
+        """Step all environments, see `EnvPool.step`.
+
+        In autoreset mode SAME_STEP, the last observations of episodes are those in info.
+
+        Raises:
+            EnvSpecError: these are missing.
+        """
         obs, reward, terminated, truncated, info = self.envs.step(actions.copy())
+        ended = np.flatnonzero(np.asarray(terminated) | np.asarray(truncated)).tolist()
+        if ended and (final := info.get("final_obs")) is not None:
+            obs = _replaced(obs, {i: rows(final, i) for i in ended})
+        elif ended and self.autoreset == AutoresetMode.SAME_STEP:
+            raise EnvSpecError(
+                f"{self.name}: a vector environment whose autoreset_mode is SAME_STEP gives the last observations of "
+                "episodes in info['final_obs'], but there are none; add them, or use NEXT_STEP or DISABLED"
+            )
         return obs, reward, terminated, truncated, self.indices, info
+
+    @property
+    def autoreset(self) -> AutoresetMode | None:
+        """Way in which the environments say that they begin the next episode."""
+        mode = self.envs.metadata.get("autoreset_mode")
+        return mode if isinstance(mode, AutoresetMode) else None
 
     def close(self) -> None:
         self.envs.close()
+
+
+def _replaced(obs: Any, final: Mapping[int, Any]) -> Any:
+    """Return a copy of observations with other rows, by their index."""
+    if isinstance(obs, Mapping):
+        return {name: _replaced(part, {i: row[name] for i, row in final.items()}) for name, part in obs.items()}
+    if isinstance(obs, tuple):
+        return tuple(_replaced(part, {i: row[k] for i, row in final.items()}) for k, part in enumerate(obs))
+    batch = np.array(obs)
+    for i, row in final.items():
+        batch[i] = row
+    return batch
 
 
 def _imported(spec: EnvSpec, name: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from ...rng import streams
@@ -23,9 +24,11 @@ from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, Options, Outcome
 from ..gym.selftest import Restore, patiently
-from .makers import RawPool, make_pool, rows
+from .makers import RawPool, VectorEntryPoint, make_pool, rows
 
 STEPS, IMAGE_STEPS = 64, 8  # length of the self-test, for vectors and for images
+END = 500  # steps in which the end of an episode is looked for
+CROWDED = "an environment alone differs from the same one in a pool of three"
 
 
 class Pool:
@@ -59,7 +62,10 @@ class Pool:
         obs, reward, terminated, truncated, env_id, said = self.pool.step(actions)
         tick()
         order = self._order(env_id, range(self.count))
-        entries = np.stack([self._column(said, name) for name in self.spec.info], 1) if self.spec.info else self.nothing
+        entries = self._entries(said)
+        if self.spec.info and isinstance(final := said.get("final_info"), Mapping):  # of episodes that ended
+            ended = np.asarray(terminated) | np.asarray(truncated)
+            entries = np.where(ended[:, None], self._entries(final), entries)
         return FlatStep(
             self._encoded(obs, order),
             np.asarray(reward, np.float64)[order],
@@ -67,6 +73,11 @@ class Pool:
             np.array(np.asarray(truncated)[order], np.bool_),
             entries[order],
         )
+
+    def _entries(self, said: Mapping[str, Any]) -> Array:
+        if not self.spec.info:
+            return self.nothing
+        return np.stack([self._column(said, name) for name in self.spec.info], 1)
 
     def _column(self, said: Mapping[str, Any], name: str) -> Array:
         """Return an entry of `info` by environment; NaN where missing."""
@@ -141,15 +152,65 @@ def pool_test(spec: EnvSpec) -> Restore:
 
 
 def _tested(spec: EnvSpec, three: range) -> Restore:
+    _check_end(spec, three)
     whole = _record(spec, three, threads=1)
     for own, threads, reason in (
         (slice(3), 1, "two new pools with the same seeds and actions differ"),
         (slice(3), 3, "a pool with three threads differs from one with a single one"),
-        (slice(1, 2), 1, "an environment alone differs from the same one in a pool of three"),
+        (slice(1, 2), 1, CROWDED),
     ):
         if _record(spec, three[own], threads) != whole[own]:
+            if reason == CROWDED and _resets_all(spec, three):
+                raise EnvSpecError(
+                    f"{spec.id}: a vector environment resets those of its environments that options['reset_mask'] "
+                    "selects, but others were reset, too; obey the mask, or step the environments one by one"
+                )
             return Restore("restart", False, reason, cure="step its environments one by one, outside of the pool")
     return Restore("restart", True, "pools repeat themselves by their seeds, and each epoch begins with a new one")
+
+
+def _check_end(spec: EnvSpec, numbers: Sequence[int]) -> None:
+    """Raise EnvSpecError if episodes end against the pool's autoreset mode.
+
+    One that begins the next episode in the same step must say so. Otherwise the next step only resets, without a
+    reward.
+    """
+    pool, at_end = Pool(spec, len(numbers), 1), np.zeros(len(numbers), np.bool_)
+    try:
+        pool.begin(range(len(numbers)), [streams.seed_of("self-test", n) for n in numbers], [None] * 3, True)
+        raw, codec = pool.pool, Actions(pool_spaces(spec).action, spec.id)
+        if not isinstance(raw, VectorEntryPoint) or raw.autoreset in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED):
+            return
+        actions = codec.decode(codec.pick(np.full((len(numbers), int(np.prod(codec.learner_shape))), 0.5)))
+        for _ in range(IMAGE_STEPS if pool.encoder.kind != "vector" else END):
+            result = pool.step(actions, np.ones(len(numbers), np.bool_))
+            wrong = at_end & ((result.reward != 0) | result.terminated | result.truncated)
+            if wrong.any():
+                says = "does not say how it resets" if raw.autoreset is None else f"says {raw.autoreset}"
+                raise EnvSpecError(
+                    f"{spec.id}: the step after the end of an episode must only reset it, but gave the reward "
+                    f"{result.reward[wrong][0]:g}, and metadata['autoreset_mode'] {says}; set it to SAME_STEP and give "
+                    "info['final_obs'], or to DISABLED if it does not reset at all"
+                )
+            if at_end.any():
+                return
+            at_end = result.terminated | result.truncated
+    finally:
+        pool.close()
+
+
+def _resets_all(spec: EnvSpec, numbers: Sequence[int]) -> bool:
+    """Return whether a reset of one environment changes the observations of others."""
+    pool = Pool(spec, len(numbers), 1)
+    try:
+        before = pool.begin(range(len(numbers)), [5 + n for n in numbers], [None] * 3, True)
+        pool.begin([0], [1], [None], False)
+        if not isinstance(pool.pool, VectorEntryPoint):
+            return False
+        after = pool._encoded(pool.pool.whole, np.arange(len(numbers)))
+        return bool((after[1:] != before[1:]).any())
+    finally:
+        pool.close()
 
 
 def _record(spec: EnvSpec, numbers: Sequence[int], threads: int) -> list[bytes]:

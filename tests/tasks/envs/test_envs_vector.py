@@ -176,3 +176,36 @@ def test_entries_of_info_come_from_the_vector_environment() -> None:
     assert metrics["info.lives"] in range(6)
     assert 120 <= metrics["info.episode_frame_number"] <= 160
     envs.close()
+
+
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
+def test_last_observations_are_true_in_every_autoreset_mode(mode: str) -> None:
+    envs = make_envs(EnvSpec(f"vector/own_pools:Count{mode}-v0", info={"count": "last"}), [0], 2)
+    assert (envs.exact, envs.advice) == (True, ())
+    seen = [envs.step(np.zeros((1, 2), np.int64)) for _ in range(11)]
+    assert [step.next_obs[0, 1, 0] for step in seen] == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1]
+    assert [bool(step.truncated[0, 1]) for step in seen] == [*[False] * 4, True] * 2 + [False]
+    assert envs.info.take_metrics()[0] == {"info.count": 5}
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Silent", r"SAME_STEP gives the last observations of episodes in info\['final_obs'\], but there are none"),
+        ("Lying", "after the end of an episode must only reset it, but gave the reward 1, and .* says .*NEXT_STEP"),
+        ("Undeclared", "after the end of an episode must only reset it, but gave the reward 1, .* does not say how"),
+        ("Maskless", r"that options\['reset_mask'\] selects, but others were reset, too; obey the mask, or step"),
+    ],
+)
+def test_a_pool_that_contradicts_its_autoreset_mode_is_refused(name: str, words: str) -> None:
+    with pytest.raises(EnvSpecError, match=f"vector/own_pools:{name}-v0: .*{words}"):
+        make_envs(EnvSpec(f"vector/own_pools:{name}-v0"), [0], 2)
+
+
+def test_gymnasium_s_own_pool_is_refused_with_the_reason_and_the_environment_to_use() -> None:
+    words = (
+        "must take a seed for each .*, as otherwise episodes depend on their neighbors, but CartPoleVectorEnv does not"
+    )
+    with pytest.raises(EnvSpecError, match=f"vector/CartPole-v1: .*{words} .*; use CartPole-v1"):
+        make_envs(EnvSpec("vector/CartPole-v1"), [0], 2)
