@@ -111,6 +111,79 @@ OF_SCHEDULERS = Registry(
 )
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """Facts of a sampler.
+
+    Attributes:
+        home: ".module:Class", see `samplers.registry`.
+        learns: whether suggestions depend on earlier trials.
+        pruned: whether it learns from trials that have not reached the end, and takes `Scheduling.good`.
+        structures: whether a trial may be given the structure of its cohort.
+        objectives: whether several objectives are supported.
+        defaults: whether trials may take values that are not the sampler's own, such as the defaults.
+        enumerates: whether it tries each of a number of points once.
+        points: whether it can be told only of points of the searched space.
+        options: stored options that belong to it alone.
+        library: module that it needs besides Optuna; the extra that installs it has the sampler's name.
+    """
+
+    home: str = ""
+    learns: bool = True
+    pruned: bool = False
+    structures: bool = True
+    objectives: bool = True
+    defaults: bool = True
+    enumerates: bool = False
+    points: bool = False
+    options: frozenset[str] = frozenset()
+    library: str = ""
+
+
+SAMPLERS = {
+    "tpe": Sampling(".studies.samplers.tpe:TPE", pruned=True),
+    "random": Sampling(".studies.samplers.independent:Random", learns=False),
+    "gp": Sampling(".studies.samplers.independent:GaussianProcess", library="scipy"),
+    "cmaes": Sampling(".studies.samplers.cmaes:CMAES", objectives=False, library="cmaes"),
+    "qmc": Sampling(".studies.samplers.qmc:QMC", learns=False, library="scipy"),
+    "nsgaii": Sampling(".studies.samplers.nsga:NSGAII"),
+    "nsgaiii": Sampling(".studies.samplers.nsga:NSGAIII"),
+    "bruteforce": Sampling(".studies.samplers.bruteforce:BruteForce", structures=False, enumerates=True, points=True),
+    "grid": Sampling(
+        ".studies.samplers.grid:Grid",
+        learns=False,
+        structures=False,
+        defaults=False,
+        enumerates=True,
+        options=frozenset({"grid_points"}),
+    ),
+}
+
+
+def _problem_of_sampler(name: str, offered: Any, origin: str) -> str:
+    if not callable(getattr(offered, "of", None)):
+        return f"a sampler must be a class with a method of(draw), but {origin} is {offered!r}"
+    if not isinstance(facts := getattr(offered, "facts", Sampling()), Sampling):
+        return f"the facts of a sampler must be a Sampling, but those of {origin} are {facts!r}"
+    return ""
+
+
+OF_SAMPLERS = Registry(
+    "sampler", "rekindle.samplers", {name: facts.home for name, facts in SAMPLERS.items()}, _problem_of_sampler
+)
+
+
+def sampling(name: str) -> Sampling:
+    """Return a sampler's facts, or the defaults if it is missing."""
+    if name in SAMPLERS:
+        return SAMPLERS[name]
+    try:
+        facts: Sampling = getattr(OF_SAMPLERS.load(name), "facts", Sampling())
+    except PluginError:  # whoever suggests says so
+        return Sampling()
+    return facts
+
+
 def scheduling(name: str) -> Scheduling:
     """Return a scheduler's facts, or the defaults if it is missing."""
     if name in SCHEDULERS:
@@ -132,7 +205,13 @@ def those(property_: str) -> str:
     return ", ".join(name for name in searches() if getattr(scheduling(name), property_))
 
 
-def described() -> str:
+def samplers_described() -> str:
+    """Return the help of --sampler."""
+    *names, last = SAMPLERS
+    return f"sampler of Optuna: {', '.join(names)} or {last} (default: tpe; random for a population)"
+
+
+def schedulers_described() -> str:
     """Return the help of --scheduler."""
     *clauses, last = [f"{name}{facts.text}" for name, facts in SCHEDULERS.items() if not facts.confirms]
     return f"{'; '.join(clauses)}; or {last}"

@@ -10,7 +10,7 @@ from ...spaces import flatten
 from ..engine.json_views import rank, study_json
 from ..errors import BadConfig, UnknownStudy
 from ..redact import masked
-from ..samplers.registry import KNOWN, LEARNED
+from ..samplers.registry import LEARNED
 from ..storage.sql.database import full_url, sqlite_file
 from ..storage.store import Store
 from ..study.config import Config
@@ -49,7 +49,7 @@ def with_learned(store: Store, name: str, config: Config, sources: Sequence[str]
         return replace(config, options={**config.options, LEARNED: stored})
     if not sources:
         return config
-    if not KNOWN[config.sampler].defaults:
+    if not config.sampling.defaults:
         raise BadConfig("a grid has its own trials, but --learn-from would choose others; leave it out")
     if not config.open:
         raise BadConfig(

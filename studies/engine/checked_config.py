@@ -10,10 +10,10 @@ from ...spaces import flatten, unflatten
 from ...spaces.dimension import Maybe
 from ...spaces.space import ENABLED
 from ..errors import BadConfig, StoreError, StudyMismatch
-from ..methods import POPULATION, searches
+from ..methods import POPULATION, SAMPLERS, searches
 from ..options.entries import check_count
 from ..options.study_options import MEMBERS
-from ..samplers.registry import KNOWN, check_exhausted, check_sampler, finite_size, grid_size, sampler_name
+from ..samplers.registry import check_exhausted, check_sampler, sampler_name, size_of
 from ..schedulers.pb2 import check_pb2
 from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
@@ -75,13 +75,11 @@ def make_config(
         check_end(each.get("id", ""), config.most_epochs(algorithm, each), config.epochs[1])
     check_count("trials", config.trials[0])
     config = replace(config, sampler=sampler_name(config.sampler))
-    if config.sampler == "grid" and trials is None:
-        config = replace(config, trials=[grid_size(config)])
-    check_at_once(config)
     choose("scheduler", config.scheduler, searches())
+    if config.sampling.enumerates and trials is None:
+        config = replace(config, trials=[size_of(config, most=TRIALS)])
+    check_at_once(config)
     check_sampler(config)
-    if config.sampler == "bruteforce" and trials is None:
-        config = replace(config, trials=[finite_size(config, most=TRIALS)])
     check_exhausted(config)
     check_objectives(config, algorithm)
     check_racing(config)
@@ -102,8 +100,8 @@ def check_objectives(config: Config, algorithm: type[Task]) -> None:
     If an objective is a metric of the task, one epoch is trained to see the metrics' names.
     """
     objectives = objectives_of(config)
-    if len(objectives) > 1 and not KNOWN[config.sampler].objectives:
-        several = ", ".join(name for name, sampler in KNOWN.items() if sampler.objectives)
+    if len(objectives) > 1 and not config.sampling.objectives:
+        several = ", ".join(name for name, facts in SAMPLERS.items() if facts.objectives)
         raise BadConfig(f"sampler {config.sampler} takes one objective, but got {len(objectives)}; use {several}")
     info = [f"{evaluated}info.{name}" for evaluated in ("", EVALUATED) for name in config.env.get("info", {})]
     directed = known_objectives(own_objective(algorithm))

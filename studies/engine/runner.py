@@ -15,7 +15,7 @@ from ...spaces import flatten, unflatten
 from ...tasks.errors import Stopped
 from ..errors import UnknownStudy
 from ..options.study_options import STUDY
-from ..samplers.registry import GOOD, LEARNED
+from ..samplers.registry import LEARNED
 from ..schedulers.confirming import USED
 from ..schedulers.explore import explore
 from ..schedulers.pb2 import BANDIT, PB2
@@ -26,7 +26,7 @@ from ..storage.branches import Start
 from ..storage.commands import DECISIVE, ENQUEUED, Command, pending
 from ..storage.rows import Segment, Study, Trial
 from ..storage.studies import change_study, check_same
-from ..study.config import Config
+from ..study.config import GOOD, Config
 from ..study.environments import environment_of
 from ..study.objectives import objectives_of
 from ..study.plan import Branch, Plan

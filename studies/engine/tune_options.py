@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ...spaces import flatten, unflatten
 from ..errors import BadConfig
-from ..methods import POPULATION, scheduling
+from ..methods import POPULATION, sampling, scheduling
 from ..options.entries import check_count
 from ..options.option import Group, with_keywords
 from ..options.study_options import DEFAULTS, STUDY, StudyOptions, entries_of
-from ..samplers.registry import GOOD, KNOWN, sampler_name
+from ..samplers.registry import sampler_name
 from ..schedulers.seeds import seed_options
-from ..study.config import GENERATION, Config, check_epochs, default_epochs, default_scheduler, parse_epochs
+from ..study.config import GENERATION, GOOD, Config, check_epochs, default_epochs, default_scheduler, parse_epochs
 from ..study.environments import TOGETHER, across_options, check_alike, races
 from ..study.objectives import DEFAULT, objective_options, own_objective
 from ..study.searched import defaults_except, known_values, open_space, with_preset
@@ -71,7 +71,7 @@ def study_config(
         stored = seed_options(seeds, options["aggregate"], racing)
     stored |= objective_options(listed(options["objective"]), own_objective(algorithm)) | entries_of(options)
     is_single = len(stored.get("objectives", DEFAULT)) == 1
-    if is_single and (good := scheduling(scheduler).good) and sampler_name(sampler or "tpe") == "tpe":
+    if is_single and (good := scheduling(scheduler).good) and sampling(sampler_name(sampler or "tpe")).pruned:
         stored[GOOD] = good
     check_bounds(stored, scheduler, algorithm)
     common: dict[str, Any] = {"seed": options["seed"], "fixed": fixed, "priors": priors}
@@ -190,8 +190,8 @@ def _with_known(config: Config, algorithm: type[Task], known: Sequence[Mapping[s
     """
     if not known:
         return config
-    if not KNOWN[config.sampler].defaults or len(known) > config.trials[0]:
-        rule = "each takes one trial" if KNOWN[config.sampler].defaults else "a grid tries its own points only"
+    if not config.sampling.defaults or len(known) > config.trials[0]:
+        rule = "each takes one trial" if config.sampling.defaults else "a grid tries its own points only"
         raise BadConfig(
             f"{rule}, but {len(known)} known configurations are given for {config.trials[0]} trials; leave some out"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypedDict, cast
 
-from ..methods import described
+from ..methods import samplers_described, schedulers_described
 from . import conversions, entries
 from .option import Group, Option, declared
 
@@ -121,16 +121,8 @@ class StudyOptions(TypedDict, total=False):
             extend="weight by which workers divide their time between studies, as in tune",
         ),
     ]
-    scheduler: Annotated[str | None, Option("NAME", described(), Group.SEARCH)]
-    sampler: Annotated[
-        str | None,
-        Option(
-            "NAME",
-            "sampler of Optuna: tpe, random, gp, cmaes, qmc, nsgaii, nsgaiii, bruteforce or grid (default: tpe; "
-            "random for a population)",
-            Group.SEARCH,
-        ),
-    ]
+    scheduler: Annotated[str | None, Option("NAME", schedulers_described(), Group.SEARCH)]
+    sampler: Annotated[str | None, Option("NAME", samplers_described(), Group.SEARCH)]
     grid_points: Annotated[
         int | None,
         Option(

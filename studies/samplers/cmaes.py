@@ -24,6 +24,8 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.search_space import intersection_search_space
 from optuna.trial import FrozenTrial, TrialState
 
+from .draw import Draw
+
 if TYPE_CHECKING:
     from cmaes import CMA
 
@@ -41,6 +43,11 @@ class CMAES(BaseSampler):
     def __init__(self, seed: int, population_size: int):
         self.seed, self.population_size = seed, population_size
         self._random = RandomSampler(seed=seed)
+
+    @classmethod
+    def of(cls, draw: Draw) -> CMAES:
+        """Return the sampler of a draw."""
+        return cls(draw.seed, draw.config.generation)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the numerical hyperparameters that all complete trials have."""

@@ -32,7 +32,9 @@ from ...spaces.ranges import Integer, NearOne, Real
 from ...spaces.values import Value
 from ...tasks.rng import streams
 from ..errors import BadConfig
+from ..options.entries import MOST_GRID_POINTS
 from ..study.config import Config
+from .draw import Draw
 
 POINTS = 5  # per range, unless --grid-points is given
 MOST = 10_000  # points in the grid
@@ -46,9 +48,35 @@ class Grid(BaseSampler):
     Trials beyond the last point start again with the first.
     """
 
+    exhausted = (
+        "a grid is trained once, but it has {points} points for {trials} trials; leave --trials out, or take more "
+        "--grid-points"
+    )
+
     def __init__(self, config: Config, number: int, attempt: int):
         points = grid(config)
         self.params = params(config.searched, points[(number + attempt) % len(points)])
+
+    @classmethod
+    def of(cls, draw: Draw) -> Grid:
+        """Return the sampler of a draw."""
+        return cls(draw.config, draw.number, draw.attempt)
+
+    @staticmethod
+    def check(config: Config) -> None:
+        """Raise BadConfig if the grid has too many or too few points."""
+        if not 2 <= points_of(config) <= MOST_GRID_POINTS:
+            raise BadConfig(
+                "a grid has both ends of a range, so --grid-points must be at least 2 and at most "
+                f"{MOST_GRID_POINTS:,}, but got {points_of(config)}"
+            )
+        grid(config)
+
+    @classmethod
+    def size(cls, config: Config, most: int) -> int:
+        """Return the number of points of the study's grid."""
+        cls.check(config)
+        return len(grid(config))
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return an empty space: Optuna then asks for each hyperparameter that applies."""

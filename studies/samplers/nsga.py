@@ -7,11 +7,15 @@ its parents, computed from the rows at each suggestion.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from optuna import Study
 from optuna.samplers import BaseGASampler, NSGAIIISampler, NSGAIISampler
 from optuna.trial import FrozenTrial, TrialState
+
+from ..errors import BadConfig
+from ..study.config import Config
+from .draw import Draw
 
 BRACKET = "bracket"  # user attribute of a trial with its generation
 
@@ -22,6 +26,20 @@ class _OfBracket(BaseGASampler):
     def __init__(self, bracket: int, **options: Any):
         super().__init__(**options)
         self.bracket = bracket
+
+    @classmethod
+    def of(cls, draw: Draw) -> Self:
+        """Return the sampler of a draw."""
+        return cls(draw.bracket, population_size=draw.config.generation, seed=draw.seed)
+
+    @staticmethod
+    def check(config: Config) -> None:
+        """Raise BadConfig if a generation has a single trial."""
+        if config.generation < 2:
+            raise BadConfig(
+                f"sampler {config.sampler} crosses the trials of a generation, at least 2, but --generation is "
+                f"{config.generation}"
+            )
 
     def get_trial_generation(self, study: Study, trial: FrozenTrial) -> int:
         """Return the generation of the trial being suggested."""

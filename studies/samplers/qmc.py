@@ -18,6 +18,7 @@ from optuna.trial import FrozenTrial
 from ...spaces.drivers.to_optuna import distributions
 from ...tasks.rng import streams
 from ..study.config import Config
+from .draw import Draw
 
 
 class QMC(QMCSampler):
@@ -31,6 +32,11 @@ class QMC(QMCSampler):
         super().__init__(scramble=True, seed=seed, warn_independent_sampling=False)
         self.number = number
         self._distributions = distributions(config.searched)
+
+    @classmethod
+    def of(cls, draw: Draw) -> QMC:
+        """Return the sampler of a draw."""
+        return cls(draw.config, draw.number, draw.attempt)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the distributions of all searched hyperparameters."""

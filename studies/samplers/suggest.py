@@ -30,7 +30,7 @@ from ..study.objectives import objectives_of, point
 from ..study.plan import Plan, ScoreHistory
 from .learned import OWN, choose, follows
 from .nsga import BRACKET
-from .registry import KNOWN, LEARNED, make_sampler
+from .registry import LEARNED, make_sampler
 
 ATTEMPTS = 100  # at a valid combination of values
 OptunaParams = dict[int, dict[str, Any]]  # by trial: its hyperparameters with Optuna's names, which never change
@@ -65,7 +65,7 @@ def suggest(
         BadConfig: 100 draws for a trial were invalid.
     """
     assert plan.ask is not None
-    sampler = KNOWN[config.sampler]
+    sampler = config.sampling
     cohort, learned = config.cohort if sampler.structures else 1, bool(config.options.get(LEARNED))
     trials = [each for each in trials if each.number < plan.ask.start] if sampler.learns or learned else []
     suggestions: list[dict[str, Any]] = []
@@ -140,10 +140,10 @@ def history(
             own = {name: trial.params[name] for name in trial.params.keys() & known}
             optuna_params[trial.number] = _as_params(config, own, spread)
         names = optuna_params[trial.number]
-        if config.sampler == "bruteforce" and not _is_point(space, names):
+        if config.sampling.points and not _is_point(space, names):
             continue
         # Samplers other than TPE learn from complete trials only, and TPE too if there are several objectives.
-        complete = bool(scores) and (config.sampler != "tpe" or several or scores[-1][0] == config.rungs[-1])
+        complete = bool(scores) and (not config.sampling.pruned or several or scores[-1][0] == config.rungs[-1])
         values = [score for _, score in scores[-1:]]
         if complete and several:
             values = point(objectives, measured.get((trial.number, scores[-1][0]), {}))
@@ -167,7 +167,7 @@ def _tell(config: Config, study: optuna.Study, values: Mapping[str, Any]) -> Non
     """Add a planned trial that the sampler did not draw."""
     spread = distributions(config.searched)
     names = _as_params(config, flatten(values), spread)
-    if config.sampler != "bruteforce" or _is_point(config.searched, names):
+    if not config.sampling.points or _is_point(config.searched, names):
         of_names = {name: spread[name] for name in names}
         study.add_trial(create_trial(state=TrialState.RUNNING, params=names, distributions=of_names))
 

@@ -15,6 +15,9 @@ from optuna.samplers import TPESampler
 from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import FrozenTrial
 
+from ..study.config import GOOD
+from .draw import Draw
+
 MOST_GOOD = 25  # good trials at most; Optuna's default
 
 _common: WeakKeyDictionary[Study, IntersectionSearchSpace] = WeakKeyDictionary()
@@ -32,6 +35,11 @@ class TPE(TPESampler):
         super().__init__(**options)
         if good is not None:
             self._gamma = lambda trials: min(-(-trials // good), MOST_GOOD)
+
+    @classmethod
+    def of(cls, draw: Draw) -> TPE:
+        """Return the sampler of a draw."""
+        return cls(seed=draw.seed, n_startup_trials=draw.config.generation, good=draw.config.options.get(GOOD))
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the hyperparameters that all trials have.

@@ -87,8 +87,8 @@ def with_changed_priors(config: Config, study: str, priors: Mapping[str, str], f
 
 def _prior(config: Config, study: str, name: str, text: str) -> str:
     """Return the text of a new prior, as a study stores it."""
-    if name not in config.open or config.sampler == "grid":
-        rule = "a grid keeps its points" if config.sampler == "grid" else "a study keeps searching the same names"
+    if name not in config.open or not config.sampling.defaults:
+        rule = "a grid keeps its points" if not config.sampling.defaults else "a study keeps searching the same names"
         raise BadConfig(f"{rule}, but --prior names {name!r}; {study!r} searches {', '.join(config.open)}")
     from ...tasks.envs import EnvSpec  # imports gymnasium
 

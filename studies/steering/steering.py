@@ -23,7 +23,7 @@ from ..engine.tune_options import check_bounds
 from ..errors import CommandRefused
 from ..options.entries import check_count
 from ..options.study_options import BOUNDS, EXTENDED, entries_of
-from ..samplers.registry import KNOWN, check_exhausted, check_sampler
+from ..samplers.registry import check_exhausted, check_sampler
 from ..schedulers.seeds import seeds_of
 from ..shell import command_line
 from ..storage import commands
@@ -131,7 +131,7 @@ class Steering:
             BadConfig: a value is not in the searched space.
         """
         self._only_of_searches("enqueue", members=False)
-        if not KNOWN[self.config.sampler].defaults:
+        if not self.config.sampling.defaults:
             raise CommandRefused(f"a grid tries its own points only, and {self.study!r} is one; use `rekindle train`")
         values = known_values(self.config, load_task(self.config), hyperparameters)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...spaces import Space, flatten, unflatten
 from ...spaces.choices import Fixed
 from ..errors import BadConfig, StoreError
-from ..methods import SCHEDULERS, Scheduling, scheduling
+from ..methods import SCHEDULERS, Sampling, Scheduling, sampling, scheduling
 from ..options.entries import check_count
 from .stored_form import MOST_AT_ONCE, invalid_field
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ...tasks.task import Task
 
 VERSION = 1
+GOOD = "good"  # key of options: TPE counts one trial in this many as good; Optuna one in ten
 EPOCHS = 27  # of a training, by default
 GENERATION = 8
 
@@ -105,6 +106,11 @@ class Config:
     def scheduling(self) -> Scheduling:
         """Facts of the scheduler."""
         return scheduling(self.scheduler)
+
+    @property
+    def sampling(self) -> Sampling:
+        """Facts of the sampler."""
+        return sampling(self.sampler)
 
     @property
     def title(self) -> str:

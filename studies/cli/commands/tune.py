@@ -38,7 +38,7 @@ from ...options.option import words
 from ...options.study_options import STUDY
 from ...options.worker_options import WORKER
 from ...redact import printable
-from ...samplers.registry import finite_size, grid_size
+from ...samplers.registry import size_of
 from ...schedulers.registry import without_finalist
 from ...shell import command_line, option
 from ...storage.commands import cure_of, hold_of
@@ -283,9 +283,7 @@ def _worker_pool(
 def _how_to_extend(config: Config) -> str:
     """Return how to extend a complete study, or ""."""
     trials = config.trials[-1]
-    if config.scheduling.population or (config.sampler == "grid" and trials == grid_size(config)):
-        return ""
-    if config.sampler == "bruteforce" and finite_size(config, most=trials + 1) == trials:
+    if config.scheduling.population or (config.sampling.enumerates and size_of(config, most=trials + 1) == trials):
         return ""
     return f"; rerun with more --trials than {trials} to extend it"
 

@@ -14,7 +14,8 @@ from rekindle.spaces import SpaceError, flatten
 from rekindle.studies.engine.optuna_mirror import frozen
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import CommandRefused
-from rekindle.studies.samplers.registry import KNOWN, check_exhausted, check_sampler
+from rekindle.studies.methods import SAMPLERS
+from rekindle.studies.samplers.registry import check_exhausted, check_sampler
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.steering.extensions import lengthened, with_changed_priors
@@ -103,11 +104,11 @@ def assert_copied(config: Config, trials: Mapping[int, Trial]) -> None:
 
 @pytest.mark.parametrize("several", [1, pytest.param(len(SCHEDULERS), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "sampler", [pytest.param(name, marks=pytest.mark.slow if name == "gp" else ()) for name in sorted(KNOWN)]
+    "sampler", [pytest.param(name, marks=pytest.mark.slow if name == "gp" else ()) for name in sorted(SAMPLERS)]
 )
 def test_an_accepted_study_can_be_run(sampler: str, several: int) -> None:
     """Run with one scheduler for each prior, or with all of them."""
-    accepted, offset = 0, sorted(KNOWN).index(sampler)
+    accepted, offset = 0, sorted(SAMPLERS).index(sampler)
     for (turn, priors), more in product(enumerate(PRIORS, offset), range(several)):
         scheduler = SCHEDULERS[(turn + more) % len(SCHEDULERS)]
         options = {"scheduler": scheduler, "sampler": sampler, "priors": priors, "generation": 2}
@@ -125,7 +126,7 @@ def test_an_accepted_study_can_be_run(sampler: str, several: int) -> None:
                     done = [row for row in trials.values() if row.state == "complete"]
                     trials |= {row.number: replace(row, state="running") for row in done}
                 enqueued = {}
-                if KNOWN[sampler].defaults and extended.trials[-1] > 3:
+                if SAMPLERS[sampler].defaults and extended.trials[-1] > 3:
                     enqueued = {extended.trials[-1] - 1: known_values(extended, SURROGATE, {})}
                 run(extended, (trials, segments), enqueued)
                 assert len(trials) == extended.trials[-1]

@@ -20,8 +20,9 @@ import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, maybe, near_one, ordinal, real
 from rekindle.studies.engine.checked_config import load_task, make_config
 from rekindle.studies.errors import BadConfig, StoreError
-from rekindle.studies.samplers.grid import grid
-from rekindle.studies.samplers.registry import KNOWN, check_sampler, finite_size, make_sampler, sampler_name
+from rekindle.studies.methods import SAMPLERS
+from rekindle.studies.samplers.grid import count_points, grid
+from rekindle.studies.samplers.registry import check_sampler, make_sampler, sampler_name
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.storage.rows import Segment, Trial
@@ -92,7 +93,7 @@ BREADTH = ("gp", "nsgaiii", "qmc")
 
 
 @pytest.mark.parametrize(
-    "sampler", [pytest.param(name, marks=pytest.mark.slow if name in BREADTH else ()) for name in sorted(KNOWN)]
+    "sampler", [pytest.param(name, marks=pytest.mark.slow if name in BREADTH else ()) for name in sorted(SAMPLERS)]
 )
 def test_a_study_is_the_same_in_whatever_order_it_is_trained(
     sampler: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
@@ -192,9 +193,9 @@ def test_brute_force_has_no_more_trials_than_points(tmp_path: Path, cli: Callabl
 @pytest.mark.parametrize(("most", "points"), [(100, 54), (54, 54), (7, 7)])
 def test_points_of_a_finite_space_are_counted_as_far_as_is_asked(most: int, points: int) -> None:
     space = Space(**FINITE, clip=maybe(ordinal(0.1)))  # 3 * 3 * (1 + 2) * (1 + 1)
-    assert finite_size(config("bruteforce", space=space.priors()), most) == points
+    assert count_points(space, most) == points
     wide = Space(x=integer(1, 10**9), y=integer(1, 10**9))
-    assert finite_size(config("bruteforce", space=wide.priors()), most) == most
+    assert count_points(wide, most) == most
 
 
 def test_a_grid_has_the_ends_of_ranges_and_only_what_applies() -> None:

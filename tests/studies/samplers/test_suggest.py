@@ -11,7 +11,8 @@ from optuna.trial import TrialState
 from rekindle.spaces import Space, categorical, fixed, flatten, integer, log_real, maybe, near_one, ordinal, real
 from rekindle.spaces.drivers.to_optuna import suggest as suggest_values
 from rekindle.studies.errors import BadConfig
-from rekindle.studies.samplers.registry import KNOWN, make_sampler
+from rekindle.studies.methods import SAMPLERS
+from rekindle.studies.samplers.registry import make_sampler
 from rekindle.studies.samplers.suggest import OptunaParams, history, suggest
 from rekindle.studies.samplers.tpe import TPE
 from rekindle.studies.storage.rows import Trial
@@ -56,7 +57,7 @@ def seen(total: int) -> dict[int, list[tuple[int, float]]]:
     return {number: [(1, float(-abs(number - 11)))] for number in range(total)}
 
 
-@pytest.mark.parametrize("sampler", sorted(set(KNOWN) - {"bruteforce"}))
+@pytest.mark.parametrize("sampler", sorted(set(SAMPLERS) - {"bruteforce"}))
 def test_the_same_rows_give_the_same_suggestions(sampler: str) -> None:
     small = Space(lr=log_real(1e-5, 1e-1), clip=maybe(real(0.1, 1.0)))  # the Gaussian process takes a second each
     study = config(sampler=sampler, space=small.priors(), generation=2)
@@ -79,7 +80,7 @@ def test_rows_that_the_schedule_does_not_show_change_nothing() -> None:
 
 def test_results_change_the_suggestions_of_samplers_that_learn() -> None:
     same_for = {"random", "qmc", "grid"}
-    for sampler in sorted(set(KNOWN) - {"gp", "bruteforce"}):
+    for sampler in sorted(set(SAMPLERS) - {"gp", "bruteforce"}):
         study = config(sampler=sampler)
         trials = rows(study, 16)
         worse = {number: [(1, -score)] for number, [(_, score)] in seen(16).items()}
