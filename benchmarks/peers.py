@@ -88,17 +88,10 @@ def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], common: dict[str
 def _off_policy(name: str, worlds: Any, hp: dict[str, Any], common: dict[str, Any], steps: int) -> Any:
     import stable_baselines3
 
-    common |= {key: hp[key] for key in ("buffer_size", "learning_starts", "batch_size", "tau")}
+    common |= {key: hp[key] for key in ("buffer_size", "learning_starts", "batch_size", "tau") if key in hp}
     common |= {"train_freq": hp["num_steps"], "gradient_steps": hp["num_updates"], "n_steps": hp["n_step"]}
-    if name == "sac":
-        alpha = hp["entropy.alpha"]
-        return stable_baselines3.SAC(
-            "MlpPolicy",
-            worlds,
-            target_update_interval=hp["target_update_interval"],
-            ent_coef=f"auto_{alpha}" if hp["entropy.learn"] else alpha,
-            **common,
-        )
+    if name in ("sac", "tqc", "crossq"):
+        return _soft(name, worlds, hp, common)
     if name in ("td3", "ddpg"):
         return getattr(stable_baselines3, name.upper())("MlpPolicy", worlds, **_deterministic(worlds, hp), **common)
     interval = hp["target_interval"] * hp["num_steps"] * hp["num_envs"] // hp["num_updates"]  # in environment steps
@@ -112,6 +105,24 @@ def _off_policy(name: str, worlds: Any, hp: dict[str, Any], common: dict[str, An
         exploration_final_eps=hp["exploration.final"],
         **common,
     )
+
+
+def _soft(name: str, worlds: Any, hp: dict[str, Any], common: dict[str, Any]) -> Any:
+    """SAC, TQC or CrossQ."""
+    import sb3_contrib
+    import stable_baselines3
+
+    alpha, nets = hp["entropy.alpha"], common["policy_kwargs"]
+    common["ent_coef"] = f"auto_{alpha}" if hp["entropy.learn"] else alpha
+    if name == "crossq":
+        nets["net_arch"] = {"pi": nets["net_arch"], "qf": [hp["model.critic_width"]] * hp["model.layers"]}
+        return sb3_contrib.CrossQ("MlpPolicy", worlds, policy_delay=hp["policy_delay"], **common)
+    common["target_update_interval"] = hp["target_update_interval"]
+    if name == "sac":
+        return stable_baselines3.SAC("MlpPolicy", worlds, **common)
+    nets |= {"n_critics": hp["critics"], "n_quantiles": hp["quantiles"]}
+    dropped = hp["dropped_quantiles"]
+    return sb3_contrib.TQC("MlpPolicy", worlds, top_quantiles_to_drop_per_net=dropped, **common)
 
 
 def _deterministic(worlds: Any, hp: dict[str, Any]) -> dict[str, Any]:

@@ -23,9 +23,24 @@ class TD3Learner(DDPGLearner):
     hyperparameters = actor_critic_space(
         lr=3e-4,
         exploration=noise_space("gaussian", std=0.1),
-        policy_delay=integer(1, 4, default=2, accept=(1, 1000), structural=True, search=False),
-        target_policy_noise=real(0.0, 0.5, default=0.2, accept=(0.0, 100.0), search=False),
-        target_noise_clip=real(0.1, 1.0, default=0.5, accept=(0.0, 100.0), search=False),
+        policy_delay=integer(
+            1,
+            4,
+            default=2,
+            accept=(1, 1000),
+            structural=True,
+            search=False,
+            help="gradient steps of the critics for each of the actor and the targets",
+        ),
+        target_policy_noise=real(
+            0.0,
+            0.5,
+            default=0.2,
+            accept=(0.0, 100.0),
+            search=False,
+            help="standard deviation of noise in the target policy's actions, whose bounds are -1 and 1",
+        ),
+        target_noise_clip=real(0.1, 1.0, default=0.5, accept=(0.0, 100.0), search=False, help="limit of that noise"),
         target_update_interval=None,  # they move with the actor
     )
     copies = 2
