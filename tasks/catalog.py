@@ -9,6 +9,7 @@ from __future__ import annotations
 ALGORITHMS = {
     "a2c": ".tasks.algorithms.a2c:A2C",
     "behaviours": ".tasks.algorithms.behaviours:Behaviours",
+    "crossq": ".tasks.algorithms.continuous.crossq:CrossQ",
     "ddpg": ".tasks.algorithms.continuous.ddpg:DDPG",
     "dqn": ".tasks.algorithms.dqn.dqn:DQN",
     "ppo": ".tasks.algorithms.ppo:PPO",

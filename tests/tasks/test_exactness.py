@@ -102,6 +102,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any], dict[str, EnvSpec]]] = {
     "td3": ("td3", REPLAYS, CONTINUOUS),
     "ddpg": ("ddpg", REPLAYS, CONTINUOUS),
     "tqc": ("tqc", REPLAYS, CONTINUOUS),
+    "crossq": ("crossq", {**REPLAYS, "model.critic_width": 16}, CONTINUOUS),
 }
 CURIOUS = {"icm.use": True, "icm.width": 16, "rnd.use": True, "rnd.width": 16}
 SHOWN = {"gail.use": True, "gail.width": 16, "cloning.use": True, "cloning.batch_size": 8}
