@@ -20,6 +20,7 @@ import statistics
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
@@ -36,17 +37,17 @@ from schedulers import run  # type: ignore[import-not-found]  # its neighbour
 GENERATION = 8
 
 
-def variant(config: Config, number: int, *more: int, group: bool) -> BaseSampler:
-    """Make Optuna's TPE that models hyperparameters together, with the seed of the default one."""
+def variant(config: Config, number: int, *more: int, **options: Any) -> BaseSampler:
+    """Make another TPE of Optuna's, with the seed of the default one."""
     made = make_sampler(config, number, *more)
     seed = int(made._rng.rng.randint(2**31))  # type: ignore[attr-defined]
-    return TPESampler(seed=seed, n_startup_trials=config.generation, multivariate=True, group=group)
+    return TPESampler(seed=seed, n_startup_trials=config.generation, **options)
 
 
 SAMPLERS: dict[str, tuple[str, Callable[..., BaseSampler]]] = {
     **{name: (name, make_sampler) for name in ("tpe", "random", "qmc", "cmaes", "gp")},
-    "tpe, multivariate": ("tpe", functools.partial(variant, group=False)),
-    "tpe, group": ("tpe", functools.partial(variant, group=True)),
+    "tpe, independent": ("tpe", functools.partial(variant, multivariate=False)),
+    "tpe, group": ("tpe", functools.partial(variant, multivariate=True, group=True)),
 }
 PRIORS = {"tpe, half the range around a good row": 0.1, "tpe, half the range around any row": 1.0}
 

@@ -16,6 +16,7 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import FrozenTrial
 
 from ..study.config import GOOD
+from ..study.objectives import objectives_of
 from .draw import Draw
 
 MOST_GOOD = 25  # good trials at most; Optuna's default
@@ -26,20 +27,25 @@ _common: WeakKeyDictionary[Study, IntersectionSearchSpace] = WeakKeyDictionary()
 class TPE(TPESampler):
     """Optuna's TPE with the same suggestions in less time.
 
+    It models hyperparameters together (`multivariate`) if there is one objective, and takes running trials for bad ones
+    (`constant_liar`). Both are defaults of Optuna 5, and chosen here so that Optuna 4 suggests the same.
+
     Args:
+        together: whether to model hyperparameters together.
         good: one trial in this many counts as good (the quantile gamma is 1 / good); None for Optuna's ten.
         options: further options of Optuna's TPE.
     """
 
-    def __init__(self, *, good: int | None = None, **options: Any):
-        super().__init__(**options)
+    def __init__(self, *, together: bool = True, good: int | None = None, **options: Any):
+        super().__init__(multivariate=together, constant_liar=True, **options)
         if good is not None:
             self._gamma = lambda trials: min(-(-trials // good), MOST_GOOD)
 
     @classmethod
     def of(cls, draw: Draw) -> TPE:
         """Return the sampler of a draw."""
-        return cls(seed=draw.seed, n_startup_trials=draw.config.generation, good=draw.config.options.get(GOOD))
+        config, together = draw.config, len(objectives_of(draw.config)) == 1
+        return cls(together=together, good=config.options.get(GOOD), seed=draw.seed, n_startup_trials=config.generation)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the hyperparameters that all trials have.
