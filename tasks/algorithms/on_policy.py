@@ -18,7 +18,7 @@ from ..experience.rollout import Agent, Noise, StepNoise
 from ..experience.whole_episodes import whole_episodes_space
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic, model_space
-from ..networks.distributions import distribution_for
+from ..networks.distributions import distribution_for, units_in
 from ..networks.encoders import ENCODERS, check_encoder, unused_width
 from ..networks.goal_conditioning import goal_of
 from ..networks.optimizers import SCHEDULED, decay_space, optimizer_space, schedule_space
@@ -141,6 +141,12 @@ def check_model(learner: type[Learner], env: EnvSpec, values: Mapping[str, Any])
         )
     if values["use_sde"]:
         state_dependent(spaces_of(env).action, 1, where)
+
+
+def units(learner: type[Learner], env: EnvSpec) -> tuple[str, ...]:
+    """Return the names of data in units of the bounds of spaces."""
+    scaled = units_in(spaces_of(env).action, f"{learner.algorithm()} on {env.id}") is not None
+    return (*Learner.units(env), *["actions"] * scaled)
 
 
 def check_actions(learner: type[Learner], env: EnvSpec) -> None:

@@ -44,7 +44,7 @@ from ..runtime.metric_means import MemberMetrics
 from ..runtime.progress import tick
 from ..signals.guidance import Guidance, make_guidance
 from .collectors import Collector, OverlappedCollector, check_overlap
-from .on_policy import check_actions, check_model, check_on_policy, make_agent, without_effect
+from .on_policy import check_actions, check_model, check_on_policy, make_agent, units, without_effect
 from .separate_critic import SeparateCritic, check_critic
 
 Stepped = tuple[dict[str, Tensor], Tensor | None, Clipped]  # metrics, members (P, 1) that may move, clipped gradient
@@ -76,6 +76,7 @@ class OnPolicyLearner(Learner):
     critic: SeparateCritic | None = None
     episodes: EpisodeBuffer | None = None
     check_env = classmethod(check_actions)
+    units = classmethod(units)
     check_values_in_env = classmethod(check_model)
     without_effect = classmethod(without_effect)
 

@@ -33,7 +33,7 @@ from ..rng import streams
 from ..runtime.guard import BadResumeGuard
 from ..task import Task
 from .a2c import A2CLearner
-from .on_policy import check_actions, check_model, without_effect
+from .on_policy import check_actions, check_model, units, without_effect
 from .on_policy_learner import OnPolicyLearner
 from .ppo import PPOLearner
 from .ppo2 import PPO2Learner
@@ -236,6 +236,7 @@ class SVPGLearner(Learner):
         cls.base.check(values)
 
     check_env = classmethod(check_actions)
+    units = classmethod(units)
     check_values_in_env = classmethod(check_model)
     without_effect = classmethod(without_effect)
 

@@ -123,6 +123,7 @@ class ActorCritic(Stacked):
             and type(self.encoder) is Unlearned
             and len(self.obs_shape) == 1
             and type(self.distribution) in (Categorical, Gaussian)
+            and getattr(self.distribution, "units", None) is None
             and activation in KINDS
             and all(min(net.sizes[:-1]) > 1 and len(net.sizes) > 2 for net in networks)  # see Exactness in mlp.py
         )

@@ -18,6 +18,7 @@ from torch import Tensor
 from ..envs import Joined
 from ..errors import UnsupportedSpace
 
+NEAR = 0.25, 4.0  # least and largest half width of a Box whose numbers stay as they are
 LOG_2_PI = math.log(2 * math.pi)
 Array = np.ndarray
 Numbers = TypeVar("Numbers", np.ndarray, Tensor)
@@ -165,16 +166,56 @@ class Bernoulli(Logits):
         return pair.gather(-1, index).squeeze(-1).sum(-1), -(pair.exp() * pair).sum(-1).sum(-1)
 
 
+class Units:
+    """Units in which the bounds of a Box are -1 and 1."""
+
+    def __init__(self, middle: Array, half: Array):
+        self.middle, self.half = (torch.from_numpy(x.astype(np.float32)) for x in (middle, half))
+
+    @staticmethod
+    def of(low: Array, high: Array) -> Units | None:
+        """Return the units for bounds (k,), or None if none is needed.
+
+        A number stays if a side is unbounded, or if its bounds are near enough to -1 and 1 that a policy with mean 0
+        and deviation 1 reaches all of its range.
+        """
+        low, high = (np.asarray(x, np.float64).reshape(-1) for x in (low, high))
+        bounded = np.isfinite(low) & np.isfinite(high) & (low < high)
+        half = np.where(bounded, (np.where(bounded, high, 1) - np.where(bounded, low, -1)) / 2, 1)
+        near = (low <= 0) & (high >= 0) & (half >= NEAR[0]) & (half <= NEAR[1])
+        if (near | ~bounded).all():
+            return None
+        plain = near | ~bounded
+        middle = np.where(plain, 0, np.where(bounded, low, 0) + half)
+        return Units(middle, np.where(plain, 1, half))
+
+    def actions(self, numbers: Tensor) -> Tensor:
+        """Return actions for numbers in these units."""
+        self._move(numbers)
+        return numbers * self.half + self.middle
+
+    def numbers(self, actions: Tensor) -> Tensor:
+        """Return actions in these units."""
+        self._move(actions)
+        return (actions - self.middle) / self.half
+
+    def _move(self, like: Tensor) -> None:
+        if self.middle.device != like.device:
+            self.middle, self.half = self.middle.to(like.device), self.half.to(like.device)
+
+
 class Gaussian(Distribution):
     """k normally distributed numbers, independent given the observation.
 
     Parameters are the means, then the log standard deviations. Actions are not squashed: the environment clips them to
-    its bounds, and the policy gradient uses the unclipped sample.
+    its bounds, and the policy gradient uses the unclipped sample. Where bounds are far from -1 and 1, parameters,
+    probabilities and losses are those of actions in `Units` of the bounds.
     """
 
     action_type = torch.float32
 
-    def __init__(self, shape: tuple[int, ...]):
+    def __init__(self, shape: tuple[int, ...], units: Units | None = None):
+        self.units = units
         self.outputs = self.size = math.prod(shape)
         self.log_std_shape = (1, self.size)
         self.noise_size = 2 * self.size
@@ -191,19 +232,28 @@ class Gaussian(Distribution):
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         mean, log_std = params.chunk(2, -1)
-        return (mean + log_std.exp() * noise).unflatten(-1, self.action_shape)
+        return self.actions(mean + log_std.exp() * noise)
 
     def mode(self, params: Tensor) -> Tensor:
-        return params[..., : self.size].unflatten(-1, self.action_shape)
+        return self.actions(params[..., : self.size])
+
+    def actions(self, numbers: Tensor) -> Tensor:
+        """Return actions (..., *shape) for the parameters' numbers (..., k)."""
+        return (numbers if self.units is None else self.units.actions(numbers)).unflatten(-1, self.action_shape)
+
+    def numbers(self, actions: Tensor) -> Tensor:
+        """Return the parameters' numbers (..., k) for actions (..., *shape)."""
+        flat = actions.flatten(-len(self.action_shape))
+        return flat if self.units is None else self.units.numbers(flat)
 
     def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = params.chunk(2, -1)
-        z = (actions.flatten(-len(self.action_shape)) - mean) / log_std.exp()
+        z = (self.numbers(actions) - mean) / log_std.exp()
         log_prob = (-0.5 * z * z - log_std - 0.5 * LOG_2_PI).sum(-1)
         return log_prob, (log_std + 0.5 * (1 + LOG_2_PI)).sum(-1)
 
     def imitation_loss(self, params: Tensor, actions: Tensor) -> Tensor:
-        return (self.mode(params) - actions).flatten(-len(self.action_shape)).square().mean(-1)
+        return (params[..., : self.size] - self.numbers(actions)).square().mean(-1)
 
 
 class Hybrid(Distribution):
@@ -219,7 +269,8 @@ class Hybrid(Distribution):
         self.size = len(self.columns[0])
         # The columns of a row, as indices into numbers and choices side by side.
         self.order = torch.from_numpy(np.argsort([*self.columns[0], *self.columns[1]]))
-        self.numbers, self.choices = Gaussian((self.size,)), MultiCategorical(list(space.choices.values()))
+        units = Units.of(space.low[self.columns[0]], space.high[self.columns[0]])
+        self.numbers, self.choices = Gaussian((self.size,), units), MultiCategorical(list(space.choices.values()))
         self.outputs = self.size + self.choices.outputs
         self.log_std_shape = (1, self.size) if self.size else ()
         self.noise_size = self.numbers.noise_size + self.choices.noise_size
@@ -267,6 +318,13 @@ class Hybrid(Distribution):
         return torch.cat([numbers, choices.to(numbers)], -1).index_select(-1, self.order.to(numbers.device))
 
 
+def units_in(space: gym.Space[Any], where: str) -> Units | None:
+    """Return the units of the numbers in an action space, or None."""
+    distribution = distribution_for(space, where)
+    numbers = distribution.numbers if isinstance(distribution, Hybrid) else distribution
+    return numbers.units if isinstance(numbers, Gaussian) else None
+
+
 def finite(action: Tensor) -> Tensor:
     """Replace NaN in actions.
 
@@ -289,11 +347,11 @@ def distribution_for(space: gym.Space[Any], where: str) -> Distribution:
         case gym.spaces.MultiBinary():
             return Bernoulli((math.prod(space.shape),))  # a row of bits, which `Actions.decode` reshapes
         case gym.spaces.Box() if space.shape and 0 not in space.shape and np.issubdtype(space.dtype, np.floating):
-            return Gaussian(tuple(space.shape))
+            return Gaussian(tuple(space.shape), Units.of(space.low, space.high))
         case Joined() if space.choices:
             return Hybrid(space)
         case Joined():
-            return Gaussian((len(space.low),))
+            return Gaussian((len(space.low),), Units.of(space.low, space.high))
     raise UnsupportedSpace(
         f"{where} acts in Discrete, MultiDiscrete (one axis), MultiBinary and Box (floats) spaces, and in Dicts and "
         f"Tuples of these with bounded Boxes, but got {space}; wrap the environment in a gymnasium.ActionWrapper that "

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..errors import UnsupportedSpace
 from ..rng.draws import Normals
 from ..rng.streams import Bits
-from .distributions import Gaussian, distribution_for
+from .distributions import Gaussian, Units, distribution_for
 from .mlp import affine
 
 VARIANCE = 1e-6  # added to the variance, so that z = 0 does not make the density infinite
@@ -42,8 +42,8 @@ class StateDependentGaussian(Gaussian):
     is an ordinary normal distribution: the density of an action does not depend on the noise of other steps.
     """
 
-    def __init__(self, shape: tuple[int, ...], features: int):
-        super().__init__(shape)
+    def __init__(self, shape: tuple[int, ...], features: int, units: Units | None = None):
+        super().__init__(shape, units)
         self.log_std_shape = (features, self.size)
         self.noise_size = 0  # drawn by `Perturbations`, not step by step
         self.features = features
@@ -59,7 +59,7 @@ class StateDependentGaussian(Gaussian):
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         mean, _, z = params.split([self.size, self.size, self.features], -1)
-        return (mean + (noise * z.unsqueeze(-2)).sum(-1)).unflatten(-1, self.action_shape)
+        return self.actions(mean + (noise * z.unsqueeze(-2)).sum(-1))
 
     def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         return super().log_prob_and_entropy(params[..., : 2 * self.size], actions)
@@ -74,7 +74,7 @@ def state_dependent(space: gym.Space[Any], features: int, where: str) -> StateDe
     distribution = distribution_for(space, where)
     if not isinstance(distribution, Gaussian):
         raise UnsupportedSpace(f"{where}: use_sde explores in a Box of floats, but got {space}; leave use_sde out")
-    return StateDependentGaussian(distribution.action_shape, features)
+    return StateDependentGaussian(distribution.action_shape, features, distribution.units)
 
 
 class Perturbations:

@@ -213,6 +213,26 @@ class Beyond(Drift):
         return np.float32([3])
 
 
+class Dose(Drift):
+    """Takes actions of hundreds."""
+
+    action_space: spaces.Space[Any] = spaces.Box(0, 1000, (2,))
+
+    def push(self, action: Any) -> float:
+        assert self.action_space.contains(action), action
+        return float(action.sum()) / 100 - 10
+
+
+class Plan(Dose):
+    """Takes doses and a choice."""
+
+    action_space = spaces.Dict({"dose": Dose.action_space, "mode": spaces.Discrete(2)})
+
+    def push(self, action: Any) -> float:
+        assert self.action_space.contains(action), action
+        return float(action["dose"].sum()) / 100 - 10 * action["mode"]
+
+
 class Meddler(Drift):
     """Changes settings of the process, in its constructor, its reset or its steps."""
 
@@ -264,5 +284,5 @@ class Wrong(Drift):
         return {"x": super().show(), "k": 5 if wrong == "class" else 4}
 
 
-for own in [Drift, *Drift.__subclasses__()]:
+for own in [Drift, *Drift.__subclasses__(), Plan]:
     gym.register(f"faults/{own.__name__}-v0", own)

@@ -239,3 +239,22 @@ def test_wrong_data_in_a_process_is_named_as_it_is_here() -> None:
     with pytest.raises(EnvSpecError, match=r"observation must have the shape \(1,\).*gave the shape") as caught:
         trained("Wrong", 14, env={"kwargs": {"what": "shape", "after": 600}}, env_processes=1)
     assert "registers itself" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "given"), [("Dose", {}), ("Dose", {"use_sde": True}), ("Plan", {})])
+def test_actions_in_units_of_their_bounds_are_exact(name: str, given: dict[str, Any]) -> None:
+    def dose(seed: int) -> Task:
+        return PPO(f"faulty_envs:faults/{name}-v0", seed=seed).init(**SMALL, **given)
+
+    first, whole, other = dose(0), dose(0), dose(1)
+    Cohort([other, whole]).fit(2)
+    first.fit(1)
+    resumed = dose(0)
+    resumed.load_state_dict(first.state_dict())
+    resumed.fit(2)
+    assert resumed.digest == whole.digest
+    assert "actions" in whole.identity.units
+    obs = np.float32([0.1])
+    action = whole.act(obs)
+    numbers = action["dose"] if name == "Plan" else action
+    assert (numbers > 100).all()  # an untrained policy begins at the middle

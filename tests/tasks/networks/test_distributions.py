@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from rekindle.tasks.envs import Joined
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.networks.distributions import (
@@ -17,6 +18,7 @@ from rekindle.tasks.networks.distributions import (
     MultiCategorical,
     distribution_for,
     log_softmax,
+    units_in,
 )
 from rekindle.tasks.rng import streams
 from torch import Tensor
@@ -258,3 +260,31 @@ def test_imitating_numbers_and_choices_has_both_losses(name: str) -> None:
         for part, choice in zip(logits.split(dist.choices.sizes, -1), chosen.unbind(-1), strict=True)
     )
     torch.testing.assert_close(dist.imitation_loss(params, actions), squares - of_choices)
+
+
+def test_units_of_a_box_are_its_bounds_where_these_are_far_from_one() -> None:
+    space = spaces.Box(np.array([0, -2, -np.inf, 3], np.float32), np.array([1000, 2, np.inf, 5], np.float32))
+    dist, plain = distribution_for(space, "here"), Gaussian((4,))
+    params = torch.tensor([[[0.5, 0.5, 0.5, 0.5, 0.0, 0.1, 0.2, 0.3]]])
+    noise = torch.tensor([[[1.0, -1.0, 0.0, 2.0]]])
+    actions, numbers = dist.sample(params, noise), plain.sample(params, noise)
+    torch.testing.assert_close(actions, numbers * torch.tensor([500.0, 1, 1, 1]) + torch.tensor([500.0, 0, 0, 4]))
+    torch.testing.assert_close(dist.mode(params)[0, 0], torch.tensor([750.0, 0.5, 0.5, 4.5]))
+    for found, expected in zip(
+        dist.log_prob_and_entropy(params, actions), plain.log_prob_and_entropy(params, numbers), strict=True
+    ):
+        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(dist.imitation_loss(params, dist.mode(params)), torch.zeros(1, 1))
+
+
+@pytest.mark.parametrize("bounds", [(-1, 1), (-2, 2), (0, 1), (-0.4, 0.4), (-1, 4), (-np.inf, 3)])
+def test_a_box_with_bounds_near_one_keeps_its_units(bounds: tuple[float, float]) -> None:
+    assert units_in(spaces.Box(*bounds, (2,)), "here") is None
+
+
+def test_hybrid_actions_have_units_of_their_numbers() -> None:
+    space = Joined(spaces.Dict(dose=spaces.Box(0, 100, (1,)), mode=spaces.Discrete(2)))
+    dist = distribution_for(space, "here")
+    params = torch.tensor([[[0.25, 3.0, 1.0, 0.0]]])  # mean, two logits, log standard deviation
+    assert dist.mode(params)[0, 0].tolist() == [62.5, 0]
+    assert dist.sample(params, torch.zeros(1, 1, 3))[0, 0].tolist() == [62.5, 0]
