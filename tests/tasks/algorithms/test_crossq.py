@@ -73,11 +73,8 @@ def test_policy_and_entropy_move_once_in_policy_delay_steps() -> None:
     learner = learner_of(policy_delay=3)
     moved = []
     for number in range(1, 7):
-        before = [
-            learner.policy.actor_vector.clone(),
-            learner.coefficients.alpha.clone(),
-            learner.policy.critic_vector.clone(),
-        ]
+        vectors = learner.policy.actor_vector, learner.policy.critic_vector
+        before = [*(x.clone() for x in vectors), learner.coefficients.alpha.clone()]
         learner.progress.updates = number
         metrics, _ = learner.update(learner.draw()[1])
         after = *vectors, learner.coefficients.alpha
