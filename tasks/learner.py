@@ -37,7 +37,7 @@ from .checkpoint.retention import RETURN
 from .checkpoint.state import Tree
 from .checkpoint.storage import Metrics
 from .envs import Envs, EnvSpec, make_envs, spaces_of
-from .envs.base.encode import is_scaled
+from .envs.base.encode import Observations, is_scaled
 from .errors import StateMismatch, UnsupportedSpace
 from .experience.normalizers import ObservationNormalizer
 from .experience.rollout import Agent
@@ -76,11 +76,13 @@ class Learner(BaseLearner):
         demonstrations: demonstrations that the members learn from, or None.
         particles: learner whose members act for this one's, `num_particles` each; None if the members act themselves.
         evaluation_envs: environments of the last evaluation, kept for the next.
+        knows_masks: whether the algorithm never takes actions that a mask forbids, see `envs.base.masks`.
         in_kernel: names of the methods whose work `kernel` describes.
         eval_envs: most environments that an evaluation steps at the same time; None for the default.
     """
 
     scratch: ClassVar[tuple[str, ...]] = ("evaluation_envs",)
+    knows_masks: ClassVar[bool] = False
     objective = RETURN
     unit, needs_env = "env_steps", True
     env_steps: int
@@ -151,7 +153,10 @@ class Learner(BaseLearner):
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
         """Raise UnsupportedSpace if the algorithm cannot act in the environment."""
-        spaces_of(env)
+        if not cls.knows_masks and Observations(spaces_of(env).observation, env.id).mask is not None:
+            raise UnsupportedSpace(
+                f"{cls.algorithm()} on {env.id} knows no action masks, but the environment has one; use ppo, a2c or dqn"
+            )
 
     @classmethod
     def units(cls, env: EnvSpec) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .envs import Envs, allows_one, make_envs, spaces_of
+from .envs.base.masks import mask_in
 from .errors import EnvironmentFailed, Stopped, TaskError
 from .evaluation import acting, evaluation_keys, one_thread, played_steps
 from .experience.exploration import UniformActions
@@ -89,12 +90,13 @@ class _Probe:
         env, seed = self.identity.env, self.identity.seed
         envs = make_envs(env, [seed], 1, "probe", single_episodes=True)
         self.restore = {"mode": envs.mode, "exact": envs.exact, "reason": envs.reason}
+        mask = mask_in(envs.obs_shape)
         draw = UniformActions(streams.keys([seed], "probe"), envs.action_space, EPISODES, env.id)
 
         def act(obs: NDArray[Any]) -> NDArray[Any]:
             if envs.obs_kind == "vector":
                 self.numbers.append(envs.obs[0, 0].astype(np.float64))
-            return draw(self.steps)
+            return draw(self.steps, None if mask is None else obs[..., mask] > 0.5)
 
         self._play(envs, lambda: act, EPISODES, self.most // 2)
         self.random_steps = self.steps

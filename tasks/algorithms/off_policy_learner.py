@@ -20,6 +20,7 @@ from torch import Tensor
 from ..checkpoint.state import Tree
 from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec, StepResult
+from ..envs.base.masks import mask_in
 from ..errors import UnsupportedSpace
 from ..evaluation import evaluate
 from ..experience.exploration import UniformActions
@@ -123,6 +124,7 @@ class OffPolicyLearner(Learner):
         A subclass then builds its networks and the guidance.
         """
         hp, envs = self.hp, self.envs
+        self.mask = mask_in(envs.obs_shape)
         where = f"{self.algorithm()} on {self.env.id}"
         self.uniform_actions = UniformActions(self.keys("fill"), envs.action_space, hp.num_envs, where)
         if self.uniform_actions.largest >= EXACT_INTEGERS:
@@ -139,7 +141,7 @@ class OffPolicyLearner(Learner):
         uniform = hp.replay.name == "uniform"
         self.priorities: Sampler = UniformSampler(*source) if uniform else PrioritizedSampler(*source, hp.replay)
         if hp.normalize_obs and envs.obs_kind == "vector":
-            self.obs_normalizer = ObservationNormalizer(self.members, envs.obs_shape[0])
+            self.obs_normalizer = ObservationNormalizer(self.members, envs.obs_shape[0], self.mask)
         self.memory = ActingMemory()
         self.progress = Progress(self.members, full_at=hp.learning_starts)
         self.gamma = hp.gamma.cpu()  # the buffer lies in RAM, and n-step returns are computed there
@@ -170,10 +172,11 @@ class OffPolicyLearner(Learner):
         for position in range(first, first + hp.num_steps):
             obs, present = self.envs.obs, self.envs.present
             features = self.memory(self.tensor(self.normalize(obs, learn=True, counted=present)))
-            actions = self.uniform_actions(position) if all_random else self.explore(features, position)
+            allowed = None if self.mask is None else obs[..., self.mask] > 0.5
+            actions = self.uniform_actions(position, allowed) if all_random else self.explore(features, position)
             if any_random and not all_random:
                 actions = actions.copy()
-                actions[at_random] = self.uniform_actions(position)[at_random]
+                actions[at_random] = self.uniform_actions(position, allowed)[at_random]
             step = self.envs.step(actions)
             self.replay.add(
                 obs=obs,

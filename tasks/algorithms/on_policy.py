@@ -9,6 +9,8 @@ from typing import Any
 
 from ...spaces import Dimension, Space, categorical, integer, log_real, maybe, near_one, ordinal, real
 from ..envs import EnvSpec, spaces_of
+from ..envs.base.encode import Observations
+from ..envs.base.masks import mask_in
 from ..errors import UnsupportedSpace
 from ..evaluation import evaluation_keys
 from ..experience.normalizers import ObservationNormalizer, RewardNormalizer
@@ -139,6 +141,11 @@ def check_model(learner: type[Learner], env: EnvSpec, values: Mapping[str, Any])
             f"{where}: model.goal_conditioning makes the first layer, and so does model.encoder "
             f"{values['model']['encoder']!r}; leave one of them out"
         )
+    masked = Observations(spaces_of(env).observation, where).mask is not None
+    if masked and values["model"]["goal_conditioning"] != "none":
+        raise UnsupportedSpace(
+            f"{where}: model.goal_conditioning takes the whole observation, but a part is an action mask; leave it out"
+        )
     if values["use_sde"]:
         state_dependent(spaces_of(env).action, 1, where)
 
@@ -183,7 +190,8 @@ def make_agent(learner: Learner) -> Agent:
         return noise(keys or partial(evaluation_keys, learner.members), episodes, steps=1)
 
     scale_obs = hp.normalize_obs and envs.obs_kind == "vector"
-    obs_normalizer = ObservationNormalizer(learner.members, envs.obs_shape[0]) if scale_obs else None
+    form = learner.members, envs.obs_shape[0], mask_in(envs.obs_shape)
+    obs_normalizer = ObservationNormalizer(*form) if scale_obs else None
     gamma = hp.gamma.cpu().double().numpy()
     reward_normalizer = RewardNormalizer(learner.members, hp.num_envs, gamma) if hp.normalize_reward else None
     agent = Agent if hp.model.memory == "none" else RecurrentAgent

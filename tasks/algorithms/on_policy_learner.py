@@ -69,6 +69,7 @@ class OnPolicyLearner(Learner):
     parts = ("optimizer", "standardizer", "guidance", "critic", "collector")
     in_kernel = ("loss", "policy_loss", "value_loss", "step")
     norm_interval: ClassVar[int] = 1
+    knows_masks = True
     mix_gradients: Callable[[Tensor], Tensor] | None = None
     group: int = 1
     agent: Agent

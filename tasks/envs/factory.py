@@ -12,6 +12,7 @@ from .agents.roster import roster_of
 from .agents.views import learner_space
 from .base.encode import Observations, Spaces
 from .base.envs import Envs
+from .base.masks import check_mask
 from .base.spec import EnvSpec, EnvSpecError
 from .classic.envs import ClassicEnvs, is_classic
 from .gym.backend import Backend, InProcess
@@ -103,5 +104,7 @@ def spaces_of(spec: EnvSpec) -> Spaces:
             env = make_env(spec)
         spaces = Spaces(env.observation_space, env.action_space)
         close_env(env, spec)
-    Observations(spaces.observation, spec.id)
+    encoder = Observations(spaces.observation, spec.id)
+    if encoder.mask is not None:
+        check_mask(encoder.mask.stop - encoder.mask.start, spaces.action, spec.id)
     return spaces

@@ -117,12 +117,26 @@ class UniformActions:
         if isinstance(space, gym.spaces.Box) and not space.is_bounded():
             self.normals = Normals(~keys, (num_envs, self.size))
 
-    def __call__(self, position: int) -> Array:
-        """Return actions (P, N, *shape) for the step at this position."""
+    def __call__(self, position: int, allowed: NDArray[np.bool_] | None = None) -> Array:
+        """Return actions (P, N, *shape) for the step at this position.
+
+        With a mask (P, N, K), see `envs.base.masks`, they are uniform among the allowed ones.
+        """
         uniforms = self.draws(position)
+        if allowed is not None and self.sizes is not None:
+            return self._of_allowed(uniforms, allowed)
         if self.draw_row is not None:
             return self.draw_row(uniforms)
         flat = self._of_box(uniforms, position) if self.sizes is None else uniforms * self.sizes
+        return flat.astype(self.type).reshape(*uniforms.shape[:2], *self.shape)
+
+    def _of_allowed(self, uniforms: NDArray[np.float64], allowed: NDArray[np.bool_]) -> Array:
+        assert self.sizes is not None
+        if allowed.shape[-1] == len(self.sizes) < self.sizes.sum():  # bits that may be 1
+            flat = (uniforms * self.sizes).astype(self.type) * allowed
+        else:
+            parts = np.split(allowed, np.cumsum(self.sizes)[:-1], -1)
+            flat = np.stack([pick_allowed(uniforms[..., i], part) for i, part in enumerate(parts)], -1)
         return flat.astype(self.type).reshape(*uniforms.shape[:2], *self.shape)
 
     def _of_box(self, uniforms: NDArray[np.float64], position: int) -> Array:
@@ -134,6 +148,16 @@ class UniformActions:
         normal = self.normals(position).cpu().double().numpy()
         one_sided = np.where(below, low + np.abs(normal), high - np.abs(normal))
         return np.where(below & above, bounded, np.where(below | above, one_sided, normal))
+
+
+def pick_allowed(uniforms: NDArray[np.float64], allowed: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return an allowed index (...) for each uniform number (...).
+
+    The mask is (..., n); where it allows nothing, the index is 0.
+    """
+    order = np.cumsum(allowed, -1)
+    wanted = (uniforms * order[..., -1]).astype(np.int64)
+    return np.argmax(order > wanted[..., None], -1)
 
 
 class EpsilonGreedy:
@@ -154,7 +178,11 @@ class EpsilonGreedy:
         self.draws = Draws(keys, (2, num_envs))
 
     def __call__(
-        self, position: int, epsilon: NDArray[np.float64], greedy: Callable[[], NDArray[np.int64]]
+        self,
+        position: int,
+        epsilon: NDArray[np.float64],
+        greedy: Callable[[], NDArray[np.int64]],
+        allowed: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
         """Return actions (P, N) for the step at this position.
 
@@ -162,10 +190,13 @@ class EpsilonGreedy:
             position: position in the random streams.
             epsilon: (P, 1).
             greedy: function that returns the greedy actions (P, N); it is not called if all environments explore.
+            allowed: mask of actions, (P, N, n); None if all are allowed.
         """
         draws = self.draws(position)
         explores = draws[:, 0] < epsilon
         if not explores.any():
             return greedy()
         uniform = (draws[:, 1] * self.actions).astype(np.int64)
+        if allowed is not None:
+            uniform = pick_allowed(draws[:, 1], allowed)
         return uniform if explores.all() else np.where(explores, uniform, greedy())

@@ -67,14 +67,31 @@ class RunningMoments:
 class ObservationNormalizer(RunningMoments):
     """Standardization of observations (P, N, D) by running moments, clipped to ±10."""
 
+    def __init__(self, members: int, size: int, mask: slice | None = None):
+        """Start with no observations.
+
+        The columns of a mask are not scaled.
+        """
+        super().__init__(members, size)
+        self.mask = mask
+
     def __call__(
         self, obs: NDArray[np.float32], learn: bool = False, counted: NDArray[np.bool_] | None = None
     ) -> NDArray[np.float32]:
         if learn:
             self.update(obs, counted)
-        scale = 1 / np.sqrt(self.variance + 1e-8)
-        standardized = (obs - self.mean[:, None]) * scale[:, None]
+        mean, scale = self._moments()
+        standardized = (obs - mean[:, None]) * scale[:, None]
         return np.clip(standardized, -CLIP, CLIP).astype(np.float32)
+
+    def _moments(self) -> tuple[Array, Array]:
+        """Return the mean and the factor of each number, (P, D)."""
+        scale = 1 / np.sqrt(self.variance + 1e-8)
+        if self.mask is None:
+            return self.mean, scale
+        mean = self.mean.copy()
+        mean[:, self.mask], scale[:, self.mask] = 0, 1
+        return mean, scale
 
     def of_batch(self, obs: Tensor) -> Tensor:
         """Standardize a batch (P, ..., D) without updating the moments."""
@@ -84,7 +101,8 @@ class ObservationNormalizer(RunningMoments):
 
     def of_batches(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the mean and the factor for batches, each (P, D)."""
-        return self.mean.astype(np.float32), (1 / np.sqrt(self.variance + 1e-8)).astype(np.float32)
+        mean, scale = self._moments()
+        return mean.astype(np.float32), scale.astype(np.float32)
 
 
 class ReturnMoments(RunningMoments):

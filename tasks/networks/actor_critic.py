@@ -19,9 +19,11 @@ from ..checkpoint.member_state import Stacked
 from ..compiled.actor_critic import KINDS, ActorCriticKernels, LossForm, Perceptron
 from ..compiled.loading import kernels_of
 from ..cuda.graphs import captured
+from ..envs.base.masks import mask_in
 from .distributions import Categorical, Distribution, Gaussian, distribution_for, finite
 from .encoders import ENCODERS, Encoder, SharedLayers, Unlearned, encoder_choice, encoder_for
 from .goal_conditioning import GoalEncoder, goal_choice
+from .masks import allowed_in, masked_logits
 from .mlp import MLP, Layers, Parameters, actor_layers, affine, critic_layers, initialize, shapes_of
 from .sde import state_dependent
 
@@ -93,7 +95,7 @@ class ActorCritic(Stacked):
         of_actor, of_critic = actor_layers(hp), critic_layers(hp)
         if hp.shared_critic:
             self.encoder, of_actor, of_critic = SharedLayers("features", self.encoder, of_actor, hp.activation), [], []
-        self.obs_shape = obs_shape
+        self.obs_shape, self.mask = obs_shape, mask_in(obs_shape)
         trunk = self._trunk(hp)
         of_actor, of_critic = ([trunk[-1].features, *layers] for layers in (of_actor, of_critic))
         self.distribution: Distribution = (
@@ -148,6 +150,13 @@ class ActorCritic(Stacked):
         z = self.actor.hidden(actor, features)
         return self.distribution.params(affine(z, *actor[-1]), z, log_std)
 
+    def _masked(self, params: Tensor, obs: Tensor) -> Tensor:
+        """Return the parameters without forbidden choices.
+
+        The mask is part of obs (P, B, D).
+        """
+        return params if self.mask is None else masked_logits(self.distribution, params, allowed_in(obs, self.mask))
+
     @property
     def capturable(self) -> bool:
         """Return whether acting can run as a CUDA graph.
@@ -160,7 +169,7 @@ class ActorCritic(Stacked):
     def action_params(self, obs: Tensor) -> Tensor:
         """Return the action distribution's parameters for obs (P, B, ...), without gradients."""
         tensors, actor, _, log_std = self._views
-        return self._params(actor, self.encoder(tensors, obs), log_std)
+        return self._masked(self._params(actor, self.encoder(tensors, obs), log_std), obs)
 
     def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
         """Return actions for rows of obs (P, N, ...) and noise."""
@@ -213,4 +222,5 @@ class ActorCritic(Stacked):
         """
         tensors, actor, critic, log_std = self._leaves
         features = self.encoder(tensors, batch["obs"])
-        return self._params(actor, features, log_std), self.critic(critic, features).squeeze(-1)
+        params = self._masked(self._params(actor, features, log_std), batch["obs"])
+        return params, self.critic(critic, features).squeeze(-1)

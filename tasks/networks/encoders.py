@@ -32,6 +32,7 @@ from torch.nn import functional
 from ...spaces import Dimension, entry
 from ..envs import EnvSpec, spaces_of
 from ..envs.base.encode import MixedShape, Observations
+from ..envs.base.masks import mask_in
 from ..errors import UnsupportedSpace
 from ..rng import streams
 from .mlp import MLP, Network, Parameters, orthogonal
@@ -264,6 +265,22 @@ class Mixed:
         return torch.cat([numbers, *features], -1)
 
 
+class Unmasked:
+    """An encoder of vectors without their action mask."""
+
+    def __init__(self, encoder: Encoder, mask: slice):
+        self.encoder, self.mask = encoder, mask
+        self.shapes, self.features = encoder.shapes, encoder.features
+
+    def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
+        """Draw the encoder's weights from the member's own stream."""
+        self.encoder.initialize(parameters, member, seed)
+
+    def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
+        """Map (P, B, D) to (P, B, features)."""
+        return self.encoder(tensors, torch.cat([obs[..., : self.mask.start], obs[..., self.mask.stop :]], -1))
+
+
 class SharedLayers:
     """An encoder followed by hidden layers that actor and critic share."""
 
@@ -285,7 +302,7 @@ class SharedLayers:
 
 def needs_encoder(model: SimpleNamespace, obs_shape: tuple[int, ...]) -> bool:
     """Return whether an encoder precedes the networks."""
-    return len(obs_shape) > 1 or model.encoder not in ENCODERS
+    return mask_in(obs_shape) is not None or len(obs_shape) > 1 or model.encoder not in ENCODERS
 
 
 def encoder_for(model: SimpleNamespace, prefix: str, obs_shape: tuple[int, ...]) -> Encoder:
@@ -296,6 +313,8 @@ def encoder_for(model: SimpleNamespace, prefix: str, obs_shape: tuple[int, ...])
         prefix: prefix of the parameters' names.
         obs_shape: shape of one observation.
     """
+    if (mask := mask_in(obs_shape)) is not None:
+        return Unmasked(encoder_for(model, prefix, (obs_shape[0] - (mask.stop - mask.start),)), mask)
     if isinstance(obs_shape, MixedShape):
         return Mixed(model, prefix, obs_shape)
     if model.encoder not in ENCODERS:

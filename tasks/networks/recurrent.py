@@ -193,4 +193,4 @@ class RecurrentActorCritic(ActorCritic):
         states = self.core(tensors, features, begins, state)
         outputs = states[..., : self.core.width].flatten(1, 2)
         params, values = self._params(actor, outputs, log_std), self.critic(critic, outputs)
-        return params, values.squeeze(-1), states
+        return self._masked(params, obs), values.squeeze(-1), states

@@ -20,6 +20,7 @@ from torch import Tensor
 from ....spaces import Space, categorical, integer, log_real, maybe, ordinal, sizes
 from ...cuda.graphs import captured
 from ...envs import EnvSpec, spaces_of
+from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
 from ...evaluation import evaluation_keys
 from ...experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
@@ -27,11 +28,12 @@ from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences
 from ...networks.encoders import encoder_choice
 from ...networks.fused.losses import huber
+from ...networks.masks import FORBIDDEN, allowed_in
 from ...networks.optimizers import Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ...rng.streams import Keys
 from ...signals.replay_guidance import make_replay_guidance
 from ...task import Task
-from ..off_policy import off_policy_space
+from ..off_policy import check_replay_in_env, off_policy_space
 from ..off_policy_learner import OffPolicyLearner
 from .networks import QImitator, QMemory, QNetwork, RecurrentQNetwork, Values
 from .steps import CompiledSteps
@@ -41,6 +43,7 @@ class DQNLearner(OffPolicyLearner):
     """P members of DQN."""
 
     policy: QNetwork
+    knows_masks = True
     hyperparameters = Space(
         optimizer=optimizer_space(lr=1e-3, eps=1e-8),
         lr_schedule=schedule_space(),
@@ -80,6 +83,16 @@ class DQNLearner(OffPolicyLearner):
                 "use PPO, or wrap the environment in a gymnasium.ActionWrapper that offers a Discrete space"
             )
 
+    @classmethod
+    def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        check_replay_in_env(cls, env, values)
+        masked = Observations(spaces_of(env).observation, env.id).mask is not None
+        if masked and values["model"]["memory"] != "none":
+            raise UnsupportedSpace(
+                f"{cls.algorithm()} on {env.id}: a memory hides the action mask from the values, but model.memory is "
+                f"{values['model']['memory']!r}; leave it out, or use ppo"
+            )
+
     def build(self) -> None:
         super().build()
         hp, actions = self.hp, self.uniform_actions.largest + 1
@@ -99,7 +112,12 @@ class DQNLearner(OffPolicyLearner):
         self.target_interval = hp.target_interval.long().cpu().numpy()
 
     def explore(self, features: Tensor, position: int) -> np.ndarray:
-        return self.exploration(position, self.epsilon(position * self.hp.num_envs), partial(self._greedy, features))
+        epsilon = self.epsilon(position * self.hp.num_envs)
+        return self.exploration(position, epsilon, partial(self._greedy, features), self.allowed(features))
+
+    def allowed(self, features: Tensor) -> np.ndarray | None:
+        """Return the mask (P, N, actions) in observations; None without one."""
+        return None if self.mask is None else allowed_in(features, self.mask).cpu().numpy()
 
     def update(self, batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         with self.policy.autograd:
@@ -145,10 +163,14 @@ class DQNLearner(OffPolicyLearner):
             batch: tensors (P, B, ...).
             values: action values of the batch.
         """
-        if values.online is None:
-            value = values.target.amax(-1)
-        else:
-            value = values.target.gather(-1, values.online.argmax(-1, keepdim=True)).squeeze(-1)
+        target, online = values.target, values.online
+        if self.mask is not None:
+            allowed = allowed_in(batch["next_obs"], self.mask)
+            target = torch.where(allowed, target, FORBIDDEN)
+            online = None if online is None else torch.where(allowed, online, FORBIDDEN)
+            # At the end of an episode nothing may be allowed, and the value of what follows is 0.
+            target = torch.where(allowed.any(-1, keepdim=True), target, 0.0)
+        value = target.amax(-1) if online is None else target.gather(-1, online.argmax(-1, keepdim=True)).squeeze(-1)
         return self.guidance.total(batch["reward"], batch) + batch["discount"] * value
 
     def kernel(self) -> CompiledSteps | None:
@@ -162,29 +184,38 @@ class DQNLearner(OffPolicyLearner):
         epsilon, steps, memory = self.epsilon(self.env_steps), count(), memory or self.acting_memory(episodes)
 
         def act(obs: np.ndarray) -> np.ndarray:
-            greedy = partial(self._greedy, memory(self.tensor(self.normalize(obs))))
-            return greedy() if deterministic else exploration(next(steps), epsilon, greedy)
+            features = memory(self.tensor(self.normalize(obs)))
+            greedy = partial(self._greedy, features)
+            return greedy() if deterministic else exploration(next(steps), epsilon, greedy, self.allowed(features))
 
         return act
 
     def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         features, state = self.policy.remembered(self.normalize_batch(obs), state)
-        return self.policy.acting_values(features).argmax(-1), state
+        values = self.policy.acting_values(features)
+        if self.mask is not None:
+            values = torch.where(allowed_in(features, self.mask), values, FORBIDDEN)
+        return values.argmax(-1), state
 
     @torch.inference_mode()
     def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
         state = memory.tensors["state"] if isinstance(memory, QMemory) else None
         features, _ = self.policy.remembered(self.tensor(self.normalize(obs)), state)
-        values: np.ndarray = self.policy.quick_values(features).max(-1)
-        return values
+        return self._allowed_values(features).max(-1)
 
     def _greedy(self, features: Tensor) -> np.ndarray:
         """Return greedy actions (P, N).
 
         Callers disable gradients, since `no_grad` here would take a tenth of the time.
         """
-        actions: np.ndarray = self.policy.quick_values(features).argmax(-1)
+        actions: np.ndarray = self._allowed_values(features).argmax(-1)
         return actions
+
+    def _allowed_values(self, features: Tensor) -> np.ndarray:
+        """Return q(s, ·), (P, N, actions), very low for forbidden actions."""
+        values = self.policy.quick_values(features)
+        allowed = self.allowed(features)
+        return values if allowed is None else np.where(allowed, values, np.float32(FORBIDDEN))
 
 
 class DQN(Task):

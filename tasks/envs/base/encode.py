@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ...errors import UnsupportedSpace
 from .envs import Array
 from .joined import Joined, Path, Space, leaves
+from .masks import MASK, MaskedShape
 from .spec import EnvSpecError
 
 PIXEL = 255  # largest value of a pixel
@@ -70,6 +71,7 @@ class Observations:
     Attributes:
         kind: "image", "vector" or "mixed".
         dtype, shape: type and shape of an encoded observation.
+        mask: columns of an action mask in a vector; None without one.
     """
 
     def __init__(self, space: Space, env: str) -> None:
@@ -86,6 +88,7 @@ class Observations:
         self.dtype: np.dtype[Any] = np.dtype(np.uint8)
         self.shape: tuple[int, ...]
         self._write: Writer
+        self.mask: slice | None = None
         if is_image(space):
             self.kind, self.shape, self._write = "image", _image_shape(space), _image_writer(space)
             return
@@ -102,12 +105,20 @@ class Observations:
                 )
             begin, end = end, end + spaces.flatdim(leaf)
             parts.append((path, _writer(leaf), slice(begin, end)))
+            if path == (MASK,):
+                self.mask = slice(begin, end)
         numbers = parts[0][1] if len(parts) == 1 and not parts[0][0] else _write_parts(parts)
+        if images and self.mask is not None:
+            raise UnsupportedSpace(
+                f"{env}: an {MASK} stands beside numbers, but here beside images; encode them as numbers in a wrapper"
+            )
         if images:
             self.kind, self.shape = "mixed", MixedShape(end, [shape for _, shape, _ in images])
             self._write = _write_mixed(numbers, [(path, writer) for path, _, writer in images], self.shape)
         else:
             self.kind, self.dtype, self.shape, self._write = "vector", np.dtype(np.float32), (end,), numbers
+        if self.mask is not None:
+            self.shape = MaskedShape(end, self.mask)
 
     def write(self, value: Any, out: Array, where: str = "step") -> None:
         """Encode an observation into an array of zeros.

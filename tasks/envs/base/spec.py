@@ -16,6 +16,8 @@ from ...errors import TaskError
 from .curriculum import parse
 from .info import REDUCTIONS
 
+IN_INFO = "info"
+
 
 class EnvSpecError(TaskError, ValueError):
     """An environment's description is wrong, or it cannot be made from it."""
@@ -33,6 +35,8 @@ class EnvSpec:
         wrappers: ``{"entry_point": "package.module:Class", "kwargs": {...}}``, innermost first.
         max_episode_steps: time limit; None keeps the registered one.
         parameters: options of every reset, by name: numbers, samplers or lessons, see `curriculum`.
+        masks: "info" if an action mask stands in `info`; "" if it stands in the observation, or a method
+            ``action_masks()`` tells it. See `masks`.
         info: entries of the environment's `info` to report, with the reduction of an episode's values: "last", "mean",
             "sum", "min" or "max". A list of names means "last". See `info`.
         single_instance: whether only one such environment can exist at a time, since its simulator uses a fixed port
@@ -53,6 +57,7 @@ class EnvSpec:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     info: Mapping[str, str] = field(default_factory=dict)
     single_instance: bool = False
+    masks: str = ""
     behaviours: Mapping[str, Sequence[str]] = field(default_factory=dict)
     behaviour: str = ""
     scale: int | None = None
@@ -76,6 +81,8 @@ class EnvSpec:
         object.__setattr__(self, "kwargs", _plain(self.kwargs, f"{self.id}: kwargs"))
         object.__setattr__(self, "parameters", _plain(self.parameters, f"{self.id}: parameters"))
         object.__setattr__(self, "info", _reductions(self.info, f"{self.id}: info"))
+        if self.masks not in ("", IN_INFO):
+            raise EnvSpecError(f"{self.id}: masks must be {IN_INFO!r}, or be left out, but got {self.masks!r}")
         object.__setattr__(self, "behaviours", _groups(self.behaviours, f"{self.id}: behaviours"))
         try:
             parse(self.parameters, tuple(self.info))
@@ -137,6 +144,7 @@ class EnvSpec:
             "parameters": deepcopy(self.parameters),
             "info": dict(self.info),
             "single_instance": self.single_instance,
+            "masks": self.masks,
             "behaviours": deepcopy(self.behaviours),
             "behaviour": self.behaviour,
             "scale": self.scale,

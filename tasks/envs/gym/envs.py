@@ -16,7 +16,8 @@ from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations, Spaces
 from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
 from ..base.info import number
-from ..base.spec import EnvSpec
+from ..base.masks import ALLOWS, without_choice
+from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
 from .backend import Backend, Outcome
 from .selftest import Restore
@@ -177,7 +178,22 @@ class GymEnvs(Envs):
             else:
                 self.episode[ended] += 1
                 self._begin(ended.tolist(), fresh=self.restore.renew)
+        if self.encoder.mask is not None:
+            self._check_masks(np.setdiff1d(np.flatnonzero(self.playing), ended))
         return StepResult(next_obs, rewards.reshape(shape), terminated.reshape(shape), truncated.reshape(shape))
+
+    def _check_masks(self, rows: Sequence[int] | Array) -> None:
+        """Raise EnvSpecError if a mask of the current observations allows nothing."""
+        if (mask := self.encoder.mask) is None:
+            return
+        masks = self.obs.reshape(self.size, -1)[rows][:, mask]
+        for i in np.asarray(rows)[without_choice(masks, self.action_space)].tolist():
+            p, n = divmod(i, self.num_envs)
+            raise EnvSpecError(
+                f"{self.spec.id}: {ALLOWS}, but at step "
+                f"{self.elapsed[i]} of episode {self.episode[i]} of member {p}'s environment {n} (seed "
+                f"{self.reset_seeds[i]}) it allows none; fix it, or end the episode there"
+            )
 
     def _check(self, ended: NDArray[np.int64], last_obs: Array) -> None:
         """Play some of the episodes that ended again, in other environments.
@@ -264,6 +280,7 @@ class GymEnvs(Envs):
             wrong[rows] = ~np.isfinite(numbers).all(1)
             self._note_faults(wrong, None, "an observation")
         self.obs.reshape(self.size, *self.obs_shape)[rows] = first
+        self._check_masks(rows)
 
     def member_metrics(self, i: int) -> dict[str, float]:
         if self.curriculum is None:

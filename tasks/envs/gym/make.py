@@ -22,7 +22,8 @@ from ..agents.adapter import is_joint, make_joint
 from ..base.curriculum import KWARGS
 from ..base.encode import with_scale
 from ..base.joined import JoinedActions, can_join
-from ..base.spec import EnvSpec, EnvSpecError
+from ..base.masks import CHOICES, MaskInObservation, has_mask
+from ..base.spec import IN_INFO, EnvSpec, EnvSpecError
 from .chance import OwnGenerators
 
 Env = gym.Env[Any, Any]
@@ -90,6 +91,7 @@ def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
         env = Scaled(env, spec)
     if generators:
         env = OwnGenerators(env, generators)
+    env = _with_mask(env, spec)
     return JoinedActions(env) if can_join(env.action_space) else env
 
 
@@ -116,6 +118,18 @@ def _deprecations_untold(spec: EnvSpec) -> Iterator[None]:
         yield
     finally:
         mujoco.set_mju_user_warning(None)
+
+
+def _with_mask(env: Env, spec: EnvSpec) -> Env:
+    """Put an action mask into the observations, if there is one.
+
+    A method or info may tell it.
+    """
+    if is_joint(spec) or has_mask(env) or not isinstance(env.action_space, CHOICES):
+        return env
+    if spec.masks == IN_INFO or env.has_wrapper_attr("action_masks"):
+        return MaskInObservation(env, spec, method=spec.masks != IN_INFO)
+    return env
 
 
 def make_drawn(spec: EnvSpec, generators: Sequence[str], parameters: Mapping[str, Any], like: Env) -> Env:

@@ -26,6 +26,7 @@ from ..base import info
 from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations
 from ..base.envs import Array
+from ..base.masks import playable
 from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
 from .chance import watched_generators
@@ -202,7 +203,7 @@ def _tested_with(generators: Sequence[str], spec: EnvSpec, draw: int, alone: boo
                 raise _SingleInstance from None
             next(count)
             made.callback(close_env, env, spec)
-            return env
+            return playable(env)
 
         trial = _Trial(spec, new, made.close, generators, alone)
         try:
@@ -353,7 +354,7 @@ def _drawn_episode(trial: _Trial, like: Env, episode: Episode) -> list[Record]:
     """Return the records of an episode in an own environment."""
     if trial.alone:
         trial.close()
-    env = make_drawn(trial.spec, trial.generators, episode.parameters, like)
+    env = playable(make_drawn(trial.spec, trial.generators, episode.parameters, like))
     try:
         return _episode(trial, env, episode)
     finally:
@@ -393,7 +394,7 @@ def _alone(trial: _Trial, episode: Episode) -> list[Record]:
     """Return the records of an episode in a new environment."""
     if trial.alone:
         trial.close()
-    env = make_env(trial.spec, trial.generators)
+    env = playable(make_env(trial.spec, trial.generators))
     try:
         return [*_records(trial, env, episode)]
     finally:

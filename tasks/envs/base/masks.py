@@ -1,0 +1,171 @@
+"""Action masks: the choices that an environment allows.
+
+An environment tells its mask by an entry ``action_mask`` of a Dict observation, by a method ``action_masks()``, or by
+``info["action_mask"]`` if its spec says so. `gym.make` brings the latter two into the first form, so that whatever
+stores, replays or normalizes observations does so with masks. A mask has a number for each value of each choice, 0
+where it is forbidden: n for Discrete(n), the sum of nvec for MultiDiscrete, and for MultiBinary(n) either n, for the
+bits that may be 1, or 2n, for 0 and 1 of each bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from ...errors import UnsupportedSpace
+from .spec import EnvSpec, EnvSpecError
+
+MASK, OBSERVATION = "action_mask", "observation"
+ALLOWS = "an action mask allows at least one value of each choice"
+CHOICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+Space = spaces.Space[Any]
+Mask = NDArray[np.bool_]
+
+
+class MaskedShape(tuple[int, ...]):
+    """The shape (D,) of an encoded vector with an action mask.
+
+    Attributes:
+        mask: columns of the mask.
+    """
+
+    mask: slice
+
+    def __new__(cls, size: int, mask: slice) -> MaskedShape:
+        self = super().__new__(cls, (size,))
+        self.mask = mask
+        return self
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self[0], self.mask
+
+
+def mask_in(shape: tuple[int, ...]) -> slice | None:
+    """Return the columns of the action mask; None without one."""
+    return shape.mask if isinstance(shape, MaskedShape) else None
+
+
+def sizes_of_choices(space: Space) -> list[int]:
+    """Return the number of values of each choice."""
+    if isinstance(space, spaces.Discrete):
+        return [int(space.n)]
+    if isinstance(space, spaces.MultiDiscrete):
+        return [int(n) for n in space.nvec.reshape(-1)]
+    return [2] * int(np.prod(space.shape or ()))
+
+
+def check_mask(width: int, space: Space, where: str) -> None:
+    """Raise UnsupportedSpace unless a mask of this width fits the actions."""
+    if not isinstance(space, CHOICES):
+        raise UnsupportedSpace(
+            f"{where}: an {MASK} is for Discrete, MultiDiscrete and MultiBinary actions, but action_space is {space}; "
+            "rename the entry if it is no mask, or add a wrapper"
+        )
+    sizes = sizes_of_choices(space)
+    widths = [sum(sizes)] + ([len(sizes)] if isinstance(space, spaces.MultiBinary) else [])
+    if width not in widths:
+        raise UnsupportedSpace(
+            f"{where}: the {MASK} for {space} has {' or '.join(map(str, widths))} numbers, one for each value of each "
+            f"choice, but it has {width}; fix it, or rename the entry if it is no mask"
+        )
+
+
+def without_choice(masks: NDArray[Any], space: Space) -> NDArray[np.int64]:
+    """Return the rows of masks (M, K) that leave no choice."""
+    sizes = sizes_of_choices(space)
+    if masks.shape[1] != sum(sizes):
+        return np.empty(0, np.int64)  # bits that may not be 1 are 0
+    starts = np.cumsum([0, *sizes[:-1]])
+    return np.flatnonzero((np.add.reduceat(masks > 0.5, starts, axis=1) == 0).any(1))
+
+
+def legal(action: Any, mask: Any, space: Space) -> Any:
+    """Return an action with allowed values in place of forbidden ones."""
+    allowed = np.asarray(mask).reshape(-1) > 0.5
+    sizes = sizes_of_choices(space)
+    if len(allowed) != sum(sizes):  # bits that may be 1
+        return (np.asarray(action) * allowed.reshape(np.shape(action))).astype(space.dtype)
+    first = np.asarray(getattr(space, "start", 0)).reshape(-1)
+    values = np.asarray(action).reshape(-1) - first
+    for i, choices in enumerate(np.split(allowed, np.cumsum(sizes)[:-1])):
+        if len(options := np.flatnonzero(choices)) and not choices[values[i]]:
+            values[i] = options[values[i] % len(options)]
+    return (values + first).reshape(np.shape(action)).astype(space.dtype)[()]
+
+
+class MaskInObservation(gym.ObservationWrapper[Any, Any, Any]):
+    """A stateless wrapper that puts a mask into the observation."""
+
+    def __init__(self, env: gym.Env[Any, Any], spec: EnvSpec, method: bool) -> None:
+        """Wrap an environment.
+
+        Args:
+            env: environment.
+            spec: its spec.
+            method: whether a method tells the mask, otherwise info does.
+        """
+        super().__init__(env)
+        self.name, self.method = spec.id, method
+        space = env.action_space
+        sizes = sizes_of_choices(space)
+        self.wide = 2 * len(sizes) if isinstance(space, spaces.MultiBinary) else sum(sizes)
+        masks = spaces.Box(0, 1, (self.wide,), np.int8)
+        self.observation_space = spaces.Dict({MASK: masks, OBSERVATION: env.observation_space})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._joined(observation, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._joined(observation, info), reward, terminated, truncated, info
+
+    def _joined(self, observation: Any, info: Any) -> dict[str, Any]:
+        told = self.env.get_wrapper_attr("action_masks")() if self.method else info.get(MASK)
+        if told is None:
+            raise EnvSpecError(f"{self.name}: info has an {MASK} after every reset and step, but it was missing once")
+        mask = np.concatenate([np.asarray(part).reshape(-1) for part in told]) if isinstance(told, tuple) else told
+        mask = np.asarray(mask).reshape(-1)
+        if len(mask) * 2 == self.wide and isinstance(self.env.action_space, spaces.MultiBinary):
+            mask = np.stack([np.ones_like(mask), mask], 1).reshape(-1)
+        check_mask(len(mask), self.env.action_space, self.name)
+        return {MASK: (mask > 0.5).astype(np.int8), OBSERVATION: observation}
+
+
+class LegalActions(gym.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that replaces forbidden actions, see `legal`.
+
+    It lets recorded or random actions be played in an environment with masks in its observations.
+    """
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        self.seen, info = self.env.reset(seed=seed, options=options)
+        return self.seen, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        mask = np.asarray(self.seen[MASK]).reshape(1, -1)
+        if len(without_choice(mask, self.env.action_space)):
+            raise EnvSpecError(
+                f"{type(self.unwrapped).__name__}: {ALLOWS}, but {self.steps} steps after a reset it allows none; fix "
+                "it, or end the episode there"
+            )
+        self.steps += 1
+        result = self.env.step(legal(action, self.seen[MASK], self.env.action_space))
+        self.seen = result[0]
+        return result
+
+
+def has_mask(env: gym.Env[Any, Any]) -> bool:
+    """Return whether the observations of an environment have an action mask."""
+    space = env.observation_space
+    return isinstance(space, spaces.Dict) and MASK in space.spaces and isinstance(env.action_space, CHOICES)
+
+
+def playable(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """Return an environment in which any recorded action can be played."""
+    return LegalActions(env) if has_mask(env) else env

@@ -1,0 +1,147 @@
+"""Action masks: forbidden actions are never taken, have no gradient, and are refused where nothing knows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mask_envs import ACTIONS
+from rekindle import A2C, DQN, PPO, SAC
+from rekindle.tasks.envs import EnvSpec, make_envs
+from rekindle.tasks.envs.base.encode import Observations
+from rekindle.tasks.envs.base.masks import legal, without_choice
+from rekindle.tasks.envs.base.spec import EnvSpecError
+from rekindle.tasks.errors import UnsupportedSpace
+from rekindle.tasks.experience.exploration import UniformActions
+from rekindle.tasks.networks.distributions import Bernoulli, Categorical, MultiCategorical
+from rekindle.tasks.networks.masks import masked_logits
+from rekindle.tasks.rng import streams
+
+FORBIDDING = "mask_envs:Forbidding-v0"
+SMALL: dict[str, Any] = {"num_envs": 2, "epoch_steps": 128, "model": {"width": 16}}
+ROLLOUTS = {**SMALL, "num_steps": 16}
+REPLAYS = {**SMALL, "learning_starts": 40, "batch_size": 16, "exploration": {"horizon": 100}}
+
+
+def in_info() -> dict[str, Any]:
+    return {"id": FORBIDDING, "kwargs": {"told": "info"}, "masks": "info"}
+
+
+@pytest.mark.parametrize(
+    ("task", "env", "values"),
+    [
+        (PPO, FORBIDDING, {**ROLLOUTS, "num_minibatches": 2}),
+        (PPO, {"id": FORBIDDING, "kwargs": {"actions": "rows"}}, {**ROLLOUTS, "num_minibatches": 2}),
+        (A2C, {"id": FORBIDDING, "kwargs": {"actions": "bits"}}, ROLLOUTS),
+        (PPO, FORBIDDING, {**ROLLOUTS, "num_minibatches": 2, "model": {"memory": "gru", "width": 16}}),
+        (A2C, "mask_envs:ForbiddingByMethod-v0", {**ROLLOUTS, "normalize_obs": True}),
+        (DQN, in_info(), {**REPLAYS, "normalize_obs": True}),
+        (DQN, FORBIDDING, {**REPLAYS, "double": False, "n_step": 1}),
+    ],
+)
+def test_training_takes_allowed_actions_and_resumes_exactly(task: Any, env: Any, values: dict[str, Any]) -> None:
+    # the environment raises at a forbidden action, so that training would fail
+    trained = task(env, seed=1).init(**values)
+    trained.fit(1)
+    state = trained.state_dict()
+    trained.fit(2)
+    resumed = task(env, seed=1).init(**values)
+    resumed.load_state_dict(state)
+    resumed.fit(2)
+    assert resumed.digest == trained.digest
+    assert 0 <= trained.evaluate(5) == resumed.evaluate(5)
+    assert all(np.isfinite(value) for value in trained.metrics.values())
+
+
+def test_predicted_actions_are_allowed() -> None:
+    task = PPO(FORBIDDING, seed=2).init(**ROLLOUTS, num_minibatches=2)
+    for only in range(5):
+        mask = np.eye(5, dtype=np.int8)[only]
+        seen = {"action_mask": mask, "numbers": np.zeros(2, np.float32)}
+        assert task.act(seen) == only + 2  # the space starts at 2
+        assert {int(task.predict(seen, deterministic=False)[0]) for _ in range(3)} == {only + 2}
+
+
+def test_forbidden_logits_get_no_gradient_and_add_no_entropy() -> None:
+    logits = torch.tensor([[0.3, -1.0, 2.0]], requires_grad=True)
+    allowed = torch.tensor([[True, False, True]])
+    params = masked_logits(Categorical(3), logits, allowed)
+    log_prob, entropy = Categorical(3).log_prob_and_entropy(params, torch.tensor([2]))
+    pair = torch.distributions.Categorical(logits=torch.tensor([[0.3, 2.0]]))
+    assert torch.allclose(log_prob, pair.log_prob(torch.tensor([1])))
+    assert torch.allclose(entropy, pair.entropy())
+    (log_prob + entropy).sum().backward()
+    assert logits.grad is not None
+    assert logits.grad[0, 1] == 0
+    assert logits.grad[0, 0] != 0
+
+
+def test_a_mask_of_ones_changes_nothing() -> None:
+    logits = torch.randn(4, 7)
+    for distribution, width in ((Categorical(7), 7), (MultiCategorical([3, 4]), 7), (Bernoulli((7,)), 14)):
+        assert torch.equal(masked_logits(distribution, logits, torch.ones(4, width, dtype=torch.bool)), logits)
+
+
+def test_masks_of_bits_have_a_number_for_each_bit_or_each_value() -> None:
+    logits = torch.zeros(1, 3)
+    may_be_one = masked_logits(Bernoulli((3,)), logits, torch.tensor([[True, False, True]]))
+    assert Bernoulli((3,)).mode(may_be_one + 1).tolist() == [[1, 0, 1]]
+    # bit 0 is 1, bit 1 is 0, bit 2 is free
+    values = torch.tensor([[False, True, True, False, True, True]])
+    assert Bernoulli((3,)).mode(masked_logits(Bernoulli((3,)), logits - 1, values)).tolist() == [[1, 0, 0]]
+
+
+def test_random_actions_are_uniform_among_the_allowed_ones() -> None:
+    draw = UniformActions(streams.keys([0], "x"), ACTIONS["discrete"], 4000, "test")
+    allowed = np.broadcast_to(np.array([True, False, True, False, True]), (1, 4000, 5))
+    counts = np.bincount(draw(0, allowed).reshape(-1), minlength=5)
+    assert counts[[1, 3]].tolist() == [0, 0]
+    assert np.abs(counts[[0, 2, 4]] / 4000 - 1 / 3).max() < 0.03  # four standard deviations
+
+
+def test_a_forbidden_action_is_replaced_by_an_allowed_one() -> None:
+    assert legal(np.int64(3), [0, 0, 1, 0, 1], ACTIONS["discrete"]) == 6  # index 1 is forbidden; of 2 and 4 it is 4
+    assert legal(np.array([2, 0]), [1, 0, 1, 0, 1, 0, 0], ACTIONS["rows"]).tolist() == [2, 1]
+
+
+def test_rows_without_a_choice_are_found() -> None:
+    masks = np.array([[1, 0, 0, 0, 0, 1, 0], [1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1]])
+    assert without_choice(masks, ACTIONS["rows"]).tolist() == [1, 2]
+
+
+def test_a_mask_without_allowed_actions_is_an_error_that_names_the_step() -> None:
+    envs = make_envs(EnvSpec.of({"id": FORBIDDING, "kwargs": {"broken": 3, "late": 1000}}), [4], 1)
+    mask = Observations(envs.obs_space, "x").mask
+
+    def act() -> None:
+        envs.step(np.array([[int(np.flatnonzero(envs.obs[0, 0, mask])[0])]]))
+
+    act()
+    act()
+    with pytest.raises(EnvSpecError, match=r"allows at least one value .* at step 3 of episode 0 of member 0's env"):
+        act()
+
+
+def test_a_mask_that_allows_nothing_is_found_before_training() -> None:
+    with pytest.raises(EnvSpecError, match="of each choice, but 3 steps after a reset it allows none"):
+        PPO({"id": FORBIDDING, "kwargs": {"broken": 3}}).init(**ROLLOUTS, num_minibatches=2).fit(1)
+
+
+@pytest.mark.parametrize(
+    ("task", "env", "values", "message"),
+    [
+        (PPO, "mask_envs:WrongMask-v0", {}, r"the action_mask for Discrete\(3\) has 3 numbers, .* but it has 4"),
+        (SAC, FORBIDDING, {}, "SAC on mask_envs:Forbidding-v0 knows no action masks"),
+        (DQN, FORBIDDING, {"model": {"memory": "gru"}}, "a memory hides the action mask from the values"),
+    ],
+)
+def test_masks_that_cannot_be_followed_are_refused(task: Any, env: str, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedSpace, match=message):
+        task(env).init(**values)
+
+
+def test_a_spec_says_only_where_masks_can_stand() -> None:
+    with pytest.raises(EnvSpecError, match="masks must be 'info', or be left out, but got 'obs'"):
+        EnvSpec("CartPole-v1", masks="obs")
