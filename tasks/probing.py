@@ -25,6 +25,8 @@ from .rng import streams
 from .runtime.progress import at_work
 
 STEPS = 2_000  # half of them with random actions
+MORE_STEPS, QUICK = 10_000, 5.0  # taken instead, if they take fewer seconds, where episodes are long
+ENOUGH = 3  # complete episodes of random actions, and untrained policies with one
 EPISODES = 20  # at most, of random actions, and of all untrained policies together
 POLICIES = 5  # at most; each has initial weights of its own
 SECONDS = 30.0  # an environment that needs longer is too slow to be probed
@@ -39,7 +41,7 @@ class TooSlow(Exception):
 
 @one_thread()
 def probe(
-    algorithm: type[Any], identity: TaskIdentity, steps: int = STEPS, on_step: Callable[[], None] = lambda: None
+    algorithm: type[Any], identity: TaskIdentity, steps: int | None = None, on_step: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Return what a task would find in its environment, as JSON.
 
@@ -48,35 +50,36 @@ def probe(
     - `rewards`, `observations`: see `_moments`, over the steps with random actions; None without such steps, and of
       images. `zero_rewards`: share of zeros among all rewards.
     - `restore`: how a state is restored. `masks`, `goals`: whether observations have them.
+    - `actions`: kind of the action space.
     - `failures`: errors of the environment's code. `slow`: seconds of a step, if there is too little time; else None.
 
     Args:
         algorithm: class of the task.
         identity: its identity.
-        steps: largest number of steps, of all environments together.
+        steps: largest number of steps, of all environments together; None for STEPS, or MORE_STEPS where these are
+            quick and needed.
         on_step: function called at each step; it may raise to stop.
 
     Raises:
         UnsupportedSpace: the task does not act in an environment.
     """
-    env, began, played = identity.env, time.monotonic(), _Probe(identity, steps, on_step)
+    env = identity.env
     with at_work():
-        slow = None
-        try:
-            played.random()
-            played.untrained(algorithm.learner)
-        except TooSlow:
-            slow = (time.monotonic() - began) / max(1, played.steps)
+        played = _Probe(identity, STEPS if steps is None else steps, on_step).play(algorithm.learner)
+        if steps is None and not played.is_enough and played.seconds * MORE_STEPS < QUICK * STEPS:
+            played = _Probe(identity, MORE_STEPS, on_step).play(algorithm.learner)
     space = spaces_of(env).observation
     names = list(space.spaces) if isinstance(space, gym.spaces.Dict) else []
-    return {"slow": slow, "masks": MASKS in names, "goals": GOALS in names, **played.to_json()}
+    actions = type(spaces_of(env).action).__name__
+    return {"actions": actions, "masks": MASKS in names, "goals": GOALS in names, **played.to_json()}
 
 
 class _Probe:
     """Episodes of a probe, and what is known of them so far."""
 
     def __init__(self, identity: TaskIdentity, most: int, on_step: Callable[[], None]):
-        self.identity, self.most, self.on_step, self.until = identity, most, on_step, time.monotonic() + SECONDS
+        self.identity, self.most, self.on_step, self.began = identity, most, on_step, time.monotonic()
+        self.seconds, self.slow = 0.0, False
         self.steps = self.terminated = self.random_steps = 0
         self.returns: list[list[list[float]]] = []  # of random actions, and of untrained policies
         self.lengths: list[int] = []
@@ -85,10 +88,27 @@ class _Probe:
         self.failures: list[str] = []
         self.restore: dict[str, Any] | None = None
 
+    def play(self, kind: type[Any]) -> _Probe:
+        """Play all episodes; return self."""
+        try:
+            self.random()
+            self.untrained(kind)
+        except TooSlow:
+            self.slow = True
+        self.seconds = time.monotonic() - self.began
+        return self
+
+    @property
+    def is_enough(self) -> bool:
+        """True if there are enough complete episodes."""
+        found = self.to_json()
+        return self.slow or min(len(found["random"]), sum(map(bool, found["untrained"]))) >= ENOUGH
+
     def random(self) -> None:
         """Play episodes with random actions."""
         env, seed = self.identity.env, self.identity.seed
         envs = make_envs(env, [seed], 1, "probe", single_episodes=True)
+        self.began = time.monotonic()  # without the self-test
         self.restore = {"mode": envs.mode, "exact": envs.exact, "reason": envs.reason}
         mask = mask_in(envs.obs_shape)
         draw = UniformActions(streams.keys([seed], "probe"), envs.action_space, EPISODES, env.id)
@@ -154,7 +174,7 @@ class _Probe:
                 running[member, first] = False
             if self.steps >= end:
                 return
-            if time.monotonic() > self.until:
+            if time.monotonic() - self.began > SECONDS:
                 raise TooSlow
 
     def to_json(self) -> dict[str, Any]:
@@ -163,6 +183,7 @@ class _Probe:
         return {
             "seed": self.identity.seed,
             "steps": self.steps,
+            "slow": self.seconds / self.steps if self.slow else None,
             "random": self.returns[0][0] if self.returns else [],
             "untrained": [own for of_kind in self.returns[1:] for own in of_kind],
             "lengths": self.lengths,

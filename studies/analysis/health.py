@@ -17,6 +17,7 @@ from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Range, Real
 from ...tasks.errors import ADVICE, INEXACT
+from ..engine.probes import probe_json
 from ..schedulers.registry import without_excluded
 from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.distributions import f_normal
@@ -27,7 +28,8 @@ from ..study.config import Config
 from ..study.environments import is_across
 from ..study.number_text import counted
 from ..study.objectives import MINIMIZE, objectives_of
-from .importance import CLEAR, Observations, importances, observations
+from .importance import CLEAR, Importances, Observations, importances, observations
+from .unlearned import EPISODE_RETURN, Finding, bar_of, learned_nothing, nothing_learned, too_short
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -45,15 +47,6 @@ WASTE = 0.75
 MISLEADS = 0.3  # rank correlation
 UPPER = 1.2816  # the 90% quantile of a normal variable
 STARTS = ("start", "resume", "takeover")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A defect of a study, and its cure."""
-
-    check: str
-    text: str
-    cure: str
 
 
 @dataclass(frozen=True)
@@ -97,15 +90,24 @@ def diagnose(store: Store, name: str) -> Json:
     trials, segments = collapse(config, replicates, runs)
     found = observations(config, trials, segments)
     objective, direction = next(iter(objectives_of(config).items()))
-    told = importances(found, -1 if direction == MINIMIZE else 1)
+    probe = probe_json(store.commands(name))
+    bar = bar_of(config, probe, len(np.unique(found.numbers)))
+    unlearned = learned_nothing(found, bar)  # then hyperparameters explain noise
+    told = Importances() if unlearned else importances(found, -1 if direction == MINIMIZE else 1)
     events, saved = store.events_of_study(name), store.saved_last(name)
     rows = Rows(config, trials, segments, replicates, runs, found, told.shares, told.pairs, events, saved)
-    findings = [finding for check in CHECKS for finding in check(rows)]
+    findings = [*nothing_learned(config, found, bar, probe)]
+    checks = [check for check in CHECKS if not (unlearned and check in OF_RESULTS)]
+    findings += [finding for check in checks for finding in check(rows)]
+    if not unlearned and not is_across(config):
+        last = [number for number in _best_first(rows) if _reached_last(rows, number)]
+        findings += too_short(config, replicates, last, store.curves(name, (objective, EPISODE_RETURN)))
     return {
         "study": name,
         "objective": objective,
         "results": len(found.scores),
         "configurations": len(np.unique(found.numbers)),
+        "unlearned": unlearned,
         **told.to_json(),
         "findings": [vars(finding) for finding in findings],
     }
@@ -139,6 +141,10 @@ def best_at_edge(rows: Rows) -> Iterator[Finding]:
                 f"search beyond it (--prior {name}=..., with a wider range), or if nothing beyond is allowed, fix it "
                 f"there (--set {name}={int(end) if float(end).is_integer() else end!r})",
             )
+
+
+def _reached_last(rows: Rows, number: int) -> bool:
+    return bool((rows.found.rungs[rows.found.numbers == number] == len(rows.config.rungs) - 1).any())
 
 
 def _best_first(rows: Rows) -> list[int]:
@@ -389,13 +395,5 @@ def not_exact(rows: Rows) -> Iterator[Finding]:
 
 
 Check = Callable[[Rows], Iterator[Finding]]
-CHECKS: tuple[Check, ...] = (
-    best_at_edge,
-    without_effect,
-    seeds_vary,
-    first_rung_misleads,
-    failures_of_one_kind,
-    workers_idle,
-    spent_on_pruned,
-    not_exact,
-)
+OF_RESULTS: tuple[Check, ...] = (best_at_edge, without_effect, seeds_vary, first_rung_misleads)
+CHECKS: tuple[Check, ...] = (*OF_RESULTS, failures_of_one_kind, workers_idle, spent_on_pruned, not_exact)

@@ -71,11 +71,13 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   pairs [{better, than, estimate (probability that a run of the first side is better than one of the
                   second), low, high}],
                   profiles {thresholds, sides {label: {fraction (of runs above each threshold), low, high}}}
-    diagnose      format, study, objective, results, configurations (number), importances [{name, estimate (share of
-                  the results' variance), low, high (95%)}], marginals [{name, points [{value, estimate (distance of
-                  the objective above its rung's mean), low, high}]}], pairs [{names, estimate (share that both explain
-                  beyond each alone), low, high}], findings [{check ("edge", "no effect", "seeds",
-                  "first rung", "failures", "idle" or "pruned"), text, cure}]
+    diagnose      format, study, objective, results, configurations (number), unlearned (whether no result is
+                  better than those of untrained policies; then there are no importances),
+                  importances [{name, estimate (share of the results' variance), low, high (95%)}],
+                  marginals [{name, points [{value, estimate (distance of the objective above its rung's mean), low,
+                  high}]}], pairs [{names, estimate (share that both explain beyond each alone), low, high}],
+                  findings [{check ("nothing learned", "one learned", "equal",
+                  "too short", "edge", "no effect", "seeds", "first rung", "failures", "idle" or "pruned"), text, cure}]
     report        format, file, studies [content of the report: study (as for tune), confirmation (the last
                   complete one, if there is any), unfinished (a further one that is not complete, or null),
                   verdict [sentences], epochs (total trained), curves {metric, trials {number: [[epoch, value]]}},

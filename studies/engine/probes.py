@@ -1,6 +1,6 @@
 """Probes of environments: who makes them, and what they tell in words.
 
-A probe is a command of a study: first the request, with the number of steps; then a mark of each process that begins
+A probe is a command of a study: first the request; then a mark of each process that begins
 it; and last what was found. It is written while the planning lock is held, and once: of two processes that find the
 same, the second writes nothing.
 """
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 WHO = "probe"
-LEAST_STEPS, MOST_STEPS = 2_000, 10_000
-SHARE = 0.01  # of the steps of the study, within these bounds
 ATTEMPTS = 2  # of processes that died before they had finished a probe
-FOUND, LOST, BEGUN = "found", "lost", "begun"  # keys of the commands' data
+ASKED, BEGUN, FOUND, LOST = "asked", "begun", "found", "lost"  # keys of the commands' data
 
 
 def request_probe(store: Store, name: str, config: Config, algorithm: type[Task]) -> None:
@@ -42,10 +40,7 @@ def request_probe(store: Store, name: str, config: Config, algorithm: type[Task]
     kind = algorithm.learner
     if not (config.env and issubclass(kind, Learner) and len(config.environments) == 1) or store.totals(name).trials:
         return
-    epoch: Any = config.identity(algorithm, config.fixed).values.get("epoch_steps", 0)
-    planned = config.trials[-1] * config.rungs[-1] * epoch
-    steps = max(LEAST_STEPS, min(MOST_STEPS, int(SHARE * planned)))
-    _write(store, name, {"steps": steps}, lambda before: not before)
+    _write(store, name, {ASKED: True}, lambda before: not before)
 
 
 def probe_if_asked(runner: StudyRunner) -> None:
@@ -66,7 +61,7 @@ def probe_if_asked(runner: StudyRunner) -> None:
         _write(store, name, {BEGUN: begun}, lambda before: {BEGUN: begun} not in before)
         try:
             identity = runner.config.identity(runner.algorithm, runner.config.fixed)
-            data = {FOUND: probe(runner.algorithm, identity, int(given[0]["steps"]), runner.raise_if_asked)}
+            data = {FOUND: probe(runner.algorithm, identity, on_step=runner.raise_if_asked)}
         except Exception as error:  # noqa: BLE001 - an environment may raise anything
             runner.raise_if_asked()
             data = {LOST: f"{type(error).__name__}: {error}"}

@@ -30,12 +30,14 @@ def diagnose(arguments: argparse.Namespace) -> int:
             if pair["low"] >= CLEAR:
                 share = f"{pair['estimate']:.0%} ({pair['low']:.0%} to {pair['high']:.0%})"
                 note(out, f"together, beyond each: {' and '.join(pair['names'])} {share}")
+    elif result["unlearned"]:
+        note(out, "importances need results that are better than those of an untrained policy")
     elif result["configurations"] >= FEWEST:
         note(out, "importances need results and hyperparameters that vary, but all are equal on each rung")
     else:
         note(out, f"importances need {FEWEST} configurations with results, but there are {result['configurations']}")
     for finding in result["findings"]:
-        note(out, f"{finding['check']}: {finding['text']}.\n  cure: {finding['cure']}")
+        tables.print_finding(out, finding)
     if not result["findings"]:
         note(out, "no defects were found in this study")
     return 0

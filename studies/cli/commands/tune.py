@@ -14,8 +14,10 @@ from rich.markup import escape
 
 from ....tasks import load
 from ....tasks.compiled.loading import kernels
+from ...analysis.health import diagnose
 from ...analysis.learning import located as located_source
 from ...analysis.learning import with_learned
+from ...analysis.unlearned import OF_LEARNING
 from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import located
 from ...engine.checked_config import load_task
@@ -151,9 +153,10 @@ def tune(arguments: argparse.Namespace) -> int:
             except (BadConfig, StudyMismatch) as error:  # the search has ended well, and its results follow
                 note(errors, f"study {name} is not confirmed: {error}")
         result = study_json(store, name)
+        findings = diagnose(store, name)["findings"] if result["best"] and not arguments.json else []
         result["confirmation"] = confirmation_json(store, name, result["trials"], confirmation)
     tables.print_labels(errors, result)
-    return print_json(result) if arguments.json else _print_study(result, config, store)
+    return print_json(result) if arguments.json else _print_study(result, config, store, findings)
 
 
 def confirm(arguments: argparse.Namespace) -> int:
@@ -288,7 +291,7 @@ def _how_to_extend(config: Config) -> str:
     return f"; rerun with more --trials than {trials} to extend it"
 
 
-def _print_study(study: Mapping[str, Any], config: Config, store: Store) -> int:
+def _print_study(study: Mapping[str, Any], config: Config, store: Store, findings: Sequence[Mapping[str, str]]) -> int:
     out = new_console()
     counts = ", ".join(f"{count} {state}" for state, count in study["counts"].items() if count)
     storage, name = f"--storage {repeated(store)}", study["study"]
@@ -310,6 +313,9 @@ def _print_study(study: Mapping[str, Any], config: Config, store: Store) -> int:
             note(out, tables.misleading(rung, study["rungs"]))
     for line in lines_of(study["probe"]):
         note(out, f"for comparison: {line}")
+    for finding in findings:
+        if finding["check"] in OF_LEARNING:
+            tables.print_finding(out, finding)
     best = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
     proposed = {f"rekindle show {study['best']['uid'][:8]} {storage}": f"{best}: all hyperparameters, and the history"}
     if _can_be_confirmed(study, config):

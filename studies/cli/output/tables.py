@@ -110,6 +110,11 @@ def best_table(study: Mapping[str, Any], searched: Sequence[str]) -> Table:
     return table
 
 
+def print_finding(out: Console, finding: Mapping[str, str]) -> None:
+    """Print a finding of a health check, with its cure."""
+    note(out, f"{finding['check']}: {finding['text']}.\n  cure: {finding['cure']}")
+
+
 def print_confirmation(out: Console, confirmation: Json) -> None:
     """Print a confirmation, complete or not."""
     out.print(_confirmation_table(confirmation))

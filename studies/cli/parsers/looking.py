@@ -91,7 +91,9 @@ def add_probe(commands: Any) -> None:
     parser.add_argument("env", metavar="ENV", help="environment, as for tune")
     option(parser, "--task TASK", "algorithm of the untrained policies", default="ppo")
     option(parser, "--seed N", "seed of actions, policies and episodes", default=0)
-    option(parser, "--steps N", "largest number of steps", default=2_000, type=positive)
+    option(
+        parser, "--steps N", "largest number of steps (default: 2000, or 10000 where episodes are long)", type=positive
+    )
 
 
 def add_other_tools(commands: Any) -> None:

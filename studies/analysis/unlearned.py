@@ -1,0 +1,190 @@
+"""Checks that trials learned something, with cures that fit the environment.
+
+A result counts as learned if it is above the bar: the better of random actions and untrained policies, as a study's
+probe found them, plus the luck of the best of as many untrained trials.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...spaces.dimension import Dimension
+from ...tasks import load
+from ..statistics.aggregates import Floats
+from ..study.config import Config
+from ..study.environments import is_across
+from ..study.number_text import in_digits, in_digits_alone
+from ..study.objectives import DEFAULT, MINIMIZE, RETURN, objectives_of
+from .importance import FEWEST, Observations
+
+if TYPE_CHECKING:
+    from ..storage.rows import Trial
+
+Json = dict[str, Any]
+EPISODES = 20  # of a result, see `tasks.evaluation`
+OF_LEARNING = ("nothing learned", "one learned", "equal", "too short", "edge")  # checks that `tune` shows, too
+LUCK = 0.05  # probability that the best of many untrained trials is above the bar
+SLIGHT = 0.01  # of the distance between the baselines; smaller differences do not count
+MAD = 1.4826  # standard deviation of a normal variable whose median absolute deviation is 1
+ALIKE = 0.01  # of the distance to the best result; results that differ by less are equal
+PARTS, FEWEST_EPOCHS = 5, 10  # of a learning curve
+RISE = 0.1  # of the curve's range, from its last but one part to the last one
+SPARSE = 0.9  # share of rewards that are 0
+UNEVEN = 10.0  # times that a standard deviation of observations is larger than another, or than 1
+EPISODE_RETURN = "episode_return"
+Curve = Sequence[tuple[int, Mapping[str, float]]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A defect of a study, and its cure."""
+
+    check: str
+    text: str
+    cure: str
+
+
+def bar_of(config: Config, probe: Json | None, trials: int) -> float | None:
+    """Return the score above which a result is learned, or None.
+
+        min(max(mean random, median untrained) + z s, max(random, untrained) + s),  z = quantile (1 - LUCK)^(1 / trials)
+
+    s^2 is the variance of a result: that between untrained policies, by the median absolute deviation, since some are
+    good by luck, and a twentieth of that between episodes, of which a result has 20.
+    """
+    if probe is None or "random" not in probe or objectives_of(config) != DEFAULT or is_across(config):
+        return None
+    random, policies = probe["random"], [each for each in probe["untrained"] if each]
+    means = [statistics.fmean(each) for each in policies]
+    if len(random) + len(means) < 3:
+        return None
+    levels = [*([statistics.fmean(random)] if random else []), *([statistics.median(means)] if means else [])]
+    spread = MAD * statistics.median(abs(mean - statistics.median(means)) for mean in means) if means else 0.0
+    within = [statistics.variance(each) for each in (random, *policies) if len(each) > 1]
+    noise = math.hypot(spread, math.sqrt(max(within, default=0.0) / EPISODES))
+    z = statistics.NormalDist().inv_cdf((1 - LUCK) ** (1 / max(1, trials)))
+    by_luck = min(max(levels) + z * noise, max(*random, *means, -math.inf) + noise)
+    return max(by_luck, max(levels) + SLIGHT * (max(levels) - min(levels)))
+
+
+def best_scores(found: Observations) -> dict[int, float]:
+    """Return the best score of each configuration, on any rung."""
+    best: dict[int, float] = {}
+    for number, score in zip(found.numbers.tolist(), found.scores.tolist(), strict=True):
+        best[number] = max(score, best.get(number, -math.inf))
+    return best
+
+
+def learned_nothing(found: Observations, bar: float | None) -> bool:
+    """Return whether no result is above the bar."""
+    return bar is not None and len(found.scores) > 0 and float(found.scores.max()) <= bar
+
+
+def nothing_learned(config: Config, found: Observations, bar: float | None, probe: Json | None) -> Iterator[Finding]:
+    """Find studies of which no trial, one, or all alike have learned.
+
+    They have at least eight configurations. Without a bar, one has learned if the others' results are equal, within 1%
+    of their distance to it.
+    """
+    best = best_scores(found)
+    if len(best) < FEWEST:
+        return
+    top, *others = sorted(best.values(), reverse=True)
+    sign = -1 if next(iter(objectives_of(config).values())) == MINIMIZE else 1
+    if learned_nothing(found, bar):
+        assert probe is not None
+        low, high = in_digits([sign * top, probe["baselines"].get("random", {}).get("value")])
+        than = f" ({high} for random actions)" if high else ""
+        text = f"none of {len(best)} trials is better than an untrained policy beyond chance: the best has {low}{than}"
+        yield Finding("nothing learned", text, cures(config, probe))
+    elif all(np.ptp(found.scores[found.rungs == rung]) == 0 for rung in np.unique(found.rungs)):
+        solved = "train for fewer epochs (--epochs), or compare by another --objective"
+        cure = solved if bar is not None else f"if none can be better, {solved}; otherwise {cures(config, probe)}"
+        yield Finding("equal", f"all results on each rung are equal, at best {in_digits_alone(sign * top)}", cure)
+    elif others[0] <= bar if bar is not None else others[0] - others[-1] <= ALIKE * (top - others[0]):
+        number = max(best, key=lambda each: best[each])
+        one, next_best = in_digits([sign * top, sign * others[0]])
+        text = f"only trial {number} of {len(best)} learned anything: it has {one}, and the next one {next_best}"
+        cure = f"make sure that it is no luck (rekindle confirm), and search near it; {cures(config, probe)}"
+        yield Finding("one learned", text, cure)
+
+
+def too_short(
+    config: Config, trials: Sequence[Trial], last: Sequence[int], curves: Mapping[str, Curve]
+) -> Iterator[Finding]:
+    """Find studies whose returns still rise when training ends.
+
+    Of most trials with a result on the last rung, and the best one, the mean of the last fifth of the learning curve is
+    above that of the fifth before by 10% of the curve's range, and by two standard errors.
+
+    Args:
+        config: configuration of the study.
+        trials: trials with one seed each.
+        last: configurations with a result on the last rung, best first.
+        curves: metrics of all tasks by uid.
+    """
+    ((objective, direction), *_) = objectives_of(config).items()
+    places = {number: place for place, number in enumerate(last)}
+    of: dict[int, list[Floats]] = {}
+    for trial in trials:
+        if trial.configuration in places:
+            of.setdefault(trial.configuration, []).append(_curve(curves.get(trial.uid, ()), objective, direction))
+    rises = [any(_rises(curve) for curve in of[number]) for number in last if number in of]
+    if not rises or not rises[0] or 2 * sum(rises) <= len(rises):
+        return
+    low, high = config.rungs[0], config.rungs[-1]
+    yield Finding(
+        "too short",
+        f"results still rise when training ends, in {sum(rises)} of {len(rises)} trials that trained to epoch {high}",
+        f"train longer (rekindle extend STUDY --epochs {3 * high}, or --epochs {low}:{3 * high} for a new study)",
+    )
+
+
+def _curve(points: Curve, objective: str, direction: str) -> Floats:
+    """Return the metric that has more points, higher is better."""
+    names = [objective, *([EPISODE_RETURN] if objective == RETURN else [])]
+    found = [[values[name] for _, values in points if name in values] for name in names]
+    return (-1.0 if direction == MINIMIZE else 1.0) * np.array(max(found, key=len))
+
+
+def _rises(curve: Floats) -> bool:
+    if len(curve) < FEWEST_EPOCHS:
+        return False
+    parts = np.array_split(curve, PARTS)
+    means = np.array([part.mean() for part in parts])
+    rise, scatter = means[-1] - means[-2], np.diff(np.concatenate(parts[-2:])).std() / math.sqrt(2)
+    error = scatter * math.sqrt(1 / len(parts[-1]) + 1 / len(parts[-2]))
+    return bool(rise > RISE * np.ptp(means) and rise > 2 * error)
+
+
+def cures(config: Config, probe: Json | None) -> str:
+    """Return what may help trials of this study to learn."""
+    seen: Mapping[str, Any] = probe if probe is not None and "random" in probe else {}
+    actions, observed = seen.get("actions"), seen.get("observations")
+    declared: Mapping[str, Dimension] = {}
+    with suppress(ValueError):  # the task may be of a package that is not installed here
+        declared = load(config.task).learner.hyperparameters.flat()
+    off = {name for name, each in declared.items() if each.default is False and not config.fixed.get(name)}
+    off -= {*config.open}
+    exploration = ["use_sde"] * (actions == "Box") + ["rnd.use"] * (seen.get("zero_rewards", 1) >= SPARSE)
+    found = []
+    if ways := [f"--set {name}=true" for name in exploration if name in off]:
+        found.append(f"explore more ({', '.join(ways)})")
+    if observed and None not in observed.values() and "normalize_obs" in off:
+        low, high = observed["low"], observed["high"]
+        if high > UNEVEN * low or high > UNEVEN or 0 < high < 1 / UNEVEN:
+            found.append("scale observations (--set normalize_obs=true)")
+    if (rewards := seen.get("rewards")) and "scale_reward" in off and not 1 / UNEVEN < (rewards["mean"] or 0) < UNEVEN:
+        found.append("scale rewards (--set scale_reward=true)")
+    found.append(f"train longer (--epochs {config.rungs[0]}:{3 * config.rungs[-1]})")
+    others = {"Box": ("sac", "ppo"), "Discrete": ("dqn", "ppo")}.get(str(actions), ())
+    if other := next((each for each in others if each != config.task), None):
+        found.append(f"try another algorithm (rekindle tune {other} ...)")
+    return ", or ".join([", ".join(found[:-1]), found[-1]]) if len(found) > 1 else found[0]

@@ -1,0 +1,140 @@
+"""Studies in which nothing was learned are recognized, and sound ones raise no alarm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rekindle
+from rekindle import PPO, Store
+from rekindle.spaces import unflatten
+from rekindle.studies.analysis.health import diagnose
+from rekindle.studies.engine.probes import FOUND
+from rekindle.studies.engine.runner import start_study
+from rekindle.studies.storage.commands import PROBE, add
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.tasks.checkpoint.storage import Write
+from rekindle.tasks.identity import TaskIdentity
+from rekindle.tasks.probing import probe
+from studying import TINY, tiny
+
+TRIALS, EPOCHS = 16, 27
+CHECKS = {"nothing learned", "one learned", "equal", "too short"}
+
+
+@cache
+def baselines(env: str) -> dict[str, Any]:
+    """What a real probe of the environment finds."""
+    return probe(PPO, TaskIdentity.of(PPO, env, 0, {}))
+
+
+def diagnosed(
+    url: str, env: str, scores: np.ndarray, curve: Callable[[float, np.ndarray], np.ndarray] | None = None, rng: int = 0
+) -> dict[str, Any]:
+    """The diagnosis of a study with these results after 1 epoch (trials, 2) and after 27, which has a real probe."""
+    config = tiny(TRIALS, (1, EPOCHS, EPOCHS), env=env, scheduler="halving", sampler="random", generation=TRIALS)
+    random = np.random.default_rng(rng)
+    with Store(url) as store:
+        start_study(store, "s", config)
+        store.database.write(lambda c: add(c, "s", PROBE, {FOUND: baselines(env)}, "probe", ""))
+        trials = [Trial(n, f"u{n}", {"gamma": random.uniform(0.9, 0.999)}, {"bracket": 0}) for n in range(len(scores))]
+        segments = [
+            Segment(n, rung, epochs, "done", float(scores[n, rung]), "d")
+            for n in range(len(scores))
+            for rung, epochs in enumerate((1, EPOCHS))
+        ]
+        store.add_rows("s", trials=trials, segments=segments)
+        for n in range(len(scores)) if curve else ():
+            at = np.arange(1, EPOCHS + 1)
+            values = curve(float(scores[n, 1]), at) + 0.01 * abs(scores[n, 1]) * random.normal(size=EPOCHS)
+            with store.open(f"u{n}", {"task": "ppo", "number": n}) as lease:
+                points = [(int(e), {"episode_return": float(v)}) for e, v in zip(at, values, strict=True)]
+                store.save([Write(lease, EPOCHS, metrics=points)])
+        return diagnose(store, "s")
+
+
+def found(diagnosis: dict[str, Any]) -> set[str]:
+    return {finding["check"] for finding in diagnosis["findings"]} & CHECKS
+
+
+def saturating(last: float, at: np.ndarray) -> np.ndarray:
+    return last * (1 - np.exp(-at / 4))
+
+
+# Of 16 trials that learned nothing: results of 20 episodes, as untrained policies get them.
+UNLEARNED: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "MountainCar-v0": lambda r: np.full((TRIALS, 2), -200.0),
+    "MountainCarContinuous-v0": lambda r: -np.abs(r.normal(0, 1e-3, (TRIALS, 2))) * r.choice([1, 1e4], (TRIALS, 1)),
+    "Pendulum-v1": lambda r: r.normal(-1300, 120, (TRIALS, 2)),
+    "Acrobot-v1": lambda r: np.full((TRIALS, 2), -500.0),
+    "CartPole-v1": lambda r: r.uniform(8, 13, (TRIALS, 2)),
+}
+LEARNED: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "MountainCar-v0": lambda r: np.stack([np.full(TRIALS, -200.0), r.uniform(-200, -105, TRIALS)], 1),
+    "MountainCarContinuous-v0": lambda r: np.stack([r.uniform(-30, 0, TRIALS), r.choice([90, 93, 0], TRIALS)], 1),
+    "Pendulum-v1": lambda r: np.stack([r.normal(-1200, 100, TRIALS), r.uniform(-900, -150, TRIALS)], 1),
+    "Acrobot-v1": lambda r: np.stack([r.uniform(-500, -200, TRIALS), r.uniform(-120, -75, TRIALS)], 1),
+    "CartPole-v1": lambda r: np.stack([r.uniform(20, 200, TRIALS), r.uniform(90, 500, TRIALS)], 1),
+}
+
+
+@pytest.mark.parametrize("env", UNLEARNED)
+def test_a_study_that_learned_nothing_is_recognized(tmp_path: Path, env: str) -> None:
+    for rng in range(4):
+        diagnosis = diagnosed(f"sqlite:///{tmp_path / f'{rng}.db'}", env, UNLEARNED[env](np.random.default_rng(rng)))
+        assert found(diagnosis) == {"nothing learned"}
+        assert (diagnosis["unlearned"], diagnosis["importances"]) == (True, [])
+        assert not {"no effect", "edge", "first rung"} & {each["check"] for each in diagnosis["findings"]}
+
+
+@pytest.mark.parametrize("env", LEARNED)
+def test_a_sound_study_raises_no_alarm(tmp_path: Path, env: str) -> None:
+    for rng in range(4):
+        scores = LEARNED[env](np.random.default_rng(rng))
+        diagnosis = diagnosed(f"sqlite:///{tmp_path / f'{rng}.db'}", env, scores, saturating, rng)
+        assert (found(diagnosis), diagnosis["unlearned"]) == (set(), False)
+
+
+@pytest.mark.parametrize("rng", range(4))
+def test_only_one_trial_that_learned_and_results_that_still_rise_are_recognized(tmp_path: Path, rng: int) -> None:
+    random, url = np.random.default_rng(rng), f"sqlite:///{tmp_path / 's.db'}"
+    env = list(UNLEARNED)[rng]
+    scores = UNLEARNED[env](random)
+    scores[5] = {"MountainCar-v0": -110, "MountainCarContinuous-v0": 93, "Pendulum-v1": -150, "Acrobot-v1": -80}[env]
+    diagnosis = diagnosed(url, env, scores)
+    [one] = [each for each in diagnosis["findings"] if each["check"] == "one learned"]
+    assert one["text"].startswith("only trial 5 of 16 learned anything: it has ")
+    rising = diagnosed(
+        f"sqlite:///{tmp_path / 't.db'}", "CartPole-v1", LEARNED["CartPole-v1"](random), lambda last, at: last * at / 27
+    )
+    [short] = [each for each in rising["findings"] if each["check"] in CHECKS]
+    assert short["text"] == "results still rise when training ends, in 16 of 16 trials that trained to epoch 27"
+    assert short["cure"].startswith("train longer (rekindle extend STUDY --epochs 81")
+
+
+def test_equal_results_above_the_baselines_are_told(tmp_path: Path) -> None:
+    diagnosis = diagnosed(f"sqlite:///{tmp_path / 's.db'}", "CartPole-v1", np.full((TRIALS, 2), 500.0))
+    [equal] = diagnosis["findings"]
+    assert equal["text"] == "all results on each rung are equal, at best 500.0"
+    assert equal["cure"] == "train for fewer epochs (--epochs), or compare by another --objective"
+
+
+def test_the_cure_fits_the_environment_and_the_end_of_tune_tells_it(
+    tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
+) -> None:
+    where = ("--storage", f"sqlite:///{tmp_path / 's.db'}")
+    search: dict[str, Any] = {"study": "s", "trials": 8, "epochs": 1, "fixed": unflatten(TINY)}
+    assert rekindle.tune("ppo", "MountainCarContinuous-v0", storage=where[1], progress=False, **search).best is not None
+    options = ["--trials=8", "--epochs=1", *(f"--set={name}={value}" for name, value in TINY.items())]
+    told = " ".join(cli("tune", "ppo", "MountainCarContinuous-v0", "--study", "s", *options, *where)[1].split())
+    assert "nothing learned: none of 8 trials is better than an untrained policy beyond chance: the best has" in told
+    assert (
+        "cure: explore more (--set use_sde=true), scale observations (--set normalize_obs=true), train longer" in told
+    )
+    assert "or try another algorithm (rekindle tune sac ...)" in told
+    said = " ".join(cli("diagnose", "s", *where)[1].split())
+    assert "importances need results that are better than those of an untrained policy" in said
