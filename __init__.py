@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .studies.tuning import Study, tune
     from .studies.workers.sharing import work
     from .tasks.adapters.functions import rng, task
+    from .tasks.adapters.reporting import report
     from .tasks.algorithms.a2c import A2C as A2C
     from .tasks.algorithms.behaviours import Behaviours as Behaviours
     from .tasks.algorithms.continuous.crossq import CrossQ as CrossQ
@@ -81,6 +82,7 @@ __all__ = [
     "normal",
     "ordinal",
     "real",
+    "report",
     "rng",
     "spaces",
     "studies",
@@ -106,6 +108,7 @@ _HOMES = {
     "tune": ".studies.tuning",
     "work": ".studies.workers.sharing",
     "Task": ".tasks.task",
+    "report": ".tasks.adapters.reporting",
     "rng": ".tasks.adapters.functions",
     "task": ".tasks.adapters.functions",
     "tick": ".tasks.runtime.progress",

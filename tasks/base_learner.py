@@ -304,6 +304,11 @@ class BaseLearner:
         self.end_epoch()
         return self.take_metrics()
 
+    @contextmanager
+    def training(self, epochs: int) -> Iterator[None]:
+        """Prepare for training to a total of epochs, and clean up."""
+        yield
+
     def begin_epoch(self) -> None:
         """Prepare the next epoch."""
 

@@ -6,6 +6,9 @@ exactness suite, and the import in the root's `__init__.py` from which type chec
 
 from __future__ import annotations
 
+import json
+from pathlib import PurePath
+
 ALGORITHMS = {
     "a2c": ".tasks.algorithms.a2c:A2C",
     "behaviours": ".tasks.algorithms.behaviours:Behaviours",
@@ -27,3 +30,15 @@ INSTRUMENTS = {  # an example, and tasks for testing drivers and schedulers
     "tabular": ".tasks.algorithms.tabular:Tabular",
 }
 CLASSES = {name: module for module, _, name in (home.partition(":") for home in ALGORITHMS.values())}
+MAKERS = {"command": ".tasks.adapters.programs:program"}  # of task classes, by what precedes the colon of their names
+
+
+def label(task: str) -> str:
+    """Return a task's name for people: of a program, its file."""
+    if not task.startswith("command:"):
+        return task
+    try:
+        words = json.loads(task.removeprefix("command:"))["run"]
+    except (ValueError, LookupError, TypeError):
+        return task
+    return next((PurePath(word).name for word in words[1:] if PurePath(word).suffix), PurePath(words[0]).name)

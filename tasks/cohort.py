@@ -186,6 +186,10 @@ class _Run:
         with BadResumeGuard(*self.living()):
             if self.learner.iterations == 0:  # a branch or warm start already has its start as first checkpoint
                 self.write([task for task in self.living() if task.stored.keeps_initial and not task.identity.start])
+        with self.learner.training(epochs):
+            self.train_epochs(epochs)
+
+    def train_epochs(self, epochs: int) -> None:
         enough = False
         while not enough and self.learner.epochs < epochs and self.living():
             events = []

@@ -59,6 +59,14 @@ class Hung(EnvironmentFailed):
     """Training made no step for too long."""
 
 
+class ProgramFailed(EnvironmentFailed):
+    """A program that trains ended with an error."""
+
+
+class ProgramError(TaskError, ValueError):
+    """A program that trains cannot be started, or does not report."""
+
+
 class BadResume(TaskError):
     """The task broke earlier and must not be used.
 

@@ -13,7 +13,7 @@ from typing import Any
 from ..plugins import PluginError, Registry
 from ..spaces import unflatten
 from .base_learner import BaseLearner
-from .catalog import ALGORITHMS, INSTRUMENTS
+from .catalog import ALGORITHMS, INSTRUMENTS, MAKERS
 from .errors import StateMismatch
 
 _DEFINED: dict[str, type[Any]] = {}  # tasks that this process has defined from functions, by name
@@ -37,7 +37,7 @@ def load(name: str) -> type[Any]:
     """Return the task class with this name.
 
     The name may also be ``package.module:Class``, for a class that no entry point offers, or
-    ``package.module:function``, see `adapters.functions`.
+    ``package.module:function``, or what an adapter makes a task of, see `adapters`.
 
     Raises:
         ValueError: no task has the name (the message suggests similar ones), or it cannot be imported, or a package's
@@ -45,6 +45,8 @@ def load(name: str) -> type[Any]:
     """
     if name in _DEFINED:
         return _DEFINED[name]
+    if (maker := MAKERS.get(name.partition(":")[0])) is not None and ":" in name:
+        return _made(maker, name)
     if ":" in name and name not in TASKS.names():
         return _in_module(name)
     task: type[Any] = TASKS.load(name)
@@ -69,6 +71,19 @@ def task_of(identity: Mapping[str, Any], **options: Any) -> Any:
         )
     made = task(identity["env"], seed=identity["seed"], **options)
     return made.init(start=identity.get("start"), **unflatten(identity["hyperparameters"]))
+
+
+@cache
+def _made(maker: str, name: str) -> type[Any]:
+    """Return the task class that an adapter makes of a name."""
+    module, _, function = maker.partition(":")
+    try:
+        made: type[Any] = getattr(importlib.import_module(f".{module.removeprefix('.tasks.')}", __package__), function)(
+            name
+        )
+    except ImportError as error:  # it needs an extra that is not installed
+        raise ValueError(str(error)) from error
+    return made
 
 
 @cache

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..spaces import Space, flatten, unflatten
 from ..spaces.values import plain, whole_number
 from .base_learner import BaseLearner, MemberRef, inexact_in, lies_within_epoch
+from .catalog import label
 from .checkpoint.policy_files import write_policy
 from .checkpoint.retention import Keep
 from .checkpoint.state import Packed, Tree, materialized, pack, unpack
@@ -159,7 +160,7 @@ class Task:
 
     def __str__(self) -> str:
         where = f" on {self.env.id}" if self.env else ""
-        return f"{self.name}{where}, seed {self.seed}" + (f" ({self.uid[:8]})" if self.uid else "")
+        return f"{label(self.name)}{where}, seed {self.seed}" + (f" ({self.uid[:8]})" if self.uid else "")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what another process needs to make this task, with its state.

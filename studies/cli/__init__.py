@@ -115,6 +115,8 @@ With ``--json``, stdout is one JSON object. Its names are stable within one "for
                   events [{time, kind, ...}]
                   with --config also config (the run file)
     import-config format, config (the run file), without [settings without a counterpart]
+    check-resume  format, exact (whether the kill changed nothing), differs (texts), outside (names of files that
+                  a program wrote outside of its checkpoint folder)
     replay        format, uid, equal, epochs, digest, replayed (digest or null), reason (text or null),
                   lineage [{uid, from (epochs), to (epochs), digest}]
     schedule      format, uid, epochs, stages [{from, to (epochs), hyperparameters (those that change)}], recorded (the

@@ -21,6 +21,7 @@ from .parsers import make_parser
 from .run_files.reading import expand
 
 LENGTH = 8192  # of an error
+PROGRAM = "command"  # in place of TASK, if words of a program follow ``--``
 NAME = "\0"  # begins a word that followed ``--`` while argparse, which would take it for an option, sees it
 
 
@@ -73,9 +74,10 @@ def _parse(words: Sequence[str]) -> Namespace | int:
     parser = make_parser()
     words, names = _split(words)
     try:
-        words = expand(parser.commands, _join_names(words))
+        words, of_file = _split(expand(parser.commands, _join_names(words)))
     except ValueError as error:
         return _say(f"error: {error}", USAGE)
+    names = names or of_file
     if not words:
         parser.print_help(sys.stderr)
         return USAGE
@@ -87,13 +89,21 @@ def _parse(words: Sequence[str]) -> Namespace | int:
 
         parser.error(f"there is no command {name!r}{near(name, parser.commands)}")
     command = parser.commands[name]
-    marked = [NAME + word for word in names]
+    runs_program = PROGRAM in rest
+    marked = [] if runs_program else [NAME + word for word in names]
     arguments, unknown = command.parse_known_intermixed_args([*rest, *marked])  # ENV may follow options after TASK
     if unknown:
         command.error(_explain_word(command, unknown[0]))
     for each, value in vars(arguments).items():
         setattr(arguments, each, _unmarked(value))
     arguments.command, arguments.parser = name, command
+    if getattr(arguments, "task", None) == PROGRAM and hasattr(arguments, "space"):
+        from .commands.programs import named  # slow to import
+
+        try:
+            arguments.task = named(names, arguments.space)
+        except ValueError as error:
+            return _say(f"error: {error}", USAGE)
     return arguments
 
 

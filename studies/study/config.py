@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...spaces import Space, flatten, unflatten
 from ...spaces.choices import Fixed
+from ...tasks.catalog import label
 from ..errors import BadConfig, StoreError
 from ..methods import SCHEDULERS, Sampling, Scheduling, sampling, scheduling
 from ..options.entries import check_count
@@ -126,7 +127,7 @@ class Config:
     @property
     def default_name(self) -> str:
         """Name of a study to which the user gives none."""
-        return "-".join([self.task, *(env["id"] for env in self.environments if env)])
+        return "-".join([label(self.task), *(env["id"] for env in self.environments if env)])
 
     @cached_property
     def rungs(self) -> tuple[int, ...]:
@@ -253,7 +254,7 @@ class Config:
 def title(task: str, *environments: Mapping[str, Any] | None) -> str:
     """Return the name of a task with the names of its environments."""
     names = ", ".join(env["id"] for env in environments if env)
-    return f"{task} on {names}" if names else task
+    return f"{label(task)} on {names}" if names else label(task)
 
 
 def choose(kind: str, name: str, known: Sequence[str]) -> str:

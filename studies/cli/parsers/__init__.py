@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...._version import __version__
 from .looking import add_answers, add_other_tools, add_probe, add_readers, add_space
-from .single_tasks import add_lineage, add_policy, add_train, add_upkeep
+from .single_tasks import add_check, add_lineage, add_policy, add_train, add_upkeep
 from .studies import add_confirm, add_steering, add_tune, add_worker
 from .values import Parser
 
@@ -15,7 +15,7 @@ COMMANDS = {
     "search and train": (add_space, add_probe, add_tune, add_worker, add_confirm, add_train),
     "inspect": (add_readers, add_answers),
     "steer a study": (add_steering,),
-    "branch and repeat": (add_lineage,),
+    "branch and repeat": (add_lineage, add_check),
     "policies": (add_policy,),
     "files of other tools": (add_other_tools,),
     "maintain the storage": (add_upkeep,),

@@ -10,7 +10,7 @@ from ...options.study_options import STUDY
 from ...options.worker_options import WORKER
 from .values import MANY, Container, Parser, declare, in_group, option
 
-TASK = "algorithm, such as ppo, or package.module:Class"
+TASK = "algorithm, such as ppo, or package.module:Class, or module:function, or command (see --space)"
 SINKS = "tensorboard:DIR, wandb:DIR (offline runs), mlflow:FILE.db or mlflow:URL, csv:FILE or parquet:FILE"
 
 
@@ -29,6 +29,12 @@ def add_task(parser: Parser, epochs: str, setting: str, several: str = "") -> No
     parser.add_argument("env", metavar="ENV", nargs="?", help=text)
     if several:
         parser.add_argument("others", metavar="ENV", nargs="*", default=[], help=several)
+    option(
+        parser,
+        "--space FILE",
+        "with TASK command: TOML or YAML with priors of a program's hyperparameters; the program follows at the end: "
+        "-- python train.py --lr {lr} --epochs {epochs} --dir {checkpoint}",
+    )
     text = "write all settings of this command, including defaults, as a run file"
     option(parser, "--save-config FILE", text, type=output)
     trained = parser.add_argument_group(Group.TRAINED.title)

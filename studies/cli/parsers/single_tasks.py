@@ -10,7 +10,7 @@ from ...options.conversions import output, seed
 from ...options.option import Group
 from ...options.worker_options import WORKER
 from ...orion.trial import is_under_orion
-from .shared import add_checkpoint, add_outputs, add_task, add_uid
+from .shared import TASK, add_checkpoint, add_outputs, add_task, add_uid
 from .values import MANY, command, declare, in_group, option
 
 
@@ -33,6 +33,21 @@ def add_train(commands: Any) -> None:
     add_outputs(parser)
     names = [name for name in in_group(WORKER, Group.PROCESSES) if name != "lease"]
     declare(parser.add_argument_group(Group.PROCESSES.title), WORKER, *names)
+
+
+def add_check(commands: Any) -> None:
+    text = "train a task with and without a kill, and compare: does it resume exactly?"
+    parser = command(commands, "check-resume", text, "programs.check_resume")
+    parser.add_argument("task", metavar="TASK", help=TASK)
+    parser.add_argument("env", metavar="ENV", nargs="?", help="environment, omitted for tasks without one")
+    parser.usage = "%(prog)s [OPTION ...] TASK [ENV]"
+    add = partial(option, parser)
+    add("--space FILE", "with TASK command: hyperparameters of the program that follows --")
+    add("--epochs N", "epochs to train", default=4)
+    add("--seed N", "seed of all randomness", type=seed, default=0)
+    add("--set NAME=VALUE", "hyperparameter; the others keep their defaults; may be repeated", **MANY)
+    add("--preset NAME", "known-good hyperparameters of TASK")
+    add("--info NAME[:HOW]", "see `rekindle train`", **MANY)
 
 
 def add_lineage(commands: Any) -> None:

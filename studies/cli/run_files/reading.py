@@ -2,6 +2,7 @@
 
 task = "ppo"                        # TASK, as on the command line
 epochs = "1:27"                     # any option, by its name with _ in place of -
+command = ["python", ...]           # with task "command", the program's words
 env = "CartPole-v1"                 # or a table like EnvSpec's JSON, or a list of several with study.across
 [hyperparameters]                   # --set
 optimizer.lr = 1e-3
@@ -63,6 +64,9 @@ def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) 
     if not isinstance(content.get("task"), str):
         raise ValueError(f"a run file names a task, but {file} has no task; add task = 'ppo', or another")
     words, env = [argv[0], content.pop("task")], content.pop("env", None)
+    program = content.pop("command", [])
+    if not isinstance(program, list) or not all(isinstance(word, str) for word in program):
+        raise ValueError(f"command must be the list of a program's words, but {file} has {program!r}")
     environments = env if isinstance(env, list) else [env] if env else []
     if len(environments) > 1 and argv[0] == "train":
         raise ValueError(f"a training has one environment, but {file} has {len(environments)}; tune it")
@@ -85,7 +89,7 @@ def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) 
     for name, prior in _flat(content.get("ranges", {})):
         if "ranges" in own and name not in typed_priors:
             words += ["--prior", f"{name}={prior}"]
-    return [*words, *typed]
+    return [*words, *typed, *(["--", *program] if program else [])]
 
 
 def _options(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

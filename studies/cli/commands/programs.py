@@ -1,0 +1,53 @@
+"""Programs that train, and ``rekindle check-resume``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from ....tasks.adapters.commands import Command
+from ..run_files.reading import read
+from . import options
+
+
+def named(words: Sequence[str], space: str | None) -> str:
+    """Return the name of the task that runs a program.
+
+    Args:
+        words: command line of the program.
+        space: file with its hyperparameters, see `Command.of`.
+
+    Raises:
+        ValueError: there is no file or no program, or they do not match.
+    """
+    if space is None:
+        raise ValueError("a program's hyperparameters are in a file; name it: --space space.toml")
+    return Command.of(words, read(Path(space))).name
+
+
+def check_resume(arguments: argparse.Namespace) -> int:
+    """Train with and without a kill, and compare what was reported."""
+    from ....tasks import load
+    from ....tasks.adapters.checking import check, files_outside
+    from ....tasks.adapters.programs import ProgramLearner, remember
+    from ..output.terminal import new_console, note, print_json
+
+    algorithm = load(arguments.task)
+    values = options.space(arguments, algorithm).parse(*options.assignments(arguments))
+    env = options.parse_env(arguments.env, arguments.info)
+    before = files_outside()
+    differences = check(lambda: algorithm(env, seed=arguments.seed).init(**values), arguments.epochs)
+    outside = sorted(files_outside() - before) if issubclass(algorithm.learner, ProgramLearner) else []
+    differs = "; ".join(differences)
+    if issubclass(algorithm.learner, ProgramLearner):
+        remember(algorithm.learner, differs)
+    written = [Path(name).name for name, *_ in outside]
+    if arguments.json:
+        result = {"exact": not differences, "differs": differences, "outside": written}
+        return print_json(result, options.FAILED if differences else 0)
+    out = new_console()
+    note(out, f"not exact: {differs}" if differences else f"exact: {arguments.epochs} epochs, with and without a kill")
+    if written:
+        note(out, f"outside of {{checkpoint}}, where nothing is stored, these were written: {', '.join(written)}")
+    return options.FAILED if differences else 0

@@ -1,0 +1,463 @@
+"""Programs as tasks.
+
+The program is started with {epochs}, the total to reach, and {checkpoint}, a folder from which it resumes and into
+which it writes. It reports metrics in one of three ways:
+
+- `rekindle.report` after each epoch. It waits there until the folder is copied, so each epoch can be a checkpoint.
+- lines of JSON in a file of the folder, {"epoch": 3, "accuracy": 0.9}.
+- lines of its output that match a regular expression.
+
+In the last two ways the folder is only copied when the program has ended. A program that was killed starts again from
+the last copy. What it prints is not stored, except for the last lines when it fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import selectors
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ...spaces import flatten
+from ..base_learner import BaseLearner
+from ..catalog import label
+from ..checkpoint.storage import Metrics
+from ..errors import Hung, NotInitialized, ProgramError, ProgramFailed
+from ..runtime import progress
+from ..task import Task
+from . import launcher, reporting
+from .commands import EPOCH, Command
+from .data import Data, decode, encode
+from .folders import Folder
+
+LOOK = 0.05  # seconds between looks whether to stop
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+LINES, WIDTH = 20, 400  # last lines of output that a failure quotes, and characters of each
+LARGEST_SCRIPT = 10_000_000  # bytes of a file whose digest is noted as the program's code
+
+
+class Report(NamedTuple):
+    """Metrics that a program reports after an epoch."""
+
+    epoch: int
+    metrics: dict[str, float]
+
+
+class Program:
+    """A running program.
+
+    Attributes:
+        last: last lines of its output.
+        lines: complete lines of its output that `events` has read and nobody has taken.
+    """
+
+    def __init__(self, words: Sequence[str], place: Path, environment: Mapping[str, str]):
+        """Start the program.
+
+        Args:
+            words: command line.
+            place: folder for the socket of its reports.
+            environment: environment variables to add.
+        """
+        self.path = place / "reports"
+        self.path.unlink(missing_ok=True)
+        self.server = socket.socket(socket.AF_UNIX)
+        self.server.bind(str(self.path))
+        self.server.listen()
+        self.last: deque[str] = deque(maxlen=LINES)
+        self.lines: list[str] = []
+        self._rest, self._waiting = b"", list[socket.socket]()
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", launcher.__file__, str(os.getpid()), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PYTHONUNBUFFERED": "1", **os.environ, **environment, reporting.VARIABLE: str(self.path)},
+            start_new_session=True,  # Ctrl-C reaches this process alone
+        )
+        assert self.process.stdout is not None
+        self.output = self.process.stdout
+        os.set_blocking(self.output.fileno(), False)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.server, selectors.EVENT_READ)
+        self.selector.register(self.output, selectors.EVENT_READ)
+
+    def listen(self, seconds: float) -> list[Report]:
+        """Return the reports that arrive, after at most this time."""
+        reports = []
+        for key, _ in self.selector.select(seconds):
+            if key.fileobj is self.server:
+                reports += self._accept()
+            else:
+                self._read()
+        return reports
+
+    def proceed(self, further: bool = True) -> None:
+        """Answer a program that waits in a report: proceed, or end."""
+        for connection in self._waiting:
+            with suppress(OSError), connection:
+                connection.sendall(reporting.PROCEED if further else b"end\n")
+        self._waiting.clear()
+
+    def status(self) -> int | None:
+        """Return the exit status, None while the program runs."""
+        status = self.process.poll()
+        if status is not None and self.output in self.selector.get_map():
+            while self._read():
+                pass
+        return status
+
+    def end(self) -> None:
+        """End the program and all that it has started: SIGTERM, then SIGKILL."""
+        for number, seconds in ((signal.SIGTERM, GRACE), (launcher.HARD, None)):
+            if self.process.poll() is None:
+                self.process.send_signal(number)
+                with suppress(subprocess.TimeoutExpired):
+                    self._wait(seconds)
+        self.proceed(False)
+        self.selector.close()
+        self.server.close()
+        self.output.close()
+        self.path.unlink(missing_ok=True)
+
+    def _wait(self, seconds: float | None) -> None:
+        """Wait for the end, and read what is printed meanwhile."""
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        while self.status() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("program", seconds or 0.0)
+            progress.tick()
+            self.listen(LOOK)
+
+    def _accept(self) -> list[Report]:
+        connection, _ = self.server.accept()
+        connection.settimeout(GRACE)
+        try:
+            content = json.loads(connection.makefile("rb").readline())
+            report = Report(int(content[EPOCH]), {name: float(x) for name, x in content["metrics"].items()})
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):  # it was killed amid its report
+            connection.close()
+            return []
+        self._waiting.append(connection)
+        return [report]
+
+    def _read(self) -> bool:
+        """Read some output; return whether there was any."""
+        data = self.output.read(1 << 16) if not self.output.closed else b""
+        if not data:
+            if data is not None and self.output in self.selector.get_map():
+                self.selector.unregister(self.output)
+                self._add(self._rest)
+            return False
+        *whole, self._rest = re.split(rb"[\r\n]+", (self._rest + data))
+        for line in whole:
+            self._add(line)
+        if len(self._rest) > 1 << 16:
+            self._add(self._rest)
+            self._rest = b""
+        return True
+
+    def _add(self, line: bytes) -> None:
+        if text := line.decode(errors="replace").rstrip():
+            self.lines.append(text)
+            self.last.append("".join(x if x.isprintable() else "\ufffd" for x in text[:WIDTH]))
+
+
+class ProgramLearner(BaseLearner):
+    """State of a program's training: its checkpoint folder, and its reports.
+
+    Attributes:
+        command: the program.
+        folder: checkpoint folder.
+        reported: last metrics, and those of later epochs that the program has already trained.
+    """
+
+    parts, batched = ("folder", "reported"), False
+    scratch = ("program", "target", "clean")
+    command: ClassVar[Command]
+    title: ClassVar[str]
+
+    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
+        self.values = flatten(values[0])
+        super().assemble(values)
+
+    @classmethod
+    def algorithm(cls) -> str:
+        return cls.title
+
+    def build(self) -> None:
+        if shutil.which(self.command.run[0]) is None:
+            raise ProgramError(
+                f"a program must be installed where it trains, but this machine has no {self.command.run[0]!r}; "
+                "install it, or give its path"
+            )
+        self.folder, self.reported = Folder(), Data({"last": {}, "ahead": {}})
+        self.program: Program | None = None
+        self.target: int | None = None
+        self.clean = False  # whether the program's folder is what `folder` keeps
+
+    @contextmanager
+    def training(self, epochs: int) -> Iterator[None]:
+        """Start the program with this target if needed, and end it."""
+        self.target = epochs
+        try:
+            yield
+        finally:
+            self.target = None
+            self.close()
+
+    def close(self) -> None:
+        """End the program, if one runs."""
+        if self.program is not None:
+            program, self.program, self.clean = self.program, None, False
+            program.end()
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
+        epoch, reports = self.epochs + 1, decode(self.reported.tree)
+        while not any(number >= epoch for number in reports["ahead"]):
+            found = self.train(epoch, stop)
+            if found is None:
+                return None
+            reports["ahead"] |= found
+        metrics = reports["ahead"].pop(epoch, {})
+        reports["last"] = metrics or reports["last"]
+        self.reported.tree = encode(reports, "reports")
+        self.epochs = self.iterations = epoch
+        progress.tick()
+        return [{self.unit: float(epoch)} | metrics]
+
+    def train(self, epoch: int, stop: Callable[[], bool]) -> dict[int, dict[str, float]] | None:
+        """Let the program train until its folder is whole again.
+
+        That is at the end of this epoch or a later one.
+
+        Returns:
+            The reports by epoch; None if it was stopped, which leaves the state as it was.
+
+        Raises:
+            ProgramFailed: the program ended with an error.
+            ProgramError: it ended well, but did not report.
+            Hung: it did not report for too long.
+        """
+        if stop():
+            return None
+        target = self.target or epoch
+        program = self.program = self.program or self.start(target)
+        self.clean = False
+        found: dict[int, dict[str, float]] = {}
+        beyond, since = False, time.monotonic()
+        program.proceed()
+        while True:
+            status = program.status()
+            for report in program.listen(0 if status is not None else LOOK):
+                since = time.monotonic()
+                beyond = beyond or report.epoch > target
+                if epoch <= report.epoch <= target:
+                    found[report.epoch] = self.checked(report.metrics)
+                    self.folder.keep()
+                    if report.epoch < target:
+                        return found
+                program.proceed(not beyond)
+            for line in self.matched(program):
+                since = time.monotonic()
+                if epoch <= (number := line.epoch or epoch + len(found)) <= target:
+                    found[number] = self.checked(line.metrics)
+            if status is not None:
+                return self.ended(program, status, epoch, target, found, beyond)
+            if stop():
+                self.close()
+                return None
+            progress.tick()  # the program may hang, but this process does not
+            if (limit := progress.limit()) is not None and time.monotonic() - since > limit:
+                self.close()
+                raise Hung(f"{self.title} reported nothing for {limit:g} s and was killed (--stuck){_quoted(program)}")
+
+    def start(self, target: int) -> Program:
+        """Start the program from its last whole checkpoint."""
+        if not self.clean:
+            self.folder.restore()
+        given = {
+            "epochs": target,
+            "checkpoint": str(self.folder.work),
+            "seed": self.seeds[0],
+            "device": str(self.device),
+        }
+        environment = {f"REKINDLE_{name.upper()}": str(value) for name, value in given.items()}
+        return Program(self.command.words({**self.values, **given}), self.folder.root, environment)
+
+    def ended(
+        self, program: Program, status: int, epoch: int, target: int, found: dict[int, dict[str, float]], beyond: bool
+    ) -> dict[int, dict[str, float]]:
+        """Return an ended program's reports, and keep its folder."""
+        self.program = None
+        program.end()
+        if status and not (beyond and target in found):
+            how = f"was killed by {_signal(status)}" if status > 128 else f"ended with status {status}"
+            raise ProgramFailed(f"{self.title} {how}, on the way to epoch {target}{_quoted(program)}")
+        if self.command.lines:
+            found |= self.read_lines(epoch, target)
+        if target not in found:
+            last = f"its last one is epoch {max(found)}" if found else "it reported nothing"
+            raise ProgramError(
+                f"{self.title} must report each epoch up to {target} (rekindle.report, or lines or pattern of the "
+                f"space file), but {last}{_quoted(program)}"
+            )
+        if not beyond:
+            self.folder.keep()
+            self.clean = True
+        return found
+
+    def matched(self, program: Program) -> Iterator[Report]:
+        """Yield the reports in lines of output.
+
+        The epoch is 0 if a line names none.
+        """
+        lines, program.lines = program.lines, []
+        for match in (re.search(self.command.pattern, line) for line in lines) if self.command.pattern else ():
+            if match is not None:
+                numbers = {name: _number(text) for name, text in match.groupdict().items() if text is not None}
+                yield Report(int(numbers.pop(EPOCH, 0)), numbers)
+
+    def read_lines(self, epoch: int, target: int) -> dict[int, dict[str, float]]:
+        """Return the reports in the file of JSON lines."""
+        found, path = dict[int, dict[str, float]](), self.folder.work / self.command.lines
+        if not path.is_file():
+            raise ProgramError(
+                f"{self.title} must report in the file {self.command.lines} of {{checkpoint}}, but wrote none"
+            )
+        for line in path.read_text(errors="replace").splitlines():
+            try:
+                content = json.loads(line)
+                number = content.pop(EPOCH)
+                numbers = {name: float(x) for name, x in content.items() if isinstance(x, int | float)}
+            except (ValueError, LookupError, TypeError, AttributeError):
+                raise ProgramError(
+                    f"{self.title}: a line of {self.command.lines} must be JSON with an epoch and numbers, but is "
+                    f"{line[:80]!r}"
+                ) from None
+            if epoch <= number <= target:
+                found[number] = self.checked(numbers)
+        return found
+
+    def checked(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Return metrics, or raise ProgramError if they lack the objective."""
+        if self.objective not in metrics:
+            names = ", ".join(map(repr, metrics)) or "no metric"
+            raise ProgramError(
+                f"{self.title} must report its objective {self.objective!r}, but reported {names}; report it, or set "
+                "objective in the space file"
+            )
+        return metrics
+
+    def score(self) -> np.ndarray:
+        """Return the objective that the program reported last, (1,)."""
+        if self.objective not in (last := decode(self.reported.tree)["last"]):
+            raise NotInitialized(f"{self.title} measures {self.objective} as it trains; train at least one epoch first")
+        return np.array([last[self.objective]])
+
+    def inexact(self, member: int) -> list[str]:
+        """Return the reason why the program may not resume exactly."""
+        return verdict(type(self))
+
+    def cure(self, member: int) -> str:
+        return "try other hyperparameters"
+
+
+def program(name: str) -> type[Task]:
+    """Return the task class of a program.
+
+    Args:
+        name: name of the task, see `Command`.
+
+    Raises:
+        ValueError: the name is invalid.
+    """
+    found = Command.parse(name)
+    learner = type(
+        "Learner",
+        (ProgramLearner,),
+        {
+            "__module__": __name__,
+            "command": found,
+            "title": label(name),
+            "hyperparameters": found.space,
+            "objective": found.measured,
+            "direction": found.direction,
+            "bounds": found.bounds,
+            "code": _code(found.run),
+        },
+    )
+    content = {"name": name, "version": found.version, "learner": learner, "__module__": __name__}
+    return type("Program", (Task,), {**content, "__doc__": f"The program {shlex.join(found.run)}."})
+
+
+def remember(learner: type[ProgramLearner], differs: str) -> None:
+    """Remember whether a program resumes exactly on this machine.
+
+    Args:
+        learner: learner of the program.
+        differs: what differs after a resume; "" if nothing does.
+    """
+    path = _verdict_file(learner)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"differs": differs}))
+
+
+def verdict(learner: type[ProgramLearner]) -> list[str]:
+    """Return the reason why a program may not resume exactly, if any."""
+    try:
+        differs = str(json.loads(_verdict_file(learner).read_text())["differs"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return [f"whether {learner.title} resumes exactly was not checked; `rekindle check-resume` does"]
+    return [f"{learner.title} does not resume exactly: {differs}"] if differs else []
+
+
+def _verdict_file(learner: type[ProgramLearner]) -> Path:
+    content = json.dumps([learner.command.name, learner.code], sort_keys=True)
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return folder / "rekindle" / "resumes" / f"{hashlib.sha256(content.encode()).hexdigest()[:20]}.json"
+
+
+def _code(words: Sequence[str]) -> dict[str, str]:
+    """Return digests of the files that a command line names."""
+    found = {}
+    for word in words[1:]:
+        with suppress(OSError, ValueError):
+            path = Path(word)
+            if path.is_file() and path.stat().st_size <= LARGEST_SCRIPT:
+                found[f"code of {word}"] = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    return found
+
+
+def _signal(status: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(status - 128).name
+    return f"signal {status - 128}"
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ProgramError(f"a group of a program's pattern must match a number, but matched {text[:40]!r}") from None
+
+
+def _quoted(program: Program) -> str:
+    """Return the last lines of output, as the end of a message."""
+    return ("; its last lines:\n" + "\n".join(program.last)) if program.last else "; it printed nothing"

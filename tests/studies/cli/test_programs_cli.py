@@ -1,0 +1,105 @@
+"""Programs on the command line: studies, run files, checks of exactness, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import own_program_place
+import pytest
+from rekindle import Store, tune
+from rekindle.tasks.adapters import programs
+from rekindle.tasks.adapters.commands import Command
+
+Cli = Callable[..., tuple[int, str, str]]
+EXAMPLES = Path(__file__).parents[3] / "examples" / "programs"
+WORDS = [sys.executable, own_program_place.PROGRAM, "{lr}", "{epochs}", "{seed}", "{checkpoint}"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(programs, "_verdict_file", lambda learner: tmp_path / "cache" / learner.command.run[-1][-6:])
+    Path("space.toml").write_text('lr = "loguniform(0.01, 1.0, default_value=0.1)"\n')
+    return tmp_path
+
+
+def test_a_program_is_trained_checked_and_trained_on(cli: Cli, sqlite_url: str) -> None:
+    program = ["command", "--space", "space.toml", "--storage", sqlite_url, "--json"]
+    status, _, errors = cli("train", *program, "--epochs", "2", "--", *WORDS)
+    assert status == 0, errors
+    assert "whether own_program.py resumes exactly was not checked; `rekindle check-resume` does" in " ".join(
+        errors.split()
+    )
+    status, printed, errors = cli("check-resume", *program, "--epochs", "4", "--", *WORDS, "outside")
+    assert (status, json.loads(printed)["exact"], json.loads(printed)["outside"]) == (0, True, ["model.bin"]), errors
+    status, printed, _ = cli("check-resume", *program, "--", *WORDS, "forget")
+    assert (status, json.loads(printed)["exact"]) == (1, False)
+    cli("check-resume", *program, "--", *WORDS)
+    status, printed, errors = cli("train", *program, "--epochs", "4", "--set", "lr=0.1", "--", *WORDS)
+    assert (status, json.loads(printed)["resumed"]) == (0, True)
+    assert "not bit-exact" not in errors
+
+
+def test_a_study_of_a_program_is_that_of_python_and_of_a_run_file(cli: Cli, sqlite_url: str) -> None:
+    size = ["--trials", "3", "--epochs", "1:2:2", "--scheduler", "halving", "--workers", "1"]
+    program = ["command", "--space", "space.toml", "--storage", sqlite_url, "--json", *size]
+    status, printed, errors = cli("create", *program, "--study", "line", "--", *WORDS)
+    assert status == 0, errors
+    Path("run.toml").write_text(
+        f'task = "command"\nspace = "space.toml"\ncommand = {json.dumps(WORDS)}\nepochs = "1:2:2"\n'
+    )
+    status, printed, errors = cli(
+        "create", "run.toml", "--storage", sqlite_url, "--study", "file", *size[:2], *size[4:], "--json"
+    )
+    assert status == 0, errors
+    name = Command.of(WORDS, {"lr": "loguniform(0.01, 1.0, default_value=0.1)"}).name
+    with Store(sqlite_url) as store:
+        how = {"trials": 3, "epochs": (1, 2, 2), "scheduler": "halving", "progress": False}
+        study = tune(name, storage=store, study="python", **how)
+        assert store.study("line").config == store.study("file").config == store.study("python").config
+        assert [trial.state for trial in study.trials].count("pruned") == 1
+        assert study.best is not None
+    status, printed, _ = cli("trials", "python", "--storage", sqlite_url)
+    assert "python: own_program.py, seed 0" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["command", "--", *WORDS], "a program's hyperparameters are in a file; name it: --space space.toml"),
+        (["command", "--space", "none.toml", "--", *WORDS], "none.toml must be a file of TOML, but"),
+        (["command", "--space", "space.toml"], "a program needs a command line; add it at the end: -- python train.py"),
+        (
+            ["command", "--space", "space.toml", "--", *WORDS[:-1]],
+            "must get checkpoint, but its command has no {checkpo",
+        ),
+        (["command", "--space", "space.toml", "--", *WORDS, "{lrr}"], "{lrr} is neither; did you mean lr?"),
+    ],
+)
+def test_a_command_line_without_its_parts_is_refused(cli: Cli, sqlite_url: str, words: list[str], message: str) -> None:
+    status, _, errors = cli("train", "--storage", sqlite_url, *words)
+    assert status == 2
+    assert message in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "space", "exact"),
+    [
+        ("torch_file.py", "space.toml", True),
+        ("sklearn_file.py", "lines.toml", True),
+        ("sb3_file.py", "space.toml", False),
+    ],
+)
+def test_the_examples_say_whether_they_are_exact(cli: Cli, file: str, space: str, exact: bool) -> None:
+    named = ["--lr", "{lr}", "--epochs", "{epochs}", "--seed", "{seed}", "--dir", "{checkpoint}"]
+    words = ["{lr}", "{epochs}", "{seed}", "{checkpoint}"] if file.startswith("sklearn") else named
+    program = [sys.executable, str(EXAMPLES / file), *words]
+    status, printed, errors = cli("check-resume", "command", "--space", str(EXAMPLES / space), "--json", "--", *program)
+    assert printed, errors
+    assert json.loads(printed)["exact"] == exact
+    assert status == (0 if exact else 1)
