@@ -49,7 +49,7 @@ from .storage.commands import Command
 from .storage.sql.database import full_url
 from .storage.store import Store
 from .study import FRESH_SEEDS, TOP
-from .study.config import Config, title
+from .study.config import Config, check_name, title
 from .study.number_text import in_digits_alone
 from .study.objectives import RETURN, objectives_of
 from .study.starts import started
@@ -399,8 +399,6 @@ def tune(
         keywords = sorted(signature(tune).parameters)
         cure = near(name, keywords) or "; a hyperparameter that is not searched goes into fixed={...}"
         raise TypeError(f"tune has no option {name!r}{cure}")
-    if study is not None and not isinstance(study, str):
-        raise TypeError(f"tune: study must be the name of a study, but got {study!r}")
     epochs, fixed, known = argument(epochs), plain(fixed), plain(known)
     options = cast("StudyOptions", {name: argument(value) for name, value in options.items()})
     storage = (
@@ -414,7 +412,7 @@ def tune(
     make = partial(study_config, algorithm, env, epochs=epochs, fixed=fixed, priors=priors, known=known)
     config = make(**options)
     config.probe(algorithm, device)  # before the study is stored, so that one that cannot train is not
-    name = study or config.default_name
+    name = check_name(config.default_name if study is None else study)
     store = storage if isinstance(storage, Store) else Store(storage)
     if options.get("scheduler") is None and (stored := scheduler_of(store, name)):
         config = make(**(options | {"scheduler": stored}))

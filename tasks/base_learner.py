@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..spaces import Space, flatten, unflatten
+from ..spaces import Space, SpaceError, flatten, unflatten
+from ..spaces.dimension import Maybe
 from .checkpoint.member_state import Part
 from .checkpoint.state import Tree, check_same_form
 from .checkpoint.storage import Metrics
@@ -45,10 +46,21 @@ def stack_hyperparameters(
         space: the hyperparameters.
         values: complete values of each member.
         device: torch device.
+
+    Raises:
+        SpaceError: a hyperparameter that is not structural has values that are no numbers.
     """
     columns = [space.dynamic(member) for member in values]
     flat: dict[str, Any] = {**dict.fromkeys(space.flat()), **flatten(values[0])}
     for name in columns[0]:
+        dimension = space.flat()[name]
+        dimension = dimension.dimension if isinstance(dimension, Maybe) else dimension
+        others = [each for each in getattr(dimension, "values", ()) if not isinstance(each, bool | int | float)]
+        if others:
+            raise SpaceError(
+                f"{name} must have numbers as values, or be declared with structural=True, since members whose values "
+                f"are in one tensor train together, but one of its values is {others[0]!r}"
+            )
         flat[name] = torch.tensor([column[name] for column in columns], dtype=torch.float32, device=device).unsqueeze(1)
     return _namespace(unflatten(flat))
 

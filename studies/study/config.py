@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...tasks.task import Task
 
 VERSION = 1
+LONGEST_NAME = 480  # bytes; databases index names, and those of confirmations are longer
 GOOD = "good"  # key of options: TPE counts one trial in this many as good; Optuna one in ten
 EPOCHS = 27  # of a training, by default
 GENERATION = 8
@@ -249,6 +250,14 @@ class Config:
         """Build environments and networks once, to raise this machine's errors."""
         for env in self.environments:
             replace(self, options={}).make_task(algorithm, self.fixed, None, device=device, env=env).probe()
+
+
+def check_name(name: object) -> str:
+    """Return the name of a new study, or raise BadConfig."""
+    if isinstance(name, str) and 0 < len(name.encode(errors="replace")) <= LONGEST_NAME:
+        return name
+    got = f"{len(name)} characters, {name[:20]!r}..." if isinstance(name, str) and name else repr(name)
+    raise BadConfig(f"a study has a name of 1 to {LONGEST_NAME} bytes, but got {got}; choose another")
 
 
 def title(task: str, *environments: Mapping[str, Any] | None) -> str:

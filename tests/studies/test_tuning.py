@@ -15,7 +15,7 @@ import pytest
 import rekindle
 from rekindle.spaces import unflatten
 from rekindle.studies.engine.runner import start_study
-from rekindle.studies.errors import StudyMismatch, UnknownStudy
+from rekindle.studies.errors import BadConfig, StudyMismatch, UnknownStudy
 from rekindle.studies.storage.store import Store
 from studying import TINY, bits, surrogate, tiny, undisturbed
 
@@ -223,8 +223,12 @@ def test_numbers_of_numpy_and_whole_floats_are_numbers(sqlite_url: str) -> None:
     study.enqueue({"lr": np.float64(2e-3)})
     assert (study.config.trials, study.config.rungs[-1]) == ([4, 6], 9)
     assert study.run(progress=False).complete
-    with pytest.raises(TypeError, match="study must be the name of a study, but got 3"):
-        rekindle.tune("surrogate", storage=sqlite_url, study=3, trials=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "given"), [("", "''"), (3, "3"), ("é" * 300, "300 characters, 'ééééé")])
+def test_a_study_has_a_name_that_databases_can_index(sqlite_url: str, name: Any, given: str) -> None:
+    with pytest.raises(BadConfig, match=f"a study has a name of 1 to 480 bytes, but got {given}"):
+        rekindle.tune("surrogate", storage=sqlite_url, study=name, trials=1)
 
 
 def test_a_task_takes_numbers_of_numpy(sqlite_url: str) -> None:

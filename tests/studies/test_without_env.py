@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import optuna
 import pytest
 from rekindle import Objective, Store, tune
+from rekindle.spaces import Space, SpaceError, categorical, ordinal
+from rekindle.spaces.dimension import Dimension
 from rekindle.studies.engine.branching import replay
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.orion import hunt
 from rekindle.studies.statistics.intervals import mean_interval
+from rekindle.tasks.algorithms.surrogate import SurrogateLearner
 from rekindle.tasks.examples.digits import Digits, DigitsLearner
 from studying import run
 
@@ -162,3 +166,20 @@ def test_orion_minimizes_what_is_left_to_its_objective(sqlite_url: str) -> None:
     (trial, _) = experiment.fetch_trials()
     assert trial.objective.name == "negative_accuracy"
     assert -1 <= trial.objective.value < 0
+
+
+@pytest.mark.parametrize(
+    ("dimension", "value"),
+    [(categorical("rbf", "linear", default="rbf"), "'rbf'"), (ordinal(1, None, default=1), "None")],
+)
+def test_values_that_are_no_numbers_are_structural_or_refused(
+    sqlite_url: str, dimension: Dimension, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for structural in (False, True):
+        own = {**SurrogateLearner.hyperparameters, "kernel": replace(dimension, structural=structural)}
+        monkeypatch.setattr(SurrogateLearner, "hyperparameters", Space(**own))
+        if structural:
+            assert tune("surrogate", trials=6, epochs=1, storage=sqlite_url, progress=False).complete
+        else:
+            with pytest.raises(SpaceError, match=f"kernel must have numbers as values, .* structural=True, .* {value}"):
+                tune("surrogate", trials=1, epochs=1, storage=sqlite_url, progress=False)

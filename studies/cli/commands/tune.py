@@ -47,7 +47,7 @@ from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
 from ...study import TOP
-from ...study.config import Config
+from ...study.config import Config, check_name
 from ...study.number_text import counted
 from ...workers.forked import Crew, can_fork
 from ...workers.supervisor import Supervisor, WorkerHandle, WorkerProcess, stoppable
@@ -95,7 +95,10 @@ def _maker(
 
     Errors, including those of `check`, are reported before a database is created.
     """
-    algorithm, name = load(arguments.task), arguments.study or config.default_name
+    algorithm, name = (
+        load(arguments.task),
+        check_name(config.default_name if arguments.study is None else arguments.study),
+    )
     config.probe(algorithm, _device_here(arguments))
     if check is not None:
         check(config, name)

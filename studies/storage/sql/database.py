@@ -50,6 +50,10 @@ _PREPARE = "prepare_threshold"  # psycopg's option, which a URL could give as te
 _BUSY_SECONDS = 5.0  # time that the database itself waits for a lock; then the transaction is retried here
 
 
+class _Gone(Exception):
+    """A SQLite file is no longer at its place."""
+
+
 class Database:
     """A database that runs functions of a connection as transactions.
 
@@ -69,6 +73,8 @@ class Database:
         self.name = masked_url(self.url.render_as_string(hide_password=True))
         self.retry, self.stall = retry if isinstance(retry, RetryPolicy) else RetryPolicy(float(retry)), stall
         self._answered = False
+        self._file = sqlite_file(url)
+        self._inode: tuple[int, int] | None = None  # of a SQLite file, once it is open
         self._thread = threading.local()
         self.connect()
 
@@ -84,8 +90,8 @@ class Database:
         except ModuleNotFoundError as error:
             raise BadURL(f"{self.name} needs the package {error.name}: pip install 'rekindle-rl[postgres]'") from None
         if sqlite:
-            sa.event.listen(self._engine, "connect", _prepare_sqlite)
-            sa.event.listen(self._engine, "begin", _begin_sqlite)
+            sa.event.listen(self._engine, "connect", self._prepare_sqlite)
+            sa.event.listen(self._engine, "begin", self._begin_sqlite)
             self._reader = self._engine
         else:
             sa.event.listen(self._engine, "connect", self._prepare_postgresql)
@@ -148,6 +154,8 @@ class Database:
                 writes = bool(engine.get_execution_options().get(_WRITES))
                 problem, passing = _explain(error, self.name, self.url.database or "", writes)
                 cause: Exception = error
+            except _Gone as error:
+                problem, passing, cause = StoreUnreachable(str(error)), not os.path.exists(self._file or ""), error
             except UnicodeDecodeError as error:  # in a damaged file, SQLite's message may not be UTF-8
                 problem, passing, cause = StoreUnreachable(_damaged(self.name)), False, error
             else:
@@ -158,6 +166,30 @@ class Database:
             except StoreError as given_up:
                 raise given_up from cause
 
+    def _prepare_sqlite(self, connection: Any, record: object) -> None:
+        self._check_present()  # the first statement would create a file that is missing
+        connection.isolation_level = None  # otherwise Python's sqlite3 would begin transactions by itself
+        if not connection.execute("PRAGMA page_count").fetchone()[0]:  # a new file; else a write per connection
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # the file can give its space back, see shrinking.py
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+        path = connection.execute("PRAGMA database_list").fetchone()[2]
+        connection.create_function(NOW_SQLITE, 0, partial(file_time, path))
+        self._inode = self._inode or _inode(self._file)
+
+    def _begin_sqlite(self, connection: Connection) -> None:
+        self._check_present()
+        writes = connection.get_execution_options().get(_WRITES)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    def _check_present(self) -> None:
+        """Raise _Gone if the file was removed or replaced."""
+        if self._inode is not None and _inode(self._file) != self._inode:
+            raise _Gone(
+                f"a database stays where it is while it is used, but {self._file} was removed or replaced meanwhile; "
+                "put it back, or begin again"
+            )
+
     def _prepare_postgresql(self, connection: Any, record: object) -> None:
         limits = {"lock_timeout": _BUSY_SECONDS, "idle_in_transaction_session_timeout": self.stall}
         for name, seconds in limits.items():
@@ -165,19 +197,13 @@ class Database:
         connection.commit()
 
 
-def _prepare_sqlite(connection: Any, record: object) -> None:
-    connection.isolation_level = None  # otherwise Python's sqlite3 would begin transactions by itself
-    if not connection.execute("PRAGMA page_count").fetchone()[0]:  # a new file; else a write per connection
-        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # the file can give its space back, see shrinking.py
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}")
-    path = connection.execute("PRAGMA database_list").fetchone()[2]
-    connection.create_function(NOW_SQLITE, 0, partial(file_time, path))
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(_WRITES)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+def _inode(path: Path | None) -> tuple[int, int] | None:
+    """Return the device and inode of a file, None without one."""
+    try:
+        found = os.stat(path or "")
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def driver_arguments(url: sa.URL) -> dict[str, Any]:
@@ -261,9 +287,12 @@ def _checked_sqlite(url: sa.URL) -> sa.URL:
         )
     if url.database.startswith("file:"):
         name = url.database.removeprefix("file:")
-        if name.startswith("/") or not url.query.get("uri"):
-            return url
-        return url.set(database=f"file:{quote(os.getcwd())}/{name}")  # a later chdir must not lead to another file
+        whole = url
+        if not name.startswith("/") and url.query.get("uri"):
+            whole = url.set(database=f"file:{quote(os.getcwd())}/{name}")  # a later chdir must not lead to another file
+        return _immutable(whole) if url.query.get("mode") == "ro" else whole
+    if url.database.startswith("~"):
+        raise BadURL(f"a URL has no ~, but got {url.database}; write sqlite:///{os.path.expanduser(url.database)}")
     if url.query:
         options = ", ".join(sorted(url.query))
         raise BadURL(
@@ -278,6 +307,27 @@ def _checked_sqlite(url: sa.URL) -> sa.URL:
     if not path.parent.is_dir():
         raise BadURL(f"the directory of a SQLite file must exist, but {path.parent} does not: mkdir -p {path.parent}")
     return url.set(database=str(path))
+
+
+def _immutable(url: sa.URL) -> sa.URL:
+    """Return a URL that tells SQLite of a read-only file system.
+
+    Raises:
+        BadURL: the file lacks writes that only its -wal file has.
+    """
+    path = Path(unquote((url.database or "").removeprefix("file:")))
+    try:
+        if not os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+            return url
+        unread = os.path.getsize(f"{path}-wal")
+    except OSError:
+        unread = 0
+    if unread:
+        raise BadURL(
+            f"the last writes of {path} are in {path.name}-wal, which cannot be read on a read-only file system; copy "
+            "both to another one"
+        )
+    return url.update_query_dict({"immutable": "1"}) if path.exists() else url
 
 
 def _explain(error: DBAPIError, where: str, path: str, writes: bool) -> tuple[StoreError, bool]:
@@ -326,7 +376,8 @@ def _explain_sqlite(code: str, text: str, path: str) -> tuple[StoreError, bool]:
             f"no room to write: {text}; free some space (or raise the quota), then run the same again"
         ), False
     if code.startswith("SQLITE_CANTOPEN"):
-        return StoreUnreachable(f"cannot open {text}; check the path and the rights on it"), not _lasts(path)
+        cure = f"; to read alone, write sqlite:///file:{path}?mode=ro&uri=true" if os.path.exists(path) else ""
+        return StoreUnreachable(f"cannot open {text}; check the path and the rights on it{cure}"), not _lasts(path)
     if code in ("SQLITE_NOTADB", "SQLITE_CORRUPT") or code.startswith("SQLITE_CORRUPT_"):
         return StoreUnreachable(_damaged(text)), False
     if code.startswith("SQLITE_IOERR") and code != "SQLITE_IOERR_SHORT_READ":

@@ -40,6 +40,7 @@ SECRET = "tr0ub4dor"
         ("sqlite:////nowhere/at/all/studies.db", "must exist, but /nowhere/at/all does not: mkdir -p /nowhere/at/all"),
         ("sqlite:////tmp", r"a file, but /tmp is a directory; did you mean sqlite:////tmp/studies.db\?"),
         ("postgresql://user@host:port/name", "a storage is a URL such as"),
+        ("sqlite:///~/studies.db", "has no ~, but got ~/studies.db; write sqlite:////.*/studies.db$"),
     ],
 )
 def test_a_wrong_url_is_refused_with_the_cure(url: str, message: str) -> None:
@@ -300,3 +301,43 @@ def test_a_statement_that_is_wrong_is_not_tried_again(url: str) -> None:
     with pytest.raises(StoreError, match=r"the database refused: .*nowhere"):
         database.read(lambda c: c.exec_driver_sql("SELECT * FROM nowhere"))
     database.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_removed_or_replaced_is_not_written_any_more(sqlite_url: str, replaced: bool) -> None:
+    path = sqlite_file(sqlite_url)
+    assert path is not None
+    database = Database(sqlite_url, 0.0)
+    database.write(lambda c: c.exec_driver_sql("CREATE TABLE t (x)"))
+    kept = path.rename(path.with_name("kept.db"))
+    if replaced:
+        path.touch()
+    for work in (database.read, database.write):
+        with pytest.raises(StoreUnreachable, match=r"store.db was removed or replaced meanwhile; put it back"):
+            work(lambda c: c.exec_driver_sql("SELECT 7"))
+    assert path.exists() == replaced
+    kept.rename(path)
+    assert database.read(lambda c: c.exec_driver_sql("SELECT count(*) FROM t").scalar_one()) == 0
+    database.close()
+
+
+def test_a_file_on_a_read_only_file_system_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's own files beside it, which could not be made there, are not made here either."""
+    database = Database(f"sqlite:///{tmp_path}/a.db", 0.0)
+    database.write(lambda c: c.exec_driver_sql("CREATE TABLE t (x)"))
+    database.close()
+    system = os.statvfs(tmp_path)
+    read_only = os.statvfs_result((*system[:8], system.f_flag | os.ST_RDONLY, *system[9:]))
+    monkeypatch.setattr(os, "statvfs", lambda path: read_only)
+    url = f"sqlite:///file:{tmp_path}/a.db?mode=ro&uri=true"
+    database = Database(url, 0.0)
+
+    def look(connection: sa.Connection) -> list[str]:
+        assert connection.exec_driver_sql("SELECT count(*) FROM t").scalar_one() == 0
+        return os.listdir(tmp_path)
+
+    assert database.read(look) == ["a.db"]
+    database.close()
+    (tmp_path / "a.db-wal").write_bytes(b"0" * 100)
+    with pytest.raises(BadURL, match=r"the last writes of .*a.db are in a.db-wal, which cannot be read on a read-only"):
+        Database(url, 0.0)
