@@ -27,12 +27,13 @@ from ..checkpoint.member_state import Part
 from ..checkpoint.state import Tree
 from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec, make_envs
-from ..envs.agents.adapter import PREFIX, RETURN, is_joint
+from ..envs.agents.adapter import AGENTS, OUTCOME, OUTCOMES, PREFIX, RETURN, blank, is_joint
 from ..envs.agents.roster import roster_of
 from ..envs.agents.views import SharedEnvs
 from ..errors import StateMismatch, UnsupportedSpace
-from ..evaluation import evaluation_keys
+from ..evaluation import acting, evaluation_keys
 from ..learner import Learner
+from ..networks.recurrent import States
 from ..registry import load
 from ..rng import streams
 from ..runtime import INFO
@@ -368,3 +369,59 @@ class Behaviours(Task):
     name = "behaviours"
     version = 1
     learner: ClassVar[type[Learner]] = BehavioursLearner
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
+    ) -> tuple[Any, Any]:
+        """Return the agents' actions by name, and None.
+
+        Args:
+            observation: observations of the present agents by name, as PettingZoo's environments give them.
+            state: None, since `player` keeps the memory of recurrent policies.
+            episode_start: None.
+            deterministic: greedy actions; False samples them as in training.
+
+        Raises:
+            UnsupportedSpace: a behaviour has a memory.
+        """
+        learner = acting(self.member_ref().learner)
+        if any(memory for memory in learner.acting_memory(1).values() if isinstance(memory, States)):
+            raise UnsupportedSpace(f"{self} has a memory, which player() keeps; use it instead of predict")
+        joint, of_agents = self._joint(observation)
+        return of_agents(super().predict(joint, deterministic=deterministic)[0]), None
+
+    def player(self) -> Callable[[Any], Any]:
+        """Return a function that plays one episode greedily.
+
+        It maps observations by agent to actions by agent. For a recurrent policy it keeps the memory between calls, so
+        use a new one for each episode.
+        """
+        play = super().player()
+
+        def act(observation: Mapping[str, Any]) -> dict[str, Any]:
+            joint, of_agents = self._joint(observation)
+            return of_agents(play(joint))
+
+        return act
+
+    def _joint(self, observation: Any) -> tuple[dict[str, Any], Callable[[Any], dict[str, Any]]]:
+        """Return a joint observation, and a function for its action.
+
+        The function names the parts of a joint action.
+
+        Raises:
+            ValueError: the observations are of unknown agents.
+        """
+        roster = roster_of(self.env)
+        if not isinstance(observation, Mapping) or (unknown := observation.keys() - {*roster.agents}):
+            named = f"of {', '.join(map(str, sorted(unknown)))}" if isinstance(observation, Mapping) else "unnamed"
+            raise ValueError(f"{self}: observations are by agent, of {', '.join(roster.agents)}, but some are {named}")
+        spaces = {slot: b.observation for b in roster.behaviours.values() for slot in b.slots}
+        seen = tuple(
+            observation[agent] if agent in observation else blank(spaces[slot])
+            for slot, agent in enumerate(roster.agents)
+        )
+        outcomes = np.zeros((len(roster.agents), OUTCOME), np.float32)
+        return {AGENTS: seen, OUTCOMES: outcomes}, lambda action: {
+            agent: one for agent, one in zip(roster.agents, action, strict=True) if agent in observation
+        }

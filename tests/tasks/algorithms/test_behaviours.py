@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hunt_env import Lone
+from hunt_env import Hunt, Lone
 from rekindle import PPO, Behaviours
 from rekindle.tasks.envs import EnvSpec, make_envs
 from rekindle.tasks.envs.agents.roster import roster_of
@@ -98,6 +98,21 @@ def test_returns_are_reported_by_behaviour() -> None:
     # the environment's return is the sum over agents: two hunters and a deer
     total = [2 * h + d for h, d in zip(measured["info.return.hunter"], measured["info.return.deer"], strict=True)]
     assert task.evaluate() == pytest.approx(np.mean(total))
+
+
+def test_agents_act_by_name() -> None:
+    task = Behaviours(HUNT, seed=1).init(**SMALL)
+    env = Hunt()
+    seen, _ = env.reset(seed=3)
+    play = task.player()
+    while env.agents:
+        present = {agent: seen[agent] for agent in env.agents}
+        actions = play(present)
+        assert actions == task.act(present) == task.predict(present)[0]
+        assert actions.keys() == present.keys()
+        seen, *_ = env.step(actions)
+    with pytest.raises(ValueError, match="by agent, of hunter_0, hunter_1, deer_0, but some are of wolf"):
+        task.act({"wolf_0": seen})
 
 
 @pytest.mark.parametrize(
