@@ -69,24 +69,27 @@ class Registry:
         Raises:
             PluginError: no object or several have the name, or it cannot be imported or used.
         """
-        points = [*offers(self.group).select(name=name)]
-        if len(points) + (name in self.homes) > 1:
-            origins = [*map(_origin, points), *(["Rekindle's own"] if name in self.homes else [])]
-            raise PluginError(
-                f"{self.kind}s must have names of their own, but {name!r} is {' and '.join(sorted(origins))}; give "
-                "yours another name, in its class and among its package's entry points"
-            )
+        point = self._point(name)
         if name in self.homes:
             try:
                 return _imported(self.homes[name])
             except ImportError as error:  # it needs an extra that is not installed
                 raise PluginError(str(error)) from error
-        if points:
-            return self._offered(points[0])
+        if point is not None:
+            return self._offered(point)
         names = self.names()
         near = get_close_matches(name.lower(), names, n=1)
         cure = f"; did you mean {near[0]}?" if near else ""
         raise PluginError(f"a {self.kind} must be one of {', '.join(names)}, but got {name!r}{cure}")
+
+    def target(self, name: str) -> str | None:
+        """Return the "package.module:object" that a package offers under a name, without importing it.
+
+        Raises:
+            PluginError: several objects have the name.
+        """
+        point = self._point(name)
+        return None if point is None else point.value
 
     def plugins(self) -> Iterator[Plugin]:
         """Yield what installed packages offer, each imported to see whether it can be used."""
@@ -98,6 +101,16 @@ class Registry:
                 error = " ".join(str(failure).split())
             package, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
             yield Plugin(self.kind, point.name, point.value, package, version, error)
+
+    def _point(self, name: str) -> EntryPoint | None:
+        points = [*offers(self.group).select(name=name)]
+        if len(points) + (name in self.homes) > 1:
+            origins = [*map(_origin, points), *(["Rekindle's own"] if name in self.homes else [])]
+            raise PluginError(
+                f"{self.kind}s must have names of their own, but {name!r} is {' and '.join(sorted(origins))}; give "
+                "yours another name, in its class and among its package's entry points"
+            )
+        return points[0] if points else None
 
     def _offered(self, point: EntryPoint) -> Any:
         try:

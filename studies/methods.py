@@ -1,13 +1,13 @@
-"""Facts of schedulers and samplers, by name.
+"""Facts of schedulers, samplers and sinks, by name.
 
-A scheduler or a sampler is its file and a row here; that of another package has these facts as its attribute `facts`.
+Each of them is its file and a row here; that of another package has these facts as its attribute `facts`.
 All code that treats some of them differently, and all help, reads the facts. Importing this imports nothing slow.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..plugins import PluginError, Registry
 
@@ -184,6 +184,48 @@ def sampling(name: str) -> Sampling:
     return facts
 
 
+@dataclass(frozen=True)
+class Exporting:
+    """Facts of a sink, a tool to which curves are exported.
+
+    Attributes:
+        home: ".module:Class"; the class takes a place and a key of `curves.names.TABLES`, and is a `curves.sinks.Sink`.
+        text: its form in the help of --log.
+        place: form of the output: a "folder" of many files; a "table", one file that is always written whole; or a
+            "database", a file or a URL.
+        names: names of metrics that its users expect, a key of `curves.names.TABLES`.
+        library: module that it needs; the extra that installs it has the sink's name.
+    """
+
+    home: str = ""
+    text: str = ""
+    place: Literal["folder", "table", "database"] = "folder"
+    names: str = "rekindle"
+    library: str = ""
+
+
+SINKS = {
+    "tensorboard": Exporting(
+        ".studies.curves.tensorboard:TensorBoard", "tensorboard:DIR", "folder", "sb3", "tensorboard"
+    ),
+    "wandb": Exporting(".studies.curves.wandb:WandB", "wandb:DIR (offline runs)", "folder", "sb3", "wandb"),
+    "mlflow": Exporting(".studies.curves.mlflow:MLflow", "mlflow:FILE.db or mlflow:URL", "database", "sb3", "mlflow"),
+    "csv": Exporting(".studies.curves.tables:CSV", "csv:FILE", "table"),
+    "parquet": Exporting(".studies.curves.tables:Parquet", "parquet:FILE", "table", library="pyarrow"),
+}
+
+
+def _problem_of_sink(name: str, offered: Any, origin: str) -> str:
+    if lacks := [method for method in ("last", "write", "end", "flush", "close") if not hasattr(offered, method)]:
+        return f"a sink must be a class with the methods of rekindle's Sink, but {origin} lacks {', '.join(lacks)}"
+    if not isinstance(facts := getattr(offered, "facts", Exporting()), Exporting):
+        return f"the facts of a sink must be an Exporting, but those of {origin} are {facts!r}"
+    return ""
+
+
+OF_SINKS = Registry("sink", "rekindle.sinks", {name: facts.home for name, facts in SINKS.items()}, _problem_of_sink)
+
+
 def scheduling(name: str) -> Scheduling:
     """Return a scheduler's facts, or the defaults if it is missing."""
     if name in SCHEDULERS:
@@ -215,3 +257,9 @@ def schedulers_described() -> str:
     """Return the help of --scheduler."""
     *clauses, last = [f"{name}{facts.text}" for name, facts in SCHEDULERS.items() if not facts.confirms]
     return f"{'; '.join(clauses)}; or {last}"
+
+
+def sinks_described() -> str:
+    """Return the places to which curves go, for help."""
+    *texts, last = [facts.text for facts in SINKS.values()]
+    return f"{', '.join(texts)} or {last}"

@@ -7,12 +7,12 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Literal, NamedTuple, Protocol
+from typing import Protocol
 
+from ..methods import OF_SINKS, SINKS, Exporting
 from ..redact import masked
 from .names import TABLES
 from .runs import Point, Run
@@ -37,32 +37,6 @@ class Sink(Protocol):
         """Complete the tool's files; another process may add runs later."""
 
 
-class Kind(NamedTuple):
-    """A kind of sink.
-
-    Attributes:
-        place: form of the output: a "folder" of many files; a "table", one file that is always written whole; or a
-            "database", a file or a URL.
-        sink: module and class.
-        names: names of metrics that its users expect, a key of `TABLES`.
-        library: library that it needs; None for none.
-    """
-
-    place: Literal["folder", "table", "database"]
-    sink: str
-    names: str
-    library: str | None = None
-
-
-KINDS = {
-    "tensorboard": Kind("folder", "tensorboard:TensorBoard", "sb3", "tensorboard"),
-    "csv": Kind("table", "tables:CSV", "rekindle"),
-    "parquet": Kind("table", "tables:Parquet", "rekindle", "pyarrow"),
-    "wandb": Kind("folder", "wandb:WandB", "sb3", "wandb"),
-    "mlflow": Kind("database", "mlflow:MLflow", "sb3", "mlflow"),
-}
-
-
 def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
     """Parse ``KIND:PLACE``; return the kind, place and names of metrics.
 
@@ -70,10 +44,11 @@ def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
         ValueError: the kind or the names are unknown, a library is missing, or the place cannot be written.
     """
     kind, colon, place = text.partition(":")
-    if kind not in KINDS or not colon or not place:
-        raise ValueError(f"curves go to KIND:PLACE with one of the kinds {', '.join(KINDS)}, but got {text!r}")
-    form, _, usual, library = KINDS[kind]
-    if library is not None and find_spec(library) is None:
+    if kind not in (kinds := OF_SINKS.names()) or not colon or not place:
+        raise ValueError(f"curves go to KIND:PLACE with one of the kinds {', '.join(kinds)}, but got {text!r}")
+    facts = _exporting(kind)
+    form, usual, library = facts.place, facts.names, facts.library
+    if library and find_spec(library) is None:
         raise ValueError(f"{kind} needs the library {library}: pip install 'rekindle-rl[{kind}]'")
     if names is not None and names not in TABLES:
         raise ValueError(f"names of metrics are one of {', '.join(TABLES)}, but got {names!r}")
@@ -118,9 +93,18 @@ def _try(path: Path, is_folder: bool) -> None:
 
 
 def _sink(kind: str) -> Callable[[Path | str, str], Sink]:
-    module, _, name = KINDS[kind].sink.partition(":")
-    sink: Callable[[Path | str, str], Sink] = getattr(import_module(f".{module}", __package__), name)
+    sink: Callable[[Path | str, str], Sink] = OF_SINKS.load(kind)
     return sink
+
+
+def _exporting(kind: str) -> Exporting:
+    """Return a sink's facts.
+
+    Raises:
+        PluginError: its package's offer is faulty.
+    """
+    facts: Exporting = SINKS[kind] if kind in SINKS else getattr(OF_SINKS.load(kind), "facts", Exporting())
+    return facts
 
 
 @contextmanager
@@ -130,7 +114,7 @@ def opened(kind: str, place: Path | str, names: str, wait: Callable[[str], None]
     Only one process on this machine writes to a place at a time; `wait` gets a line if this one has to wait. Tables
     need no lock, since each is written whole.
     """
-    form = KINDS[kind].place
+    form = _exporting(kind).place
     with ExitStack() as ending:
         if isinstance(place, Path) and form != "table":
             file = place / ".rekindle.lock" if form == "folder" else place.with_name(f".{place.name}.rekindle.lock")

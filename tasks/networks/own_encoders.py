@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ...plugins import offers
+from ...plugins import PluginError, Registry
 from ...spaces.choices import read_call
 from ..rng import streams
 from .mlp import Parameters
@@ -148,18 +148,25 @@ def constructor(text: str, obs_shape: tuple[int, ...]) -> Callable[[], nn.Module
 @lru_cache(maxsize=64)
 def _imported(name: str) -> Callable[..., Any]:
     """Return the class "package.module:Class", or the entry point, with this name."""
-    points = offers(GROUP).select(name=name)
     try:
         if ":" not in name:
-            return next(iter(points)).load()
+            offered: Callable[..., Any] = OF_ENCODERS.load(name)
+            return offered
         module, _, attribute = name.partition(":")
         made: Any = importlib.import_module(module)
         for part in attribute.split("."):
             made = getattr(made, part)
-    except (ImportError, AttributeError, StopIteration) as error:
+    except (ImportError, AttributeError, PluginError) as error:
         raise BadEncoder(
             f"model.encoder {name} cannot be imported: {error}; install its package, or add its folder to PYTHONPATH"
         ) from error
-    if not callable(made):
-        raise BadEncoder(f"model.encoder {name} must be a class, but is {made!r}")
+    if problem := _problem(name, made, name):
+        raise BadEncoder(problem)
     return made
+
+
+def _problem(name: str, offered: Any, origin: str) -> str:
+    return "" if callable(offered) else f"model.encoder {origin} must be a class, but is {offered!r}"
+
+
+OF_ENCODERS = Registry("encoder", GROUP, {}, _problem)

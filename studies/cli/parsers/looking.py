@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ...methods import sinks_described
 from ...options.conversions import port, positive
-from .shared import SINKS, TASK, add_uid
+from .shared import TASK, add_uid
 from .values import MANY, command, option
 
 PICTURES = (
@@ -29,6 +30,8 @@ def add_readers(commands: Any) -> None:
     parser = command(commands, "show", text, "look.show")
     add_uid(parser)
     option(parser, "--config", "print a run file that trains it again")
+    text = "list what installed packages add: tasks, environments, schedulers, samplers, sinks and encoders"
+    command(commands, "plugins", text, "plugins.plugins")
     command(commands, "tasks", "list the trainings of a storage that belong to no study", "look.tasks")
     text = "serve read-only pages of studies and their reports, which follow the training"
     parser = command(commands, "serve", text, "serve.serve")
@@ -107,7 +110,7 @@ def add_other_tools(commands: Any) -> None:
     text = "copy the learning curves of a study or task to other tools; rerun to add new points"
     parser = command(commands, "export-curves", text, "curves.export_curves")
     parser.add_argument("name", metavar="STUDY|UID")
-    option(parser, "--to KIND:PLACE", f"{SINKS}; may be repeated", required=True, **MANY)
+    option(parser, "--to KIND:PLACE", f"{sinks_described()}; may be repeated", required=True, **MANY)
     text = "names of metrics: sb3, ml-agents, metabox or rekindle (default: sb3, and rekindle in tables)"
     option(parser, "--names NAMES", text)
     option(parser, "--follow", "continue until the study is complete")

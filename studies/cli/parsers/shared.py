@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from ...methods import sinks_described
 from ...options.conversions import amount, output
 from ...options.option import Group
 from ...options.study_options import STUDY
@@ -11,7 +12,6 @@ from ...options.worker_options import WORKER
 from .values import MANY, Container, Parser, declare, in_group, option
 
 TASK = "algorithm, such as ppo, or package.module:Class, or module:function, or command (see --space)"
-SINKS = "tensorboard:DIR, wandb:DIR (offline runs), mlflow:FILE.db or mlflow:URL, csv:FILE or parquet:FILE"
 
 
 def add_task(parser: Parser, epochs: str, setting: str, several: str = "") -> None:
@@ -67,7 +67,7 @@ def add_outputs(parser: Parser) -> None:
     outputs = parser.add_argument_group(Group.OUTPUTS.title)
     declare(outputs, STUDY, *in_group(STUDY, Group.OUTPUTS))
     declare(outputs, WORKER, *in_group(WORKER, Group.OUTPUTS))
-    option(outputs, "--log KIND:PLACE", f"also copy learning curves to {SINKS}; may be repeated", **MANY)
+    option(outputs, "--log KIND:PLACE", f"also copy learning curves to {sinks_described()}; may be repeated", **MANY)
 
 
 def add_backends(parser: Parser, processes: Container) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 
+from ....plugins import PluginError, Registry
 from ....spaces.errors import near
 from ....spaces.values import plain, whole_number
 from ...errors import TaskError
@@ -23,12 +24,20 @@ class EnvSpecError(TaskError, ValueError):
     """An environment's description is wrong, or it cannot be made from it."""
 
 
+def _problem(name: str, offered: Any, origin: str) -> str:
+    return "" if callable(offered) else f"an environment must be a class, but {origin} is {offered!r}"
+
+
+OF_ENVIRONMENTS = Registry("environment", "rekindle.environments", {}, _problem)
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """The description of one environment.
 
     Attributes:
-        id: Gymnasium id. ``"package.module:Name-v0"`` imports the module first, which may register the id. The prefix
+        id: Gymnasium id. ``"package.module:Name-v0"`` imports the module first, which may register the id. A package
+            may also offer a class under an id, as an entry point of the group ``rekindle.environments``. The prefix
             ``envpool/`` selects EnvPool's environment, ``vector/`` the id's vector entry point, and ``pettingzoo/`` one
             of several agents. "" means no environment, and then all other attributes must be empty.
         kwargs: arguments of the environment, as JSON values.
@@ -77,6 +86,7 @@ class EnvSpec:
         whole = isinstance(self.scale, int) and not isinstance(self.scale, bool)
         if self.scale is not None and not (whole and 1 <= self.scale <= 255):
             raise EnvSpecError(f"{self.id}: scale must be an integer from 1 to 255 or None, but got {self.scale!r}")
+        self._register()
         # Stored in the form that JSON gives back (tuples become lists), so that equal specs compare equal.
         object.__setattr__(self, "kwargs", _plain(self.kwargs, f"{self.id}: kwargs"))
         object.__setattr__(self, "parameters", _plain(self.parameters, f"{self.id}: parameters"))
@@ -92,6 +102,17 @@ class EnvSpec:
             raise EnvSpecError(f"{self.id}: wrappers must be a list, but got {self.wrappers!r}")
         wrappers = [self._wrapper(wrapper, i) for i, wrapper in enumerate(self.wrappers)]
         object.__setattr__(self, "wrappers", wrappers)
+
+    def _register(self) -> None:
+        """Tell Gymnasium of the class that a package offers under this id."""
+        if not self.id or ":" in self.id or self.id in gymnasium.registry:
+            return
+        try:
+            target = OF_ENVIRONMENTS.target(self.id)
+        except PluginError as error:
+            raise EnvSpecError(str(error)) from None
+        if target is not None:
+            gymnasium.register(self.id, entry_point=target)
 
     def _wrapper(self, wrapper: Mapping[str, Any], i: int) -> dict[str, Any]:
         where = f"{self.id}: wrappers[{i}]"

@@ -1,0 +1,38 @@
+"""``rekindle plugins``: what installed packages add, with origin and version.
+
+With ``--json``: format, plugins [{kind, name, target ("package.module:object"), package, version, error (why it cannot
+be used, or "")}]. The exit status is 1 if one cannot be used.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ....tasks.envs.base.spec import OF_ENVIRONMENTS
+from ....tasks.networks.own_encoders import OF_ENCODERS
+from ....tasks.registry import TASKS
+from ...methods import OF_SAMPLERS, OF_SCHEDULERS, OF_SINKS
+from ..output import tables
+from ..output.terminal import new_console, note, print_json
+from . import options
+
+REGISTRIES = (TASKS, OF_ENVIRONMENTS, OF_SCHEDULERS, OF_SAMPLERS, OF_SINKS, OF_ENCODERS)
+
+
+def plugins(arguments: argparse.Namespace) -> int:
+    """Import and print each plugin; fail if one cannot be used."""
+    found = [plugin for registry in REGISTRIES for plugin in registry.plugins()]
+    status = options.FAILED if any(plugin.error for plugin in found) else 0
+    if arguments.json:
+        print_json({"plugins": [plugin._asdict() for plugin in found]})
+        return status
+    out = new_console()
+    if not found:
+        note(out, f"no installed package has entry points of {', '.join(registry.group for registry in REGISTRIES)}")
+        return status
+    columns = ("kind", "name", "package", "version", "target")
+    out.print(tables.rows_table("plugins", [plugin._asdict() for plugin in found], columns))
+    for plugin in found:
+        if plugin.error:
+            note(out, f"{plugin.kind} {plugin.name}: {plugin.error}")
+    return status
