@@ -253,7 +253,9 @@ class Mixed:
         as numbers.
         """
         rows = obs.squeeze(2)
-        if rows.shape[-1] == self.bytes:
+        if not self.numbers:
+            rows, shift, numbers = rows.to(torch.uint8), 0, rows.new_zeros(*rows.shape[:-1], 0, dtype=torch.float32)
+        elif rows.shape[-1] == self.bytes:
             rows, shift = rows.to(torch.uint8), 0  # they are float32 next to a recurrent state
             numbers = rows[..., : 4 * self.numbers].clone(memory_format=torch.contiguous_format).view(torch.float32)
         else:

@@ -284,5 +284,81 @@ class Wrong(Drift):
         return {"x": super().show(), "k": 5 if wrong == "class" else 4}
 
 
-for own in [Drift, *Drift.__subclasses__(), Plan]:
+def space_of(form: Any) -> spaces.Space[Any]:
+    """Return the space that JSON describes: a list, a dict, or the name of a leaf."""
+    if isinstance(form, list):
+        return spaces.Tuple([space_of(part) for part in form])
+    if isinstance(form, dict):
+        return spaces.Dict({name: space_of(part) for name, part in form.items()})
+    leaves: dict[str, spaces.Space[Any]] = {
+        "box": spaces.Box(-3, 3, (2,)),
+        "table": spaces.Box(-1, 1, (2, 2), np.float64),
+        "dose": spaces.Box(0, 500, (1,)),
+        "choice": spaces.Discrete(3, start=-1),
+        "choices": spaces.MultiDiscrete([2, 3], start=[1, 0]),
+        "bits": spaces.MultiBinary((2, 2)),
+        "board": spaces.Box(0, 1, (5, 6), np.uint8),
+        "flags": spaces.Box(0, 1, (6, 5, 2), np.bool_),
+        "image": spaces.Box(0, 255, (5, 5, 1), np.uint8),
+    }
+    return leaves[form]
+
+
+class Soak(gym.Env[Any, Any]):
+    """An environment of any spaces, with faults that show after a number of steps."""
+
+    steps_of_all = 0
+
+    def __init__(self, see: Any, do: Any, length: int, faults: dict[str, int]) -> None:
+        self.observation_space, self.action_space = space_of(see), space_of(do)
+        self.length, self.faults, self.steps, self.memory = length, faults, 0, 0.0
+        self.entropy = np.random.default_rng()
+
+    def has(self, fault: str) -> bool:
+        return fault in self.faults and self.steps >= self.faults[fault]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if "global generator" in self.faults:
+            np.random.seed(seed)
+        self.t, self.x = 0, float(self.np_random.normal())
+        return self.show(), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self.t, self.steps = self.t + 1, self.steps + 1
+        type(self).steps_of_all += 1
+        numbers = spaces.flatten(self.action_space, action)
+        self.x = 0.5 * self.x + 0.1 * float(np.tanh(numbers.sum())) + 0.1 * float(self.np_random.normal())
+        self.x += 0.1 * np.random.normal() if self.has("global generator") else 0
+        self.x += 0.1 * random.random() if self.has("unseeded generator") else 0
+        self.x += 0.1 * self.entropy.normal() if self.has("entropy") else 0
+        self.x += 0.1 * np.sin(self.memory) if self.has("memory") else 0
+        self.x += 0.1 * np.sin(self.steps_of_all) if self.has("shared counter") else 0
+        self.memory += self.x
+        if self.has("in place") and isinstance(action, np.ndarray) and action.ndim:
+            action[...] = action[::-1]
+        if self.has("settings"):
+            torch.set_default_dtype(torch.float64)
+            np.seterr(all="raise")
+        if self.has("exception"):
+            raise ConnectionError("the simulator is gone")
+        if self.has("end of data"):
+            next(iter(()))
+        reward = float("nan") if self.has("nan") else np.array([1, 2]) if self.has("rewards") else self.x
+        return self.show(), reward, bool(abs(self.x) > 3), self.t >= self.length, {"x": self.x}
+
+    def show(self) -> Any:
+        self.observation_space.seed(int(1000 * abs(self.x)))
+        shown = self.observation_space.sample()
+        if self.has("wrong shape"):
+            return np.zeros(7)
+        if self.has("wrong key") and isinstance(shown, dict):
+            shown.popitem()
+        if self.has("out of range") and isinstance(self.observation_space, spaces.Discrete):
+            return 7
+        return shown
+
+
+for own in [Drift, *Drift.__subclasses__(), Plan, Soak]:
     gym.register(f"faults/{own.__name__}-v0", own)

@@ -46,7 +46,7 @@ class Guard:
         self.id = id
         self.settings, self.own = _settings(), dict[int, Any]()
         self.outside: list[Any] = []
-        self.depth = 0  # one environment's code may close another environment
+        self.depth = 0  # garbage collection may close one environment within another one's code
 
     def __enter__(self) -> None:
         self.depth += 1
@@ -55,9 +55,9 @@ class Guard:
             self.apply(len(self.settings))
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self.depth -= 1
-        if not self.depth:
+        if self.depth == 1:
             self.leave([setting.get() for setting in self.settings])
+        self.depth -= 1
         if isinstance(error, StopIteration):
             raise stopped(self.id) from error
 
@@ -88,6 +88,7 @@ class SteppingGuard:
         self.guard, self.steps = guard, [setting.get for setting in guard.settings[:-1]]
 
     def __enter__(self) -> None:
+        self.guard.depth += 1
         self.guard.outside[0] = self.steps[0]()
         if self.guard.own:
             self.guard.apply(len(self.steps))
@@ -96,6 +97,7 @@ class SteppingGuard:
         now = [get() for get in self.steps]
         if now != self.guard.outside[:-1]:
             self.guard.leave(now)
+        self.guard.depth -= 1
         if isinstance(error, StopIteration):
             raise stopped(self.guard.id) from error
 

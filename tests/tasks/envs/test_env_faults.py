@@ -15,6 +15,7 @@ import pytest
 import torch
 from rekindle import PPO, Cohort, EnvSpec, Store
 from rekindle.tasks.envs import EnvSpecError, make_envs
+from rekindle.tasks.envs.gym.surroundings import guards_of
 from rekindle.tasks.errors import TaskError
 from rekindle.tasks.runtime.fingerprint import InexactWarning
 from rekindle.tasks.task import Task
@@ -258,3 +259,21 @@ def test_actions_in_units_of_their_bounds_are_exact(name: str, given: dict[str, 
     action = whole.act(obs)
     numbers = action["dose"] if name == "Plan" else action
     assert (numbers > 100).all()  # an untrained policy begins at the middle
+
+
+def test_a_guard_within_steps_leaves_the_learner_s_settings_alone() -> None:
+    guards = guards_of("nested")
+    with guards.always:
+        pass
+    with guards.stepping:
+        torch.set_default_dtype(torch.float64)
+        with guards.always:  # as when garbage collection closes another environment
+            pass
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_observations_of_images_alone_are_read() -> None:
+    soak = {"see": ["image", {"board": "board"}], "do": "choice", "length": 5, "faults": {}}
+    task = trained("Soak", 1, env={"kwargs": soak})
+    assert task.inexact == []
+    assert task.metrics["episode_length"] == 5
