@@ -29,7 +29,7 @@ from ..tasks.signals.demonstrations import Demonstrations
 from ..tasks.warm_start import located
 from .analysis.learning import all_located, with_learned
 from .engine.checked_config import load_task
-from .engine.confirming import confirmation_config, confirmation_json, start_confirmation
+from .engine.confirmations import confirmation_config, confirmation_json, start_confirmation
 from .engine.json_views import front, ranked, study_json
 from .engine.optuna_mirror import mirror
 from .engine.probes import request_probe

@@ -28,7 +28,7 @@ import numpy as np
 
 from ...tasks.algorithms.tabular import Tabular
 from ...tasks.checkpoint.array_files import open_npz
-from ..engine.confirming import complete_confirmation_json
+from ..engine.confirmations import complete_confirmation_json
 from ..engine.json_views import Json, rank, study_json
 from ..shell import command_line
 from ..statistics.intervals import FEWEST

@@ -16,7 +16,7 @@ from ...spaces.choices import Fixed, Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...tasks import load
 from ..analysis.health import diagnose
-from ..engine.confirming import candidate_name, complete_confirmation_json, confirmation_json, unfinished, verdict
+from ..engine.confirmations import complete_confirmation_json, confirmation_json
 from ..engine.json_views import Json, ranked, study_json
 from ..methods import scheduling
 from ..schedulers.confirming import Confirmation, estimates, estimating_rows, lost_seeds
@@ -30,6 +30,7 @@ from ..study.number_text import counted, in_digits_alone
 from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of
 from .analysis import rank_correlations, result_of
 from .timeline import timeline
+from .verdicts import candidate_name, unfinished, verdict
 
 if TYPE_CHECKING:
     from ..storage.store import Store

@@ -7,7 +7,6 @@ from importlib.resources import files
 from pathlib import Path
 
 from ...tasks.checkpoint.policy_files import replace_whole
-from ..engine.confirming import described
 from ..engine.json_views import Json, state_text
 from ..engine.probes import lines_of
 from ..methods import scheduling
@@ -18,6 +17,7 @@ from . import figures, results, what_mattered
 from .analysis import result_of
 from .drawing import escape, number
 from .markup import document, figure, part, prose, table
+from .verdicts import described
 
 
 def page(studies: Sequence[Json]) -> str:

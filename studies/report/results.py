@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..engine.confirming import candidate_name, described, failures_of
 from ..engine.json_views import Json
 from ..statistics.aggregates import AGGREGATES
 from ..statistics.intervals import FEWEST, interval, too_narrow
@@ -14,6 +13,7 @@ from ..study.number_text import counted, in_digits
 from . import figures
 from .drawing import escape
 from .markup import figure, part, table
+from .verdicts import candidate_name, described, failures_of
 
 MOST_SAMPLES = 4  # configurations whose distributions are shown
 

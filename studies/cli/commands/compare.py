@@ -15,7 +15,7 @@ from rich.console import Console
 from ...analysis.comparing import Scale
 from ...analysis.comparing import compare as comparison
 from ...analysis.sources import CONFIRMED, FILE, SELECTED, is_file
-from ...engine.confirming import check_confirmable
+from ...engine.confirmations import check_confirmable
 from ...errors import BadConfig
 from ...shell import command_line
 from ...statistics.aggregates import LABELS

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from ....tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
-from ...engine.confirming import confirmation_json
+from ...engine.confirmations import confirmation_json
 from ...engine.json_views import status_json, study_json, task_json, tasks_json
 from ...engine.probes import lines_of
 from ...storage.locks.owner import Owner

@@ -21,7 +21,7 @@ from ...analysis.unlearned import OF_LEARNING
 from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import located
 from ...engine.checked_config import load_task
-from ...engine.confirming import (
+from ...engine.confirmations import (
     check_confirmable,
     confirmation_config,
     confirmation_json,

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ...engine.confirming import confirmations_of
+from ...engine.confirmations import confirmations_of
 from ...engine.optuna_mirror import forget
 from ...redact import printable
 from ...storage.store import Store

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ....spaces import flatten
-from ...engine.confirming import candidate_name, described, failures_of, verdict
 from ...engine.json_views import RUNNING, STATES, Json, rank, state_text
 from ...methods import scheduling
 from ...redact import printable
+from ...report.verdicts import candidate_name, described, failures_of, verdict
 from ...study.config import title
 from ...study.number_text import counted, in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN

@@ -12,7 +12,7 @@ import pytest
 import rekindle
 from rekindle.studies.analysis.comparing import compare
 from rekindle.studies.analysis.sources import BadSource
-from rekindle.studies.engine.confirming import confirmation_config, confirmation_name, start_confirmation
+from rekindle.studies.engine.confirmations import confirmation_config, confirmation_name, start_confirmation
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import UnknownStudy
 from rekindle.studies.storage.store import Store

@@ -26,7 +26,7 @@ from rekindle.studies.cli import main
 from rekindle.studies.cli.commands.storage import repeated
 from rekindle.studies.cli.output import tables
 from rekindle.studies.engine import json_views as report
-from rekindle.studies.engine.confirming import confirmation_config, start_confirmation
+from rekindle.studies.engine.confirmations import confirmation_config, start_confirmation
 from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.steering.steering import Steering

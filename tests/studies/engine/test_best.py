@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import rekindle
 from rekindle.studies.cli.dispatch import main
-from rekindle.studies.engine.confirming import confirmation_config, verdict
+from rekindle.studies.engine.confirmations import confirmation_config
 from rekindle.studies.engine.json_views import rank, study_json, summary_json, task_json
 from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.page import write_report
+from rekindle.studies.report.verdicts import verdict
 from rekindle.studies.schedulers.seeds import replicate_seed
 from rekindle.studies.storage.store import Store
 

@@ -15,7 +15,7 @@ from rekindle import Store, Study, tune
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
-from rekindle.studies.engine.confirming import confirmation_config, described, start_confirmation
+from rekindle.studies.engine.confirmations import confirmation_config, start_confirmation
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.failures import FAILED
 from rekindle.studies.report import figures, what_mattered
@@ -27,6 +27,7 @@ from rekindle.studies.report.page import page, write_report
 from rekindle.studies.report.pictures import save
 from rekindle.studies.report.results import samples_of
 from rekindle.studies.report.timeline import timeline
+from rekindle.studies.report.verdicts import described
 from rekindle.studies.storage.rows import Event, Trial
 from rekindle.studies.storage.sql.schema import event
 from rekindle.studies.study.number_text import in_digits_alone

@@ -15,13 +15,14 @@ from gated import Gate
 from rekindle.studies.analysis.comparing import compare
 from rekindle.studies.analysis.sources import BadSource
 from rekindle.studies.cli import main
-from rekindle.studies.engine.confirming import confirmation_config, verdict
+from rekindle.studies.engine.confirmations import confirmation_config
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.page import page
+from rekindle.studies.report.verdicts import verdict
 from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.schedulers.seeds import collapse
 from rekindle.studies.storage.rows import Segment, Trial

@@ -16,16 +16,16 @@ from rekindle.studies.analysis.comparing import compare
 from rekindle.studies.analysis.sources import BadSource
 from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_config, make_population
-from rekindle.studies.engine.confirming import (
+from rekindle.studies.engine.confirmations import (
     confirmation_config,
     confirmation_json,
     confirmation_name,
     start_confirmation,
-    verdict,
 )
 from rekindle.studies.engine.json_views import rank, study_json
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import BadConfig, StudyMismatch
+from rekindle.studies.report.verdicts import verdict
 from rekindle.studies.schedulers.confirming import Confirmation, Confirming, Standing, standing
 from rekindle.studies.statistics.intervals import mean_interval
 from rekindle.studies.storage.rows import Segment

@@ -13,7 +13,7 @@ import pytest
 from rekindle.studies import Study
 from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_population
-from rekindle.studies.engine.confirming import confirmation_config
+from rekindle.studies.engine.confirmations import confirmation_config
 from rekindle.studies.engine.json_views import rank, status_json, study_json, summary_json
 from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.engine.runner import StudyRunner, start_study

@@ -9,7 +9,7 @@ from typing import Any
 import optuna
 import pytest
 import rekindle
-from rekindle.studies.engine.confirming import confirmation_json
+from rekindle.studies.engine.confirmations import confirmation_json
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.errors import UnknownStudy
 from rekindle.studies.storage.sql.schema import command, segment, trial
