@@ -182,7 +182,7 @@ class Space(Mapping[str, "Dimension | Space"]):
             try:
                 flat[path] = dimension.check(_read_for(dimension, text), path)
             except SpaceError as error:
-                raise type(error)(f"{error}. {dimension.help}" if dimension.help else str(error)) from None
+                raise type(error)(f"{error} ({dimension.help})" if dimension.help else str(error)) from None
         return unflatten(flat)
 
     def identifying(self, values: Mapping[str, Any]) -> dict[str, Value]:
@@ -286,6 +286,15 @@ class Space(Mapping[str, "Dimension | Space"]):
     def unsearched(self, names: Collection[str]) -> Space:
         """Return this space with search=False for the named dimensions."""
         return Space._of({path: replace(d, search=False) if path in names else d for path, d in self._flat.items()})
+
+    def explained(self, explanation: Callable[[str], str]) -> Space:
+        """Return this space with explanations of dimensions that have none.
+
+        Args:
+            explanation: function of a dotted name that returns the text.
+        """
+        flat = {path: d if d.help else replace(d, help=explanation(path)) for path, d in self._flat.items()}
+        return Space._of(flat)
 
     def extend(self, /, **entries: Dimension | Space) -> Space:
         """Return this space with further entries.

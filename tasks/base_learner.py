@@ -29,6 +29,7 @@ from .cuda.graphs import collect_graphs
 from .cuda.loading import use_batch_invariant_operators
 from .envs import EnvSpec
 from .errors import LARGEST, StateMismatch, UnsupportedSpace
+from .explanations import explanation
 from .rng import streams
 from .runtime.metric_means import Tally
 from .runtime.progress import tick
@@ -135,6 +136,12 @@ class BaseLearner:
     epoch_size: int = 1
     iterations: int
     epochs: int
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Explain hyperparameters that bring no text of their own."""
+        super().__init_subclass__(**options)
+        if isinstance(space := vars(cls).get("hyperparameters"), Space):
+            cls.hyperparameters = space.explained(explanation)
 
     def __init__(
         self,

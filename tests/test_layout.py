@@ -44,6 +44,7 @@ ORDER = (
     *("tasks.envs.pools", "tasks.envs.processes", "tasks.envs"),
     *("tasks.networks", "tasks.networks.fused", "tasks.experience"),
     *(
+        "tasks.explanations",
         "tasks.base_learner",
         "tasks.learner",
         "tasks.signals",

@@ -508,14 +508,14 @@ def test_the_names_of_another_library_are_known_where_their_meaning_is() -> None
 
 
 def test_an_explanation_is_in_errors_of_the_command_line_and_in_no_text_or_comparison() -> None:
-    text = "Discount factor; SB3: gamma."
+    text = "discount of future rewards"
     plain, explained = (Space(gamma=near_one(0.9, 0.99, default=0.95, **more)) for more in ({}, {"help": text}))
     assert plain == explained
     assert plain.priors() == explained.priors()
     assert repr(plain["gamma"]) == repr(explained["gamma"])
     assert [explained.fix({}).flat()["gamma"].help, explained.searched().flat()["gamma"].help] == [text, text]
     with pytest.raises(
-        OutOfRange, match=r"gamma must be a number in \[0.9, 0.99\], not 2. Discount factor; SB3: gamma."
+        OutOfRange, match=r"gamma must be a number in \[0.9, 0.99\], not 2 \(discount of future rewards\)$"
     ):
         explained.parse("gamma=2")
     with pytest.raises(OutOfRange, match=r"gamma must be a number in \[0.9, 0.99\], not 2$"):
