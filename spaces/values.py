@@ -36,7 +36,7 @@ Default: TypeAlias = "Value | Literal[Required.REQUIRED]"
 def canonical(value: object, name: str) -> Value:
     """Return the plain JSON value equal to `value`.
 
-    NumPy scalars become Python's, tuples become new lists, -0.0 becomes 0.0.
+    Scalars and arrays of NumPy and torch become Python's, tuples become new lists, -0.0 becomes 0.0.
 
     Args:
         value: value to convert.
@@ -46,7 +46,7 @@ def canonical(value: object, name: str) -> Value:
         WrongType: JSON cannot hold the value.
         OutOfRange: it is NaN or infinite.
     """
-    if isinstance(value, (np.generic, np.ndarray)):
+    if hasattr(value, "tolist"):
         value = value.tolist()
     if value is None or isinstance(value, (bool, int, str)):
         return value

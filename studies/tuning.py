@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast, get_type_hints
 
 from ..spaces import flatten
 from ..spaces.errors import near
@@ -36,7 +36,7 @@ from .engine.probes import request_probe
 from .engine.progress import StudyProgress
 from .engine.runner import scheduler_of, start_study
 from .engine.tune_options import study_config
-from .errors import StoreError
+from .errors import BadConfig, StoreError
 from .options.option import with_keywords
 from .options.study_options import STUDY, StudyOptions
 from .redact import printable
@@ -114,6 +114,8 @@ class Study(Pictures):
     """
 
     def __init__(self, name: str, storage: str | Store):
+        if not isinstance(name, str):
+            raise TypeError(f"Study: a study has a text as name, but got {name!r}")
         self.name, self.store = name, storage if isinstance(storage, Store) else Store(storage)
         self.store.study(name)
 
@@ -297,7 +299,8 @@ class Study(Pictures):
             hyperparameters: values, nested or dotted; missing ones take their defaults.
             why: reason to record.
         """
-        return self._steering.enqueue(flatten(plain(hyperparameters)), why)
+        values = dict(hyperparameters) if hasattr(hyperparameters, "keys") else hyperparameters  # a row of a table
+        return self._steering.enqueue(flatten(plain(values)), why)
 
     def extend(self, trials: int | None = None, why: str = "", **other: Any) -> Command:
         """Extend the study: more trials or epochs, other ranges or other bounds.
@@ -401,6 +404,13 @@ def tune(
         raise TypeError(f"tune has no option {name!r}{cure}")
     epochs, fixed, known = argument(epochs), plain(fixed), plain(known)
     options = cast("StudyOptions", {name: argument(value) for name, value in options.items()})
+    for name, hint in get_type_hints(StudyOptions).items():
+        value = options.get(name)
+        if hint in (str, str | None) and not isinstance(value, str | None):
+            raise BadConfig(f"{name} is a text, as on the command line (--{name.replace('_', '-')}), but got {value!r}")
+    flatten(fixed or {})  # raises WrongType for what is no dict
+    if not all(map(callable, callbacks)):
+        raise TypeError(f"tune: callbacks must be functions, but got {callbacks!r}")
     storage = (
         storage if isinstance(storage, Store) else full_url(storage or os.environ.get(URL_VARIABLE) or DEFAULT_URL)
     )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine.bounds import is_lifted, resume_if_lifted
 from ..engine.checked_config import load_task
 from ..engine.tune_options import check_bounds
-from ..errors import CommandRefused
+from ..errors import BadConfig, CommandRefused
 from ..options.entries import check_count
 from ..options.study_options import BOUNDS, EXTENDED, entries_of
 from ..samplers.registry import check_exhausted, check_sampler
@@ -183,6 +183,8 @@ class Steering:
             check_count("epochs", epochs)
             commanded.append((EXTEND, {"epochs": epochs}, lambda c: extensions.lengthen(c, self.study, epochs)))
         if priors:
+            if not isinstance(priors, Mapping):
+                raise BadConfig(f"changed priors are a dict of texts by name, but got {priors!r}")
             texts = dict(priors)
             commanded.append((EXTEND, {"priors": texts}, lambda c: extensions.search_otherwise(c, self.study, texts)))
         for kind, names in {BOUND: BOUNDS, **{name: (name,) for name in EXTENDED if name not in BOUNDS}}.items():
@@ -217,6 +219,8 @@ class Steering:
     def _numbers(self, trial: int | str) -> Collection[int]:
         """Return the numbers of a configuration's trials, one for each replicate."""
         seeds = seeds_of(self.config)
+        if isinstance(trial, bool) or not isinstance(trial, int | str):
+            raise CommandRefused(f"a trial is named by its number or uid, but got {trial!r}")
         if isinstance(trial, int) or (trial.isdecimal() and len(trial) < 8):
             return range(int(trial) * seeds, (int(trial) + 1) * seeds)
         uid = self.store.uid(trial)

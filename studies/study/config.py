@@ -300,6 +300,8 @@ def check_end(env: str, most: int | None, epochs: int) -> None:
 
 def check_epochs(epochs: Sequence[int], scheduler: str = "halving") -> list[int]:
     """Return [low, high, base] for one to three numbers, or raise BadConfig."""
+    if not 1 <= len(epochs) <= 3:
+        raise BadConfig(f"epochs are low:high:base, one to three numbers, but got {[*epochs]}")
     filled = [*epochs, *epochs] if len(epochs) == 1 else [*epochs]
     low, high, base = filled = [*filled, scheduling(scheduler).base] if len(filled) == 2 else filled
     for name, value, least in (("low", low, 1), ("high", high, low), ("base", base, 2)):

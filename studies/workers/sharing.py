@@ -260,6 +260,8 @@ def work(
         KeyboardInterrupt: Ctrl-C was pressed.
         StoreError: the store failed, or the remaining trials need a decision of the user.
     """
+    if not all(isinstance(name, str) for name in studies):
+        raise TypeError(f"work takes names of studies, such as work(url, 'first', 'second'), but got {studies!r}")
     store = storage if isinstance(storage, Store) else Store(storage)
     options = {"device": device, "env_processes": env_processes, "use_previous": use_previous}
     worker = sharing_worker(store, studies, say, **options)

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..engine.progress import Snapshot, StudyProgress
 from ..errors import StoreError
@@ -99,6 +99,10 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: signal.Signals, saved: bool = True):
         self.signal, self.saved = number, saved
         super().__init__(f"stopped by {number.name}; {SAVED if saved else LOST}; run the same command to resume")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what another process needs to raise this error, too."""
+        return type(self), (self.signal, self.saved)
 
 
 def raise_interrupted(number: int, frame: object) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
+from signal import SIGINT
 from typing import Any
 
 import optuna
 import pytest
 import rekindle
-from rekindle.studies.errors import LeaseLost, StudyMismatch, TaskBusy
+from rekindle.studies.errors import LeaseLost, TaskBusy
 from rekindle.studies.storage.store import Store
+from rekindle.studies.workers.supervisor import Interrupted
 from rekindle.tasks.algorithms.surrogate import Surrogate
 
 
@@ -74,7 +76,7 @@ def test_a_stored_task_is_taken_up_once_it_is_free(sqlite_url: str) -> None:
 
 
 def test_an_error_arrives_in_the_process_that_waits_for_it() -> None:
-    for error in (TaskBusy("u", "h:b:1:2", "h", 1, 3.0), LeaseLost(["u"], "it was cancelled"), StudyMismatch("s")):
+    for error in (TaskBusy("u", "h:b:1:2", "h", 1, 3.0), LeaseLost(["u"], "it was cancelled"), Interrupted(SIGINT)):
         sent = again(error)
         assert (type(sent), sent.args, vars(sent)) == (type(error), error.args, vars(error))
 

@@ -13,9 +13,10 @@ import gated
 import numpy as np
 import pytest
 import rekindle
+import torch
 from rekindle.spaces import unflatten
 from rekindle.studies.engine.runner import start_study
-from rekindle.studies.errors import BadConfig, StudyMismatch, UnknownStudy
+from rekindle.studies.errors import BadConfig, CommandRefused, StudyMismatch, UnknownStudy
 from rekindle.studies.storage.store import Store
 from studying import TINY, bits, surrogate, tiny, undisturbed
 
@@ -238,3 +239,38 @@ def test_a_task_takes_numbers_of_numpy(sqlite_url: str) -> None:
         task.fit(2.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"seed must be an integer from 0 to .*, but got True"):
         rekindle.tasks.load("surrogate")(seed=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": []}, r"epochs are low:high:base, one to three numbers, but got \[\]"),
+        ({"epochs": (1, 2, 3, 4)}, "one to three numbers, but got"),
+        ({"sampler": object}, r"sampler is a text, as on the command line \(--sampler\), but got <class 'object'>"),
+        ({"budget": 3600}, r"budget is a text, as on the command line \(--budget\), but got 3600"),
+        ({"goal": 50.0}, "goal is a text"),
+        ({"fixed": ["lr=1"]}, "values must be a dict by name"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_in_words(
+    sqlite_url: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        rekindle.tune("surrogate", storage=sqlite_url, progress=False, **{"epochs": 1, **options})
+
+
+def test_a_study_takes_rows_of_tables_and_refuses_other_kinds(sqlite_url: str) -> None:
+    study = rekindle.tune("surrogate", storage=sqlite_url, trials=2, epochs=1, progress=False)
+    study.enqueue(study.dataframe().loc[1, ["lr", "gamma"]])  # a row of a table
+    assert study.commands[-1].data["hyperparameters"]["lr"] == study.trials[1].hyperparameters["lr"]
+    for trial in (float("nan"), None, True):
+        with pytest.raises(CommandRefused, match="a trial is named by its number or uid, but got"):
+            study.exclude(trial)  # type: ignore[arg-type]
+    with pytest.raises(BadConfig, match="changed priors are a dict of texts by name, but got 'lr'"):
+        study.extend(priors="lr")
+    with pytest.raises(TypeError, match="a study has a text as name, but got 3"):
+        rekindle.Study(3, sqlite_url)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="work takes names of studies"):
+        rekindle.work(sqlite_url, ["surrogate"])  # type: ignore[arg-type]
+    task = rekindle.tasks.load("surrogate")().init(lr=torch.tensor(0.5) * 1e-2)
+    assert task.hyperparameters == {**task.hyperparameters, "lr": 0.004999999888241291}  # type: ignore[dict-item]
