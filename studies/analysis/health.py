@@ -18,6 +18,7 @@ from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Range, Real
 from ...tasks.errors import ADVICE, INEXACT
 from ..engine.probes import probe_json
+from ..failures import FAILED
 from ..schedulers.registry import without_excluded
 from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.distributions import f_normal
@@ -306,7 +307,8 @@ def failures_of_one_kind(rows: Rows) -> Iterator[Finding]:
     failed = [trial for trial in ended if trial.state == "failed"]
     if len(failed) < 2 or len(failed) < FAILURES * len(ended):
         return
-    kind, count = Counter(_kind(trial.error or "") for trial in failed).most_common(1)[0]
+    kinds = {event.uid: event.data.get("kind") for event in rows.events if event.kind == FAILED}
+    kind, count = Counter(str(kinds.get(trial.uid) or "unknown") for trial in failed).most_common(1)[0]
     if count >= ONE_KIND * len(failed):
         what = "trainings" if seeds_of(rows.config) > 1 else "trials"
         yield Finding(
@@ -314,13 +316,6 @@ def failures_of_one_kind(rows: Rows) -> Iterator[Finding]:
             f"{count} of {len(ended)} {what} failed in one way: {kind}",
             CURES.get(kind, "`rekindle show UID` has the traceback; fix or leave out the values that cause it"),
         )
-
-
-def _kind(error: str) -> str:
-    if error.startswith("["):
-        return error[1:].partition("]")[0]
-    name = error.partition(":")[0]
-    return {"Diverged": "diverged", "Killed": "killed"}.get(name, name or "unknown")
 
 
 def workers_idle(rows: Rows) -> Iterator[Finding]:

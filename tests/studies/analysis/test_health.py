@@ -27,6 +27,7 @@ from rekindle.studies.analysis.health import (
 from rekindle.studies.analysis.importance import Observations, importances
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.failures import FAILED, decide, note
 from rekindle.studies.methods import SCHEDULERS
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.page import page
@@ -36,6 +37,7 @@ from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Event, Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
+from rekindle.tasks.errors import Diverged, Hung
 from studying import surrogate
 
 ROWS, POINTS = 4000, 4
@@ -237,30 +239,39 @@ def test_the_best_at_an_end_of_any_ordered_dimension_is_told(prior: str, where: 
         )
 
 
-def told(check: Any, config: Config, trials: Sequence[Trial] = (), runs: Sequence[Segment] = ()) -> list[str]:
+def told(
+    check: Any, config: Config, trials: Sequence[Trial] = (), runs: Sequence[Segment] = (), events: Sequence[Event] = ()
+) -> list[str]:
     """What a check finds in rows."""
-    rows: Any = SimpleNamespace(config=config, replicates=trials, runs=runs, segments=runs)
+    rows: Any = SimpleNamespace(config=config, replicates=trials, runs=runs, segments=runs, events=events)
     return [finding.text for finding in check(rows)]
 
 
-def test_failures_of_one_kind_are_told_with_their_share() -> None:
-    def found(*errors: str | None, seeds: int = 1) -> list[str]:
-        states = ["complete" if error is None else "failed" for error in errors]
-        rows = zip(states, errors, strict=True)
-        trials = [Trial(n, uid=str(n), params={}, state=state, error=error) for n, (state, error) in enumerate(rows)]
-        config = surrogate(options={"seeds": seeds})
-        return told(failures_of_one_kind, config, [*trials, Trial(99, uid="99", params={})])
+def failure(number: int, error: BaseException) -> Event:
+    """The event of a trial that failed for good."""
+    return Event(str(number), 0.0, FAILED, note(error, decide(error, 100), 0))
 
-    assert found("Diverged: NaN", "Diverged: inf", None) == ["2 of 3 trials failed in one way: diverged"]
-    assert found("Diverged: NaN", "Diverged: inf", None, seeds=3) == ["2 of 3 trainings failed in one way: diverged"]
-    assert found("[memory] MemoryError: 3", "[memory] killed", None) == ["2 of 3 trials failed in one way: memory"]
-    assert found("OSError: no", "ValueError: no", "Killed: 9", None) == []  # each in its own way
-    assert found("Diverged: NaN", None) == []  # one is no kind
-    assert found("Diverged: NaN", "Diverged: NaN", *[None] * 9) == []  # less than a fifth
+
+def test_failures_of_one_kind_are_told_with_their_share() -> None:
+    def found(*errors: BaseException | None, seeds: int = 1) -> list[str]:
+        states = ["complete" if error is None else "failed" for error in errors]
+        trials = [Trial(n, uid=str(n), params={}, state=state) for n, state in enumerate(states)]
+        events = [failure(n, error) for n, error in enumerate(errors) if error is not None]
+        config = surrogate(options={"seeds": seeds})
+        return told(failures_of_one_kind, config, [*trials, Trial(99, uid="99", params={})], events=events)
+
+    nan, inf = Diverged("NaN"), Diverged("inf")
+    assert found(nan, inf, None) == ["2 of 3 trials failed in one way: diverged"]
+    assert found(nan, inf, None, seeds=3) == ["2 of 3 trainings failed in one way: diverged"]
+    assert found(MemoryError("3"), MemoryError(), None) == ["2 of 3 trials failed in one way: memory"]
+    assert found(Hung("in step"), Hung("in reset"), None) == ["2 of 3 trials failed in one way: hung"]
+    assert found(MemoryError(), nan, Hung("in step"), None) == []  # each in its own way
+    assert found(nan, None) == []  # one is no kind
+    assert found(nan, nan, *[None] * 9) == []  # less than a fifth
     spared = [Trial(n, uid=str(n), params={}, state="pruned") for n in range(2, 20)]
-    failed = [Trial(n, uid=str(n), params={}, state="failed", error="Diverged: NaN") for n in range(2)]
-    config = surrogate(options={"seeds": 20})
-    assert told(failures_of_one_kind, config, [*failed, *spared], [Segment(2, 0, 1, "done", 0.0)]) == [
+    failed = [Trial(n, uid=str(n), params={}, state="failed") for n in range(2)]
+    config, events = surrogate(options={"seeds": 20}), [failure(0, nan), failure(1, inf)]
+    assert told(failures_of_one_kind, config, [*failed, *spared], [Segment(2, 0, 1, "done", 0.0)], events) == [
         "2 of 3 trainings failed in one way: diverged"
     ]
 
