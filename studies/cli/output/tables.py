@@ -21,7 +21,7 @@ from ...study.number_text import counted, in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
 from .terminal import note
 
-LONG = ("digest", "kept", "more", "searched", "until", "when")  # columns whose text may wrap
+LONG = ("digest", "help", "kept", "more", "searched", "until", "when")  # columns whose text may wrap
 MANY_ROWS = 12  # hyperparameters of the best trials that are all shown
 WHOLE = 2.0**53  # below this, an integral number is a count and is shown with all digits
 UNFINISHED = {"ready": "...", "failed": "failed"}  # shown in place of a segment's result, by its state

@@ -175,3 +175,12 @@ def test_known_configurations_are_tried_first(sqlite_url: str, tmp_path: Path, c
         status, _, errors = cli("create", *asked, "--study", "u", "--try", f"@{tmp_path / 'bad.json'}")
         assert (status, message in errors) == (2, True), errors
     assert "each takes one trial" in cli("create", *asked, "--trials", "1", "--study", "u", *known)[2]
+
+
+def test_space_explains_hyperparameters_beside_their_ranges(cli: Callable[..., Any]) -> None:
+    status, out, _ = cli("space", "dqn", "CartPole-v1")
+    told = " ".join(out.split())
+    assert (status, "optimizer.lr loguniform(3e-05, 0.01," in told, "learning rate;" in told) == (0, True, True)
+    rows = {row["name"]: row for row in json.loads(cli("space", "dqn", "--json")[1])["hyperparameters"]}
+    assert rows["double"]["help"].startswith("choose actions of the target by the online network")
+    assert "(learning rate; lower it if " in cli("train", "dqn", "CartPole-v1", "--set", "optimizer.lr=-1")[2]
