@@ -14,7 +14,7 @@ help:  ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 19
 
 tune: $(VENV)/.installed  ## tune PPO on CartPole-v1; rerun to resume
-	$(BIN)/rekindle tune ppo CartPole-v1 --trials 16 --epochs 1:27 --study cartpole --storage sqlite:///studies.db
+	$(BIN)/rekindle tune ppo CartPole-v1 --trials 16 --epochs 1:27 --study cartpole
 
 test: $(VENV)/.installed-test  ## ruff, mypy and the tests
 	@$(MAKE) --no-print-directory -j 2 lint pytest

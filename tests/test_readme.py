@@ -67,7 +67,7 @@ def test_every_page_shows_commands_that_parse(page: Path) -> None:
 
 
 def test_the_commands_run_after_make_tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A smaller study than that of `make tune`, of the same name and in the same file; then the pages' commands."""
+    """A smaller study than that of `make tune`, of the same name; then the pages' commands."""
     from rekindle import Study
     from rekindle.studies.cli import main
 
@@ -75,9 +75,9 @@ def test_the_commands_run_after_make_tune(tmp_path: Path, monkeypatch: pytest.Mo
     [made] = re.findall(r"rekindle (tune ppo .*)", (ROOT / "Makefile").read_text())
     small = ["--set", "epoch_steps=256", "--set", "num_steps=64", "--set", "model.width=16"]
     assert main([*shlex.split(made.replace("1:27", "1:3").replace("16", "2")), *small, "--workers", "1"]) == 0
-    best = Study("cartpole", "sqlite:///studies.db").best
+    best = Study("cartpole", "sqlite:///rekindle.db").best
     assert best is not None
-    lines = [line for block in blocks("sh") for line in block.splitlines() if "--storage sqlite:///studies.db" in line]
+    lines = [line for block in blocks("sh") for line in block.splitlines() if "--storage sqlite:///rekindle.db" in line]
     about = {"status", "trials", "show", "evaluate", "export-policy", "replay", "fork", "fsck", "gc", "export"}
     ran = set()
     for line in lines:
