@@ -22,7 +22,8 @@ from ..spaces.drivers.to_optuna import distributions, from_params, params, sugge
 from ..spaces.values import argument
 from ..tasks.errors import Diverged, Hung
 from ..tasks.registry import load
-from ..tasks.runtime import STUCK, progress
+from ..tasks.runtime import EVALUATION_ENVS, EVALUATION_EPISODES, STUCK, progress
+from ..tasks.runtime.interrupts import Interrupts
 from ..tasks.runtime.observers import EpochEvent
 from .options.durations import seconds_of
 from .storage.sql.database import full_url
@@ -64,6 +65,8 @@ class Objective:
         device: see `Task`.
         env_processes: number of processes that step the environments; 0 steps them in this process. It does not change
             the result.
+        eval_episodes: see `Task`.
+        eval_envs: see `Task`.
         stuck: seconds, or text such as "10m", after which an environment process that makes no step is killed; None for
             never.
         fixed: hyperparameters that are not suggested, nested.
@@ -85,6 +88,8 @@ class Objective:
         priors: Mapping[str, str] | None = None,
         device: str = "cpu",
         env_processes: int = 0,
+        eval_episodes: int = EVALUATION_EPISODES,
+        eval_envs: int = EVALUATION_ENVS,
         stuck: float | str | None = STUCK,
         **fixed: Any,
     ):
@@ -101,8 +106,10 @@ class Objective:
         self.own = task.learner.objective
         if self.objectives != own_objective(task):
             self.report = 0  # Optuna prunes studies of one objective only
-        self.device, self.env_processes, self.stuck = device, env_processes, seconds_of("Objective: stuck", stuck)
-        first = task(env, seed=seed, device=device, env_processes=env_processes, **fixed)  # checks the arguments
+        self.stuck = seconds_of("Objective: stuck", stuck)
+        self.how: dict[str, Any] = {"device": device, "env_processes": env_processes}
+        self.how |= {"eval_episodes": eval_episodes, "eval_envs": eval_envs}
+        first = task(env, seed=seed, **self.how, **fixed)  # checks the arguments
         self.env, self.space = first.env, open_space(task, first.env, first.fixed, priors or {})
         self.distributions = distributions(self.space)  # raises for priors that Optuna cannot express
         self._store = storage if isinstance(storage, Store) else None
@@ -202,13 +209,14 @@ class Objective:
 
         def at_epoch_end(event: EpochEvent) -> None:
             if self._reports(event.epoch) or event.epoch == self.epochs:
-                event.metrics[self.own] = event.task.evaluate()
+                # A signal ends the evaluation between two steps; the training so far is saved then.
+                event.metrics.update(task.score_metrics(task.evaluate(on_step=Interrupts.raise_if_asked)))
                 self._tell(trial, reported, event.epoch, event.metrics[self.own])
 
         try:
             for epoch, metrics in task.history:  # report what an earlier run, stopped at any epoch, could not
                 if self.own not in metrics and self._reports(epoch):
-                    metrics[self.own] = task.evaluate()  # it is the last epoch, see _lacks_reports
+                    metrics |= task.score_metrics(task.evaluate())  # it is the last epoch, see _lacks_reports
                 if self.own in metrics:
                     self._tell(trial, reported, epoch, metrics[self.own])
             task.fit(self.epochs, at_epoch_end)
@@ -216,7 +224,7 @@ class Objective:
             if task.bad is None:
                 trial.set_user_attr("rk_epochs", task.epochs)
                 trial.set_user_attr("rk_digest", task.digest)
-        return task.metrics[self.own] if self.own in task.metrics else task.evaluate()
+        return task.score_epoch()
 
     def _lacks_reports(self, task: Task) -> bool:
         """Return whether an epoch to report was trained without a return."""
@@ -237,8 +245,7 @@ class Objective:
             raise optuna.TrialPruned(f"pruned after {epoch} epochs with a {self.own} of {in_digits_alone(value)}")
 
     def _make(self, storage: Store | None) -> Task:
-        how: dict[str, Any] = {"device": self.device, "env_processes": self.env_processes}
-        return self.algorithm(self.env, seed=self.seed, storage=storage, **how, **self.fixed)
+        return self.algorithm(self.env, seed=self.seed, storage=storage, **self.how, **self.fixed)
 
 
 def _reported_epochs(trial: optuna.Trial) -> Collection[int]:

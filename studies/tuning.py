@@ -24,6 +24,7 @@ from ..spaces import flatten
 from ..spaces.errors import near
 from ..spaces.values import argument, plain
 from ..tasks.registry import load
+from ..tasks.runtime import EVALUATION_ENVS
 from ..tasks.runtime.notebook import html_table
 from ..tasks.signals.demonstrations import Demonstrations
 from ..tasks.warm_start import located
@@ -184,6 +185,7 @@ class Study(Pictures):
         progress: bool = True,
         device: str = "cpu",
         env_processes: int = 0,
+        eval_envs: int = EVALUATION_ENVS,
         use_previous: bool = False,
         callbacks: Sequence[Callback] = (),
     ) -> Study:
@@ -195,6 +197,7 @@ class Study(Pictures):
             progress: whether to show a progress bar, in a terminal or a notebook.
             device: see `Task`.
             env_processes: see `Task`.
+            eval_envs: see `Task`.
             use_previous: whether to replace a damaged checkpoint by the last sound one.
             callbacks: functions called with this study and a trial after each rung that this process trains, once
                 everything is saved. They may steer the study (`study.stop()`). An exception from them ends this call
@@ -213,6 +216,7 @@ class Study(Pictures):
                 self.name,
                 device=device,
                 env_processes=env_processes,
+                eval_envs=eval_envs,
                 use_previous=use_previous,
                 say=bar.write,
                 ended=partial(self._call, callbacks),
@@ -222,7 +226,9 @@ class Study(Pictures):
         mirror(self.store, self.name)
         return self
 
-    def confirm(self, top: int = TOP, seeds: int = FRESH_SEEDS, **how: Any) -> dict[str, Any]:
+    def confirm(
+        self, top: int = TOP, seeds: int = FRESH_SEEDS, eval_episodes: int | None = None, **how: Any
+    ) -> dict[str, Any]:
         """Train the best configurations and the defaults on fresh seeds.
 
         The same call resumes, and later gives the same answer while the study is the same. Once the confirmation is
@@ -233,6 +239,7 @@ class Study(Pictures):
         Args:
             top: number of configurations besides the defaults.
             seeds: seeds per estimate, at least 3.
+            eval_episodes: episodes of each evaluation; None for as many as in the study.
             how: arguments of `run`.
 
         Raises:
@@ -242,7 +249,8 @@ class Study(Pictures):
             KeyboardInterrupt: after Ctrl-C.
         """
         given = signature(self.run).bind(**how).arguments  # all errors come before a confirmation is stored
-        config = confirmation_config(self.store, self.name, argument(top), argument(seeds))
+        numbers = argument(top), argument(seeds), argument(eval_episodes)
+        config = confirmation_config(self.store, self.name, *numbers)
         config.probe(load_task(config), given.get("device", "cpu"))
         name = start_confirmation(self.store, self.name, config)
         Study(name, self.store).run(**how)
@@ -355,6 +363,7 @@ def tune(
     progress: bool = True,
     device: str = "cpu",
     env_processes: int = 0,
+    eval_envs: int = EVALUATION_ENVS,
     fixed: Mapping[str, Any] | None = None,
     priors: Mapping[str, str] | None = None,
     known: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
@@ -380,6 +389,7 @@ def tune(
         progress: whether to show a progress bar, in a terminal or a notebook.
         device: see `Task`.
         env_processes: see `Task`.
+        eval_envs: see `Task`.
         fixed: hyperparameters that are not searched, nested.
         warm_start: policy that every trial starts from, see `Task`; the storage keeps it.
         demonstrations: demonstrations for every trial, see `Task`; the storage keeps them.
@@ -432,7 +442,8 @@ def tune(
     request_probe(store, name, stored_config, algorithm)
     if (why := without_finalist(stored_config)) is not None:
         warnings.warn(why, stacklevel=2)
-    return Study(name, store).run(progress=progress, device=device, env_processes=env_processes, callbacks=callbacks)
+    how: dict[str, Any] = {"device": device, "env_processes": env_processes, "eval_envs": eval_envs}
+    return Study(name, store).run(progress=progress, **how, callbacks=callbacks)
 
 
 Callback = Callable[[Study, StudyTrial], None]
@@ -451,7 +462,9 @@ def _bar(study: Study, shown: bool) -> Iterator[tqdm[Any]]:
             bar.total, bar.n = snapshot.epochs_total, snapshot.epochs
             if snapshot.best:
                 value, trial, epochs = snapshot.best
-                bar.set_postfix_str(f"best {in_digits_alone(value)} (trial {trial} at epoch {epochs})")
+                best = f"best {in_digits_alone(value)} (trial {trial} at epoch {epochs})"
+                bar.set_postfix_str(best, refresh=False)
+            bar.refresh()  # also without a best trial, which a race has only at its end
 
     def watch(bar: tqdm[Any]) -> None:
         while not done.wait(LOOK_EVERY):

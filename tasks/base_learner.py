@@ -31,6 +31,7 @@ from .envs import EnvSpec
 from .errors import LARGEST, StateMismatch, UnsupportedSpace
 from .explanations import explanation
 from .rng import streams
+from .runtime import EVALUATION_ENVS, EVALUATION_EPISODES
 from .runtime.metric_means import Tally
 from .runtime.progress import tick
 
@@ -120,6 +121,8 @@ class BaseLearner:
         hp: the members' hyperparameters: structural ones as plain values, the others as (P, 1) tensors.
         epoch_size: units of work in an epoch; set in `build`.
         iterations, epochs: counts so far; all members of a learner are always at the same point.
+        eval_episodes: number of episodes of an evaluation, unless it is asked for others.
+        eval_envs: most environments that an evaluation steps at the same time.
     """
 
     hyperparameters: ClassVar[Space]
@@ -136,6 +139,8 @@ class BaseLearner:
     epoch_size: int = 1
     iterations: int
     epochs: int
+    eval_episodes: int = EVALUATION_EPISODES
+    eval_envs: int = EVALUATION_ENVS
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Explain hyperparameters that bring no text of their own."""

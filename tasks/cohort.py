@@ -46,6 +46,7 @@ class Member(Guarded, Trainable, Protocol):
     @property
     def work(self) -> int: ...
     def take_pending_write(self) -> Write: ...
+    def score_metrics(self, score: float) -> Metrics: ...
     def build_learner(self, tasks: Sequence[Any]) -> BaseLearner: ...
 
 
@@ -241,7 +242,7 @@ class _Run:
         due = [member for member in due if reasons[member] is None]
         values = evaluate(self.learner).tolist() if due else []
         for member in due:
-            metrics[member][self.learner.objective] = values[member]
+            metrics[member] |= self.tasks[member].score_metrics(values[member])
 
     def label(self) -> None:
         """Note what is not exact, and advice, among the events to store."""

@@ -20,6 +20,7 @@ from .envs.base.encode import Observations
 from .errors import UnsupportedSpace
 from .learner import Learner
 from .rng import streams
+from .runtime import EVALUATION_EPISODES
 from .signals.demonstrations import Demonstrations
 
 
@@ -37,10 +38,8 @@ class Measured(NamedTuple):
 
 OnStep = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 EVALUATION_SEED = 0x5EED  # the same for every trial, so all are measured on the same episodes; training never uses it
-EVALUATION_EPISODES = 20
 EVALUATION_STEPS = 100_000  # longest episode, for environments without a time limit
 LONG = 10_000  # steps of an episode at which a warning tells that it may be endless
-EVALUATION_ENVS = 32  # most environments at the same time, of all members together
 
 
 @contextlib.contextmanager
@@ -68,7 +67,7 @@ def evaluation_keys(members: int, purpose: str, seed: int = EVALUATION_SEED) -> 
 @one_thread()
 def evaluate(
     learner: BaseLearner,
-    episodes: int = EVALUATION_EPISODES,
+    episodes: int | None = None,
     env: EnvSpec | None = None,
     seed: int = EVALUATION_SEED,
     on_step: OnStep | None = None,
@@ -76,10 +75,11 @@ def evaluate(
     """Return each member's objective, (P,).
 
     The objective is the mean return of greedy episodes unless the learner measures another one. For particles it is the
-    mean over their means. The arguments are those of `measure_episodes`.
+    mean over their means. The arguments are those of `measure_episodes`; `episodes` is by default the learner's.
     """
     if (score := learner.score()) is not None:
         return score
+    episodes = episodes or learner.eval_episodes
     returns = evaluate_episodes(learner, episodes, on_step=on_step, env=env, seed=seed).reshape(-1, episodes)
     means: np.ndarray = returns.mean(1).reshape(learner.members, -1).mean(1)
     return means
@@ -127,8 +127,8 @@ def measure_episodes(
     if (score := learner.score()) is not None:
         return Measured(np.repeat(score[:, None], episodes, 1), {})
     learner = acting(learner)
-    members, learner = learner.members, learner.particles or learner
-    envs = _open_envs(learner, env or learner.env, (seed,) * learner.members, episodes)
+    members, most, learner = learner.members, learner.eval_envs, learner.particles or learner
+    envs = _open_envs(learner, env or learner.env, (seed,) * learner.members, episodes, most)
     returns = np.zeros((learner.members, episodes))
     info = np.full((learner.members, episodes, len(envs.info.names)), np.nan)
 
@@ -202,9 +202,9 @@ def _resized(array: np.ndarray, take: slice, put: slice, count: int) -> np.ndarr
     return resized
 
 
-def _open_envs(learner: Learner, spec: EnvSpec, seeds: tuple[int, ...], episodes: int) -> Envs:
+def _open_envs(learner: Learner, spec: EnvSpec, seeds: tuple[int, ...], episodes: int, most: int) -> Envs:
     """Return environments for evaluation, those of the last one if they fit."""
-    width = _side_by_side(spec, len(seeds), episodes, learner.eval_envs)
+    width = _side_by_side(spec, len(seeds), episodes, most)
     envs = learner.evaluation_envs
     if envs is None or (envs.spec, envs.seeds, envs.num_envs) != (spec, seeds, width):
         if envs is not None:
@@ -214,11 +214,11 @@ def _open_envs(learner: Learner, spec: EnvSpec, seeds: tuple[int, ...], episodes
     return envs
 
 
-def _side_by_side(spec: EnvSpec, members: int, episodes: int, most: int | None) -> int:
+def _side_by_side(spec: EnvSpec, members: int, episodes: int, most: int) -> int:
     """Return the number of each member's episodes that are played at once."""
     if steps_all_at_once(spec):
         return episodes
-    count = 1 if allows_one(spec) else max(1, min((most or EVALUATION_ENVS) // members, episodes))
+    count = 1 if allows_one(spec) else max(1, min(most // members, episodes))
     rounds = -(-episodes // count)
     return -(-episodes // rounds)
 

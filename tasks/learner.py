@@ -78,7 +78,6 @@ class Learner(BaseLearner):
         evaluation_envs: environments of the last evaluation, kept for the next.
         knows_masks: whether the algorithm never takes actions that a mask forbids, see `envs.base.masks`.
         in_kernel: names of the methods whose work `kernel` describes.
-        eval_envs: most environments that an evaluation steps at the same time; None for the default.
     """
 
     scratch: ClassVar[tuple[str, ...]] = ("evaluation_envs",)
@@ -93,7 +92,6 @@ class Learner(BaseLearner):
     particles: Learner | None = None
     num_particles: int = 1
     evaluation_envs: Envs | None = None
-    eval_envs: int | None = None
     in_kernel: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -188,6 +188,15 @@ class TaskRecord:
             self.lease.release()
             self.lease = None
 
+    def add_metrics(self, metrics: Metrics) -> None:
+        """Add metrics to those of the last epoch, in the storage, too."""
+        epochs, row = self.history[-1]
+        self.history[-1] = epochs, {**row, **metrics}
+        self.written = min(self.written, len(self.history) - 1)
+        if self.lease is not None and self.storage is not None:
+            self.storage.save([self.take_pending_write(epochs, None)])
+            self.written = len(self.history)
+
     def take_pending_write(self, epochs: int, state: Tree | None, refillable: Collection[str] = ()) -> Write:
         """Return everything to store since the last write, and clear the events.
 

@@ -29,7 +29,6 @@ from .deployment.video import film
 from .envs import EnvSpec
 from .errors import EpisodesLost, NotInitialized, StateMismatch
 from .evaluation import (
-    EVALUATION_EPISODES,
     EVALUATION_SEED,
     OnStep,
     acting,
@@ -42,8 +41,10 @@ from .evaluation import (
 )
 from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
 from .record import TaskRecord
+from .runtime import EVALUATION_ENVS, EVALUATION_EPISODES
 from .runtime.fingerprint import InexactWarning, code_of
 from .runtime.guard import BadResumeGuard
+from .runtime.interrupts import Interrupts
 from .runtime.notebook import html_table
 from .runtime.observers import Context, EpochEvent, Until
 from .runtime.progress import at_work
@@ -92,6 +93,8 @@ class Task:
         seed: int = 0,
         device: str = "cpu",
         env_processes: int = 0,
+        eval_episodes: int = EVALUATION_EPISODES,
+        eval_envs: int = EVALUATION_ENVS,
         storage: Storage | None = None,
         snapshots: str | int | Keep | None = None,
         warm_start: Any = None,
@@ -108,6 +111,9 @@ class Task:
                 identity, but results on different devices differ in their last bits.
             env_processes: number of processes that step the environments; 0 steps them in this process. It does not
                 change the result.
+            eval_episodes: number of episodes of an evaluation, unless `evaluate` gets another one.
+            eval_envs: most environments that an evaluation steps at the same time, of all members of a cohort together.
+                It does not change the result.
             storage: where checkpoints, metrics and events are stored under the task's uid, such as a `Store`.
             snapshots: which checkpoints the storage keeps. It does not change the result and is not part of the
                 identity. None leaves the choice to the storage; a `Keep` gives the rule itself; otherwise one of these,
@@ -141,6 +147,15 @@ class Task:
         processes = whole_number(env_processes)
         if processes is None or processes < 0:
             raise ValueError(f"{self.name}: env_processes must be an integer of at least 0, but got {env_processes!r}")
+        episodes, envs = whole_number(eval_episodes), whole_number(eval_envs)
+        for what, count, given in (("eval_episodes", episodes, eval_episodes), ("eval_envs", envs, eval_envs)):
+            if count is None or count < 1:
+                raise ValueError(f"{self.name}: {what} must be an integer of at least 1, but got {given!r}")
+        if self.learner.needs_env is False and episodes != EVALUATION_EPISODES:
+            raise ValueError(f"{self.name} is measured without episodes; leave eval_episodes out")
+        assert episodes is not None
+        assert envs is not None
+        self.eval_episodes, self.eval_envs = episodes, envs
         self.env, self.seed, self.device = EnvSpec.of(env), seed, device_of(device, self.name)
         self.env_processes, self.logger = processes, logger
         self.warm_start, self.demonstrations = located(warm_start), located(demonstrations)
@@ -374,6 +389,9 @@ class Task:
         values = [task.identity.hyperparameters for task in tasks]
         processes = max(task.env_processes for task in tasks)
         learner = self.learner(self.env, [task.seed for task in tasks], values, self.device, processes)
+        for name in ("eval_episodes", "eval_envs"):
+            if getattr(self, name) != getattr(learner, name):
+                setattr(learner, name, getattr(self, name))
         for member, state in enumerate(states):
             if state is not None:
                 try:
@@ -673,10 +691,11 @@ class Task:
 
     def evaluate(
         self,
-        episodes: int = EVALUATION_EPISODES,
+        episodes: int | None = None,
         deterministic: bool = True,
         env: EnvLike | None = None,
         seed: int | None = None,
+        on_step: OnStep | None = None,
     ) -> float:
         """Return the mean undiscounted return over evaluation episodes with fixed seeds.
 
@@ -684,25 +703,54 @@ class Task:
         own objective.
 
         Args:
-            episodes: number of episodes.
+            episodes: number of episodes; None for the task's `eval_episodes`.
             deterministic: greedy actions; False samples them as in training, with the same random numbers in every
                 call.
             env: another environment with the same spaces. A mapping without an id changes the task's own environment,
                 such as ``{"parameters": {"gravity": 5.0}}``.
             seed: seed of the episodes; None for the standard ones.
+            on_step: called at each step; it may raise to stop (see `measure_episodes`).
 
         Raises:
             ValueError: `episodes` is below 1, or the seed is invalid.
             UnsupportedSpace: `env` has other spaces, or the task has no environment.
         """
         if not deterministic:
-            return statistics.fmean(self.returns(episodes, deterministic, env, seed))
-        learner, member = self._evaluated(episodes)
-        return float(evaluate(learner, episodes, **self._elsewhere(env, seed))[member])
+            return statistics.fmean(self.returns(episodes, deterministic, env, seed, on_step))
+        learner, member, count = self._evaluated(episodes)
+        return float(evaluate(learner, count, **self._elsewhere(env, seed), on_step=on_step)[member])
+
+    def score_epoch(self) -> float:
+        """Return the last epoch's objective, measured unless its metrics have it.
+
+        It becomes one of them, in the storage, too. SIGTERM and SIGINT take effect between two steps.
+
+        Raises:
+            Stopped: SIGTERM arrived.
+            KeyboardInterrupt: SIGINT arrived.
+        """
+        if (score := self.score_in(self.metrics)) is not None:
+            return score
+        with Interrupts(), at_work():
+            score = self.evaluate(on_step=Interrupts.raise_if_asked)
+        if self.history and self.history[-1][0] == self.epochs:
+            self.stored.add_metrics(self.score_metrics(score))
+        return score
+
+    def score_in(self, metrics: Metrics) -> float | None:
+        """Return the objective in metrics, if measured in as many episodes."""
+        same = metrics.get(f"{self.objective}_episodes", EVALUATION_EPISODES) == self.eval_episodes
+        return metrics.get(self.objective) if same else None
+
+    def score_metrics(self, score: float) -> Metrics:
+        """Return metrics of a measured objective, with an unusual number of episodes."""
+        name = f"{self.objective}_episodes"
+        usual = self.eval_episodes == EVALUATION_EPISODES and name not in self.metrics
+        return {self.objective: score} | ({} if usual else {name: float(self.eval_episodes)})
 
     def returns(
         self,
-        episodes: int = EVALUATION_EPISODES,
+        episodes: int | None = None,
         deterministic: bool = True,
         env: EnvLike | None = None,
         seed: int | None = None,
@@ -713,14 +761,14 @@ class Task:
         The arguments are those of `evaluate`. For SVPG, the particles' episodes follow one another. `on_step` is called
         at each step and may raise to stop (see `measure_episodes`).
         """
-        learner, member = self._evaluated(episodes)
-        rows = evaluate_episodes(learner, episodes, deterministic, on_step, **self._elsewhere(env, seed))
+        learner, member, count = self._evaluated(episodes)
+        rows = evaluate_episodes(learner, count, deterministic, on_step, **self._elsewhere(env, seed))
         returns: list[float] = rows[member].tolist()
         return returns
 
     def measure(
         self,
-        episodes: int = EVALUATION_EPISODES,
+        episodes: int | None = None,
         deterministic: bool = True,
         env: EnvLike | None = None,
         seed: int | None = None,
@@ -729,8 +777,8 @@ class Task:
 
         The arguments are those of `evaluate`. An info entry is NaN for episodes that did not report it.
         """
-        learner, member = self._evaluated(episodes)
-        measured = measure_episodes(learner, episodes, deterministic, **self._elsewhere(env, seed))
+        learner, member, count = self._evaluated(episodes)
+        measured = measure_episodes(learner, count, deterministic, **self._elsewhere(env, seed))
         info = {f"info.{name}": values[member].tolist() for name, values in measured.info.items()}
         return {"return": measured.returns[member].tolist(), **info}
 
@@ -743,7 +791,7 @@ class Task:
 
     def record(
         self,
-        episodes: int = EVALUATION_EPISODES,
+        episodes: int | None = None,
         deterministic: bool = True,
         env: EnvLike | None = None,
         seed: int | None = None,
@@ -752,7 +800,7 @@ class Task:
 
         The arguments are those of `evaluate`.
         """
-        return record(*self._evaluated(episodes), episodes, deterministic, **self._elsewhere(env, seed))
+        return record(*self._evaluated(episodes), deterministic, **self._elsewhere(env, seed))
 
     def film(
         self, path: str | Path, deterministic: bool = True, env: EnvLike | None = None, seed: int | None = None
@@ -781,10 +829,12 @@ class Task:
         """
         return Recorder(acting(self.member_ref().learner).envs)
 
-    def _evaluated(self, episodes: int) -> MemberRef:
-        if episodes < 1:
-            raise ValueError(f"{self}: episodes must be at least 1, but got {episodes!r}")
-        return self.member_ref()
+    def _evaluated(self, episodes: int | None) -> tuple[BaseLearner, int, int]:
+        """Return the learner, the task's index, and the number of episodes."""
+        count = self.eval_episodes if episodes is None else episodes
+        if count < 1:
+            raise ValueError(f"{self}: episodes must be at least 1, but got {count!r}")
+        return *self.member_ref(), count
 
     def act(self, observation: Any) -> Any:
         """Return the greedy action for one observation.

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...spaces import flatten, unflatten
 from ...spaces.errors import SpaceError
+from ...tasks.runtime import EVALUATION_EPISODES
 from ..errors import BadConfig, StudyMismatch
 from ..methods import CONFIRM
 from ..options.entries import check_count
+from ..options.study_options import entries_of
 from ..schedulers.confirming import (
     FIRST,
     USED,
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 BOUNDS = "bounds"  # key in a confirmation's options: least and greatest possible result, None where it is not known
-KEPT = ("objectives", "warm_start", "environments")  # options that a confirmation has from its study
+KEPT = ("objectives", "warm_start", "environments", "eval_episodes")  # options that a confirmation has from its study
 
 
 def confirmation_name(study: str, number: int = 1) -> str:
@@ -80,7 +82,9 @@ def confirmations_of(store: Store, study: str) -> dict[str, Config]:
     return dict(sorted(own, key=lambda each: first_seed(each[1])))
 
 
-def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = FRESH_SEEDS) -> Config:
+def confirmation_config(
+    store: Store, study: str, top: int = TOP, seeds: int = FRESH_SEEDS, eval_episodes: int | None = None
+) -> Config:
     """Return the configuration of the study that confirms another.
 
     Args:
@@ -88,6 +92,7 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = F
         study: name of the study to confirm.
         top: number of its best configurations, besides the defaults.
         seeds: seeds per estimate; a race of several candidates uses half as many in addition, and at least three.
+        eval_episodes: episodes of each evaluation; None for as many as in the study.
 
     Raises:
         BadConfig: the study cannot be confirmed, or a number is too small.
@@ -127,6 +132,7 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = F
         },
     }
     options |= {name: config.options[name] for name in KEPT if name in config.options}
+    options |= entries_of({"eval_episodes": eval_episodes})
     if is_across(config):
         results = remembered(store.trials(study), store.segments(study))[1]
         options[SCALE] = [*map(list, scale_of(config, results))]
@@ -177,8 +183,8 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
     for name, each in reversed(earlier.items()):
         if _content(each) == _content(config):
             return name
-        top, seeds, _ = _numbers(each)
-        if _content(each) != _content(confirmation_config(store, study, top, seeds)):
+        top, seeds, _, episodes = _numbers(each)
+        if _content(each) != _content(confirmation_config(store, study, top, seeds, episodes)):
             break  # answers of earlier ones may be why the study has changed, and are no unbiased ones any more
     if earlier:
         name, last = list(earlier.items())[-1]
@@ -205,19 +211,21 @@ def _content(config: Config) -> tuple[Any, ...]:
     form = config.options["confirms"]
     parts = (form["trials"], form["claims"], form["seeds"], form["defaults"], config.options["known"])
     scale = [list(map(float, ends)) for ends in config.options.get(SCALE, ())]
-    return (*parts, scale, config.options["seeds"], config.rungs, config.task_version)
+    return (*parts, scale, config.options["seeds"], config.rungs, config.task_version, config.eval_episodes)
 
 
-def _numbers(config: Config) -> tuple[int, int, int]:
-    """Return the numbers of candidates found, of seeds and of epochs."""
+def _numbers(config: Config) -> tuple[int, int, int, int]:
+    """Return the numbers of candidates, seeds, epochs and episodes."""
     form = config.options["confirms"]
-    return sum(number is not None for number in form["trials"]), form["seeds"], config.rungs[-1]
+    candidates = sum(number is not None for number in form["trials"])
+    return candidates, form["seeds"], config.rungs[-1], config.eval_episodes
 
 
 def _text(config: Config) -> str:
     """Return a confirmation's numbers as text."""
-    top, seeds, epochs = _numbers(config)
-    return f"--top {top}, --seeds {seeds} and {counted(epochs, 'epoch')}"
+    top, seeds, epochs, episodes = _numbers(config)
+    more = "" if episodes == EVALUATION_EPISODES else f", --eval-episodes {episodes}"
+    return f"--top {top}, --seeds {seeds}{more} and {counted(epochs, 'epoch')}"
 
 
 def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = FRESH_SEEDS) -> None:
@@ -332,7 +340,7 @@ def _since(of: Config, config: Config, trials: Sequence[Json], finalists: Sequen
         trials: trials of the study.
         finalists: candidates, see `Standing`.
     """
-    form, (top, _, _) = config.options["confirms"], _numbers(config)
+    form, (top, *_) = config.options["confirms"], _numbers(config)
     ranked = [trial for trial in rank(trials, objectives_of(of)) if trial["epochs"] >= of.rungs[-1]]
     known = [] if of.rungs[-1] > config.rungs[0] else config.options["known"]
     excluded = {trial["number"] for trial in trials if trial["excluded"]}

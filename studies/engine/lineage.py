@@ -12,6 +12,7 @@ from typing import Any
 from ...tasks.checkpoint.state import pack, unpack
 from ...tasks.checkpoint.storage import POLICY_PREFIX, Saved, Write
 from ...tasks.registry import task_of
+from ...tasks.runtime import EVALUATION_EPISODES
 from ...tasks.runtime.observers import EpochEvent
 from ...tasks.signals.demonstrations import split_start
 from ...tasks.task import Task
@@ -98,6 +99,7 @@ def retrain(
     context: Callable[[EpochEvent], None] | None = None,
     at_task_end: Callable[[LineageTask, int, str], None] | None = None,
     device: str = "cpu",
+    eval_episodes: int = EVALUATION_EPISODES,
 ) -> Task:
     """Train a lineage from its root, using no stored state.
 
@@ -107,6 +109,7 @@ def retrain(
         context: function called at the end of each epoch of the last task.
         at_task_end: function called with each task, its epochs and its digest, once it is trained.
         device: see `Task`.
+        eval_episodes: see `Task`.
 
     Raises:
         NotEqual: an intermediate state differs from the recorded one, usually because the machine or the library
@@ -114,7 +117,8 @@ def retrain(
     """
     networks, demonstrations = split_start(links[0].policy or {})
     warm = WarmStart(networks, partial=True) if networks else None
-    task: Task = task_of(links[0].identity, warm_start=warm, demonstrations=demonstrations, device=device)
+    how: dict[str, Any] = {"device": device, "eval_episodes": eval_episodes}
+    task: Task = task_of(links[0].identity, warm_start=warm, demonstrations=demonstrations, **how)
     for link, following in zip(links, [*links[1:], None], strict=True):
         start = following.start if following else None
         task.fit(start.epochs if start else epochs, None if start else context)
@@ -130,7 +134,7 @@ def retrain(
                 f"{following.uid} branches, but trained again it has {digest[:12]}; on one kind of machine, with the "
                 "same versions of libraries, they are equal"
             )
-        task = task_of(following.identity, device=device)
+        task = task_of(following.identity, **how)
         task.load_state_dict(state, perturb=True)
     return task
 

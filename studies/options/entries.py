@@ -76,6 +76,12 @@ def parse_plateau(value: int | str) -> int:
     return value
 
 
+def parse_episodes(value: int) -> int:
+    """Return a number of evaluation episodes."""
+    check_count("eval_episodes", value)
+    return value
+
+
 def parse_trial_time(time: float | str) -> float:
     """Return a trial time in seconds."""
     try:
@@ -129,4 +135,5 @@ PLATEAU = Entry(parse_plateau, is_count)
 TRIAL_TIME = Entry(parse_trial_time, lambda value: isinstance(value, int | float) and 0 < value < math.inf)
 WEIGHT = Entry(parse_weight, _is_weight)
 GRID_POINTS = Entry(lambda points: points, lambda value: is_count(value, 1, MOST_GRID_POINTS))
+EPISODES = Entry(parse_episodes, is_count)
 SNAPSHOTS = Entry(parse_snapshots, _is_keep)

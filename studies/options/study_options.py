@@ -176,6 +176,9 @@ class StudyOptions(TypedDict, total=False):
             Group.SEEDS,
         ),
     ]
+    eval_episodes: Annotated[
+        int | None, Option("N", "episodes of each evaluation (default: 20)", Group.SEEDS, entry=entries.EPISODES)
+    ]
     population: Annotated[int, Option("N", "number of members", Group.POPULATION, default=MEMBERS)]
     interval: Annotated[
         int | None, Option("EPOCHS", "epochs per generation (default: 3)", Group.POPULATION, parse=conversions.positive)

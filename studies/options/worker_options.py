@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from ...tasks.runtime import STUCK
+from ...tasks.runtime import EVALUATION_ENVS, STUCK
 from . import conversions
 from .option import Group, Option, declared
 
@@ -30,6 +30,15 @@ class WorkerOptions(TypedDict):
             Group.PROCESSES,
             default=0,
             parse=conversions.nonnegative,
+        ),
+    ]
+    eval_envs: Annotated[
+        int,
+        Option(
+            "N",
+            "most environments that an evaluation steps at the same time; results do not depend on it",
+            Group.PROCESSES,
+            default=EVALUATION_ENVS,
         ),
     ]
     stuck: Annotated[

@@ -80,18 +80,14 @@ def train(
     from ..workers.waiting import open_when_free
     from .trial_rows import start_of
 
-    def evaluate(event: EpochEvent) -> None:
-        if event.epoch == epochs:
-            event.metrics[event.task.objective] = event.task.evaluate()
-        at_epoch_end(event)
-
     def train_again(task: Task) -> Task:
         """Train again without the storage, whose task has more epochs."""
         if start is None:
             return make(None).init(**values)
         from ..engine.lineage import lineage, retrain
 
-        return retrain(lineage(store, task.uid), epochs, evaluate, device=str(task.device))
+        how: dict[str, Any] = {"device": str(task.device), "eval_episodes": task.eval_episodes}
+        return retrain(lineage(store, task.uid), epochs, at_epoch_end, **how)
 
     start = warm
     if parent is not None:
@@ -99,7 +95,7 @@ def train(
     while True:
         with open_when_free(lambda: make(_storage(store, start, use_previous)), {**values, "start": start}) as task:
             try:
-                return _train_once(task, epochs, store, evaluate, train_again)
+                return _train_once(task, epochs, store, at_epoch_end, train_again)
             except _Transient as error:
                 failure = error
         say(f"tried again in {failure.pause:.0f} s: {failure}")
@@ -115,7 +111,11 @@ class _Transient(Exception):
 
 
 def _train_once(
-    task: Task, epochs: int, store: Store, evaluate: Callable[[EpochEvent], None], train_again: Callable[[Task], Task]
+    task: Task,
+    epochs: int,
+    store: Store,
+    at_epoch_end: Callable[[EpochEvent], None],
+    train_again: Callable[[Task], Task],
 ) -> Results:
     """Train an initialized task; store the reason if that fails.
 
@@ -123,7 +123,7 @@ def _train_once(
         task: the task.
         epochs: total epochs.
         store: store of the tasks.
-        evaluate: function that is called after each epoch.
+        at_epoch_end: function that is called after each epoch.
         train_again: replaces a task that has more epochs already.
 
     Raises:
@@ -136,7 +136,8 @@ def _train_once(
         _raise_if_hung(store, task)
         if task.is_beyond(epochs):
             task, resumed = train_again(task), 0
-        metrics = task.fit(epochs, evaluate)
+        task.fit(epochs, at_epoch_end)
+        score = task.score_epoch()
     except (Diverged, Hung) as error:  # Orion's trials have no field for the reason
         _write_event(store, task, task.epochs, "broken", {"error": f"{type(error).__name__}: {error}"})
         raise
@@ -144,8 +145,6 @@ def _train_once(
         if (pause := _pause(store, task, error)) is None:
             raise
         raise _Transient(error, pause) from error
-    objective = task.learner.objective
-    score = metrics[objective] if objective in metrics else task.evaluate()
     return results(score, task.learner, uid=task.uid, resumed=resumed, epochs=task.epochs, digest=task.digest)
 
 

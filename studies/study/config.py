@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...spaces import Space, flatten, unflatten
 from ...spaces.choices import Fixed
 from ...tasks.catalog import label
+from ...tasks.runtime import EVALUATION_EPISODES
 from ..errors import BadConfig, StoreError
 from ..methods import SCHEDULERS, Sampling, Scheduling, sampling, scheduling
 from ..options.entries import check_count
@@ -58,6 +59,7 @@ class Config:
             - `snapshots`: see `Task`
             - `warm_start`: digest of the stored policy that all trials start from
             - `trial_time`: seconds that a trial may train
+            - `eval_episodes`: number of episodes of each evaluation
             - `weight`: share of the workers that train several studies
             - `confirmed`: number of fresh seeds that deleted confirmations used
             - `longer`: epochs to which the study was extended
@@ -206,6 +208,11 @@ class Config:
         of_each = [algorithm.learner.most_epochs(EnvSpec.of(e)) for e in (self.environments if env is None else [env])]
         return min((epochs for epochs in of_each if epochs is not None), default=None)
 
+    @property
+    def eval_episodes(self) -> int:
+        """Number of episodes of each evaluation."""
+        return int(self.options.get("eval_episodes", EVALUATION_EPISODES))
+
     def make_task(
         self,
         algorithm: type[Task],
@@ -228,8 +235,8 @@ class Config:
             env: environment of a replicate; None for the study's first.
         """
         seed, snapshots = self.seed if seed is None else seed, self.options.get("snapshots")
-        env = self.env if env is None else env
-        task = algorithm(env, seed=seed, storage=storage, snapshots=snapshots, device=device)
+        how: dict[str, Any] = {"snapshots": snapshots, "device": device, "eval_episodes": self.eval_episodes}
+        task = algorithm(self.env if env is None else env, seed=seed, storage=storage, **how)
         return task.init(start=start or self.options.get("warm_start"), **unflatten(flatten(values)))
 
     def identity(
@@ -248,8 +255,9 @@ class Config:
 
     def probe(self, algorithm: type[Task], device: str = "cpu") -> None:
         """Build environments and networks once, to raise this machine's errors."""
+        alone = replace(self, options={name: self.options[name] for name in self.options if name == "eval_episodes"})
         for env in self.environments:
-            replace(self, options={}).make_task(algorithm, self.fixed, None, device=device, env=env).probe()
+            alone.make_task(algorithm, self.fixed, None, device=device, env=env).probe()
 
 
 def check_name(name: object) -> str:

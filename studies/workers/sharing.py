@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from ...tasks.errors import DamagedState
+from ...tasks.runtime import EVALUATION_ENVS
 from ...tasks.runtime.guard import is_control_flow
 from ...tasks.runtime.interrupts import Interrupts, StepInterrupted
 from ..engine.optuna_mirror import mirror
@@ -237,6 +238,7 @@ def work(
     say: Callable[[str, str], None] = lambda study, text: None,
     device: str = "cpu",
     env_processes: int = 0,
+    eval_envs: int = EVALUATION_ENVS,
     use_previous: bool = False,
 ) -> bool:
     """Train studies in this process, in proportion to their weights.
@@ -250,6 +252,7 @@ def work(
         say: called with a study's name and a line for each result, failure and retry.
         device: see `Task`.
         env_processes: see `Task`.
+        eval_envs: see `Task`.
         use_previous: whether a damaged checkpoint may be replaced by the last intact one.
 
     Returns:
@@ -263,7 +266,8 @@ def work(
     if not all(isinstance(name, str) for name in studies):
         raise TypeError(f"work takes names of studies, such as work(url, 'first', 'second'), but got {studies!r}")
     store = storage if isinstance(storage, Store) else Store(storage)
-    options = {"device": device, "env_processes": env_processes, "use_previous": use_previous}
+    options: dict[str, Any] = {"device": device, "env_processes": env_processes, "use_previous": use_previous}
+    options["eval_envs"] = eval_envs
     worker = sharing_worker(store, studies, say, **options)
     complete = worker.run()
     for name in worker.trained:

@@ -13,6 +13,7 @@ from ...tasks.checkpoint.storage import Saved, Write
 from ...tasks.cohort import Cohort
 from ...tasks.errors import LARGEST, Diverged, Stopped
 from ...tasks.evaluation import EVALUATION_SEED, evaluate, one_thread
+from ...tasks.runtime import EVALUATION_ENVS
 from ...tasks.runtime.interrupts import Interrupts
 from ...tasks.runtime.observers import EpochEvent
 from ...tasks.task import Task
@@ -47,6 +48,7 @@ class Training:
         claimed: leases of the items' tasks, by uid.
         use_previous: whether a damaged checkpoint may be replaced by the last intact one.
         env_processes: number of processes that step the environments; 0 to step them in this process.
+        eval_envs: most environments that an evaluation steps at the same time, see `Task`.
 
     Attributes:
         failed: errors of failed members, by uid; the others trained to the end.
@@ -61,8 +63,10 @@ class Training:
         claimed: Mapping[str, StoreLease],
         use_previous: bool = False,
         env_processes: int = 0,
+        eval_envs: int = EVALUATION_ENVS,
     ):
-        self.runner, self.store, self.items, self.env_processes = runner, runner.store, items, env_processes
+        self.runner, self.store, self.items = runner, runner.store, items
+        self.env_processes, self.eval_envs = env_processes, eval_envs
         self.storage = TaskStorage(self.store, use_previous, self._drop, claimed, runner.device)
         self.epochs, self.own = items[0].segment.epochs, runner.algorithm.learner.objective
         self.episodes = episodes_seed(runner.config)
@@ -111,7 +115,7 @@ class Training:
             self.lost.append(item.trial.uid)
             self.storage.busy = False
         else:
-            task.env_processes = self.env_processes
+            task.env_processes, task.eval_envs = self.env_processes, self.eval_envs
             self.storage.leases[task.uid].share = 1 / len(self.items)
 
     def _drop(self, lost: LeaseLost) -> None:
@@ -127,9 +131,8 @@ class Training:
         """
         assert isinstance(event.task, Task)
         self._obey(event)
-        if event.epoch in self.runner.config.rungs and (own := self.own) not in event.metrics:
-            assert isinstance(event.task, Task)
-            event.metrics[own] = self._return(event.task)
+        if event.epoch in self.runner.config.rungs and event.task.score_in(event.metrics) is None:
+            event.metrics.update(event.task.score_metrics(self._return(event.task)))
 
     def _evaluate_passed(self, item: ReadySegment) -> None:
         """Evaluate a task that was stopped just at a rung it passes.
@@ -142,10 +145,9 @@ class Training:
             return
         passed = (item.trial.number, rungs.index(task.epochs)) not in self.runner.rows.segments
         at_its_end = task.history and task.history[-1][0] == task.epochs and not task.is_beyond(task.epochs)
-        if passed and at_its_end and self.own not in task.metrics:
+        if passed and at_its_end and task.score_in(task.metrics) is None:
             task.member_ref()  # a learner, whose evaluation a signal can end
-            task.history[-1] = (task.epochs, {**task.metrics, self.own: self._return(task)})
-            task.stored.written = min(task.stored.written, len(task.history) - 1)  # written again when it is saved next
+            task.stored.add_metrics(task.score_metrics(self._return(task)))
 
     def _obey(self, event: EpochEvent) -> None:
         """Stop cancelled members, or all if the study is stopped or paused.
@@ -203,7 +205,7 @@ class Training:
 
     def _result(self, item: ReadySegment, task: Task) -> list[Result]:
         """Return a task's result; nothing if its return is no finite number."""
-        score = task.metrics.get(self.own)
+        score = task.score_in(task.metrics)
         if score is None:  # the task reached this epoch earlier, without an evaluation
             score = self._return(task)
         segment, held = item.segment, self.tasks[task.uid]
@@ -221,7 +223,9 @@ class Training:
         noise = {}
         if "plateau" in self.runner.config.options and seeds_of(self.runner.config) == 1 and self.own == RETURN:
             noise = {NOISE: standard_error(task.returns(seed=self.episodes, on_step=self._stop_if_asked))}
-        metrics = [(segment.epochs, (measured or {self.own: score}) | noise)]
+        own = score if measured is None else measured.get(self.own)
+        values = {} if own is None else task.score_metrics(own)
+        metrics = [(segment.epochs, values | (measured or {}) | noise)]
         lease = self.storage.leases[task.uid]
         return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured)]
 
@@ -231,7 +235,8 @@ class Training:
         Another trial or study has trained the same hyperparameters further. The result must not depend on that, so the
         task is trained again without the storage.
         """
-        return retrain(lineage(self.store, item.trial.uid), self.epochs, self._evaluate, device=self.runner.device)
+        how: dict[str, Any] = {"device": self.runner.device, "eval_episodes": self.runner.config.eval_episodes}
+        return retrain(lineage(self.store, item.trial.uid), self.epochs, self._evaluate, **how)
 
 
 def _described(result: Result) -> str:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from ...tasks.checkpoint.storage import Write
 from ...tasks.errors import DamagedState, Stopped
 from ...tasks.identity import device_of
+from ...tasks.runtime import EVALUATION_ENVS
 from ...tasks.runtime.progress import at_work
 from ...tasks.task import Task
 from ..engine.probes import probe_if_asked
@@ -103,6 +104,7 @@ class Worker:
         use_previous: whether a damaged checkpoint may be replaced by the last intact one.
         env_processes: number of processes that step the environments; 0 to step them in this process. Results do not
             depend on it.
+        eval_envs: most environments that an evaluation steps at the same time, see `Task`.
         device: device of the trainings, see `Task`.
         say: called with a line for each failure and the reaction to it.
         tell: called with a line for each result.
@@ -117,12 +119,14 @@ class Worker:
         workers: int = 1,
         use_previous: bool = False,
         env_processes: int = 0,
+        eval_envs: int = EVALUATION_ENVS,
         device: str = "cpu",
         say: Callable[[str], None] = lambda text: None,
         tell: Callable[[str], None] = lambda text: None,
         ended: Callable[[int], None] = lambda number: None,
     ):
-        self.store, self.study, self.workers, self.env_processes = store, study, workers, env_processes
+        self.store, self.study, self.workers = store, study, workers
+        self.env_processes, self.eval_envs = env_processes, eval_envs
         self.runner = StudyRunner(store, study, device)
         self.use_previous, self.say, self.tell, self.ended = use_previous, say, tell, ended
         self.held: Command | None = None  # the command that stopped or paused the study
@@ -236,7 +240,7 @@ class Worker:
 
     def _train(self, claimed: Sequence[Claimed]) -> None:
         items, leases = [each.item for each in claimed], {each.lease.uid: each.lease for each in claimed}
-        training = Training(self.runner, items, leases, self.use_previous, self.env_processes)
+        training = Training(self.runner, items, leases, self.use_previous, self.env_processes, self.eval_envs)
         try:
             training.run()
         except (LeaseLost, TaskBusy):

@@ -25,7 +25,7 @@ from ..checkpoint.state import Tree, check_same_form, materialized
 from ..checkpoint.storage import Metrics
 from ..deployment.acting import Predictor, player
 from ..errors import StateMismatch
-from ..evaluation import EVALUATION_EPISODES, evaluate, one_thread
+from ..evaluation import evaluate, one_thread
 from ..learner import Learner
 from ..networks.mlp import affine
 from ..networks.optimizers import network_spans
@@ -357,12 +357,12 @@ class SVPG(Task):
         notes = {} if particle is None else {"particle": particle}
         return write_policy(path, self.policy(particle), {**self.about(), **notes})
 
-    def evaluate_particles(self, episodes: int = EVALUATION_EPISODES) -> list[float]:
+    def evaluate_particles(self, episodes: int | None = None) -> list[float]:
         """Return each particle's mean return, measured as by `evaluate`."""
         learner, member = self.member_ref()
         assert isinstance(learner, SVPGLearner)
         with one_thread():
-            means = evaluate(learner.particles, episodes).reshape(learner.members, -1)
+            means = evaluate(learner.particles, episodes or self.eval_episodes).reshape(learner.members, -1)
         return [float(value) for value in means[member]]
 
     def _particle(self, particle: int) -> MemberRef:

@@ -4,5 +4,8 @@ The guard against broken states, operating-system signals, observers, mean metri
 filters belong here. Only episode windows and mean metrics are part of a task's state.
 """
 
-INFO = "info."  # before the name of a metric from an environment's info; here, since readers of results import no torch
-STUCK = 600.0  # default seconds without progress that count as a hang; here, since parsers import nothing slow
+# Here, since parsers and readers of results import no torch:
+INFO = "info."  # before the name of a metric from an environment's info
+STUCK = 600.0  # default seconds without progress that count as a hang
+EVALUATION_EPISODES = 20  # default episodes of an evaluation
+EVALUATION_ENVS = 32  # default of the most environments that an evaluation steps at the same time

@@ -33,6 +33,12 @@ class Interrupts:
         """
         return any(interrupts.pending is not None for interrupts in cls._entered)
 
+    @classmethod
+    def raise_if_asked(cls, *step: object) -> None:
+        """Raise what is pending in any such context, at a step."""
+        for interrupts in cls._entered:
+            interrupts.raise_if_pending()
+
     def __init__(self) -> None:
         self.pending: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}

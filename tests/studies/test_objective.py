@@ -60,11 +60,11 @@ def crash_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def arm(epoch: int) -> None:
         armed = [True]
 
-        def fails(task: PPO, *args: Any) -> float:
+        def fails(task: PPO, *args: Any, **more: Any) -> float:
             if task.epochs == epoch and armed:
                 armed.clear()
                 raise Crash
-            return evaluate(task, *args)
+            return evaluate(task, *args, **more)
 
         monkeypatch.setattr(PPO, "evaluate", fails)
 

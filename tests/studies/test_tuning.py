@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 import rekindle
 import torch
 from rekindle.spaces import unflatten
+from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import BadConfig, CommandRefused, StudyMismatch, UnknownStudy
 from rekindle.studies.storage.store import Store
@@ -178,6 +181,16 @@ def test_a_bar_shows_epochs_and_the_best(sqlite_url: str, capsys: pytest.Capture
     assert f"best {study.best.value:.1f} (trial 0 at epoch 1)" in errors
 
 
+def test_a_bar_moves_before_there_is_a_best(
+    sqlite_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, look = rekindle.tune("ppo", "CartPole-v1", storage=sqlite_url, progress=False, **OPTIONS), StudyProgress.look
+    monkeypatch.setattr(StudyProgress, "look", lambda self: replace(look(self), best=None))  # as in a race
+    capsys.readouterr()
+    study.run()
+    assert re.search(r"s: 100%.* (\d+)/\1 ", capsys.readouterr().err)
+
+
 def test_all_trials_begin_with_a_policy_that_the_storage_keeps(sqlite_url: str, tmp_path: Path) -> None:
     source = rekindle.PPO("CartPole-v1", seed=5).init(**TINY)
     source.fit(1)
@@ -274,3 +287,17 @@ def test_a_study_takes_rows_of_tables_and_refuses_other_kinds(sqlite_url: str) -
         rekindle.work(sqlite_url, ["surrogate"])  # type: ignore[arg-type]
     task = rekindle.tasks.load("surrogate")().init(lr=torch.tensor(0.5) * 1e-2)
     assert task.hyperparameters == {**task.hyperparameters, "lr": 0.004999999888241291}  # type: ignore[dict-item]
+
+
+def test_studies_that_share_tasks_measure_their_own_number_of_episodes(sqlite_url: str) -> None:
+    options: dict[str, Any] = {**OPTIONS, "trials": 1, "epochs": 2, "progress": False, "storage": sqlite_url}
+    few = rekindle.tune("ppo", "CartPole-v1", **options | {"study": "few", "eval_episodes": 3, "eval_envs": 2})
+    usual = rekindle.tune("ppo", "CartPole-v1", **options)
+    assert few.best is not None
+    assert usual.best is not None
+    task = few.store.task(few.best.uid)
+    assert few.best.uid == usual.best.uid
+    assert few.best.value == pytest.approx(task.evaluate(3)) != task.evaluate(20)
+    assert usual.best.value == pytest.approx(task.evaluate(20))
+    found = few.confirm(top=1, seeds=3, progress=False, eval_episodes=2)
+    assert few.store.study(found["confirmation"]).config["options"]["eval_episodes"] == 2

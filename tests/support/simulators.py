@@ -45,6 +45,19 @@ class Simulated(gym.Env[Any, Any]):
         self.simulator.wait()
 
 
+class Endless(Simulated):
+    """A walk that never ends, and has no simulator."""
+
+    def __init__(self) -> None:
+        """Start no simulator."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.array([self.at]), 1.0, False, False, {}
+
+    def close(self) -> None:
+        """End no simulator."""
+
+
 class OnePort(Simulated):
     """A simulator that listens on a fixed port, so that there is one at most."""
 
@@ -63,4 +76,5 @@ class OnePort(Simulated):
 
 
 gym.register("Simulated-v0", entry_point=Simulated)
+gym.register("Endless-v0", entry_point=Endless)
 gym.register("OnePort-v0", entry_point=OnePort)

@@ -115,6 +115,14 @@ def test_an_episode_that_does_not_end_is_cut(monkeypatch: pytest.MonkeyPatch) ->
     assert task.returns(2) == [1 + 2 + 3 + 4] * 2
 
 
+def test_an_evaluation_without_an_end_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "EVALUATION_STEPS", 5)
+    monkeypatch.setattr(evaluation, "LONG", 3)
+    task = PPO(EnvSpec("fakes:Corridor-v0", {"length": 10**6}), eval_episodes=2).init(**SMALL)
+    with pytest.warns(UserWarning, match=r"Corridor-v0: 2 evaluation episodes take longer than 3 steps"):
+        task.evaluate()
+
+
 def test_a_policy_is_evaluated_in_another_environment() -> None:
     task = PPO(EnvSpec("fakes:Corridor-v0", {"length": 5}, max_episode_steps=100)).init(**SMALL)
     task.member_ref().learner.actor = lambda *_, **__: lambda obs: np.ones(obs.shape[:2], np.int64)  # type: ignore[method-assign]

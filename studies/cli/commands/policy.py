@@ -46,6 +46,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if arguments.video is not None:
         check_video(arguments.video)
     task, greedy = _task(arguments), not arguments.stochastic
+    task.eval_envs = arguments.eval_envs
     env = options.parse_env(arguments.env)
     if not task.env and env is None and arguments.record is None and arguments.video is None:
         return _print(arguments, task, {task.learner.objective: task.evaluate()})

@@ -101,7 +101,10 @@ def _prepare(
     warm_start.check_options(arguments)
     values = warm_start.with_demonstrated_steps(values, arguments)
     env, seed = options.parse_env(arguments.env, arguments.info), arguments.seed
-    how = {name: getattr(arguments, name) for name in ("device", "env_processes", "snapshots")}
+    how = {
+        name: getattr(arguments, name)
+        for name in ("device", "env_processes", "eval_episodes", "eval_envs", "snapshots")
+    }
     make = partial(algorithm, env, seed=seed, **how)
     return make, values, TaskIdentity.of(algorithm, env, seed, values)
 
@@ -223,12 +226,11 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
     own, info = task.learner.objective, [f"info.{name}" for name in task.env.info]
 
     def at_epoch_end(event: EpochEvent) -> None:
-        if event.epoch == epochs and own not in event.metrics:
-            event.metrics[own] = event.task.evaluate()
         tell_labels()
         note(errors, epoch_line(event, epochs, task.learner.unit, "episode_return", own, *info))
 
-    metrics = task.fit(epochs, at_epoch_end, until)
+    task.fit(epochs, at_epoch_end, until)
+    score, metrics = task.score_epoch(), task.metrics
     if until is not None and task.epochs < epochs:
         note(errors, f"{until.metric} has not risen for {until.epochs} epochs: stopped after epoch {task.epochs}")
     if hint := _hint_at_info(task):
@@ -245,7 +247,7 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
         "env": task.env.to_json(),
         "seed": task.seed,
         "epochs": task.epochs,
-        own: metrics[own] if own in metrics else task.evaluate(),
+        own: score,
         "digest": task.digest,
         "resumed": task.resumed,
         "inexact": task.inexact,

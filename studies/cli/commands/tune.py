@@ -184,7 +184,7 @@ def _confirm(
     arguments: argparse.Namespace, store: Store, study: str, top: int, seeds: int, errors: Console, crew: Crew
 ) -> str:
     """Run the confirmation of a study to its end; return its name."""
-    config = confirmation_config(store, study, top, seeds)
+    config = confirmation_config(store, study, top, seeds, arguments.eval_episodes)
     config.probe(load_task(config), _device_here(arguments))
     before = list(confirmations_of(store, study))
     name = start_confirmation(store, study, config)

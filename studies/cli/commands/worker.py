@@ -47,6 +47,7 @@ def worker(arguments: argparse.Namespace) -> int:
                 with_parent=arguments.with_parent,
                 grace=arguments.grace,
                 env_processes=arguments.env_processes,
+                eval_envs=arguments.eval_envs,
                 device=arguments.device,
                 say=say,
             )

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ....tasks.runtime import EVALUATION_EPISODES
 from ...options.conversions import output, seed
 from ...options.option import Group
 from ...options.worker_options import WORKER
@@ -30,6 +31,7 @@ def add_train(commands: Any) -> None:
     )
     text = "write the observations and actions of this run to a file such as demo.npz, like `evaluate --record`"
     option(parser, "--record FILE", text, type=output)
+    option(parser, "--eval-episodes N", "episodes of the evaluation at the end", default=EVALUATION_EPISODES)
     add_outputs(parser)
     names = [name for name in in_group(WORKER, Group.PROCESSES) if name != "lease"]
     declare(parser.add_argument_group(Group.PROCESSES.title), WORKER, *names)
@@ -90,7 +92,8 @@ def add_policy(commands: Any) -> None:
     parser = command(commands, "evaluate", "measure the return of a stored checkpoint", "policy.evaluate")
     add = partial(option, parser)
     add_checkpoint(parser)
-    add("--episodes N", "number of episodes", default=20)
+    add("--episodes N", "number of episodes", default=EVALUATION_EPISODES)
+    declare(parser, WORKER, "eval_envs")
     add(
         "--env ENV",
         "evaluate in another environment with the same observations and actions: an id, an EnvSpec as JSON or "

@@ -96,6 +96,7 @@ def add_confirm(commands: Any) -> None:
         "fresh seeds of each estimate, at least 3; the race that decides the winner first uses half as many others",
         default=FRESH_SEEDS,
     )
+    add("--eval-episodes N", "episodes of each evaluation (default: as many as in the study)")
     add("--workers N", WORKERS, type=few)
     add_backends(parser, parser)
     declare(parser, WORKER, *in_group(WORKER, Group.PROCESSES, Group.OUTPUTS))

@@ -26,6 +26,7 @@ GIVEN = {  # a value as a keyword takes it, and its entry in a stored configurat
     "plateau": (20, 20),
     "trial_time": ("30m", 1800.0),
     "weight": ("3", 3.0),
+    "eval_episodes": (5, 5),
     "grid_points": (4, 4),
     "snapshots": ("best:5", "best:5"),
 }
@@ -85,7 +86,7 @@ def test_a_new_option_needs_its_declaration_only(tmp_path: Path, monkeypatch: py
 def test_a_worker_reads_the_words_that_it_is_given() -> None:
     parser = make_parser().commands["worker"]
     values = {"device": "cuda:1", "env_processes": 2, "stuck": None, "lease": 7.5, "grace": 10, "patience": 1e6}
-    values["use_previous"] = True
+    values |= {"use_previous": True, "eval_envs": 4}
     assert values.keys() == WORKER.keys()
     for given in (values, {name: option.default for name, option in WORKER.items()}):
         read = vars(parser.parse_args(words(WORKER, given)))

@@ -206,7 +206,7 @@ def test_the_number_of_environments_of_an_evaluation_changes_nothing(task: Any) 
     learner, _ = made.member_ref()
     for deterministic in (True, False):
         seen = []
-        for count in (None, 3, 1):
+        for count in (32, 3, 1):
             learner.eval_envs = count
             seen.append(measure_episodes(learner, 7, deterministic).returns.tolist())
         assert seen[1] == seen[2] == seen[0]
