@@ -24,11 +24,14 @@ from ...envs import EnvSpec, spaces_of
 from ...errors import UnsupportedSpace
 from ...networks.fused.losses import SoftSample, soft_value, twins
 from ...networks.optimizers import norms
+from ...rng.draws import Draws
 from ...task import Task
 from .actions import SoftActions, soft_head
 from .entropy import FixedEntropy, LearnedEntropy
 from .learner import ActorCriticLearner, actor_critic_space, masked
 from .networks import Batch, NetworkForm
+
+TWINS = 2
 
 
 def entropy_space() -> Space:
@@ -59,10 +62,24 @@ def sde_space() -> dict[str, Dimension | Space]:
     }
 
 
+def ensemble_space() -> Space:
+    """Return the hyperparameters of more critics than two.
+
+    Targets follow the least value of `subset` critics of an `ensemble`, drawn at random for each gradient step, and the
+    policy the mean of all: Chen et al. (2021), arXiv:2101.05982 (REDQ), with num_updates = 20, ensemble = 10 and
+    subset = 2.
+    """
+    rest: dict[str, Any] = {"structural": True, "search": False, "silent": True}
+    return Space(
+        ensemble=integer(2, 10, default=2, accept=(2, 100), help="number of critics", **rest),
+        subset=integer(1, 10, default=2, accept=(1, 100), help="critics whose least value is the target", **rest),
+    )
+
+
 class SACLearner(ActorCriticLearner):
     """P members of SAC."""
 
-    hyperparameters = actor_critic_space(lr=3e-4, entropy=entropy_space(), **sde_space())
+    hyperparameters = actor_critic_space(lr=3e-4, entropy=entropy_space(), critic=ensemble_space(), **sde_space())
     parts = (*ActorCriticLearner.parts, "coefficients")
     noise_rows = 2  # for a batch and its next observations
     actions: SoftActions
@@ -71,6 +88,16 @@ class SACLearner(ActorCriticLearner):
     @classmethod
     def describe_actions(cls, env: EnvSpec, device: torch.device | str = "cpu") -> SoftActions:
         return SoftActions(spaces_of(env).action, f"{cls.algorithm()} on {env.id}", device)
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        super().check(values)
+        critic = values.get("critic", {})
+        if critic and critic["subset"] > critic["ensemble"]:
+            raise ValueError(
+                f"{cls.algorithm()}: targets take a subset of the critics, but critic.subset is {critic['subset']} and "
+                f"critic.ensemble {critic['ensemble']}; raise critic.ensemble or lower critic.subset"
+            )
 
     @classmethod
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
@@ -88,11 +115,19 @@ class SACLearner(ActorCriticLearner):
         return [name for name, has_effect in effects.items() if not has_effect] + super().without_effect(env, fixed)
 
     def network_form(self) -> NetworkForm:
-        return NetworkForm(soft_head(self.actions, self.hp), values=self.actions.num_discrete, tape=True)
+        copies, twins = self.hp.critic.ensemble, not self.has_ensemble
+        return NetworkForm(soft_head(self.actions, self.hp), copies, self.actions.num_discrete, tape=twins)
+
+    @property
+    def has_ensemble(self) -> bool:
+        """True unless there are two critics, whose lesser value counts."""
+        critic = vars(self.hp).get("critic")
+        return critic is not None and (critic.ensemble, critic.subset) != (TWINS, TWINS)
 
     def build(self) -> None:
         super().build()
         hp = self.hp
+        self.subset_draws = Draws(self.keys("subset"), (self.policy.copies,))
         self.entropy_lr = hp.optimizer.lr if hp.entropy.lr is None else hp.entropy.lr
         if hp.entropy.learn:
             self.coefficients = LearnedEntropy(hp.entropy.alpha, self.target_entropy(), hp.optimizer)
@@ -112,6 +147,9 @@ class SACLearner(ActorCriticLearner):
     def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         number = self.progress.updates
         tau = self.hp.tau * (number % self.hp.target_update_interval.long() == 0)
+        if self.has_ensemble:
+            order = self.subset_draws(number).argsort(-1)[:, : self.hp.critic.subset]
+            batch = {**batch, "subset": torch.from_numpy(order).to(self.device)}
         with self.policy.autograd:
             return self.step(batch, self.update_noise(number), tau, self.measured)
 
@@ -168,7 +206,11 @@ class SACLearner(ActorCriticLearner):
         """
         numbers, choices = self.actions.normalize(batch["action"])
         q, next_q = self.policy.q_and_target(batch, numbers, next_sample.continuous)
-        targets = reward + batch["discount"] * soft_value(next_q, next_sample, alpha)
+        if self.has_ensemble:
+            least = self.of_subset(next_q, batch.get("subset")).amin(1)
+            targets = reward + batch["discount"] * ensemble_value(least, next_sample, alpha)
+        else:
+            targets = reward + batch["discount"] * soft_value(next_q, next_sample, alpha)
         mask = batch.get("mask")
         losses, errors, q = twins(q, choices, targets, batch.get("weight", mask), self.hp.batch_size, self.limit)
         return losses, errors, q.mean((1, 2)) if mask is None else masked(q.mean(1), mask).mean(1)
@@ -181,7 +223,20 @@ class SACLearner(ActorCriticLearner):
         arXiv:1812.05905, eq. 9. The action c is a function of the policy's outputs and of noise, which lets the
         gradient pass.
         """
-        return soft_value(self.policy.q(batch, sample.continuous), sample, alpha, sign=-1)
+        q = self.policy.q(batch, sample.continuous)
+        if self.has_ensemble:
+            return -ensemble_value(q.transpose(1, 3).contiguous().mean(-1).transpose(1, 2), sample, alpha)
+        return soft_value(q, sample, alpha, sign=-1)
+
+    def of_subset(self, next_q: Tensor, subset: Tensor | None) -> Tensor:
+        """Select the values of a subset of critics.
+
+        The values are (P, c, B, n) before and (P, m, B, n) afterwards, the subset (P, m); None takes the first.
+        """
+        if subset is None:
+            return next_q[:, : self.hp.critic.subset]
+        index = subset.view(*subset.shape, 1, 1).expand(-1, -1, *next_q.shape[2:])
+        return next_q.gather(1, index)
 
     @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -198,6 +253,17 @@ class SACLearner(ActorCriticLearner):
         return losses.mean(1), {"q": q}
 
 
+def ensemble_value(q: Tensor, sample: SoftSample, alpha: Tensor) -> Tensor:
+    """Return the soft value (P, B) for values q (P, B, n).
+
+        V = Σ_d π(d|s) q_d - α_c log π(c|s) + α_d H(π(·|s))
+
+    The sample and α (P, terms) are those of `soft_value`.
+    """
+    value = q.squeeze(-1) if sample.probs is None else (sample.probs * q).sum(-1)
+    return value + (alpha.unsqueeze(1) * sample.entropies).sum(-1)
+
+
 class SAC(Task):
     """Soft actor-critic (SAC) with twin critics.
 
@@ -207,7 +273,8 @@ class SAC(Task):
 
     Haarnoja et al. (2018), arXiv:1812.05905; Christodoulou (2019), arXiv:1910.07207. tau is the fraction that the
     targets take from the online critics; some libraries name the fraction kept. Options beyond the papers: prioritized
-    replay, n-step targets (without the entropies of the steps between), and a running reward scale.
+    replay, n-step targets (without the entropies of the steps between), a running reward scale, and more than two
+    critics (`critic.ensemble`).
     """
 
     name = "sac"

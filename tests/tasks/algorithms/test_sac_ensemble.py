@@ -1,0 +1,97 @@
+"""SAC with an ensemble of critics: exactness, targets and the policy's loss by hand, refusals."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from rekindle import SAC
+from rekindle.spaces import unflatten
+from rekindle.tasks.networks.fused.losses import SoftSample
+from rekindle.tasks.testing import VariantSuite
+
+SMALL: dict[str, Any] = {
+    "epoch_steps": 64,
+    "learning_starts": 40,
+    "batch_size": 16,
+    "buffer_size": 200,
+    "optimizer.lr": 0.003,
+    "tau": 0.05,
+    "model.width": 16,
+    "entropy.alpha": 0.2,
+    "critic.ensemble": 5,
+    "critic.subset": 2,
+}
+
+
+class TestPendulum(VariantSuite):
+    task = SAC
+    env = "Pendulum-v1"
+    hyperparameters: ClassVar = {**SMALL, "max_grad_norm": 0.1}
+    variants: ClassVar = ({"num_updates": 3}, {"critic.subset": 5, "use_sde": True})
+    inert = frozenset({"entropy.alpha", "entropy.choice_target", "target_update_interval"})
+
+
+class TestCartPole(VariantSuite):
+    task = SAC
+    env = "CartPole-v1"
+    hyperparameters: ClassVar = {**SMALL, "critic.ensemble": 3, "max_grad_norm": 0.1}
+    inert = frozenset({"entropy.alpha", "entropy.target", "target_update_interval"})
+
+
+def learner_of(**changes: Any) -> Any:
+    made = SAC("Pendulum-v1").init(**unflatten({**SMALL, **changes}))
+    return SAC.learner(made.env, (0, 1), [made.hyperparameters or {}] * 2)
+
+
+def test_targets_follow_the_least_of_a_subset_and_the_policy_the_mean_of_all() -> None:
+    """By hand: of 4, 1, 3, 2, 5 the subset 0 and 2 gives 3, and the mean is 3; the bonus is 0.1 * 2."""
+    learner = learner_of()
+    q = torch.tensor([4.0, 1.0, 3.0, 2.0, 5.0]).view(1, 5, 1, 1).repeat(2, 1, 16, 1)
+
+    class Given:
+        """Critics with these values."""
+
+        def q_and_target(self, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.zeros_like(q), q
+
+        def q(self, *arguments: Any) -> torch.Tensor:
+            return q
+
+    learner.policy = Given()
+    sample = SoftSample(torch.zeros(2, 16, 1), None, torch.full((2, 16, 1), 2.0))
+    batch = {
+        "action": torch.zeros(2, 16, 1),
+        "discount": torch.full((2, 16), 0.5),
+        "subset": torch.tensor([[0, 2]] * 2),
+    }
+    alpha = torch.full((2, 1), 0.1)
+    _, errors, _ = learner.critic_loss(batch, torch.ones(2, 16), sample, alpha)
+    torch.testing.assert_close(errors, torch.full((2, 5, 16), 1 + 0.5 * (3 + 0.2)))
+    torch.testing.assert_close(learner.actor_loss(batch, sample, alpha), torch.full((2, 16), -(3 + 0.2)))
+
+
+def test_every_step_draws_another_subset_without_repetition() -> None:
+    learner = learner_of()
+    seen = []
+    step = learner.step
+
+    def watched(batch: Any, *arguments: Any) -> Any:
+        seen.append(batch["subset"].tolist())
+        return step(batch, *arguments)
+
+    learner.step = watched
+    for _ in range(60):
+        learner.iterate()
+    assert all(len(set(subset)) == 2 for subsets in seen for subset in subsets)
+    assert {i for subsets in seen for subset in subsets for i in subset} == set(range(5))
+    assert len({str(subsets) for subsets in seen}) > 5
+    assert any(subsets[0] != subsets[1] for subsets in seen), "members draw their own"
+
+
+def test_a_subset_larger_than_the_ensemble_is_refused_and_two_critics_keep_their_uid() -> None:
+    with pytest.raises(ValueError, match=r"SAC: targets take a subset .* critic\.subset is 4 and critic\.ensemble 3"):
+        SAC("Pendulum-v1").init(critic={"ensemble": 3, "subset": 4})
+    plain = SAC("Pendulum-v1", seed=1).init()
+    assert plain.uid == SAC("Pendulum-v1", seed=1).init(critic={"ensemble": 2, "subset": 2}).uid
