@@ -30,7 +30,10 @@ INSTRUMENTS = {  # an example, and tasks for testing drivers and schedulers
     "tabular": ".tasks.algorithms.tabular:Tabular",
 }
 CLASSES = {name: module for module, _, name in (home.partition(":") for home in ALGORITHMS.values())}
-MAKERS = {"command": ".tasks.adapters.programs:program"}  # of task classes, by what precedes the colon of their names
+MAKERS = {
+    "command": ".tasks.adapters.programs:program",
+    "sb3": ".tasks.adapters.sb3:model",
+}  # of task classes, by what precedes the colon of their names
 
 
 def label(task: str) -> str:

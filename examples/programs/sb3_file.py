@@ -7,6 +7,7 @@ rekindle tune command --space space.toml --trials 16 --epochs 1:27 -- \
 import argparse
 import os
 
+import gymnasium
 import rekindle
 from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -19,7 +20,7 @@ parser.add_argument("--dir", required=True)
 arguments = parser.parse_args()
 file = os.path.join(arguments.dir, "model.zip")
 if os.path.exists(file):
-    model = PPO.load(file, env="CartPole-v1", device="cpu")
+    model = PPO.load(file, env=gymnasium.make("CartPole-v1"), device="cpu")
 else:
     model = PPO("MlpPolicy", "CartPole-v1", learning_rate=arguments.lr, n_steps=256, seed=arguments.seed, device="cpu")
 for epoch in range(model.num_timesteps // 256 + 1, arguments.epochs + 1):

@@ -1,0 +1,374 @@
+"""Algorithms of Stable-Baselines3 as tasks, in Rekindle's environments: ``sb3:PPO``.
+
+An algorithm of sb3_contrib has its name, too (``sb3:TQC``). The model trains by its own ``learn``, which is called once
+per epoch and continues where it was. After any number of epochs the parameters are those of one call of ``learn`` in
+these environments. The state is data: networks, optimizers, buffers, counters, the last observations, random
+generators and the environments.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+try:
+    import stable_baselines3
+    from stable_baselines3.common.base_class import BaseAlgorithm
+    from stable_baselines3.common.buffers import ReplayBuffer
+    from stable_baselines3.common.noise import NormalActionNoise
+    from stable_baselines3.common.vec_env import VecEnv
+except ImportError as error:
+    raise ImportError(f"sb3: tasks need Stable-Baselines3: pip install stable-baselines3 ({error})") from error
+
+from ...spaces import Space, integer, log_real, near_one, ordinal, real
+from ...spaces.errors import near
+from ...spaces.values import flatten
+from ..base_learner import BaseLearner
+from ..checkpoint.state import Tree
+from ..envs import EnvSpec, make_envs, spaces_of
+from ..envs.base.envs import Envs
+from ..errors import StateMismatch, UnsupportedSpace
+from ..evaluation import EVALUATION_SEED, EVALUATION_STEPS
+from ..registry import load
+from ..rng import streams
+from ..task import Task
+from .data import decode, encode
+
+COMMON = Space(
+    learning_rate=log_real(1e-5, 1e-2, default=3e-4),
+    gamma=near_one(0.9, 0.9999, default=0.99),
+    num_envs=integer(1, 64, default=1, structural=True, search=False),
+    epoch_steps=integer(1, 10**7, default=4096, structural=True, search=False),
+    total_steps=integer(
+        1, 10**12, default=100_000, structural=True, search=False
+    ),  # what `learn` is told, for schedules
+)
+ON_POLICY = Space(
+    n_steps=ordinal(8, 32, 128, 512, 2048, accept=(1, 10**6), default=512, structural=True),
+    ent_coef=log_real(1e-8, 0.1, default=1e-4),
+    gae_lambda=real(0.8, 1.0, default=0.95),
+    max_grad_norm=log_real(0.3, 5.0, default=0.5),
+    vf_coef=real(0.0, 1.0, default=0.5),
+)
+PROXIMAL = Space(
+    batch_size=ordinal(32, 64, 128, 256, 512, accept=(1, 10**6), default=64, structural=True),
+    clip_range=real(0.1, 0.4, default=0.2),
+    n_epochs=ordinal(1, 5, 10, 20, accept=(1, 100), default=10, structural=True),
+)
+OFF_POLICY = Space(
+    batch_size=ordinal(32, 64, 128, 256, 512, accept=(1, 10**6), default=64, structural=True),
+    buffer_size=integer(1, 10**7, default=100_000, structural=True, search=False),
+    learning_starts=integer(0, 10**6, default=1000, structural=True, search=False),
+    train_freq=ordinal(1, 4, 16, 64, accept=(1, 10**6), default=4, structural=True),
+)
+TARGETS = Space(tau=log_real(1e-3, 0.1, default=0.005))
+NOISE = Space(noise_std=real(0.0, 1.0, default=0.1))
+SPACES = {
+    "PPO": [ON_POLICY, PROXIMAL],
+    "A2C": [ON_POLICY],
+    "DQN": [OFF_POLICY, Space(exploration_fraction=real(0.0, 0.5, default=0.1), target_update_interval=integer(
+        1, 100_000, default=1000, structural=True, search=False))],
+    "SAC": [OFF_POLICY, TARGETS],
+    "TD3": [OFF_POLICY, TARGETS, NOISE],
+    "DDPG": [OFF_POLICY, TARGETS, NOISE],
+}  # fmt: skip
+OWN = ("num_envs", "epoch_steps", "total_steps", "noise_std")  # hyperparameters that no algorithm takes
+
+
+class TaskVecEnv(VecEnv):
+    """Rekindle's environments as Stable-Baselines3 sees them."""
+
+    def __init__(self, envs: Envs, spec: EnvSpec):
+        space = spaces_of(spec)
+        low, high = (0, 255) if envs.obs_kind == "image" else (-np.inf, np.inf)
+        kind = np.uint8 if envs.obs_kind == "image" else np.float32
+        observation = gym.spaces.Box(low, high, envs.obs_shape, kind)
+        self.envs = envs
+        self.returns, self.lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
+        super().__init__(envs.num_envs, observation, copy.deepcopy(space.action))
+
+    def reset(self) -> np.ndarray:
+        self.envs.reset()
+        return self.envs.obs[0].copy()
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self.actions = np.asarray(actions)
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        start = getattr(self.action_space, "start", 0)
+        result = self.envs.step(self.actions[None] - start if np.any(start) else self.actions[None])
+        terminated, truncated, rewards = result.terminated[0], result.truncated[0], result.reward[0].copy()
+        done = terminated | truncated
+        self.returns += rewards
+        self.lengths += 1
+        infos: list[dict[str, Any]] = [{} for _ in done]
+        for i in np.flatnonzero(done):
+            infos[i] = {
+                "terminal_observation": result.next_obs[0, i].copy(),
+                "TimeLimit.truncated": bool(truncated[i] and not terminated[i]),
+                "episode": {"r": float(self.returns[i]), "l": int(self.lengths[i])},
+            }
+        self.returns[done], self.lengths[done] = 0.0, 0
+        return self.envs.obs[0].copy(), rewards, done.copy(), infos
+
+    def close(self) -> None:
+        self.envs.close()
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return [None] * self.num_envs
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError("the environments of a task have no attributes to set")
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        raise NotImplementedError("the environments of a task have no methods to call")
+
+    def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
+        return [True] * self.num_envs  # each reports its episodes, as a Monitor does
+
+
+def resumable(algorithm: type[BaseAlgorithm]) -> type[BaseAlgorithm]:
+    """Return an algorithm whose `learn` continues where it was.
+
+    Its argument is then the total to reach, and schedules depend on `horizon`, the whole training.
+    """
+
+    class Resumable(algorithm):  # type: ignore[misc,valid-type]  # a class made of another
+        horizon = 0
+
+        def _setup_learn(self, total_timesteps: int, *arguments: Any, **options: Any) -> tuple[int, Any]:
+            _, callback = super()._setup_learn(self.horizon, *arguments, **options)
+            self._total_timesteps = self.horizon
+            return total_timesteps, callback
+
+        def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
+            super()._update_current_progress_remaining(num_timesteps, self.horizon)
+
+    Resumable.__name__ = Resumable.__qualname__ = algorithm.__name__
+    return Resumable
+
+
+class SB3Learner(BaseLearner):
+    """State of a model of Stable-Baselines3.
+
+    Attributes:
+        model_class: the algorithm.
+        model: the model.
+        envs: its environments.
+    """
+
+    parts, batched, needs_env = ("kept",), False, True
+    objective, unit = "return", "env_steps"
+    scratch = ("model", "venv")
+    model_class: ClassVar[type[BaseAlgorithm]]
+    env_steps: int
+
+    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
+        self.values = flatten(values[0])
+        super().assemble(values)
+
+    @classmethod
+    def algorithm(cls) -> str:
+        return f"sb3:{cls.model_class.__name__}"
+
+    def build(self) -> None:
+        self.epoch_size = self.values["epoch_steps"]
+        self.envs = make_envs(self.env, self.seeds, self.values["num_envs"], processes=self.env_processes)
+        self.venv = TaskVecEnv(self.envs, self.env)
+        options = {name: value for name, value in self.values.items() if name not in OWN}
+        if "noise_std" in self.values:
+            size = self.venv.action_space.shape or ()
+            options["action_noise"] = NormalActionNoise(np.zeros(size), self.values["noise_std"] * np.ones(size))
+        policy = "CnnPolicy" if self.envs.obs_kind == "image" else "MlpPolicy"
+        before = _generators()
+        try:
+            seed = streams.seed_of(self.seeds[0], "sb3")
+            self.model = self.model_class(policy, self.venv, seed=seed, device=self.device, **options)
+            self.generators = _generators()
+        except AssertionError as error:  # of the kind of its action space
+            raise UnsupportedSpace(f"{self.algorithm()} cannot act in {self.env.id}: {error}") from error
+        finally:
+            _set_generators(before)
+        self.model.horizon = self.values["total_steps"]  # type: ignore[attr-defined]
+        self.kept = ModelPart(self)
+
+    @contextmanager
+    def own_generators(self) -> Iterator[None]:
+        """Use the model's own states of the global random generators."""
+        before = _generators()
+        _set_generators(self.generators)
+        try:
+            yield
+        finally:
+            self.generators = _generators()
+            _set_generators(before)
+
+    def iterate(self) -> Mapping[str, Tensor]:
+        first = self.model.num_timesteps == 0
+        with self.own_generators():
+            self.model.learn((self.epochs + 1) * self.epoch_size, reset_num_timesteps=first, log_interval=None)  # type: ignore[arg-type]
+        self.env_steps = self.model.num_timesteps
+        episodes = [info["r"] for info in self.model.ep_info_buffer or ()]
+        metrics = {"episode_return": float(np.mean(episodes))} if episodes else {}
+        return {name: torch.tensor([value], dtype=torch.float64) for name, value in metrics.items()}
+
+    @torch.no_grad()
+    def score(self) -> np.ndarray:
+        """Return the mean return of greedy episodes on evaluation seeds, (1,)."""
+        envs = make_envs(self.env, [EVALUATION_SEED], self.eval_episodes, "evaluation", single_episodes=True)
+        returns, runs = np.zeros(self.eval_episodes), np.ones(self.eval_episodes, dtype=bool)
+        start = getattr(self.venv.action_space, "start", 0)
+        for _ in range(EVALUATION_STEPS):
+            if not runs.any():
+                break
+            actions, _ = self.model.predict(envs.obs[0], deterministic=True)
+            result = envs.step(np.asarray(actions)[None] - start if np.any(start) else np.asarray(actions)[None])
+            returns += result.reward[0] * runs
+            runs &= ~(result.terminated[0] | result.truncated[0])
+        envs.close()
+        return np.array([returns.mean()])
+
+    def surroundings(self, member: int) -> Tree:
+        return {"envs": self.envs.member_state(member)}
+
+    def load_surroundings(self, member: int, tree: Mapping[str, Any]) -> None:
+        self.envs.load_member(member, tree["envs"])
+
+    def inexact(self, member: int) -> list[str]:
+        return self.envs.inexact(member)
+
+    def network_views(self, member: int) -> dict[str, Tensor]:
+        return {name: x.detach() for name, x in self.model.policy.named_parameters()}
+
+    def close(self) -> None:
+        self.envs.close()
+
+
+class ModelPart:
+    """A model as a part of a learner."""
+
+    checks_form = True
+
+    def __init__(self, learner: SB3Learner):
+        self.learner = learner
+
+    def member_state(self, member: int) -> Tree:
+        learner = self.learner
+        episodes = [learner.venv.returns, learner.venv.lengths]
+        return encode([_state(learner.model), learner.generators, episodes], "the model")
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        learner = self.learner
+        model, generators, (learner.venv.returns, learner.venv.lengths) = decode(tree)
+        try:
+            _load(learner.model, model)
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise StateMismatch(f"{learner.algorithm()}: the state is of another model: {error}") from None
+        learner.generators = generators
+
+
+def _state(model: BaseAlgorithm) -> dict[str, Any]:
+    """Return everything in a model that is data, by attribute."""
+    found = {}
+    algorithm = type(model).__mro__[1]
+    given = {*inspect.signature(algorithm).parameters, "start_time", "horizon"} - {"policy"}  # a branch has its own
+    for name, value in vars(model).items():
+        if name in given:
+            continue
+        if (content := _data(value)) is not ...:
+            found[name] = content
+    found["action_space"] = model.action_space.np_random.bit_generator.state
+    return found
+
+
+def _data(value: Any) -> Any:
+    """Return an attribute's data; ... if it has none."""
+    if isinstance(value, nn.Module):
+        optimizers = {f"optimizer of {path}": x.state_dict() for path, x in _optimizers(value)}
+        return {"module": value.state_dict(), **optimizers}
+    if isinstance(value, torch.optim.Optimizer):
+        return value.state_dict()
+    if isinstance(value, ReplayBuffer):
+        return {name: x for name, x in vars(value).items() if isinstance(x, np.ndarray) or name in ("pos", "full")}
+    if isinstance(value, deque):
+        return [*value]
+    if value is None or isinstance(value, Tensor | np.ndarray | bool | int | float):
+        return value
+    return ...
+
+
+def _optimizers(module: nn.Module) -> Iterator[tuple[str, torch.optim.Optimizer]]:
+    """Yield the optimizers that a policy and its networks hold."""
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.optim.Optimizer):
+                yield f"{path}.{name}".lstrip("."), value
+
+
+def _load(model: BaseAlgorithm, state: Mapping[str, Any]) -> None:
+    for name, content in state.items():
+        value = getattr(model, name, None)
+        if name == "action_space":
+            model.action_space.np_random.bit_generator.state = content
+        elif isinstance(value, nn.Module):
+            value.load_state_dict(content["module"])
+            for path, optimizer in _optimizers(value):
+                optimizer.load_state_dict(content[f"optimizer of {path}"])
+        elif isinstance(value, torch.optim.Optimizer):
+            value.load_state_dict(content)
+        elif isinstance(value, ReplayBuffer):
+            vars(value).update(content)
+        elif isinstance(content, list) and name.startswith("ep_"):
+            setattr(model, name, deque(content, maxlen=model._stats_window_size))
+        elif isinstance(value, Tensor):
+            with torch.no_grad():
+                value.copy_(content)
+        else:
+            setattr(model, name, content)
+
+
+def _generators() -> list[Any]:
+    """Return the states of the global random generators, as data."""
+    return [torch.get_rng_state(), list(np.random.get_state()), random.getstate()]
+
+
+def _set_generators(states: Sequence[Any]) -> None:
+    torch.set_rng_state(states[0])
+    np.random.set_state(tuple(states[1]))
+    random.setstate(states[2])
+
+
+def __getattr__(name: str) -> Any:
+    if name not in SPACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return load(f"sb3:{name}")
+
+
+def model(name: str) -> type[Task]:
+    """Return the task class of an algorithm of Stable-Baselines3.
+
+    Args:
+        name: "sb3:" and the name of the algorithm.
+
+    Raises:
+        ValueError: there is no such algorithm, or it is not known to resume exactly.
+    """
+    short = name.removeprefix("sb3:")
+    if short not in SPACES:
+        raise ValueError(f"sb3: has {', '.join(SPACES)}, but got {short!r}{near(short, [*SPACES])}")
+    algorithm = resumable(getattr(stable_baselines3, short))
+    space = Space(**{key: entry for part in (COMMON, *SPACES[short]) for key, entry in part.items()})
+    content = {"__module__": __name__, "model_class": algorithm, "hyperparameters": space}
+    learner = type(f"{short}Learner", (SB3Learner,), content)
+    about = {"name": name, "learner": learner, "__module__": __name__, "__doc__": f"{short} of Stable-Baselines3."}
+    return type(short, (Task,), about)
