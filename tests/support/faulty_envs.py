@@ -265,6 +265,12 @@ class Meddler(Drift):
 class Wrong(Drift):
     """Gives something wrong after some steps, of which the self-test sees none or all."""
 
+    wrong = ""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return (obs, None if self.wrong == "reward" else reward, *rest[: 1 if self.wrong == "tuple" else None])
+
     def __init__(self, what: str, after: int) -> None:
         self.what, self.after, self.steps = what, after, 0
         if what in ("class", "key"):
@@ -277,6 +283,7 @@ class Wrong(Drift):
             next(iter(()))
         if wrong == "shape":
             return np.zeros(3, np.float32)
+        self.wrong = wrong
         if self.what not in ("class", "key"):
             return super().show()
         if wrong == "key":

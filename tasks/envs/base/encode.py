@@ -389,7 +389,8 @@ class Actions:
         actions = actions.reshape(-1, *self.shape)
         space = self.space
         if isinstance(space, spaces.Box | Joined):
-            actions = np.minimum(np.maximum(actions, space.low), space.high)  # np.clip takes five times as long
+            # np.clip takes five times as long; NaN of a diverged policy becomes a bound, as it may crash a simulator
+            actions = np.fmin(np.fmax(actions, space.low), space.high)
             return (np.rint(actions) if self.whole else actions).astype(space.dtype, copy=False)
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
             return (actions + space.start).astype(space.dtype, copy=False)

@@ -23,7 +23,7 @@ from ..base import info
 from ..base.curriculum import KWARGS
 from ..base.encode import Observations
 from ..base.envs import Array
-from ..base.spec import EnvSpec
+from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
 from .make import Env, close_env, make_drawn, make_env, of_reset
 from .surroundings import UNGUARDED, Guards
@@ -175,7 +175,15 @@ class InProcess:
         # Environments get copies, which they may keep or change; those that the caller records stay as they are.
         with self.guards.stepping:
             for i, (env, action) in compress(enumerate(zip(self.envs, actions.copy(), strict=True)), playing):
-                obs, reward[i], terminated[i], truncated[i], said = env.step(action)
+                try:
+                    obs, reward[i], terminated[i], truncated[i], said = env.step(action)
+                except (TypeError, ValueError) as error:
+                    if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                        raise  # by the environment's own code
+                    raise EnvSpecError(
+                        f"{self.spec.id}: step returns (observation, reward, terminated, truncated, info), as "
+                        f"Gymnasium's does, with a number and two booleans, but it returned others ({error}); fix it"
+                    ) from error
                 write(obs, next_obs[i])
                 tick()
                 if reported:
