@@ -121,7 +121,7 @@ print(f"{time.process_time() - begin:.2f} s, with imports {time.process_time():.
 WATCH = """
 import io, sys, time
 from rich.console import Console
-from rekindle.studies.cli.output.progress import Progress
+from rekindle.studies.cli.output.live_progress import Progress
 from rekindle.studies.cli.output.watching import picture
 from rekindle.studies.live.views import LiveStudy
 from rekindle.studies.storage.store import Store

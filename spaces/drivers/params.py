@@ -178,10 +178,10 @@ class Dialect(NamedTuple):
             group, dot, leaf = path.rpartition(".")
             return Parameter(f"{group}{dot}one_minus_{leaf}", dimension.distance, _one_minus, _one_minus)
         if isinstance(dimension, Ordinal):
-            return _place(path, len(dimension.values) - 1, lambda value: dimension.index(value, path), dimension.after)
+            return _index(path, len(dimension.values) - 1, lambda value: dimension.index(value, path), dimension.after)
         if isinstance(dimension, Real | Integer) and dimension.step not in (None, 1) and not self.steps:
             low, step = dimension.low, dimension.step or 1
-            return _place(path, dimension.steps, lambda value: round((value - low) / step), dimension.after)
+            return _index(path, dimension.steps, lambda value: round((value - low) / step), dimension.after)
         if isinstance(dimension, Categorical) and not _are_scalars(dimension.values):
             texts = [identity(value) for value in dimension.values]
             choice = Categorical(values=texts, weights=dimension.weights)
@@ -197,7 +197,7 @@ def _unasked(dimension: Dimension) -> Value:
     return dimension.default
 
 
-def _place(path: str, last: int, encode: Callable[[Any], int], decode: Callable[[Any], Value]) -> Parameter:
+def _index(path: str, last: int, encode: Callable[[Any], int], decode: Callable[[Any], Value]) -> Parameter:
     # an ordinal of one value stays a parameter, so the driver always sees the same names
     index = Integer(low=0, high=last) if last else Categorical(values=(0,))
     return Parameter(f"{path}.index", index, encode, decode)

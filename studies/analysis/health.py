@@ -131,7 +131,7 @@ def best_at_edge(rows: Rows) -> Iterator[Finding]:
         values = [params[n].get(name) for n in numbers]
         if values[0] is None:  # the best configuration does without it
             continue
-        places = [_place(dimension, value) for value in values if value is not None]
+        places = [_fraction(dimension, value) for value in values if value is not None]
         best, middle = places[0], float(np.median(places[: max(3, len(places) // 4)]))
         low, high = best < EDGE and middle < 2 * EDGE, best > 1 - EDGE and middle > 1 - 2 * EDGE
         if low or high:
@@ -171,13 +171,13 @@ def _ends(dimension: Dimension) -> tuple[float, float] | None:
     return None
 
 
-def _place(dimension: Dimension, value: Any) -> float:
-    """Return a value's place, from 0 to 1."""
+def _fraction(dimension: Dimension, value: Any) -> float:
+    """Return where in its range a value lies, 0 to 1."""
     match dimension:
         case Maybe(dimension=inner):
-            return _place(inner, value)
+            return _fraction(inner, value)
         case NearOne(distance=distance):
-            return 1 - _place(distance, 1 - value)
+            return 1 - _fraction(distance, 1 - value)
         case Ordinal(values=values):
             nearest = min(range(len(values)), key=lambda index: abs(float(str(values[index])) - value))
             return nearest / (len(values) - 1)

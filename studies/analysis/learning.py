@@ -57,8 +57,10 @@ def with_learned(store: Store, name: str, config: Config, sources: Sequence[str]
         )
     if len(sources) > MOST_SOURCES:
         raise BadConfig(f"a study learns from at most {MOST_SOURCES} others, but got {len(sources)}; leave some out")
-    places = [_place(store, source) for source in sources]
-    if twice := [source for source, place in zip(sources, places, strict=True) if places.count(place) > 1]:
+    identities = [_study_identity(store, source) for source in sources]
+    if twice := [
+        source for source, identity in zip(sources, identities, strict=True) if identities.count(identity) > 1
+    ]:
         raise BadConfig(f"a source is named once, but {' and '.join(map(masked, twice))} are one; leave one out")
     rows = [_copied(store, source, config) for source in sources]
     return replace(config, options={**config.options, LEARNED: rows})
@@ -100,7 +102,7 @@ def _split(source: str) -> tuple[str, str]:
     return url, name
 
 
-def _place(store: Store, source: str) -> tuple[str, str]:
+def _study_identity(store: Store, source: str) -> tuple[str, str]:
     """Return what only sources of the same study share."""
     url, name = _split(source)
     url = url or store.database.url.render_as_string(hide_password=False)

@@ -99,9 +99,9 @@ def read_runs(store: Store | None, texts: Sequence[str]) -> list[Runs]:
     """
     studies = {row.name for row in store.studies()} if store is not None else set()
     sources = [(_split(text, studies), is_file(text, studies)) for text in texts]
-    places = [_place(*source) for source in sources]
-    for text, place in zip(texts, places, strict=True):
-        if (count := places.count(place)) > 1:
+    identities = [_identity(*source) for source in sources]
+    for text, identity in zip(texts, identities, strict=True):
+        if (count := identities.count(identity)) > 1:
             raise BadSource(f"a run counts once, but {text} is named {count} times; leave one")
     tables: dict[str, str] = {}
     return [runs for parts, file in sources for runs in _read(None if file else store, parts, tables)]
@@ -119,7 +119,7 @@ def _split(text: str, studies: Collection[str]) -> tuple[str, str, str]:
     return text[:place], "=", text[place + 1 :]
 
 
-def _place(source: tuple[str, str, str], file: bool) -> tuple[str, str]:
+def _identity(source: tuple[str, str, str], file: bool) -> tuple[str, str]:
     """Return what identifies the runs of a source and their side."""
     name, _, what = source
     return (name, os.path.realpath(what)) if file else (name or what, what)

@@ -163,7 +163,7 @@ def make_population(
 
     interval = min(INTERVAL, epochs) if interval is None else interval
     fixed, priors = fixed or {}, priors or {}
-    _check_population(algorithm, population, interval, epochs, sampler, options)
+    _check_members(algorithm, population, interval, epochs, sampler, options)
     space = algorithm.learner.space_in(EnvSpec.of(env))
     for name in {**dict.fromkeys(perturb), **priors}:
         if name in space.flat() and space.flat()[name].structural:
@@ -204,7 +204,7 @@ def make_population(
     return config
 
 
-def _check_population(
+def _check_members(
     algorithm: type[Task], population: int, interval: int, epochs: int, sampler: str | None, options: Mapping[str, Any]
 ) -> None:
     """Raise BadConfig for arguments of `make_population` that contradict each other."""

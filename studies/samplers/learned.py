@@ -210,11 +210,11 @@ def _points(space: Space, configurations: Sequence[Mapping[str, Any]]) -> Array:
     A missing value, or one without a scale, is far from all others.
     """
     searched = [(name, each) for name, each in space.flat().items() if not isinstance(each, Fixed)]
-    rows = [[_place(dimension, values.get(name)) for name, dimension in searched] for values in configurations]
+    rows = [[_coordinate(dimension, values.get(name)) for name, dimension in searched] for values in configurations]
     return np.array(rows, float).reshape(len(rows), len(searched))
 
 
-def _place(dimension: Dimension, value: Any) -> float:
+def _coordinate(dimension: Dimension, value: Any) -> float:
     inner = dimension.dimension if isinstance(dimension, Maybe) else dimension
     if value is None:
         return -APART

@@ -82,13 +82,13 @@ class Table:
     def _points(self) -> np.ndarray:
         """The rows as points (N, D), each hyperparameter scaled to [0, 1]."""
         dimensions = self.space.flat()
-        places = [[_place(dimensions[name], x) for x in column.tolist()] for name, column in self.columns.items()]
+        places = [[_position(dimensions[name], x) for x in column.tolist()] for name, column in self.columns.items()]
         return np.array(places).T
 
     def nearest(self, values: Mapping[str, Any]) -> int:
         """Return the row nearest to these hyperparameters, the first if several are."""
         dimensions = self.space.flat()
-        point = np.array([_place(dimensions[name], values[name]) for name in self.columns])
+        point = np.array([_position(dimensions[name], values[name]) for name in self.columns])
         apart = self._points - point
         for axis, name in enumerate(self.columns):
             if isinstance(values[name], str | bool):
@@ -122,7 +122,7 @@ def _is_whole(x: float) -> bool:
     return float(x).is_integer() and abs(x) < WHOLE
 
 
-def _place(dimension: Dimension, value: Any) -> float:
+def _position(dimension: Dimension, value: Any) -> float:
     """Return a value's position in its dimension, from 0 to 1."""
     if isinstance(dimension, Ordinal):
         return float(np.interp(value, np.array(dimension.values), np.linspace(0, 1, len(dimension.values))))

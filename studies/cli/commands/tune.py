@@ -52,7 +52,7 @@ from ...study.number_text import counted
 from ...workers.forked import Crew, can_fork
 from ...workers.supervisor import Supervisor, WorkerHandle, WorkerProcess, stoppable
 from ..output import tables
-from ..output.progress import Progress
+from ..output.live_progress import Progress
 from ..output.terminal import new_console, note, print_json
 from . import options, warm_start
 from .storage import existing_store, hides_password, open_store, repeated

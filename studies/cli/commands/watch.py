@@ -17,7 +17,7 @@ from rich.live import Live
 from ...errors import UnknownStudy
 from ...live.views import LiveStudy, View
 from ...storage.store import Store
-from ..output.progress import Progress
+from ..output.live_progress import Progress
 from ..output.terminal import new_console, note, print_json
 from ..output.watching import picture
 from .storage import existing_store

@@ -14,7 +14,7 @@ from ...engine.progress import clock
 from ...live.views import ALIVE, DIED, View, trial_name
 from ...redact import printable
 from ...study.number_text import in_digits
-from .progress import Progress
+from .live_progress import Progress
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 FIXED_LINES = 25  # lines besides running trials and workers

@@ -19,7 +19,7 @@ import pytest
 import slow_envs
 from rekindle.studies import Study
 from rekindle.studies.cli import main
-from rekindle.studies.cli.output.progress import Progress
+from rekindle.studies.cli.output.live_progress import Progress
 from rekindle.studies.engine import bounds
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study

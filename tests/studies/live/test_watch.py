@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from rekindle.studies.cli.commands import watch as command
-from rekindle.studies.cli.output.progress import Progress
+from rekindle.studies.cli.output.live_progress import Progress
 from rekindle.studies.cli.output.watching import sparkline
 from rekindle.studies.engine.checked_config import make_config
 from rekindle.studies.engine.progress import look

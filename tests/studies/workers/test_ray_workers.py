@@ -20,7 +20,7 @@ import psutil
 import pytest
 from gated import VARIABLE, Gate
 from rekindle.studies.cli import main
-from rekindle.studies.cli.output.progress import Progress
+from rekindle.studies.cli.output.live_progress import Progress
 from rekindle.studies.engine.progress import Snapshot
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.sql.database import sqlite_file
@@ -60,7 +60,7 @@ def tune(store: Store, study: str, count: int, hire: Callable[[], RayWorker]) ->
 
 ON_RAY = """
 import io, signal, sys
-from rekindle.studies.cli.output.progress import Progress
+from rekindle.studies.cli.output.live_progress import Progress
 from rekindle.studies.workers.ray_workers import RayWorker, cluster
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.supervisor import Supervisor, WorkersFailed
