@@ -50,7 +50,18 @@ SCHEDULES = {"learning_rate_schedule": "lr_schedule", "beta_schedule": "ent_coef
 }
 SIGNALS = {"curiosity": "icm", "rnd": "rnd", "gail": "gail"}
 OF_SIGNAL = {"gamma": "gamma", "strength": "strength", "learning_rate": "lr", "network_settings.hidden_units": "width"}
-OUTSIDE = ("checkpoint_settings", "engine_settings", "env_settings", "torch_settings")
+READ = ("behaviors", "default_settings", "environment_parameters")  # sections that become parts of the run file
+COMMON: dict[str, Any] = {"max_steps": 500_000, "network_settings.hidden_units": 128, "network_settings.num_layers": 2}
+COMMON |= {"reward_signals.extrinsic.gamma": 0.99}
+DEFAULTS: dict[str, dict[str, Any]] = {  # of ML-Agents, by trainer and path
+    "ppo": COMMON
+    | {"hyperparameters.learning_rate": 3e-4, "hyperparameters.learning_rate_schedule": "linear"}
+    | {"hyperparameters.batch_size": 1024, "hyperparameters.buffer_size": 10_240, "hyperparameters.num_epoch": 3}
+    | {"hyperparameters.beta": 5e-3, "hyperparameters.epsilon": 0.2, "hyperparameters.lambd": 0.95},
+    "sac": COMMON
+    | {"hyperparameters.learning_rate": 3e-4, "hyperparameters.batch_size": 128, "hyperparameters.buffer_size": 50_000}
+    | {"hyperparameters.tau": 0.005, "hyperparameters.init_entcoef": 1.0, "hyperparameters.buffer_init_steps": 0},
+}
 ABSENT: tuple[Any, ...] = (None, False, {}, "")  # values that switch something off
 
 
@@ -79,6 +90,7 @@ def convert(path: Path, env: str | Mapping[str, Any] | None = None, behavior: st
         raise ValueError(
             f"only the trainers ppo and sac have counterparts, but behavior {name} has trainer_type {trainer!r}"
         )
+    given, flat = flat, DEFAULTS[trainer] | {path: value for path, value in flat.items() if value is not None}
     values, names = _hyperparameters(trainer, flat)
     space = load(trainer).learner.hyperparameters
     unknown = sorted(values.keys() - space.flat().keys())
@@ -99,14 +111,14 @@ def convert(path: Path, env: str | Mapping[str, Any] | None = None, behavior: st
         content["env_steps"] = int(flat["max_steps"])
     if "keep_checkpoints" in flat or "checkpoint_interval" in flat:
         content["snapshots"] = _snapshots(flat, int(values.get("epoch_steps", space.flat()["epoch_steps"].default)))
-    outside = dict(_flat({name: whole.get(name) or {} for name in OUTSIDE}))
+    outside = dict(_flat({name: part or {} for name, part in whole.items() if name not in READ}))
     if isinstance(seed := outside.pop("env_settings.seed", None), int) and seed >= 0:
         content["seed"] = seed
     if device := outside.pop("torch_settings.device", None):
         content["device"] = device
     content["hyperparameters"] = values
     names |= dict.fromkeys(("max_steps", "keep_checkpoints", "checkpoint_interval"))
-    left = {path: value for path, value in flat.items() if path not in names or names[path] in unknown} | outside
+    left = {path: value for path, value in given.items() if path not in names or names[path] in unknown} | outside
     return Converted(content, [f"{path}: {value}" for path, value in left.items() if value not in ABSENT])
 
 
@@ -175,7 +187,9 @@ def _rollouts_of_ppo(settings: _Settings) -> dict[str, Any]:
     steps = min(int(horizon), int(size))
     values = {"num_steps": steps, "num_envs": max(1, int(size) // steps)}
     if batch is not None:
-        values["num_minibatches"] = max(1, int(size) // int(batch))
+        total, wanted = steps * values["num_envs"], int(size) / int(batch)
+        whole = [count for count in range(1, total + 1) if total % count == 0]
+        values["num_minibatches"] = min(whole, key=lambda count: abs(count - wanted))
     return values
 
 
@@ -184,6 +198,8 @@ def _memory_of_sac(settings: _Settings) -> dict[str, Any]:
     for name in ("buffer_size", "batch_size"):
         if (size := settings.take(f"hyperparameters.{name}")) is not None:
             values[name] = size
+    starts = int(settings.take("hyperparameters.buffer_init_steps", 0, "learning_starts"))
+    values["learning_starts"] = max(starts, int(values["batch_size"]))  # the first batch needs as many
     if (steps := settings.take("hyperparameters.steps_per_update")) is not None:
         values |= {"num_envs": 1, "num_steps": max(1, int(steps)), "num_updates": 1}
     return values

@@ -137,11 +137,31 @@ def test_memories_goals_cloning_and_schedules_have_ours(file: Path, cli: Cli) ->
     hp = json.loads(cli("import-config", str(file), "--json")[1])["config"]["hyperparameters"]
     assert (hp["model.goal_conditioning"], hp["model.memory"], hp["cloning.use"]) == ("hyper", "lstm", True)
     assert hp["lr_schedule.name"] == "linear"
-    assert not hp.keys() & {"lr_schedule.horizon", "num_steps", "num_minibatches"}  # ours stay
+    assert (hp["lr_schedule.horizon"], hp["num_steps"], hp["num_envs"]) == (500_000, 64, 160)  # defaults of ML-Agents
+    assert (hp["num_minibatches"], hp["ent_coef"], hp["model.width"], hp["update_epochs"]) == (10, 0.005, 128, 3)
     sizes = "{buffer_size: 1000}"
     file.write_text(f"behaviors: {{A: {{trainer_type: ppo, time_horizon: 100, hyperparameters: {sizes}}}}}")
     hp = json.loads(cli("import-config", str(file), "--json")[1])["config"]["hyperparameters"]
-    assert (hp["num_steps"], hp["num_envs"], "num_minibatches" in hp) == (100, 10, False)
+    assert (hp["num_steps"], hp["num_envs"], hp["num_minibatches"]) == (100, 10, 1)
+
+
+@pytest.mark.parametrize(("buffer", "batch", "horizon", "minibatches"), [(12000, 64, 1000, 200), (256, 32, 5, 5)])
+def test_minibatches_divide_the_rollout(
+    buffer: int, batch: int, horizon: int, minibatches: int, file: Path, cli: Cli
+) -> None:
+    sizes = f"{{buffer_size: {buffer}, batch_size: {batch}}}"  # of ML-Agents' 3DBall and GridWorld
+    file.write_text(f"behaviors: {{A: {{trainer_type: ppo, time_horizon: {horizon}, hyperparameters: {sizes}}}}}")
+    hp = json.loads(cli("import-config", str(file), "--json")[1])["config"]["hyperparameters"]
+    assert hp["num_minibatches"] == minibatches
+    assert hp["num_steps"] * hp["num_envs"] % minibatches == 0
+
+
+def test_sections_of_older_releases_are_listed(file: Path, cli: Cli) -> None:
+    file.write_text(
+        "behaviors: {A: {trainer_type: ppo}}\ncurriculum: {A: {measure: reward}}\nenvironment_paramters: 1\n"
+    )
+    found = json.loads(cli("import-config", str(file), "--json")[1])
+    assert found["without"] == ["curriculum.A.measure: reward", "environment_paramters: 1"]
 
 
 @pytest.mark.parametrize(
