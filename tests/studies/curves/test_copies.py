@@ -249,7 +249,7 @@ def test_curves_are_followed_to_the_end_of_a_study(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["s", "--to", "excel:x"], "curves go to KIND:PLACE with one of the kinds tensorboard, csv, parquet"),
+        (["s", "--to", "excel:x"], "curves go to KIND:PLACE with one of the kinds tensorboard, wandb, mlflow"),
         (["s", "--to", "csv:"], "but got 'csv:'"),
         (["s", "--to", "csv:/proc/none/x.csv"], "csv writes to a file, but /proc/none/x.csv cannot be written: "),
         (["s", "--to", "csv:."], "cannot be written: Is a directory"),
