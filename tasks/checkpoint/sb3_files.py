@@ -149,6 +149,8 @@ def _networks(path: Path) -> ImportedPolicy:
 
 
 def _actor_critic(model: _Model) -> ImportedPolicy:
+    if "cg_max_steps" in model.data:  # of conjugate gradients; the networks alone look like those of A2C
+        raise model.refuse("a policy is taken from a PPO, A2C, DQN or SAC", "one of TRPO")
     pairs = [(x, model.weights.get(name.replace("pi_features", "vf_features"))) for name, x in model.weights.items()]
     if any(other is not None and not torch.equal(x, other) for x, other in pairs):
         raise model.refuse("actor and critic share the encoder of images", "share_features_extractor=False")

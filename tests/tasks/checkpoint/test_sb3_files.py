@@ -120,6 +120,7 @@ def test_settings_without_a_counterpart_are_refused(tmp_path: Path) -> None:
         ),
         ({}, dqn | {"q_net.features_extractor.own.weight": torch.zeros(3, 3)}, "but got q_net.*own.weight too"),
         ({}, dqn | {"q_net.q_net.0.weight": torch.zeros(2)}, "but got q_net.q_net.0, which is not one of their layers"),
+        ({"cg_max_steps": 15}, {"action_net.weight": torch.zeros(2, 3)}, "DQN or SAC, but got one of TRPO"),
         ({}, tqc, "SAC has two critics, qf0 and qf1, but got others"),
         ([], dqn, "must be a model that.* saved, but: 'list' object has no"),
         ({}, [1], "must be a model that.* saved, but: 'list' object has no"),
