@@ -31,12 +31,13 @@ from ..tasks.warm_start import located
 from .analysis.learning import all_located, with_learned
 from .engine.checked_config import load_task
 from .engine.confirmations import confirmation_config, confirmation_json, start_confirmation
-from .engine.json_views import front, ranked, study_json
+from .engine.json_views import front, ranked, results_of, study_view
 from .engine.optuna_mirror import mirror
 from .engine.probes import request_probe
 from .engine.progress import StudyProgress
 from .engine.runner import scheduler_of, start_study
 from .engine.tune_options import study_config
+from .engine.views import StudyView, TrialView
 from .errors import BadConfig, StoreError
 from .options.option import with_keywords
 from .options.study_options import STUDY, StudyOptions
@@ -52,7 +53,7 @@ from .storage.store import Store
 from .study import FRESH_SEEDS, TOP
 from .study.config import Config, check_name, title
 from .study.number_text import in_digits_alone
-from .study.objectives import RETURN, objectives_of
+from .study.objectives import objectives_of
 from .study.starts import started
 from .workers import DEFAULT_URL, URL_VARIABLE
 from .workers.worker import Worker
@@ -94,13 +95,13 @@ class StudyTrial:
     error: str | None
 
     @classmethod
-    def of(cls, form: Mapping[str, Any], objectives: Sequence[str]) -> StudyTrial:
-        """Create a trial from the JSON of `rekindle trials --json`."""
-        found = form["objectives"] or ({} if form["return"] is None else {RETURN: form["return"]})
+    def of(cls, view: TrialView, objectives: Sequence[str]) -> StudyTrial:
+        """Create a trial from its view."""
+        found = results_of(view)
         measured = {name: found[name] for name in objectives if name in found}
         same = ("number", "uid", "state", "epochs", "digest", "hyperparameters", "error")
         value = next(iter(measured.values()), None)
-        return cls(**{name: form[name] for name in same}, value=value, objectives=measured)
+        return cls(**{name: getattr(view, name) for name in same}, value=value, objectives=measured)
 
 
 class Study(Pictures):
@@ -124,14 +125,12 @@ class Study(Pictures):
         return f"Study({self.name!r}, {self.store.url!r})"
 
     def _repr_html_(self) -> str:
-        shown = self._json()
-        own = {"state": shown["state"], **{state: n for state, n in shown["counts"].items() if n}}
-        best = shown["best"]
-        if best is not None:
-            found = best["objectives"] or {RETURN: best["return"]}
-            own |= {"best": f"trial {best['number']} ({best['uid'][:8]}), {best['epochs']} epochs", **found}
-            own |= {name: best["hyperparameters"].get(name) for name in self.config.open}
-        return html_table(f"{shown['study']}: {title(shown['task'], *shown.get('environments', [shown['env']]))}", own)
+        shown = self._view()
+        own: dict[str, Any] = {"state": shown.state, **{state: n for state, n in shown.counts.items() if n}}
+        if (best := shown.best) is not None:
+            own |= {"best": f"trial {best.number} ({best.uid[:8]}), {best.epochs} epochs", **results_of(best)}
+            own |= {name: best.hyperparameters.get(name) for name in self.config.open}
+        return html_table(f"{shown.study}: {title(shown.task, *shown.environments or [shown.env])}", own)
 
     @property
     def config(self) -> Config:
@@ -146,7 +145,7 @@ class Study(Pictures):
     @property
     def trials(self) -> list[StudyTrial]:
         """All trials, in order of their numbers."""
-        return self._trials(self._json()["trials"])
+        return self._trials(self._view().trials)
 
     @property
     def best(self) -> StudyTrial | None:
@@ -155,12 +154,12 @@ class Study(Pictures):
         Equal trials are ordered by their results on the rung before, and so on. Of a confirmation it is the winner,
         with the estimate as its result.
         """
-        return next(iter(self._trials(ranked(self._json()))), None)
+        return next(iter(self._trials(ranked(self._view()))), None)
 
     @property
     def front(self) -> list[StudyTrial]:
         """Pareto front of the trials that trained longest."""
-        return self._trials(front(self._json()["trials"], objectives_of(self.config)))
+        return self._trials(front(self._view().trials, objectives_of(self.config)))
 
     def dataframe(self) -> DataFrame:
         """Return a DataFrame with one row per trial: results and hyperparameters.
@@ -344,12 +343,12 @@ class Study(Pictures):
             for callback in callbacks:
                 callback(self, trial)
 
-    def _json(self) -> dict[str, Any]:
-        return study_json(self.store, self.name)
+    def _view(self) -> StudyView:
+        return study_view(self.store, self.name)
 
-    def _trials(self, forms: Sequence[Mapping[str, Any]]) -> list[StudyTrial]:
+    def _trials(self, views: Sequence[TrialView]) -> list[StudyTrial]:
         names = list(objectives_of(self.config))
-        return [StudyTrial.of(form, names) for form in forms]
+        return [StudyTrial.of(view, names) for view in views]
 
 
 @with_keywords(StudyOptions)

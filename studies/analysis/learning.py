@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...spaces import flatten
-from ..engine.json_views import rank, study_json
+from ..engine.json_views import rank, study_view
 from ..errors import BadConfig, UnknownStudy
 from ..redact import masked
 from ..samplers.registry import LEARNED
@@ -138,13 +138,13 @@ def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]
         raise BadConfig(
             f"a source has fixed hyperparameters, but those of {label} change ({old.scheduler}); leave it out"
         )
-    ranked = rank(study_json(store, name)["trials"], objectives_of(old))
+    ranked = rank(study_view(store, name).trials, objectives_of(old))
     if len(ranked) < FEWEST:
         raise BadConfig(
             f"a source needs at least {FEWEST} configurations with a result, but {label} has {len(ranked)}; train it "
             "further, or leave it out"
         )
-    found = source(name, [flatten(trial["hyperparameters"]) for trial in ranked])
+    found = source(name, [flatten(trial.hyperparameters) for trial in ranked])
     values = [{name: each[name] for name in config.open if name in each} for each in found["values"]]
     if all(each == values[0] for each in values):
         raise BadConfig(

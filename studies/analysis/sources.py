@@ -29,7 +29,7 @@ import numpy as np
 from ...tasks.algorithms.tabular import Tabular
 from ...tasks.checkpoint.array_files import open_npz
 from ..engine.confirmations import complete_confirmation_json
-from ..engine.json_views import Json, rank, study_json
+from ..engine.json_views import Json, rank, study_view
 from ..shell import command_line
 from ..statistics.intervals import FEWEST
 from ..study.config import Config
@@ -170,10 +170,10 @@ def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, s
         results = tuple(confirmation["candidates"][confirmation["winner"]]["estimate"]["results"])
         yield Runs(*about, CONFIRMED, results, objective, confirmation["epochs"])
         return
-    ranked = rank(study_json(store, name)["trials"], objectives)
+    ranked = rank(study_view(store, name).trials, objectives)
     if not ranked:
         raise BadSource(f"a comparison needs results, but study {name} has none yet; train it, or leave it out")
-    number, epochs = ranked[0]["number"], ranked[0]["epochs"]
+    number, epochs = ranked[0].number, ranked[0].epochs
     rows = [row for row in store.segments(name) if (row.configuration, row.epochs) == (number, epochs)]
     results = tuple(measured(config, row) for row in rows if row.state == "done")
     if len(results) < FEWEST:

@@ -44,11 +44,12 @@ from ..study import FRESH_SEEDS, TOP
 from ..study.config import Config
 from ..study.environments import SCALE, as_objective, is_across, labels, scale_of
 from ..study.number_text import counted
-from ..study.objectives import MINIMIZE, RETURN, Bounds, bounds_of, measured, objectives_of, value_of
+from ..study.objectives import MINIMIZE, Bounds, bounds_of, measured, objectives_of, value_of
 from ..study.stored_form import MOST_SEEDS
 from .checked_config import load_task
-from .json_views import Json, rank, study_json
+from .json_views import Json, rank, results_of, study_view
 from .runner import start_study
+from .views import TrialView
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -100,17 +101,17 @@ def confirmation_config(
     config = Config.from_json(store.study(study).config, study)
     check_confirmable(config, study, top, seeds)
     objectives = objectives_of(config)
-    shown = study_json(store, study)
-    ranked = rank(shown["trials"], objectives)
-    if not ranked or ranked[0]["epochs"] < config.rungs[-1]:
+    shown = study_view(store, study)
+    ranked = rank(shown.trials, objectives)
+    if not ranked or ranked[0].epochs < config.rungs[-1]:
         cure = f"`rekindle worker {option('--study', study)}` trains it to its end"
-        if shown["state"] == "complete":
+        if shown.state == "complete":
             cure = f"`{command_line('extend', study, '--trials N')}` gives it more trials"
         raise BadConfig(
             f"a confirmation needs a result at the top rung, {config.rungs[-1]} epochs, but {study} has none; {cure}"
         )
     best = _different(ranked)[:top]
-    values = [dict(flatten(trial["hyperparameters"])) for trial in best]
+    values = [dict(flatten(trial.hyperparameters)) for trial in best]
     defaults = _defaults(config)
     if defaults is not None and defaults not in values:
         values.append(defaults)
@@ -124,7 +125,7 @@ def confirmation_config(
         "confirms": {
             "study": study,
             "seeds": seeds,
-            "trials": [*(trial["number"] for trial in best), *added],
+            "trials": [*(trial.number for trial in best), *added],
             "claims": [*claims, *added],
             "claims_race": True,
             "defaults": values.index(defaults) if defaults in values else None,
@@ -153,19 +154,19 @@ def confirmation_config(
     )
 
 
-def _claim(config: Config, trial: Json) -> float | None:
+def _claim(config: Config, trial: TrialView) -> float | None:
     """Return a trial's score in the search; None before the top rung."""
     ((name, _),) = objectives_of(config).items()
-    if trial["epochs"] != config.rungs[-1]:
+    if trial.epochs != config.rungs[-1]:
         return None
-    return _turned(config, value_of(trial["objectives"] or {RETURN: trial["return"]}, name))
+    return _turned(config, value_of(results_of(trial), name))
 
 
-def _different(trials: Sequence[Json]) -> list[Json]:
+def _different(trials: Sequence[TrialView]) -> list[TrialView]:
     """Return the first trial of each set of hyperparameters."""
-    first: dict[str, Json] = {}
+    first: dict[str, TrialView] = {}
     for trial in trials:
-        first.setdefault(repr(sorted(trial["hyperparameters"].items())), trial)
+        first.setdefault(repr(sorted(trial.hyperparameters.items())), trial)
     return list(first.values())
 
 
@@ -261,7 +262,7 @@ def _defaults(config: Config) -> dict[str, Any] | None:
 
 
 def confirmation_json(
-    store: Store, study: str, trials: Sequence[Json] | None = None, name: str | None = None
+    store: Store, study: str, trials: Sequence[TrialView] | None = None, name: str | None = None
 ) -> Json | None:
     """Return the results of a study's confirmation, as documented in `cli`.
 
@@ -270,7 +271,7 @@ def confirmation_json(
     Args:
         store: store of the study.
         study: name of the study.
-        trials: the trials of its `study_json`, if the caller has them.
+        trials: the trials of its `study_view`, if the caller has them.
         name: name of the confirmation; by default the last one.
     """
     if not (found := confirmations_of(store, study)):
@@ -279,8 +280,8 @@ def confirmation_json(
     earlier, config = [*takewhile(lambda each: each != name, found)], found[name]
     of = Config.from_json(store.study(study).config, study)
     confirmation, form, rows = Confirmation.of(config), config.options["confirms"], store.segments(name)
-    trials = study_json(store, study)["trials"] if trials is None else trials
-    claimed = {trial["number"] for trial in trials if _reached(trial, config.rungs[0])}
+    trials = study_view(store, study).trials if trials is None else trials
+    claimed = {trial.number for trial in trials if _reached(trial, config.rungs[0])}
     pairs = by_seed(config, rows)
     now = standing(confirmation, pairs)
     ((objective, direction),) = objectives_of(config).items()
@@ -317,21 +318,21 @@ def confirmation_json(
     }
 
 
-def complete_confirmation_json(store: Store, study: str, trials: Sequence[Json] | None = None) -> Json | None:
+def complete_confirmation_json(store: Store, study: str, trials: Sequence[TrialView] | None = None) -> Json | None:
     """Return the results of a study's last complete confirmation, or None.
 
-    `trials` are the trials of its `study_json`, if the caller has them.
+    `trials` are the trials of its `study_view`, if the caller has them.
     """
     found = (confirmation_json(store, study, trials, name) for name in reversed(confirmations_of(store, study)))
     return next((each for each in found if each is not None and each["state"] == "complete"), None)
 
 
-def _reached(trial: Json, epochs: int) -> bool:
+def _reached(trial: TrialView, epochs: int) -> bool:
     """Return whether a trial has a result at this number of epochs."""
-    return any(row["epochs"] == epochs and row["state"] == "done" for row in trial["rungs"])
+    return any(row.epochs == epochs and row.state == "done" for row in trial.rungs)
 
 
-def _since(of: Config, config: Config, trials: Sequence[Json], finalists: Sequence[int]) -> Json | None:
+def _since(of: Config, config: Config, trials: Sequence[TrialView], finalists: Sequence[int]) -> Json | None:
     """Return what has changed since the confirmation began; None if nothing has.
 
     Args:
@@ -341,14 +342,12 @@ def _since(of: Config, config: Config, trials: Sequence[Json], finalists: Sequen
         finalists: candidates, see `Standing`.
     """
     form, (top, *_) = config.options["confirms"], _numbers(config)
-    ranked = [trial for trial in rank(trials, objectives_of(of)) if trial["epochs"] >= of.rungs[-1]]
+    ranked = [trial for trial in rank(trials, objectives_of(of)) if trial.epochs >= of.rungs[-1]]
     known = [] if of.rungs[-1] > config.rungs[0] else config.options["known"]
-    excluded = {trial["number"] for trial in trials if trial["excluded"]}
+    excluded = {trial.number for trial in trials if trial.excluded}
     since = {
         "best": [
-            trial["number"]
-            for trial in _different(ranked)[:top]
-            if dict(flatten(trial["hyperparameters"])) not in known
+            trial.number for trial in _different(ranked)[:top] if dict(flatten(trial.hyperparameters)) not in known
         ],
         "excluded": bool(finalists) and form["trials"][finalists[0]] in excluded,
     }

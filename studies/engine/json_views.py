@@ -1,4 +1,4 @@
-"""Studies, trials and tasks as JSON, as documented in `cli`."""
+"""Views of studies, trials and tasks, read from rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from ..schedulers.registry import plan, remembered, without_excluded
 from ..schedulers.seeds import collapse, is_racing, seeds_of
 from ..statistics.rank_correlation import FEWEST, pool, unrestricted
 from ..storage.branches import BRANCH
-from ..storage.commands import EXCLUDE, EXCLUDED, PAUSE, PROBE, STOP, Command, hold_of
+from ..storage.commands import EXCLUDE, EXCLUDED, PAUSE, PROBE, STOP, hold_of
 from ..storage.locks.owner import Owner
 from ..storage.retention import reasons
 from ..storage.rows import Event, Segment, Trial
@@ -29,6 +30,26 @@ from ..study.environments import is_across, labels, scale_of
 from ..study.number_text import counted
 from ..study.objectives import DEFAULT, RETURN, objectives_of, point, ranking, undominated
 from .probes import probe_json
+from .views import (
+    AgreementView,
+    AncestorView,
+    BranchView,
+    CandidateView,
+    CheckpointView,
+    ProgressView,
+    RungView,
+    SeedView,
+    StatusView,
+    StudyView,
+    SummaryView,
+    TaskView,
+    TrainedView,
+    TrainingsView,
+    TrainingView,
+    TrialOfTaskView,
+    TrialView,
+    WorkerView,
+)
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -41,39 +62,39 @@ RUNNING, WAITING = "running", "waiting"  # of trials that have not ended: a proc
 STATES = ("complete", "pruned", "failed", "cancelled", RUNNING, WAITING)
 
 
-def trial_json(trial: Trial, own: Sequence[Segment], in_training: Collection[int]) -> Json:
+def trial_view(trial: Trial, own: Sequence[Segment], in_training: Collection[int]) -> TrialView:
     """Return a trial with the results of its last finished rung.
 
     `in_training` are the numbers of trials that a process trains now.
     """
     last = max((row for row in own if row.state == "done"), key=lambda row: row.rung, default=None)
-    return {
-        "number": trial.number,
-        "uid": trial.uid,
-        "state": _state(trial, in_training),
-        "excluded": EXCLUDED in trial.attrs,
-        "bracket": trial.attrs.get("bracket"),
-        "rung": max((row.rung for row in own), default=None),
-        "member": trial.attrs.get("member"),
-        "branch": {"trial": trial.attrs["parent"], **trial.attrs["start"]} if "start" in trial.attrs else None,
-        "epochs": last.epochs if last else 0,
-        "return": _return(last) if last else None,
-        "objectives": last.objectives if last else None,
-        "digest": last.digest if last else None,
-        "hyperparameters": dict(trial.params),
-        "error": trial.error,
-        "rungs": [
-            {
-                "rung": row.rung,
-                "epochs": row.epochs,
-                "state": row.state,
-                "return": _return(row),
-                "objectives": row.objectives,
-                "digest": row.digest,
-            }
+    return TrialView(
+        number=trial.number,
+        uid=trial.uid,
+        state=_state(trial, in_training),
+        excluded=EXCLUDED in trial.attrs,
+        bracket=trial.attrs.get("bracket"),
+        rung=max((row.rung for row in own), default=None),
+        member=trial.attrs.get("member"),
+        branch=BranchView(trial=trial.attrs["parent"], **trial.attrs["start"]) if "start" in trial.attrs else None,
+        epochs=last.epochs if last else 0,
+        return_=_return(last) if last else None,
+        objectives=last.objectives if last else None,
+        digest=last.digest if last else None,
+        hyperparameters=dict(trial.params),
+        error=trial.error,
+        rungs=[
+            RungView(
+                rung=row.rung,
+                epochs=row.epochs,
+                state=row.state,
+                return_=_return(row),
+                objectives=row.objectives,
+                digest=row.digest,
+            )
             for row in own
         ],
-    }
+    )
 
 
 def _state(trial: Trial, in_training: Collection[int]) -> str:
@@ -85,36 +106,48 @@ def _return(row: Segment) -> float | None:
     return row.objectives.get(RETURN) if row.objectives else row.score
 
 
-def state_text(trial: Json) -> str:
-    """Return a trial's state, with what it leaves out, in words."""
-    failed = sum(each["state"] == "failed" for each in trial.get("seeds", ()))
-    lost = f", {counted(failed, 'training')} failed" if failed and trial["state"] == "complete" else ""
-    return trial["state"] + lost + (", excluded" if trial["excluded"] else "")
+def results_of(result: TrialView | RungView) -> dict[str, float]:
+    """Return the objectives of a result by name; none before the first."""
+    returns = {} if result.return_ is None else {RETURN: result.return_}
+    return dict(result.objectives) if result.objectives else returns
 
 
-def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
+def state_text(state: str, excluded: bool, failed: int) -> str:
+    """Return a trial's state in words.
+
+    Args:
+        state: its state.
+        excluded: whether it is excluded.
+        failed: number of its seeds whose trainings failed.
+    """
+    lost = f", {counted(failed, 'training')} failed" if failed and state == "complete" else ""
+    return state + lost + (", excluded" if excluded else "")
+
+
+def rank(trials: Sequence[TrialView], objectives: Mapping[str, str] = DEFAULT) -> list[TrialView]:
     """Rank the trials by epochs trained, then by objectives.
 
     Among equal trials, the one that had the better result on the rung before comes first, and so on down: many reach
     the highest possible return, and those that had it early are more likely to have it with other seeds. Trials
     without a result and excluded trials are left out.
     """
-    ranked: list[Json] = []
+    ranked: list[TrialView] = []
     for _, together in groupby(sorted(_with_results(trials, objectives), key=_training), key=_training):
         equals = list(together)
         ranked += [equals[index] for index in ranking(_points(equals, objectives))]
     return ranked
 
 
-def ranked(study: Json) -> list[Json]:
+def ranked(study: StudyView) -> list[TrialView]:
     """Rank a study's trials; the winner of a confirmation comes first."""
-    found = rank(study["trials"], study["objectives"])
-    if scheduling(study["scheduler"]).confirms and study["best"]:
-        found.sort(key=lambda trial: trial["number"] != study["best"]["number"])
+    found = rank(study.trials, study.objectives)
+    if scheduling(study.scheduler).confirms and study.best:
+        best = study.best.number
+        found.sort(key=lambda trial: trial.number != best)
     return found
 
 
-def front(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
+def front(trials: Sequence[TrialView], objectives: Mapping[str, str] = DEFAULT) -> list[TrialView]:
     """Return the Pareto front of the trials that trained longest, best first."""
     known = _with_results(trials, objectives)
     longest = min(map(_training, known), default=(0, 0))
@@ -123,30 +156,30 @@ def front(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> li
     return [equals[index] for index in sorted(undominated(points), key=lambda index: -points[index][0])]
 
 
-def _with_results(trials: Sequence[Json], objectives: Mapping[str, str]) -> list[Json]:
+def _with_results(trials: Sequence[TrialView], objectives: Mapping[str, str]) -> list[TrialView]:
     """Return the trials with a result, in the order of equal ones."""
-    known = [trial for trial in trials if trial["epochs"] and not trial["excluded"]]
-    return sorted(known, key=lambda trial: (_earlier(trial, objectives), trial["number"]))
+    known = [trial for trial in trials if trial.epochs and not trial.excluded]
+    return sorted(known, key=lambda trial: (_earlier(trial, objectives), trial.number))
 
 
-def _earlier(trial: Json, objectives: Mapping[str, str]) -> list[float]:
+def _earlier(trial: TrialView, objectives: Mapping[str, str]) -> list[float]:
     """Return the negated first objective of earlier rungs, from last to first."""
-    rows = [row for row in trial["rungs"] if row["state"] == "done" and row["epochs"] < trial["epochs"]]
+    rows = [row for row in trial.rungs if row.state == "done" and row.epochs < trial.epochs]
     return [-values[0] for values in reversed(_points(rows, objectives))]
 
 
-def _training(trial: Json) -> tuple[int, int]:
+def _training(trial: TrialView) -> tuple[int, int]:
     """Return a sort key: the negated numbers of epochs and of seeds."""
-    trained = sum(each["epochs"] >= trial["epochs"] for each in trial.get("seeds", ()))
-    return -trial["epochs"], -trained
+    trained = sum(each.epochs >= trial.epochs for each in trial.seeds or ())
+    return -trial.epochs, -trained
 
 
-def _points(results: Sequence[Json], objectives: Mapping[str, str]) -> list[list[float]]:
+def _points(results: Sequence[TrialView] | Sequence[RungView], objectives: Mapping[str, str]) -> list[list[float]]:
     """Return the objectives of trials, or of their rungs."""
-    return [point(objectives, each["objectives"] or {RETURN: each["return"]}) for each in results]
+    return [point(objectives, results_of(each)) for each in results]
 
 
-def study_json(store: Store, name: str) -> Json:
+def study_view(store: Store, name: str) -> StudyView:
     """Return a study with all its trials."""
     study = store.study(name)
     config = Config.from_json(study.config, name)
@@ -154,32 +187,41 @@ def study_json(store: Store, name: str) -> Json:
     scale = scale_of(config, remembered(replicates, rows)[1]) if is_across(config) else None
     trials, segments = collapse(config, replicates, rows, scale)
     in_training = store.in_training(name)
-    configurations = _trials_json(trials, segments, {number // seeds_of(config) for number in in_training})
+    configurations = _trial_views(trials, segments, {number // seeds_of(config) for number in in_training})
     if seeds_of(config) > 1:
-        _add_seeds(config, configurations, replicates, rows, in_training)
+        configurations = _with_seeds(config, configurations, replicates, rows, in_training)
+    if config.scheduling.confirms:
+        form = config.options["confirms"]
+        candidates = [
+            CandidateView(trial=number, defaults=n == form["defaults"]) for n, number in enumerate(form["trials"])
+        ]
+        configurations = [replace(trial, candidate=candidates[trial.number]) for trial in configurations]
     complete = plan(config, replicates, rows).complete
     finished, best = Counter((row.rung, row.state) for row in rows), front(configurations, objectives_of(config))
     if config.scheduling.confirms:
-        form = config.options["confirms"]
-        for trial in configurations:
-            number = trial["number"]
-            trial["candidate"] = {"trial": form["trials"][number], "defaults": number == form["defaults"]}
         # Its race has chosen the best; the highest estimate would be partly luck.
         winner = winner_of(config, rows)
-        best = [trial for trial in configurations if trial["number"] == winner and trial["epochs"]]
-    given = store.commands(name)
-    return {
-        **_overview(config, name, complete, finished, best, given),
-        **store.labels(name),
-        "counts": {state: sum(trial["state"] == state for trial in configurations) for state in STATES},
-        "brackets": max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
-        "spared": _skipped_trainings(configurations) if is_racing(config) else 0,
-        "agreement": _agreement(config, trials, segments),
-        "trials": configurations,
-    }
+        best = [trial for trial in configurations if trial.number == winner and trial.epochs]
+    summary = _summary(
+        store,
+        name,
+        complete=complete,
+        segments=finished,
+        best=best,
+        counts={state: sum(trial.state == state for trial in configurations) for state in STATES},
+        brackets=max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
+        spared=_skipped_trainings(configurations) if is_racing(config) else 0,
+        agreement=_agreement(config, trials, segments),
+    )
+    return StudyView.of(summary, configurations)
 
 
-def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segment]) -> list[Json]:
+def study_json(store: Store, name: str) -> Json:
+    """Return the JSON of a study with all its trials."""
+    return study_view(store, name).to_json()
+
+
+def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segment]) -> list[AgreementView]:
     """Return how well each rung's ranking agrees with the next one's.
 
     A rung on which all results are equal has no correlation. It misleads if later results differ.
@@ -194,12 +236,12 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
             brackets.setdefault(bracket_of[row.number], [[] for _ in config.rungs])[row.rung].append(row)
     reached = Counter(row.rung for row in segments)  # promoted trials, also those that failed there
     by_bracket = [agreements(config, results) for results in brackets.values()]
-    found: list[Json] = []
+    found: list[AgreementView] = []
     for rung, parts in enumerate(zip(*by_bracket, strict=True)):
         agreement = pool(parts)
         here, later = ([row.score for rows in brackets.values() for row in rows[at]] for at in (rung, rung + 1))
         equal = len({*here}) == 1 and len(objectives_of(config)) == 1
-        told: Json
+        told: dict[str, Any]
         if equal and FEWEST <= len(here) > reached[rung + 1]:
             misleads = not {*later} <= {*here}
             told = {"trials": len(here), "correlation": None, "interval": None, "misleads": misleads}
@@ -207,147 +249,188 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
             # Only the best are promoted, and a rank correlation is smaller among them than among all trials.
             share = agreement.pairs / len(here)
             correlation, low, high = (unrestricted(r, share) for r in (agreement.correlation, *agreement.interval))
-            misleads, interval = high < MISLEADING, [low, high]
+            misleads, interval = high < MISLEADING, (low, high)
             told = {"trials": agreement.pairs, "correlation": correlation, "interval": interval, "misleads": misleads}
         else:
             continue
-        found.append({"epochs": config.rungs[rung], "next": config.rungs[rung + 1], **told})
+        found.append(AgreementView(epochs=config.rungs[rung], next=config.rungs[rung + 1], **told))
     return found
 
 
-def summary_json(store: Store, name: str) -> Json:
+def summary_view(store: Store, name: str) -> SummaryView:
     """Return a study without its trials, reading only the best of them."""
     config = Config.from_json(store.study(name).config, name)
     excluded = any(given.kind == EXCLUDE for given in store.commands(name))
     # The database neither aggregates seeds nor leaves excluded trials out, so all trials must be read.
     if excluded or seeds_of(config) > 1:
-        return {key: value for key, value in study_json(store, name).items() if key != "trials"}
+        return study_view(store, name).summary()
     totals, objectives, in_training = store.totals(name), objectives_of(config), store.in_training(name)
     counts = {state: totals.trials.get(state, 0) for state in STATES}
     longest = store.longest(name, best=len(objectives) == 1)
-    best = front([trial_json(*row, in_training) for row in longest], objectives)
+    best = front([trial_view(*row, in_training) for row in longest], objectives)
     complete = not counts[RUNNING] and sum(counts.values()) >= config.trials[-1]
     counts[WAITING] = counts[RUNNING] - len(in_training)
     counts[RUNNING] = len(in_training)
-    overview = _overview(config, name, complete, totals.segments, best, store.commands(name))
-    return {**overview, **store.labels(name), "counts": counts, "brackets": totals.brackets}
+    return _summary(
+        store, name, complete=complete, segments=totals.segments, best=best, counts=counts, brackets=totals.brackets
+    )
 
 
-def _overview(
-    config: Config, name: str, complete: bool, segments: Progress, best: Sequence[Json], given: Sequence[Command]
-) -> Json:
-    """Return the fields that a study and its summary share.
+def _summary(
+    store: Store,
+    name: str,
+    *,
+    complete: bool,
+    segments: Progress,
+    best: Sequence[TrialView],
+    counts: Mapping[str, int],
+    brackets: int,
+    spared: int = 0,
+    agreement: Sequence[AgreementView] | None = None,
+) -> SummaryView:
+    """Return a summary of a study.
 
-    `segments` counts trainings by rung and state; `best` is the Pareto front.
+    Args:
+        store: store of the study.
+        name: name of the study.
+        complete: whether nothing is left to train.
+        segments: number of trainings by rung and state.
+        best: Pareto front.
+        counts: number of trials by state.
+        brackets: number of brackets begun.
+        spared: number of trainings that racing left out.
+        agreement: agreement of each rung with the next, if it is known.
     """
-    return {
-        "study": name,
-        "state": "complete" if complete else HELD[held.kind] if (held := hold_of(given)) else "running",
-        "held": held.to_json() if (held := hold_of(given)) and not complete else None,
-        "commands": [each.to_json() for each in given if each.kind != PROBE],
-        "probe": probe_json(given),
-        "task": config.task,
-        "env": config.env,
-        **({"environments": list(config.environments)} if is_across(config) else {}),
-        "seed": config.seed,
-        "sampler": config.sampler,
-        "scheduler": config.scheduler,
-        "seeds": seeds_of(config),
-        "weight": config.options.get("weight", 1.0),
-        "aggregate": config.options.get("aggregate"),
-        "rungs": list(config.rungs),
-        "fixed": dict(config.fixed),
-        "trials_total": config.trials[-1],
-        "objectives": objectives_of(config),
-        "progress": [
-            {"rung": rung, "epochs": epochs, **{state: segments.get((rung, state), 0) for state in SEGMENT_STATES}}
-            for rung, epochs in enumerate(config.rungs)
+    config, given, labels = Config.from_json(store.study(name).config, name), store.commands(name), store.labels(name)
+    held = hold_of(given)
+    return SummaryView(
+        study=name,
+        state="complete" if complete else HELD[held.kind] if held else "running",
+        held=None if complete else held,
+        commands=[each for each in given if each.kind != PROBE],
+        probe=probe_json(given),
+        task=config.task,
+        env=config.env,
+        environments=list(config.environments) if is_across(config) else None,
+        seed=config.seed,
+        sampler=config.sampler,
+        scheduler=config.scheduler,
+        seeds=seeds_of(config),
+        weight=config.options.get("weight", 1.0),
+        aggregate=config.options.get("aggregate"),
+        rungs=list(config.rungs),
+        fixed=dict(config.fixed),
+        trials_total=config.trials[-1],
+        objectives=objectives_of(config),
+        progress=[
+            ProgressView(rung=n, epochs=epochs, **{state: segments.get((n, state), 0) for state in SEGMENT_STATES})
+            for n, epochs in enumerate(config.rungs)
         ],
-        "spared": 0,
-        "best": next(iter(best), None),
-        "front": [trial["number"] for trial in best],
-    }
+        spared=spared,
+        best=next(iter(best), None),
+        front=[trial.number for trial in best],
+        inexact=labels[INEXACT],
+        advice=labels[ADVICE],
+        counts=counts,
+        brackets=brackets,
+        agreement=agreement,
+    )
 
 
-def _trials_json(trials: Sequence[Trial], segments: Sequence[Segment], in_training: Collection[int]) -> list[Json]:
+def _trial_views(trials: Sequence[Trial], segments: Sequence[Segment], in_training: Collection[int]) -> list[TrialView]:
     by_trial: dict[int, list[Segment]] = {}
     for row in segments:
         by_trial.setdefault(row.number, []).append(row)
-    return [trial_json(trial, by_trial.get(trial.number, []), in_training) for trial in trials]
+    return [trial_view(trial, by_trial.get(trial.number, []), in_training) for trial in trials]
 
 
-def _add_seeds(
+def _with_seeds(
     config: Config,
-    configurations: Sequence[Json],
+    configurations: Sequence[TrialView],
     trials: Sequence[Trial],
     segments: Sequence[Segment],
     in_training: Collection[int],
-) -> None:
-    """Add the replicates to each configuration.
+) -> list[TrialView]:
+    """Return the configurations with their replicates.
 
     Of a confirmation's candidate, only those of its estimate count in its means.
     """
-    of_configuration: dict[int, list[Json]] = {}
-    counted: dict[int, list[Json]] = {}
+    of_configuration: dict[int, list[SeedView]] = {}
+    counted: dict[int, list[SeedView]] = {}
     names = labels(config.environments) if is_across(config) else []
-    for trial, values in zip(trials, _trials_json(trials, segments, in_training), strict=True):
-        each = {name: values[name] for name in ("uid", "state", "epochs", "return", "digest")}
-        each |= {"env": names[trial.replicate % len(names)]} if names else {}
-        of_configuration.setdefault(trial.configuration, []).append({"seed": trial.attrs["seed"], **each})
+    for trial, view in zip(trials, _trial_views(trials, segments, in_training), strict=True):
+        seed = SeedView(
+            seed=trial.attrs["seed"],
+            uid=view.uid,
+            state=view.state,
+            epochs=view.epochs,
+            return_=view.return_,
+            digest=view.digest,
+            env=names[trial.replicate % len(names)] if names else None,
+        )
+        of_configuration.setdefault(trial.configuration, []).append(seed)
         if not config.scheduling.confirms or estimates(config, trial.replicate):
-            counted.setdefault(trial.configuration, []).append(each)
-    for configuration in configurations:
-        configuration["seeds"] = of_configuration[configuration["number"]]
-        if names:
-            own, epochs = counted[configuration["number"]], configuration["epochs"]
-            configuration["environments"] = {name: _mean_of(own, name, epochs) for name in names}
+            counted.setdefault(trial.configuration, []).append(seed)
+    return [
+        replace(
+            view,
+            seeds=of_configuration[view.number],
+            environments={name: _mean_of(counted[view.number], name, view.epochs) for name in names} or None,
+        )
+        for view in configurations
+    ]
 
 
-def _mean_of(replicates: Sequence[Json], env: str, epochs: int) -> float | None:
+def _mean_of(replicates: Sequence[SeedView], env: str, epochs: int) -> float | None:
     """Return the mean result in an environment; None without a result."""
-    found = [each["return"] for each in replicates if each["env"] == env and each["epochs"] == epochs > 0]
-    return statistics.fmean(found) if found and None not in found else None
+    found = [each.return_ for each in replicates if each.env == env and each.epochs == epochs > 0]
+    measured = [value for value in found if value is not None]
+    return statistics.fmean(measured) if measured and len(measured) == len(found) else None
 
 
-def _skipped_trainings(configurations: Sequence[Json]) -> int:
+def _skipped_trainings(configurations: Sequence[TrialView]) -> int:
     """Return the number of trainings that racing skipped."""
-    ended = (trial for trial in configurations if trial["state"] in ("complete", "pruned"))
-    return sum(each["epochs"] < trial["epochs"] for trial in ended for each in trial["seeds"])
+    ended = (trial for trial in configurations if trial.state in ("complete", "pruned"))
+    return sum(each.epochs < trial.epochs for trial in ended for each in trial.seeds or ())
 
 
-def status_json(store: Store) -> Json:
+def status_view(store: Store) -> StatusView:
     """Return the studies of a storage, and the processes that train them."""
     alive, of_studies = store.holders(), dict[str, set[str]]()
-    workers: dict[str, Json] = {}
+    workers: dict[str, WorkerView] = {}
     for claim in store.claims():
         if claim.uid not in alive:
             continue
         owner = Owner.parse(claim.owner)
-        new: Json = {"host": owner.host, "pid": owner.pid, "trials": [], "seconds": 0.0, "lease_left": math.inf}
-        worker = workers.setdefault(claim.owner, new)
-        worker["seconds"] = max(worker["seconds"], claim.age)
-        worker["lease_left"] = min(worker["lease_left"], claim.left)
+        new = WorkerView(host=owner.host, pid=owner.pid, trials=[], seconds=0.0, lease_left=math.inf)
+        worker, trained = workers.get(claim.owner, new), []
         for name, trial in store.trials_of(claim.uid):
             of_studies.setdefault(name, set()).add(claim.owner)
-            worker["trials"].append({"study": name, "number": trial.configuration})
-    studies = [
-        _with_workers(summary_json(store, study.name), len(of_studies.get(study.name, ()))) for study in store.studies()
-    ]
-    return {
-        "storage": store.url,
-        "studies": studies,
-        "workers": [workers[owner] for owner in sorted(workers)],
-        "tasks": store.count_tasks(without=[MIRROR, POLICY_PREFIX]),
-    }
+            trained.append(TrainedView(study=name, number=trial.configuration))
+        workers[claim.owner] = replace(
+            worker,
+            trials=[*worker.trials, *trained],
+            seconds=max(worker.seconds, claim.age),
+            lease_left=min(worker.lease_left, claim.left),
+        )
+    return StatusView(
+        storage=store.url,
+        studies=[
+            _with_workers(summary_view(store, study.name), len(of_studies.get(study.name, ())))
+            for study in store.studies()
+        ],
+        workers=[workers[owner] for owner in sorted(workers)],
+        tasks=store.count_tasks(without=[MIRROR, POLICY_PREFIX]),
+    )
 
 
-def _with_workers(study: Json, workers: int) -> Json:
+def _with_workers(study: SummaryView, workers: int) -> SummaryView:
     """Return a study with its number of workers; stalled without any."""
-    stalled = study["state"] == "running" and not workers
-    return study | {"workers": workers} | ({"state": "stalled"} if stalled else {})
+    stalled = study.state == "running" and not workers
+    return replace(study, workers=workers, state="stalled" if stalled else study.state)
 
 
-def tasks_json(store: Store) -> Json:
+def trainings_view(store: Store) -> TrainingsView:
     """Return the tasks that no study trains."""
     found = []
     for row in store.tasks():
@@ -355,50 +438,55 @@ def tasks_json(store: Store) -> Json:
             continue
         returns = [values[RETURN] for _, values in store.metrics(row.uid) if RETURN in values]
         same = {name: row.identity[name] for name in ("task", "env", "seed")}
-        found.append({"uid": row.uid, **same, "epochs": row.epochs, "return": returns[-1] if returns else None})
-    return {"storage": store.url, "tasks": found}
+        last = returns[-1] if returns else None
+        found.append(TrainingView(uid=row.uid, **same, epochs=row.epochs, return_=last))
+    return TrainingsView(storage=store.url, tasks=found)
 
 
-def task_json(store: Store, uid: str) -> Json:
+def task_view(store: Store, uid: str) -> TaskView:
     """Return everything stored about one task."""
     [row] = store.tasks([uid])
     checkpoints = store.checkpoints(uid)
     measures, events = dict(store.metrics(uid)), store.events(uid)
     metrics = [{"epoch": epoch, **values} for epoch, values in measures.items()]
     measured = {row["epoch"]: row[RETURN] for row in metrics if RETURN in row}
-    last = checkpoints[-1] if checkpoints else None
     identity = row.identity or {}
-    return {
-        "uid": uid,
-        "task": identity.get("task"),
-        "env": identity.get("env"),
-        "seed": identity.get("seed"),
-        "epochs": row.epochs,
-        "return": measured.get(row.epochs),
-        "digest": last.digest if last else None,
-        "owner": row.owner,
-        "hyperparameters": identity.get("hyperparameters", {}),
-        "lineage": _lineage(store, uid, row.epochs),
-        "trials": [
-            {
-                "study": study,
-                "number": trial.configuration,
-                "state": _state(trial, store.in_training(study)),
-                "error": trial.error,
-            }
+    return TaskView(
+        uid=uid,
+        task=identity.get("task"),
+        env=identity.get("env"),
+        seed=identity.get("seed"),
+        epochs=row.epochs,
+        return_=measured.get(row.epochs),
+        digest=checkpoints[-1].digest if checkpoints else None,
+        owner=row.owner,
+        hyperparameters=identity.get("hyperparameters", {}),
+        lineage=_lineage(store, uid, row.epochs),
+        trials=[
+            TrialOfTaskView(
+                study=study,
+                number=trial.configuration,
+                state=_state(trial, store.in_training(study)),
+                error=trial.error,
+            )
             for study, trial in store.trials_of(uid)
         ],
-        **{kind: texts_in(events, kind) for kind in (INEXACT, ADVICE)},
-        "metrics": metrics,
-        "checkpoints": [
-            {
-                **{name: getattr(c, name) for name in ("epochs", "within_epoch", "digest")},
-                **{"bytes": sum(c.blobs.values()), "created": c.created, "kept": why},
-            }
-            for c, why in zip(checkpoints, reasons(checkpoints, measures, events), strict=True)
+        inexact=texts_in(events, INEXACT),
+        advice=texts_in(events, ADVICE),
+        metrics=metrics,
+        checkpoints=[
+            CheckpointView(
+                epochs=checkpoint.epochs,
+                within_epoch=checkpoint.within_epoch,
+                digest=checkpoint.digest,
+                bytes=sum(checkpoint.blobs.values()),
+                created=checkpoint.created,
+                kept=why,
+            )
+            for checkpoint, why in zip(checkpoints, reasons(checkpoints, measures, events), strict=True)
         ],
-        "events": [{"time": event.created, "kind": event.kind, **event.data} for event in events],
-    }
+        events=[{"time": event.created, "kind": event.kind, **event.data} for event in events],
+    )
 
 
 def texts_in(events: Sequence[Event], kind: str) -> list[str]:
@@ -406,7 +494,7 @@ def texts_in(events: Sequence[Event], kind: str) -> list[str]:
     return list(dict.fromkeys(text for event in events if event.kind == kind for text in event.data[kind]))
 
 
-def _lineage(store: Store, uid: str, epochs: int) -> list[Json]:
+def _lineage(store: Store, uid: str, epochs: int) -> list[AncestorView]:
     """Return the lineage from the root, with each task's last epoch."""
     rows: dict[str, int] = {}
     while uid not in rows:
@@ -415,4 +503,4 @@ def _lineage(store: Store, uid: str, epochs: int) -> list[Json]:
             if event.kind == BRANCH:
                 uid, epochs = event.data["parent"], event.data["epochs"]
                 break
-    return [{"uid": uid, "until": epochs} for uid, epochs in reversed(rows.items())]
+    return [AncestorView(uid=uid, until=epochs) for uid, epochs in reversed(rows.items())]

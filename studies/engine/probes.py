@@ -168,7 +168,7 @@ def _warnings(found: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def lines_of(probe: Json | None, whole: bool = False) -> list[str]:
+def lines_of(probe: Mapping[str, Any] | None, whole: bool = False) -> list[str]:
     """Return the baselines or (whole) all of the text, and the warnings."""
     if probe is None:
         return []

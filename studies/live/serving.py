@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from ..engine.json_views import Json, summary_json
+from ..engine.json_views import Json, summary_view
 from ..errors import StoreError, StudyReplaced, UnknownStudy
 from ..report.data import report_json
 from ..report.drawing import escape
@@ -91,11 +91,11 @@ class Studies:
         """Return the page of all studies."""
         rows = []
         for name in self.names():
-            summary = summary_json(self.store, name)
-            best = summary["best"]["return"] if summary["best"] else None
-            counts = ", ".join(f"{count} {state}" for state, count in summary["counts"].items() if count)
+            summary = summary_view(self.store, name)
+            best = summary.best.return_ if summary.best else None
+            counts = ", ".join(f"{count} {state}" for state, count in summary.counts.items() if count)
             link = f'<a href="/study?study={quote(name, safe="")}">{escape(name)}</a>'
-            rows.append((link, escape(summary["state"]), escape(counts), "" if best is None else f"{best:.4g}"))
+            rows.append((link, escape(summary.state), escape(counts), "" if best is None else f"{best:.4g}"))
         found = table(("study", "state", "trials", "best"), rows, "---n") if rows else "<p>No study yet.</p>"
         return document("Studies", f"<h1>Studies</h1><p class='soft'>{escape(self.store.url)}</p>{found}")
 

@@ -17,7 +17,7 @@ from ...spaces.dimension import Dimension, Maybe
 from ...tasks import load
 from ..analysis.health import diagnose
 from ..engine.confirmations import complete_confirmation_json, confirmation_json
-from ..engine.json_views import Json, ranked, study_json
+from ..engine.json_views import Json, ranked, study_view
 from ..methods import scheduling
 from ..schedulers.confirming import Confirmation, estimates, estimating_rows, lost_seeds
 from ..schedulers.registry import remembered
@@ -48,12 +48,13 @@ def report_json(store: Store, name: str) -> Json:
     """
     store = cast("Store", _Once(store))
     config = Config.from_json(store.study(name).config, name)
-    study = study_json(store, name)
-    last = confirmation_json(store, name, study["trials"])
+    view = study_view(store, name)
+    study = view.to_json()
+    last = confirmation_json(store, name, view.trials)
     # A further confirmation has no answer while it runs; then the one before it holds.
-    confirmation = complete_confirmation_json(store, name, study["trials"]) or last
+    confirmation = complete_confirmation_json(store, name, view.trials) or last
     objective, direction = next(iter(objectives_of(config).items()))
-    best_first = ranked(study)
+    best_first = [trial.to_json() for trial in ranked(view)]
     included = [trial for trial in study["trials"] if not trial["excluded"]]
     health = diagnose(store, name)
     segments, events = store.segments(name), store.events_of_study(name)

@@ -223,7 +223,8 @@ def _trials(shown: Json) -> str:
     lines = []
     for place, n in enumerate(order):
         trial = by_number[n]
-        state = escape(state_text(trial))
+        failed = sum(each["state"] == "failed" for each in trial.get("seeds", ()))
+        state = escape(state_text(trial["state"], trial["excluded"], failed))
         state = f'<span class="failed">{state}</span>' if trial["state"] == "failed" else state
         values: list[tuple[object, str]] = [
             (n, str(n)),

@@ -12,8 +12,9 @@ from typing import Any
 
 from ....tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
 from ...engine.confirmations import confirmation_json
-from ...engine.json_views import status_json, study_json, task_json, tasks_json
+from ...engine.json_views import status_view, study_view, task_view, trainings_view
 from ...engine.probes import lines_of
+from ...engine.views import TaskView
 from ...storage.locks.owner import Owner
 from ...storage.store import Store
 from ...study.config import title
@@ -29,120 +30,121 @@ LEARNING_CURVE = ("epoch", "env_steps", "episode_return", "return", "loss", "app
 def status(arguments: argparse.Namespace) -> int:
     """Print all studies of a storage."""
     with existing_store(arguments) as store:
-        result = status_json(store)
+        result = status_view(store)
     if arguments.json:
-        return print_json(result)
+        return print_json(result.to_json())
     if arguments.prometheus:
         print(prometheus(result), end="")
         return 0
     out = new_console()
-    if result["studies"]:
+    if result.studies:
         out.print(tables.status_table(result))
     else:
-        note(out, f"{result['storage']}: no study yet")
-    for study in result["studies"]:
-        if (held := study["held"]) is not None:
-            why = f": {held['why']}" if held["why"] else ""
-            note(out, f"study {study['study']} had the {held['kind']} by {held['who']}{why}")
+        note(out, f"{result.storage}: no study yet")
+    for study in result.studies:
+        if (held := study.held) is not None:
+            why = f": {held.why}" if held.why else ""
+            note(out, f"study {study.study} had the {held.kind} by {held.who}{why}")
         tables.print_labels(out, study)
-        for line in lines_of(study["probe"], whole=True):
-            note(out, f"{study['study']}: {line}")
-    for worker in result["workers"]:
+        for line in lines_of(study.probe, whole=True):
+            note(out, f"{study.study}: {line}")
+    for worker in result.workers:
         numbers: dict[str, list[str]] = {}
-        for trial in worker["trials"]:
-            numbers.setdefault(trial["study"], []).append(str(trial["number"]))
+        for trial in worker.trials:
+            numbers.setdefault(trial.study, []).append(str(trial.number))
         of = "; ".join(f"{study} {', '.join(trials)}" for study, trials in numbers.items()) or "a task of no study"
-        times = f"for {worker['seconds']:.0f} s; its lease has {worker['lease_left']:.0f} s left"
-        note(out, f"{worker['pid']} on {worker['host']} trains {of} {times}")
-    note(out, f"{result['tasks']} tasks" + ("" if result["workers"] else "; no process trains any now"))
+        times = f"for {worker.seconds:.0f} s; its lease has {worker.lease_left:.0f} s left"
+        note(out, f"{worker.pid} on {worker.host} trains {of} {times}")
+    note(out, f"{result.tasks} tasks" + ("" if result.workers else "; no process trains any now"))
     return 0
 
 
 def tasks(arguments: argparse.Namespace) -> int:
     """Print the trainings that belong to no study."""
     with existing_store(arguments) as store:
-        result = tasks_json(store)
+        result = trainings_view(store)
     if arguments.json:
-        return print_json(result)
-    if not result["tasks"]:
-        note(new_console(), f"{result['storage']}: no training outside a study yet; `rekindle train` makes one")
+        return print_json(result.to_json())
+    if not result.tasks:
+        note(new_console(), f"{result.storage}: no training outside a study yet; `rekindle train` makes one")
         return 0
     columns = ("uid", "task", "env", "seed", "epochs", "return")
-    rows = [row | {"uid": row["uid"][:8], "env": row["env"]["id"] if row["env"] else ""} for row in result["tasks"]]
-    new_console().print(tables.rows_table(f"{result['storage']}: {len(rows)} trainings in no study", rows, columns))
+    rows = [row.to_json() | {"uid": row.uid[:8], "env": row.env["id"] if row.env else ""} for row in result.tasks]
+    new_console().print(tables.rows_table(f"{result.storage}: {len(rows)} trainings in no study", rows, columns))
     return 0
 
 
 def trials(arguments: argparse.Namespace) -> int:
     """Print the trials of a study."""
     with existing_store(arguments) as store:
-        study = study_json(store, arguments.study)
-        confirmation = confirmation_json(store, arguments.study, study["trials"])
+        study = study_view(store, arguments.study)
+        confirmation = confirmation_json(store, arguments.study, study.trials)
     if arguments.json:
-        return print_json(study | {"confirmation": confirmation})
+        return print_json(study.to_json() | {"confirmation": confirmation})
     out = new_console()
     out.print(tables.trials_table(study))
-    for line in lines_of(study["probe"]):
+    for line in lines_of(study.probe):
         note(out, f"for comparison: {line}")
     if confirmation is not None:
         tables.print_confirmation(out, confirmation)
-    for trial in study["trials"]:
-        if trial["error"]:
-            which = f"{'a training of ' * (trial['state'] == 'complete')}trial {trial['number']}"
-            note(out, f"{which} failed: {trial['error'].strip().splitlines()[-1]}")
+    for trial in study.trials:
+        if trial.error:
+            which = f"{'a training of ' * (trial.state == 'complete')}trial {trial.number}"
+            note(out, f"{which} failed: {trial.error.strip().splitlines()[-1]}")
     return 0
 
 
 def show(arguments: argparse.Namespace) -> int:
     """Print everything that is stored about one task."""
     with existing_store(arguments) as store:
-        task = task_json(store, whole_uid(store, arguments.uid))
+        task = task_view(store, whole_uid(store, arguments.uid))
         content = _run_file(store, task) if arguments.config else {}
     if arguments.json:
-        return print_json(task | ({"config": content} if arguments.config else {}))
+        return print_json(task.to_json() | ({"config": content} if arguments.config else {}))
     if arguments.config:
         print(to_toml(content), end="")
         return 0
     out = new_console()
-    measured = ("return",) if task["env"] else ()  # other objectives are among the metrics
-    head = {name: task[name] for name in ("uid", "seed", "epochs", *measured, "digest")}
-    head["trained by"] = _process(task["owner"]) if task["owner"] else "nobody at the moment"
-    head |= {f"in {trial['study']}": f"trial {trial['number']}, {trial['state']}" for trial in task["trials"]}
-    out.print(tables.pairs_table(title(task["task"], task["env"]), head))
-    if len(task["lineage"]) > 1:
-        out.print(tables.rows_table("lineage", task["lineage"], ("uid", "until")))
-    out.print(tables.pairs_table("hyperparameters", task["hyperparameters"]))
-    reported = dict.fromkeys(name for row in task["metrics"] for name in row)
+    measured = ("return",) if task.env else ()  # other objectives are among the metrics
+    form = task.to_json()
+    head = {name: form[name] for name in ("uid", "seed", "epochs", *measured, "digest")}
+    head["trained by"] = _process(task.owner) if task.owner else "nobody at the moment"
+    head |= {f"in {trial.study}": f"trial {trial.number}, {trial.state}" for trial in task.trials}
+    out.print(tables.pairs_table(title(str(task.task), task.env), head))
+    if len(task.lineage) > 1:
+        out.print(tables.rows_table("lineage", form["lineage"], ("uid", "until")))
+    out.print(tables.pairs_table("hyperparameters", task.hyperparameters))
+    reported = dict.fromkeys(name for row in task.metrics for name in row)
     info = [name for name in reported if name.startswith("info.")]  # named by the user
-    names = [name for name in ([*LEARNING_CURVE, *info] if task["env"] else reported) if name in reported]
-    out.print(tables.rows_table("metrics", task["metrics"], names))
-    out.print(tables.rows_table("checkpoints", task["checkpoints"], ("epochs", "bytes", "kept", "digest")))
-    events = [_event_row(event) for event in task["events"]]
+    names = [name for name in ([*LEARNING_CURVE, *info] if task.env else reported) if name in reported]
+    out.print(tables.rows_table("metrics", task.metrics, names))
+    out.print(tables.rows_table("checkpoints", form["checkpoints"], ("epochs", "bytes", "kept", "digest")))
+    events = [_event_row(event) for event in task.events]
     out.print(tables.rows_table("events", events, ("time", "kind", "epochs", "process", "more")))
-    for text in (*(f"not bit-exact: {text}" for text in task["inexact"]), *task["advice"]):
+    for text in (*(f"not bit-exact: {text}" for text in task.inexact), *task.advice):
         note(out, text)
-    for trial in task["trials"]:
-        if trial["error"]:
-            note(out, f"trial {trial['number']} of study {trial['study']} failed:\n{trial['error'].strip()}")
+    for trial in task.trials:
+        if trial.error:
+            note(out, f"trial {trial.number} of study {trial.study} failed:\n{trial.error.strip()}")
     return 0
 
 
-def _run_file(store: Store, task: Mapping[str, Any]) -> dict[str, Any]:
+def _run_file(store: Store, task: TaskView) -> dict[str, Any]:
     """Return the run file of a stored task.
 
     Raises:
         ValueError: the task starts from another task's state, which a run file cannot hold.
     """
-    [row] = store.tasks([task["uid"]])
-    names = ("task", "seed", "epochs", *(("env",) if task["env"] else ()), "hyperparameters")
-    content = {name: task[name] for name in names}
+    [row] = store.tasks([task.uid])
+    names = ("task", "seed", "epochs", *(("env",) if task.env else ()), "hyperparameters")
+    content = {name: getattr(task, name) for name in names}
     start = (row.identity or {}).get("start")
     if start is None:
         return content
-    if len(task["lineage"]) > 1 and not task["lineage"][-2]["uid"].startswith(POLICY_PREFIX):
+    if len(task.lineage) > 1 and not task.lineage[-2].uid.startswith(POLICY_PREFIX):
         raise ValueError(
-            f"a run file describes a training from its start, but {task['uid']} is a branch of "
-            f"{task['lineage'][-2]['uid']}; rekindle replay {task['uid']} trains its whole lineage"
+            f"a run file describes a training from its start, but {task.uid} is a branch of "
+            f"{task.lineage[-2].uid}; rekindle replay {task.uid} trains its whole lineage"
         )
     return {"warm_start": policy_uid(start)} | content
 

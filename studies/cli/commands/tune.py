@@ -28,12 +28,13 @@ from ...engine.confirmations import (
     confirmations_of,
     start_confirmation,
 )
-from ...engine.json_views import study_json
+from ...engine.json_views import Json, study_view
 from ...engine.optuna_mirror import mirror
 from ...engine.probes import lines_of, probe_json, request_probe
 from ...engine.progress import look
 from ...engine.runner import scheduler_of, start_study
 from ...engine.tune_options import study_config
+from ...engine.views import StudyView
 from ...errors import BadConfig, StudyMismatch
 from ...garbage import importing
 from ...options.option import words
@@ -64,9 +65,8 @@ def create(arguments: argparse.Namespace) -> int:
     make = _maker(arguments, _config(arguments), new_console(stderr=True))
     with open_store(arguments) as store:
         name, _ = make(store)
-        result = study_json(store, name)
         if arguments.json:
-            return print_json(result)
+            return print_json(study_view(store, name).to_json())
         device = "" if arguments.device == "cpu" else f" --device {arguments.device}"
         command = f"rekindle worker {option('--study', name)} --storage {repeated(store)}{device}"
         note(new_console(), f"study {name} waits for workers:\n{command}")
@@ -155,11 +155,13 @@ def tune(arguments: argparse.Namespace) -> int:
                 confirmation = _confirm(arguments, store, name, top, arguments.confirm, errors, crew)
             except (BadConfig, StudyMismatch) as error:  # the search has ended well, and its results follow
                 note(errors, f"study {name} is not confirmed: {error}")
-        result = study_json(store, name)
-        findings = diagnose(store, name)["findings"] if result["best"] and not arguments.json else []
-        result["confirmation"] = confirmation_json(store, name, result["trials"], confirmation)
-    tables.print_labels(errors, result)
-    return print_json(result) if arguments.json else _print_study(result, config, store, findings)
+        study = study_view(store, name)
+        findings = diagnose(store, name)["findings"] if study.best and not arguments.json else []
+        confirmed = confirmation_json(store, name, study.trials, confirmation)
+    tables.print_labels(errors, study)
+    if arguments.json:
+        return print_json(study.to_json() | {"confirmation": confirmed})
+    return _print_study(study, confirmed, config, store, findings)
 
 
 def confirm(arguments: argparse.Namespace) -> int:
@@ -294,34 +296,36 @@ def _how_to_extend(config: Config) -> str:
     return f"; rerun with more --trials than {trials} to extend it"
 
 
-def _print_study(study: Mapping[str, Any], config: Config, store: Store, findings: Sequence[Mapping[str, str]]) -> int:
+def _print_study(
+    study: StudyView, confirmation: Json | None, config: Config, store: Store, findings: Sequence[Mapping[str, str]]
+) -> int:
     out = new_console()
-    counts = ", ".join(f"{count} {state}" for state, count in study["counts"].items() if count)
-    storage, name = f"--storage {repeated(store)}", study["study"]
-    if study["best"] is None:
+    counts = ", ".join(f"{count} {state}" for state, count in study.counts.items() if count)
+    storage, name = f"--storage {repeated(store)}", study.study
+    if study.best is None:
         all_trials = command_line("trials", name, storage)
         note(out, f"no trial has a result: {counts or 'none is begun'}; `{all_trials}` says why")
         return options.FAILED
     flat = config.searched.flat()
     tables.print_best(out, study, {name: flat[name].default for name in config.open})
-    if study["confirmation"] is not None:
-        tables.print_confirmation(out, study["confirmation"])
-    spared = f"; racing spared {study['spared']} of {study['trials_total'] * study['seeds']} trainings"
-    total = counted(sum(study["counts"].values()), "trial")
+    if confirmation is not None:
+        tables.print_confirmation(out, confirmation)
+    spared = f"; racing spared {study.spared} of {study.trials_total * study.seeds} trainings"
+    total = counted(sum(study.counts.values()), "trial")
     if config.scheduling.population:
-        total += f" of {study['trials_total']} members"
-    note(out, f"{total}: {counts}{spared if study['spared'] else ''}\n")
-    for rung in study["agreement"]:
-        if rung["misleads"]:
-            note(out, tables.misleading(rung, study["rungs"]))
-    for line in lines_of(study["probe"]):
+        total += f" of {study.trials_total} members"
+    note(out, f"{total}: {counts}{spared if study.spared else ''}\n")
+    for rung in study.agreement:
+        if rung.misleads:
+            note(out, tables.misleading(rung, study.rungs))
+    for line in lines_of(study.probe):
         note(out, f"for comparison: {line}")
     for finding in findings:
         if finding["check"] in OF_LEARNING:
             tables.print_finding(out, finding)
-    best = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
-    proposed = {f"rekindle show {study['best']['uid'][:8]} {storage}": f"{best}: all hyperparameters, and the history"}
-    if _can_be_confirmed(study, config):
+    best = "the first of these trials" if len(study.objectives) > 1 else "the best trial"
+    proposed = {f"rekindle show {study.best.uid[:8]} {storage}": f"{best}: all hyperparameters, and the history"}
+    if confirmation is None and _can_be_confirmed(study, config):
         proposed[command_line("confirm", name, storage)] = "the best trials and the defaults, estimated on fresh seeds"
     proposed[command_line("trials", name, storage)] = "all trials, rung by rung"
     proposed[command_line("report", name, storage)] = "a page with curves and what mattered"
@@ -332,9 +336,9 @@ def _print_study(study: Mapping[str, Any], config: Config, store: Store, finding
     return 0
 
 
-def _can_be_confirmed(study: Mapping[str, Any], config: Config) -> bool:
+def _can_be_confirmed(study: StudyView, config: Config) -> bool:
     try:
-        check_confirmable(config, study["study"])
+        check_confirmable(config, study.study)
     except BadConfig:
         return False
-    return study["confirmation"] is None and study["best"]["epochs"] == study["rungs"][-1]
+    return study.best is not None and study.best.epochs == study.rungs[-1]

@@ -10,7 +10,7 @@ from functools import partial
 import optuna
 
 from ...curves.beside import MIRROR_AFTER, MIRRORED, copied
-from ...engine.json_views import summary_json
+from ...engine.json_views import summary_view
 from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
 from ...errors import StoreError
@@ -58,7 +58,7 @@ def worker(arguments: argparse.Namespace) -> int:
             _say_ends(store, names, say)
         if not arguments.json:
             return status
-        found = [summary_json(store, name) for name in names]
+        found = [summary_view(store, name).to_json() for name in names]
         one = found[0] if len(arguments.study) == 1 else {"storage": store.url, "studies": found}
         return print_json(one, status)
 

@@ -6,7 +6,8 @@ The text is for the textfile collector of the node exporter, or any other scrape
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+
+from ...engine.views import StatusView
 
 Sample = tuple[Mapping[str, object], float]
 
@@ -21,8 +22,8 @@ METRICS = {  # help by name
 }
 
 
-def prometheus(status: Mapping[str, Any]) -> str:
-    """Return the result of `status --json` as metrics, one per line."""
+def prometheus(status: StatusView) -> str:
+    """Return the result of `status` as metrics, one per line."""
     lines = []
     for name, meaning in METRICS.items():
         samples = [f"{name}{{{_labels(labels)}}} {value:.12g}" for labels, value in _samples(name, status)]
@@ -31,27 +32,27 @@ def prometheus(status: Mapping[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _samples(name: str, status: Mapping[str, Any]) -> Iterator[Sample]:
-    for study in status["studies"]:
-        of = {"study": study["study"]}
+def _samples(name: str, status: StatusView) -> Iterator[Sample]:
+    for study in status.studies:
+        of = {"study": study.study}
         match name.removeprefix("rekindle_study_"):
             case "state":
-                yield {**of, "state": study["state"]}, 1
+                yield {**of, "state": study.state}, 1
             case "trials":
-                yield from (({**of, "state": state}, count) for state, count in study["counts"].items())
-            case "best" if study["best"] is not None and study["best"]["return"] is not None:
-                yield of, study["best"]["return"]
-            case "workers":
-                yield of, study["workers"]
-    for worker in status["workers"]:
-        of = {"host": worker["host"], "pid": worker["pid"]}
+                yield from (({**of, "state": state}, count) for state, count in study.counts.items())
+            case "best" if study.best is not None and study.best.return_ is not None:
+                yield of, study.best.return_
+            case "workers" if study.workers is not None:
+                yield of, study.workers
+    for worker in status.workers:
+        host: dict[str, object] = {"host": worker.host, "pid": worker.pid}
         match name.removeprefix("rekindle_worker_"):
             case "trials":
-                yield of, len(worker["trials"])
+                yield host, len(worker.trials)
             case "seconds":
-                yield of, worker["seconds"]
+                yield host, worker.seconds
             case "lease_seconds":
-                yield of, worker["lease_left"]
+                yield host, worker.lease_left
 
 
 def _labels(labels: Mapping[str, object]) -> str:

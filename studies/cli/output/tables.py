@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from rich.box import SIMPLE
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from ....spaces import flatten
 from ...engine.json_views import RUNNING, STATES, Json, rank, state_text
+from ...engine.views import AgreementView, RungView, StatusView, StudyView, SummaryView, TrialView, View
 from ...methods import scheduling
 from ...redact import printable
 from ...report.verdicts import candidate_name, described, failures_of, verdict
@@ -31,6 +33,8 @@ def harmless(value: Any) -> Any:
     """Escape terminal control sequences and markup in text from a database."""
     if isinstance(value, str):
         return escape(printable(value))
+    if isinstance(value, View):
+        return replace(value, **{field.name: harmless(getattr(value, field.name)) for field in fields(value)})
     if isinstance(value, Mapping):
         return {harmless(name): harmless(each) for name, each in value.items()}
     return [harmless(each) for each in value] if isinstance(value, list | tuple) else value
@@ -51,14 +55,14 @@ def _table(title: str, columns: Iterable[str] = (), left: Container[str] = (), *
     return table
 
 
-def print_best(out: Console, study: Mapping[str, Any], searched: Mapping[str, Any]) -> None:
+def print_best(out: Console, study: StudyView, searched: Mapping[str, Any]) -> None:
     """Print the best trials with their searched hyperparameters.
 
     If there are more than MANY_ROWS, those at their default in all of these trials are only named below the table.
 
     Args:
         out: console.
-        study: JSON of the study.
+        study: view of the study.
         searched: names and defaults of the searched hyperparameters.
     """
     default = [name for name, value in searched.items() if _is_default(name, value, _best(study))]
@@ -68,43 +72,43 @@ def print_best(out: Console, study: Mapping[str, Any], searched: Mapping[str, An
         out.print(f"[bright_black]at their defaults in all of these trials: {harmless(', '.join(named))}[/]\n")
 
 
-def _is_default(name: str, value: Any, trials: Sequence[Json]) -> bool:
+def _is_default(name: str, value: Any, trials: Sequence[TrialView]) -> bool:
     """Return whether a hyperparameter is at its default wherever it applies."""
-    found = [trial["hyperparameters"][name] for trial in trials if name in trial["hyperparameters"]]
+    found = [trial.hyperparameters[name] for trial in trials if name in trial.hyperparameters]
     return bool(found) and all(each == value for each in found)
 
 
-def _best(study: Mapping[str, Any], limit: int = 5) -> list[Json]:
+def _best(study: StudyView, limit: int = 5) -> list[TrialView]:
     """Return the best trials, or the Pareto front of several objectives."""
-    if len(study["objectives"]) == 1:
-        return rank(study["trials"], study["objectives"])[:limit]
-    by_number = {trial["number"]: trial for trial in study["trials"]}
-    return [by_number[number] for number in study["front"]]
+    if len(study.objectives) == 1:
+        return rank(study.trials, study.objectives)[:limit]
+    by_number = {trial.number: trial for trial in study.trials}
+    return [by_number[number] for number in study.front]
 
 
-def best_table(study: Mapping[str, Any], searched: Sequence[str]) -> Table:
+def best_table(study: StudyView, searched: Sequence[str]) -> Table:
     """Return a table of the best trials and their searched hyperparameters."""
     study = harmless(study)
-    objectives, best = study["objectives"], _best(study)
-    title = f"best trials of {study['study']}"
-    if len({trial["epochs"] for trial in best}) > 1:
+    objectives, best = study.objectives, _best(study)
+    title = f"best trials of {study.study}"
+    if len({trial.epochs for trial in best}) > 1:
         title += ", the longest trained first"
     if len(objectives) > 1:
-        title = f"Pareto front of {study['study']}"
+        title = f"Pareto front of {study.study}"
     if objectives != DEFAULT:
         title += ": " + ", ".join(f"{direction} {name}" for name, direction in objectives.items())
-    table = _table(title, ["trial", *(str(trial["number"]) for trial in best)], left=["trial"])
-    names = list(best[0]["environments"]) if best and "environments" in study else []
+    table = _table(title, ["trial", *(str(trial.number) for trial in best)], left=["trial"])
+    names = list(best[0].environments or ()) if best else []
     for name in objectives:
-        values = in_digits((trial["objectives"] or trial)[name] for trial in best)
-        shown = f"{study['aggregate']} on one scale" if names else name
+        values = in_digits(_measured(trial, name) for trial in best)
+        shown = f"{study.aggregate} on one scale" if names else name
         table.add_row(shown, *(Text(value, "bold green") for value in values))
     for name in names:
-        table.add_row(name, *in_digits(trial["environments"][name] for trial in best))
-    table.add_row("epochs", *(str(trial["epochs"]) for trial in best))
-    table.add_row("uid", *(Text(trial["uid"][:8], "cyan") for trial in best), end_section=True)
+        table.add_row(name, *in_digits((trial.environments or {})[name] for trial in best))
+    table.add_row("epochs", *(str(trial.epochs) for trial in best))
+    table.add_row("uid", *(Text(trial.uid[:8], "cyan") for trial in best), end_section=True)
     for name in searched:
-        row = [trial["hyperparameters"].get(name, ...) for trial in best]
+        row = [trial.hyperparameters.get(name, ...) for trial in best]
         if any(value is not ... for value in row):
             table.add_row(name, *("" if value is ... else number(value) for value in row))
     return table
@@ -167,125 +171,124 @@ def _by_environment(confirmation: Json) -> Table:
     return table
 
 
-def misleading(rung: Json, rungs: Sequence[int]) -> str:
+def misleading(rung: AgreementView, rungs: Sequence[int]) -> str:
     """Return a note about a misleading rung, with a cure."""
-    last, epochs = rungs[-1], counted(rung["epochs"], "epoch")
-    cure = f"--epochs {rung['next']}:{last} compares later" if rung["next"] < last else "--scheduler none prunes none"
+    last, epochs = rungs[-1], counted(rung.epochs, "epoch")
+    cure = f"--epochs {rung.next}:{last} compares later" if rung.next < last else "--scheduler none prunes none"
     cure = f"a new study with {cure}\n"
-    if rung["correlation"] is None:
+    if rung.correlation is None or rung.interval is None:
         return (
-            f"all {rung['trials']} trials have the same result after {epochs}, but later ones differ, so chance "
+            f"all {rung.trials} trials have the same result after {epochs}, but later ones differ, so chance "
             f"decided which were pruned there; {cure}"
         )
-    low, high = rung["interval"]
+    low, high = rung.interval
     return (
-        f"results after {epochs} say little about those after {rung['next']}: their rank correlation is "
-        f"{rung['correlation']:.2f} (95%: {low:.2f} to {high:.2f}, from {rung['trials']} trials), so good trials may "
+        f"results after {epochs} say little about those after {rung.next}: their rank correlation is "
+        f"{rung.correlation:.2f} (95%: {low:.2f} to {high:.2f}, from {rung.trials} trials), so good trials may "
         f"have been pruned there; {cure}"
     )
 
 
-def environments_of(study: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def environments_of(study: SummaryView) -> Sequence[Mapping[str, Any]]:
     """Return the JSON of a study's environments."""
-    found: Sequence[Mapping[str, Any]] = study.get("environments", [study["env"]])
-    return found
+    return study.environments or [study.env]
 
 
-def trials_table(study: Json) -> Table:
+def trials_table(study: StudyView) -> Table:
     """Return a table of all trials, with their results at each rung."""
     study = harmless(study)
-    branches = any(trial["branch"] for trial in study["trials"])
-    rungs = [f"{'' if rung else 'epoch '}{epochs}" for rung, epochs in enumerate(study["rungs"])]
-    rows = [row for trial in study["trials"] for row in trial["rungs"]]
-    main, *others = study["objectives"]
-    several = ["front"] if len(study["objectives"]) > 1 else []
-    confirms = scheduling(study["scheduler"]).confirms
+    branches = any(trial.branch for trial in study.trials)
+    rungs = [f"{'' if rung else 'epoch '}{epochs}" for rung, epochs in enumerate(study.rungs)]
+    rows = [row for trial in study.trials for row in trial.rungs]
+    main, *others = study.objectives
+    several = ["front"] if len(study.objectives) > 1 else []
+    confirms = scheduling(study.scheduler).confirms
     origin = "branches from" if branches else "candidate" if confirms else "bracket"
     table = _table(
-        f"{study['study']}: {title(study['task'], *environments_of(study))}, seed {study['seed']}"
-        + (f", {study['aggregate']} of results on one scale" if "environments" in study else "")
-        + ("" if main == RETURN else f", {study['objectives'][main]} {main}")
+        f"{study.study}: {title(study.task, *environments_of(study))}, seed {study.seed}"
+        + (f", {study.aggregate} of results on one scale" if study.environments else "")
+        + ("" if main == RETURN else f", {study.objectives[main]} {main}")
         + (", estimates on fresh seeds" if confirms else ""),
         ["trial", origin, "uid", "state", *rungs, *others, *several, "digest"],
         left=["candidate", "uid", "state", "front", "digest"],
         collapse_padding=True,  # lets four rungs fit on a terminal
     )
     colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "cancelled": "dim", RUNNING: "yellow"}
-    returns = iter(in_digits(_measured(row, main) if row["state"] == "done" else None for row in rows))
-    measured = [in_digits((trial["objectives"] or {}).get(name) for trial in study["trials"]) for name in others]
-    for index, trial in enumerate(study["trials"]):
-        own = zip(trial["rungs"], returns, strict=False)
-        results = {row["rung"]: UNFINISHED.get(row["state"], result) for row, result in own}
+    returns = iter(in_digits(_measured(row, main) if row.state == "done" else None for row in rows))
+    measured = [in_digits((trial.objectives or {}).get(name) for trial in study.trials) for name in others]
+    failed = [sum(each.state == "failed" for each in trial.seeds or ()) for trial in study.trials]
+    for index, trial in enumerate(study.trials):
+        own = zip(trial.rungs, returns, strict=False)
+        results = {row.rung: UNFINISHED.get(row.state, result) for row, result in own}
         table.add_row(
-            str(trial["number"]),
+            str(trial.number),
             _origin(trial, branches),
-            Text(trial["uid"][:8], "cyan"),
-            Text(state_text(trial), colors.get(trial["state"], "")),
+            Text(trial.uid[:8], "cyan"),
+            Text(state_text(trial.state, trial.excluded, failed[index]), colors.get(trial.state, "")),
             *(results.get(rung, "") for rung in range(len(rungs))),
             *(column[index] for column in measured),
-            *("*" if trial["number"] in study["front"] else "" for _ in several),
-            (trial["digest"] or "")[:12],
+            *("*" if trial.number in study.front else "" for _ in several),
+            (trial.digest or "")[:12],
         )
     return table
 
 
-def _measured(result: Json, name: str) -> float | None:
+def _measured(result: TrialView | RungView, name: str) -> float | None:
     """Return an objective of a result, which may be the return."""
-    value: float | None = result["return"] if name == RETURN else (result["objectives"] or {}).get(name)
-    return value
+    return result.return_ if name == RETURN else (result.objectives or {}).get(name)
 
 
-def _origin(trial: Json, branches: bool) -> str:
+def _origin(trial: TrialView, branches: bool) -> str:
     """Return the branch, candidate or bracket that a trial comes from."""
     if branches:
-        return f"{branch['trial']} at {branch['epochs']}" if (branch := trial["branch"]) else ""
-    return described(trial["candidate"]) if "candidate" in trial else number(trial["bracket"])
+        return f"{branch.trial} at {branch.epochs}" if (branch := trial.branch) else ""
+    return described(trial.candidate.to_json()) if trial.candidate else number(trial.bracket)
 
 
-def status_table(status: Json) -> Table:
+def status_table(status: StatusView) -> Table:
     """Return a table of all studies, omitting states that no trial has."""
     status = harmless(status)
-    studies = status["studies"]
-    shown = [state for state in STATES if state != "complete" and any(study["counts"][state] for study in studies)]
-    weighs = ["weight"] if any(study["weight"] != 1 for study in studies) else []
-    table = _table(status["storage"], collapse_padding=True)
+    studies = status.studies
+    shown = [state for state in STATES if state != "complete" and any(study.counts[state] for study in studies)]
+    weighs = ["weight"] if any(study.weight != 1 for study in studies) else []
+    table = _table(status.storage, collapse_padding=True)
     for name in ("study", "state", "task", "trials", *shown, *weighs, "rungs", "best return"):
         justify: JustifyMethod = "left" if name in ("study", "state", "task") else "right"
         table.add_column(name, justify=justify, no_wrap=name in ("state", "trials", "rungs"))
     for study in studies:
-        best, own = study["best"], next(iter(study["objectives"]))
+        best, own = study.best, next(iter(study.objectives))
         value = None if best is None else _measured(best, own)
         unit = "" if value is None or own == RETURN else f" {own}"
-        fresh = " on fresh seeds" if scheduling(study["scheduler"]).confirms else ""
-        front = len(study["front"]) if len(study["objectives"]) > 1 else 1
-        begun = sum(study["counts"].values())
+        fresh = " on fresh seeds" if scheduling(study.scheduler).confirms else ""
+        front = len(study.front) if len(study.objectives) > 1 else 1
+        begun = sum(study.counts.values())
         table.add_row(
-            study["study"],
+            study.study,
             Text(*_state(study)),
-            " ".join([study["task"], *(str(env.get("id", "")) for env in environments_of(study))]),
-            f"{begun}/{max(begun, study['trials_total'])}",  # the branches of a population are additional trials
-            *(str(study["counts"][state]) for state in shown),
-            *(f"{study[each]:g}" for each in weighs),
-            "→".join(str(rung["done"]) for rung in study["progress"]),
+            " ".join([study.task, *(str(env.get("id", "")) for env in environments_of(study))]),
+            f"{begun}/{max(begun, study.trials_total)}",  # the branches of a population are additional trials
+            *(str(study.counts[state]) for state in shown),
+            *(f"{study.weight:g}" for _ in weighs),
+            "→".join(str(rung.done) for rung in study.progress),
             ("" if value is None else f"{in_digits_alone(value)}{unit}{fresh}")
             + (f" and {front - 1} on the front" if front > 1 else ""),
         )
     return table
 
 
-def print_labels(out: Console, study: Json) -> None:
+def print_labels(out: Console, study: SummaryView) -> None:
     """Print why trainings are not bit-exact, and advice."""
-    for text, count in study["inexact"].items():
-        note(out, f"study {study['study']}: {counted(count, 'training')} not bit-exact: {text}")
-    for text in study["advice"]:
-        note(out, f"study {study['study']}: {text}")
+    for text, count in study.inexact.items():
+        note(out, f"study {study.study}: {counted(count, 'training')} not bit-exact: {text}")
+    for text in study.advice:
+        note(out, f"study {study.study}: {text}")
 
 
-def _state(study: Json) -> tuple[str, str]:
+def _state(study: SummaryView) -> tuple[str, str]:
     """Return the text of a study's state, and its color."""
-    if study["state"] == "complete":
+    if study.state == "complete":
         return "complete", "green"
-    return study["state"], "yellow" if study["state"] == "running" else "red"
+    return study.state, "yellow" if study.state == "running" else "red"
 
 
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:

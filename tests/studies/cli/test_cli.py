@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from rekindle.studies.engine import json_views as report
 from rekindle.studies.engine.confirmations import confirmation_config, start_confirmation
 from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.engine.views import RungView, StudyView
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.sql.database import sqlite_url
 from rekindle.studies.storage.store import Store
@@ -275,10 +277,12 @@ def test_tables_of_studies_are_no_wider_than_a_terminal(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path / 'a.db'}") as store:
         start_study(store, "cartpole", tiny(9, (1, 27, 3), scheduler="hyperband", generation=9))
         StudyRunner(store, "cartpole").advance()
-        rungs = [{"rung": rung, "return": 123.4, "state": "done"} for rung in range(4)]
-        study = report.study_json(store, "cartpole")
-        study["trials"] = [{**trial, "state": "complete", "rungs": rungs} for trial in study["trials"]]
-        for table in (tables.trials_table(study), tables.status_table(report.status_json(store))):
+        more = {"epochs": 1, "state": "done", "objectives": None, "digest": None}
+        rungs = [RungView(rung=rung, return_=123.4, **more) for rung in range(4)]  # type: ignore[arg-type]
+        study = report.study_view(store, "cartpole")
+        trials = [replace(trial, state="complete", rungs=rungs) for trial in study.trials]
+        study = replace(study, trials=trials)
+        for table in (tables.trials_table(study), tables.status_table(report.status_view(store))):
             Console(width=80, file=(out := io.StringIO())).print(table)
             lines = out.getvalue().splitlines()
             assert max(len(line.rstrip()) for line in lines) <= 80
@@ -602,19 +606,25 @@ def test_counts_have_all_their_digits_and_a_table_says_what_it_measures() -> Non
     assert [tables.number(value) for value in (36864.0, 1e6, 0.0, -3.0, 1e300, 0.00020822, 12345.6)] == [
         *("36864", "1000000", "0", "-3", "1e+300", "0.0002082", "1.235e+04")
     ]
+    absent: dict[str, Any] = dict.fromkeys(field.name for field in fields(StudyView))
     common = {"study": "s", "task": "ppo", "env": {}, "seed": 0, "rungs": [1], "trials": [], "front": []}
     for objectives, scheduler, told in (
         ({"return": "maximize"}, "none", "s: ppo, seed 0"),
         ({"episode_length": "minimize"}, "none", "s: ppo, seed 0, minimize episode_length"),
         ({"return": "maximize"}, "confirm", "s: ppo, seed 0, estimates on fresh seeds"),
     ):
-        assert tables.trials_table({**common, "objectives": objectives, "scheduler": scheduler}).title == told
+        assert (
+            tables.trials_table(
+                StudyView(**{**absent, **common, "objectives": objectives, "scheduler": scheduler})
+            ).title
+            == told
+        )
 
 
 def test_show_loses_nothing_on_a_narrow_terminal(finished_url: str) -> None:
     with Store(finished_url) as store:
         uid = store.trials("s")[0].uid
-        shown = report.task_json(store, uid)
+        shown = report.task_view(store, uid).to_json()
     events = [
         {"time": "2026-11-22 10:00:00", "kind": "start", "epochs": 0, "process": "12345 on host", "more": "x" * 90}
     ]

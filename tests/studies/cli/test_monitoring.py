@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections import Counter
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import rekindle
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.prometheus import prometheus
 from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.engine.views import StatusView, SummaryView
 from rekindle.studies.report.data import report_json
 from rekindle.studies.storage.commands import STOP, hold
 from rekindle.studies.storage.store import Store
@@ -89,8 +91,10 @@ def test_all_views_tell_trials_that_wait_from_those_in_training(
 
 
 def test_labels_are_escaped_and_each_metric_has_its_help_once() -> None:
-    study = {"study": 'a"b\\c\nd', "state": "complete", "counts": {"complete": 2, "failed": 0}, "best": None}
-    text = prometheus({"studies": [study | {"workers": 0}], "workers": []})
+    absent: dict[str, Any] = dict.fromkeys(field.name for field in fields(SummaryView))
+    counts = {"complete": 2, "failed": 0}
+    study = SummaryView(**{**absent, "study": 'a"b\\c\nd', "state": "complete", "counts": counts, "workers": 0})
+    text = prometheus(StatusView(storage="", studies=[study], workers=[], tasks=0))
     assert 'rekindle_study_state{study="a\\"b\\\\c\\nd",state="complete"} 1\n' in text
     assert "rekindle_study_best" not in text
     helps = [line for line in text.splitlines() if line.startswith("# HELP")]

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import io
+from dataclasses import fields, replace
 from typing import Any
 
 from rekindle.studies.cli.output.tables import MANY_ROWS, print_best
+from rekindle.studies.engine.views import StudyView, TrialView
 from rich.console import Console
 
 NAMES = [f"h{n}" for n in range(MANY_ROWS + 1)]
 
 
-def trial(number: int, **changed: Any) -> dict[str, Any]:
-    same = {"uid": "u" * 20, "epochs": 3, "return": float(number), "objectives": None, "excluded": False, "rungs": []}
-    return {"number": number, **same, "hyperparameters": {**dict.fromkeys(NAMES, 0.5), **changed}}
+def trial(number: int, **changed: Any) -> TrialView:
+    none = dict.fromkeys(("bracket", "rung", "member", "branch", "objectives", "digest", "error"))
+    same = {"uid": "u" * 20, "state": "complete", "epochs": 3, "excluded": False, "rungs": []}
+    values = {**dict.fromkeys(NAMES, 0.5), **changed}
+    return TrialView(number=number, return_=float(number), hyperparameters=values, **none, **same)  # type: ignore[arg-type]
 
 
-def printed(trials: list[dict[str, Any]], defaults: dict[str, Any], **more: Any) -> tuple[list[str], str]:
+def printed(trials: list[TrialView], defaults: dict[str, Any], **more: Any) -> tuple[list[str], str]:
     """The rows of hyperparameters, and what is named below."""
-    study = {"study": "s", "objectives": {"return": "maximize"}, "trials": trials, **more}
+    absent = dict.fromkeys(field.name for field in fields(StudyView))
+    study = StudyView(**{**absent, "study": "s", "objectives": {"return": "maximize"}, "trials": trials, **more})  # type: ignore[arg-type]
     print_best(Console(file=(out := io.StringIO()), width=200), study, defaults)
     rows, _, named = out.getvalue().partition("at their defaults in all of these trials: ")
     return [line.split()[0] for line in rows.splitlines() if line.strip().startswith("h")], named.strip()
@@ -32,7 +37,7 @@ def test_of_many_hyperparameters_those_at_their_defaults_are_named_only() -> Non
     worse = [trial(number) for number in range(1, 6)]
     assert "h3" not in printed([trial(0, h3=0.1), *worse], defaults)[0]  # the sixth is not shown
     both = {"return": "maximize", "loss": "minimize"}
-    fronted = [{**each, "objectives": {"return": 1.0, "loss": 2.0}} for each in (trial(0, h3=0.1), trial(1))]
+    fronted = [replace(each, objectives={"return": 1.0, "loss": 2.0}) for each in (trial(0, h3=0.1), trial(1))]
     assert printed(fronted, defaults, objectives=both, front=[1])[0] == []
     assert printed(fronted, defaults, objectives=both, front=[1, 0])[0] == ["h3"]
 

@@ -11,7 +11,7 @@ import pytest
 import rekindle
 from rekindle.studies.cli.dispatch import main
 from rekindle.studies.engine.confirmations import confirmation_config
-from rekindle.studies.engine.json_views import rank, study_json, summary_json, task_json
+from rekindle.studies.engine.json_views import rank, study_json, study_view, summary_view, task_view
 from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.page import write_report
@@ -55,10 +55,11 @@ def test_of_equal_results_the_one_that_was_better_before_is_the_best(capped: str
         assert {trial["return"] for trial in trials if trial["epochs"] == 8} == {HIGHEST}
         best = max(ended, key=lambda number: ended[number])
         assert best != min(ended)  # what was tried first has no advantage
-        assert [trial["number"] for trial in rank(trials)][: len(ended)] == sorted(ended, key=lambda n: -ended[n])
+        ranked = [trial.number for trial in rank(study_view(store, "s").trials)]
+        assert ranked[: len(ended)] == sorted(ended, key=lambda n: -ended[n])
         assert study.best is not None
         assert study.best.number == best
-        assert study_json(store, "s")["best"]["number"] == summary_json(store, "s")["best"]["number"] == best
+        assert study_json(store, "s")["best"]["number"] == summary_view(store, "s").to_json()["best"]["number"] == best
         assert confirmation_config(store, "s").options["confirms"]["trials"][0] == best
         assert shown[-1] == StudyProgress(store, "s").look().best == (HIGHEST, best, 8)
 
@@ -83,7 +84,7 @@ def test_a_confirmation_is_worth_what_its_winner_is_on_fresh_seeds(
     assert winner["race"]["mean"] != best[1]
     with Store(sqlite_url) as store:
         shown = study_json(store, name)
-        for each in (shown, summary_json(store, name)):
+        for each in (shown, summary_view(store, name).to_json()):
             assert (each["best"]["number"], each["best"]["return"]) == best
         told = {trial["number"]: trial["return"] for trial in shown["trials"]}
         assert told == {n: (each["estimate"] or {}).get("value") for n, each in enumerate(answer["candidates"])}
@@ -116,7 +117,7 @@ def test_a_winner_without_one_of_its_seeds_is_complete(
         shown = study_json(store, name)
         assert [trial["state"] for trial in shown["trials"]] == ["complete", "complete", "failed"]
         assert shown["best"]["return"] == answer["candidates"][0]["estimate"]["value"]
-        assert summary_json(store, name)["counts"]["failed"] == 1
+        assert summary_view(store, name).to_json()["counts"]["failed"] == 1
         [told, _] = report_json(store, name)["verdict"]
         assert told.endswith("on 3 seeds that took part in no choice; trainings of 1 further seed failed.")
         of_both = report_json(store, "s"), report_json(store, name)
@@ -130,7 +131,7 @@ def test_a_winner_without_one_of_its_seeds_is_complete(
         write_report([report_json(store, name)], tmp_path / "fresh.html")
         replayed = set(re.findall("rekindle replay ([0-9a-f]+)", (tmp_path / "fresh.html").read_text()))
         assert replayed == {each["uid"] for trial in shown["trials"] for each in trial["seeds"]} - {*spared}
-        [told] = task_json(store, shown["trials"][2]["seeds"][0]["uid"])["trials"]
+        [told] = task_view(store, shown["trials"][2]["seeds"][0]["uid"]).to_json()["trials"]
         assert (told["number"], told["state"]) == (2, "failed")  # as in `trials`
         html = (tmp_path / "report.html").read_text()
         assert '<th class="n">failed</th>' in html

@@ -16,7 +16,7 @@ from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
 from rekindle.studies.engine.confirmations import confirmation_config, start_confirmation
-from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.engine.json_views import study_json, study_view
 from rekindle.studies.failures import FAILED
 from rekindle.studies.report import figures, what_mattered
 from rekindle.studies.report.data import report_json
@@ -179,10 +179,10 @@ def test_the_commands_tell_what_the_report_shows(studies: Store, cli: Cli) -> No
     task = cli("show", branch["uid"], *where)[1]
     assert "lineage" in task
     assert not re.search(r"^\W*return\b", task.partition("hyperparameters")[0], re.MULTILINE)  # no environment
-    front = study_json(studies, EVIL)
+    front = study_view(studies, EVIL)
     table = best_table(front, ["lr"])
     assert str(table.title).startswith("Pareto front of")
-    assert [column.header for column in table.columns] == ["trial", *map(str, front["front"])]
+    assert [column.header for column in table.columns] == ["trial", *map(str, front.front)]
 
 
 def test_the_epochs_are_those_of_all_finished_rungs(studies: Store) -> None:

@@ -22,7 +22,7 @@ from rekindle.studies.engine.confirmations import (
     confirmation_name,
     start_confirmation,
 )
-from rekindle.studies.engine.json_views import rank, study_json
+from rekindle.studies.engine.json_views import rank, study_json, study_view
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.report.verdicts import verdict
@@ -98,12 +98,13 @@ def test_a_candidate_that_reaches_the_top_rung_later_has_claimed_nothing(sqlite_
     searched(sqlite_url, noisy(options={"objectives": {"return": "minimize"}}))
     with Store(sqlite_url) as store:
         start_confirmation(store, "s", confirmation_config(store, "s", top=9, seeds=3))
-        trials = study_json(store, "s")["trials"]
-        [late, *_] = [trial for trial in trials if trial["epochs"] < 3]
-        late["rungs"].append({**late["rungs"][0], "rung": 1, "epochs": 3})
+        trials = study_view(store, "s").trials
+        [late, *_] = [trial for trial in trials if trial.epochs < 3]
+        longer = replace(late, rungs=[*late.rungs, replace(late.rungs[0], rung=1, epochs=3)])
+        trials = [longer if trial is late else trial for trial in trials]
         shown = confirmation_json(store, "s", trials)
     assert shown is not None
-    assert {each["trial"]: each["claim"] for each in shown["candidates"]}[late["number"]] is None
+    assert {each["trial"]: each["claim"] for each in shown["candidates"]}[late.number] is None
 
 
 def test_a_confirmation_of_an_earlier_version_races_without_claims(sqlite_url: str) -> None:
@@ -456,7 +457,7 @@ def test_a_confirmation_before_a_change_of_the_study_is_no_answer_after_it(sqlit
         study.confirm(top=1, seeds=3, progress=False)
         study = rekindle.tune("surrogate", storage=store, study="s", trials=16, **options)
         between = study.confirm(top=1, seeds=3, progress=False)
-        best = [trial["number"] for trial in rank(study_json(store, "s")["trials"], {"return": "maximize"})]
+        best = [trial.number for trial in rank(study_view(store, "s").trials, {"return": "maximize"})]
         for number in best[: best.index(next(number for number in best if number < 4))]:
             study.exclude(number)
         again = study.confirm(top=1, seeds=3, progress=False)
@@ -490,7 +491,7 @@ def test_a_confirmation_says_what_has_changed_since(sqlite_url: str) -> None:
         assert "Since then" not in verdict(answer)
         winner = answer["candidates"][answer["winner"]]["trial"]
         study = rekindle.tune("surrogate", storage=store, study="s", fixed={"noise": 0.1}, trials=64, **options)
-        best, second, *_ = (trial["number"] for trial in rank(study_json(store, "s")["trials"], {"return": "maximize"}))
+        best, second, *_ = (trial.number for trial in rank(study_view(store, "s").trials, {"return": "maximize"}))
         now = confirmation_json(store, "s")
         assert now is not None
         assert now["since"] == {"best": [best, second], "excluded": False}

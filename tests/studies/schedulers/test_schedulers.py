@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from gated import Gate
 from rekindle.studies.cli import main
-from rekindle.studies.engine.json_views import study_json, summary_json
+from rekindle.studies.engine.json_views import study_json, summary_view
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.schedulers.hyperband import brackets
 from rekindle.studies.schedulers.seeds import collapse, seed_options, seeds_of
@@ -172,7 +172,7 @@ def test_the_databases_counts_equal_those_of_all_trials(url: str, scheduler: str
         while True:
             ready = engine.advance()
             whole = study_json(store, "s")
-            assert summary_json(store, "s") == {
+            assert summary_view(store, "s").to_json() == {
                 name: part for name, part in whole.items() if name not in ("trials", "agreement")
             }
             states.append(whole["state"])

@@ -14,7 +14,7 @@ from rekindle.studies import Study
 from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.engine.confirmations import confirmation_config
-from rekindle.studies.engine.json_views import rank, status_json, study_json, summary_json
+from rekindle.studies.engine.json_views import rank, status_view, study_view, summary_view
 from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.errors import BadConfig, CommandRefused, LeaseLost
@@ -185,16 +185,16 @@ def test_an_excluded_trial_is_never_the_best(sqlite_url: str, seeds: int, capsys
     with Store(sqlite_url) as store:
         start_study(store, "s", surrogate(4, scheduler="none", epochs=(2,), options=seed_options(seeds, "mean")))
         study = Study("s", store).run(progress=False)
-        ranked = rank(study_json(store, "s")["trials"])
-        first, second = (trial["number"] for trial in ranked[:2])
+        ranked = rank(study_view(store, "s").trials)
+        first, second = (trial.number for trial in ranked[:2])
         assert study.best is not None
-        assert (study.best.number, summary_json(store, "s")["best"]["number"]) == (first, first)
+        assert (study.best.number, summary_view(store, "s").to_json()["best"]["number"]) == (first, first)
         watched = StudyProgress(store, "s")
         assert watched.look().best[1] == first  # type: ignore[index]
         study.exclude(first, "a fault of the simulator")
         assert [each.look().best[1] for each in (watched, StudyProgress(store, "s"))] == [second] * 2  # type: ignore[index]
         assert (study.best.number, study.front[0].number) == (second, second)
-        assert summary_json(store, "s")["best"]["number"] == second
+        assert summary_view(store, "s").to_json()["best"]["number"] == second
         assert first not in confirmation_config(store, "s", 2, 3).options["confirms"]["trials"]
     assert main(["trials", "s", "--storage", sqlite_url]) == 0
     [line] = [line for line in capsys.readouterr().out.splitlines() if "excluded" in line]
@@ -259,7 +259,7 @@ def test_enqueued_hyperparameters_are_the_next_trials(sqlite_url: str) -> None:
 def test_status_tells_a_study_that_nobody_works_on(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
         start_study(store, "s", surrogate())
-        state = lambda: status_json(store)["studies"][0]["state"]  # noqa: E731
+        state = lambda: status_view(store).to_json()["studies"][0]["state"]  # noqa: E731
         assert state() == "stalled"
         ready = StudyRunner(store, "s").advance()
         [(lease, _)] = store.claim("s", [ready[0].trial.uid])

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 import torch
 from rekindle.spaces import SpaceError
 from rekindle.studies.cli import main
-from rekindle.studies.engine.json_views import status_json, task_json
+from rekindle.studies.engine.json_views import status_view, task_view
 from rekindle.studies.errors import StoreError
 from rekindle.studies.failures import FAILED, RETRY_RULES
 from rekindle.studies.redact import masked, masked_url
@@ -66,8 +66,8 @@ def everything(store: Store, directory: Path) -> list[Callable[[], Any]]:
         lambda: store.trials(sample.NAME),
         lambda: store.segments(sample.NAME),
         lambda: store.load(uid(0)),
-        lambda: status_json(store),
-        lambda: [task_json(store, row.uid) for row in store.tasks()[:1]],
+        lambda: status_view(store).to_json(),
+        lambda: [task_view(store, row.uid).to_json() for row in store.tasks()[:1]],
         lambda: store.claim(sample.NAME, [uid(2)]),
         lambda: export_study(store, sample.NAME, directory / "x.rekindle"),
         lambda: store.histories([uid(n) for n in range(4)]),

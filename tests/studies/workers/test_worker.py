@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.cli.commands.train import fit_task
 from rekindle.studies.engine.checked_config import make_config
-from rekindle.studies.engine.json_views import rank, study_json
+from rekindle.studies.engine.json_views import rank, study_view
 from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import DamagedCheckpoint
@@ -46,10 +46,11 @@ def test_a_study_runs_to_its_end_and_no_epoch_is_trained_twice(
     assert [trial[0] for trial in found["trials"]] == list(range(6))
     assert {trial[4] for trial in found["trials"]} == {"complete", "pruned"}
     with Store(sqlite_url) as store:
-        study, snapshot = study_json(store, "s"), look(store, "s")
+        view, snapshot = study_view(store, "s"), look(store, "s")
+    study = view.to_json()
     assert study["state"] == "complete"
     assert all(trial["digest"] for trial in study["trials"])
-    assert study["best"] == rank(study["trials"])[0]
+    assert view.best == rank(view.trials)[0]
     assert study["best"]["epochs"] == 4
     assert snapshot.complete
     assert snapshot.epochs == snapshot.epochs_total == sum(trial_epochs(found).values())
