@@ -62,7 +62,7 @@ def test_every_page_shows_commands_that_parse(page: Path) -> None:
     for line in text.splitlines():
         words = shlex.split(line, comments=True)
         if words[:1] == ["rekindle"]:
-            end = min((words.index(sign) for sign in ("|", ">", "&") if sign in words), default=len(words))
+            end = min((words.index(sign) for sign in ("|", ">", "&", "--") if sign in words), default=len(words))
             parser().parse_args(words[1:end])
 
 

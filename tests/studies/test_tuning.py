@@ -144,7 +144,6 @@ def test_an_unknown_or_differing_study_is_refused(study: rekindle.Study) -> None
         rekindle.tune("ppo", "CartPole-v1", storage=study.store, seed=3, **OPTIONS)
 
 
-BEFORE = 561 + 779  # steps of the environment's self-test, and of the probe that a new study begins with
 IN_A_CELL = """
 import sys, rekindle
 sys.path.insert(0, sys.argv[2])
@@ -158,7 +157,7 @@ except KeyboardInterrupt:
 def test_ctrl_c_leaves_all_saved_and_the_same_call_resumes(
     sqlite_url: str, gate: gated.Gate, child: Callable[..., Any], wait_until: Callable[..., None]
 ) -> None:
-    gate.close(BEFORE + 80)
+    gate.close(80)
     cell = child(IN_A_CELL, sqlite_url, Path(gated.__file__).parent, OPTIONS)
     wait_until(gate.waiting)
     cell.signal(signal.SIGINT)

@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+from gated import is_of_training
 from gymnasium.envs.classic_control import CartPoleEnv
 
 VARIABLE = "REKINDLE_TESTS_HANGS"
 
 
-def hang(folder: Path, *ways: str, after: int = 230) -> None:
+def hang(folder: Path, *ways: str, after: int = 60) -> None:
     """Make one process hang in each of these ways, after a number of its own steps.
 
-    A worker makes 170 steps before it trains, to check that states can be restored. If ways are joined by +, the
+    Only steps of training count. If ways are joined by +, the
     processes that replace the first one hang in the other ways, at their first step.
     """
     folder.mkdir(exist_ok=True)
@@ -51,10 +52,15 @@ WAYS = {"asleep": time.sleep, "in C": sleep_in_c}
 class Hanging(CartPoleEnv):
     """A CartPole that takes a file, if there is one, and hangs as it says."""
 
-    made = 0  # steps of this process
+    made = 0  # steps of this process in training
+    trains = False
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.trains = is_of_training(seed)
+        return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        Hanging.made += 1
+        Hanging.made += self.trains
         for path in waiting():
             _, after, way = path.name.split(",")
             if Hanging.made > int(after):

@@ -98,7 +98,7 @@ def run_and_be_killed(url: str, config: Config, gate: Gate, wait_until: Callable
     """Run a study with two gated processes: both are killed, and then one of the next two."""
     with Store(url) as store:
         start_study(store, "s", config)
-        for steps, victims in ((250, 2), (500, 1)):
+        for steps, victims in ((80, 2), (120, 1)):
             gate.close(steps)
             crew = [WorkerProcess(url, "s", 2) for _ in range(2)]
             wait_until(lambda crew=crew: gate.waiting() & {each.process.pid for each in crew})  # type: ignore[misc]

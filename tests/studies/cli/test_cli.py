@@ -116,7 +116,7 @@ def listens(process: subprocess.Popen[str]) -> bool:
 def test_killed_at_random_steps_a_study_ends_as_if_nothing_had_happened(sqlite_url: str, gate: gated.Gate) -> None:
     rng = random.Random(4)
     for everybody in (True, False):
-        gate.close(rng.randint(200, 600))
+        gate.close(rng.randint(30, 200))
         process = start(sqlite_url, "--workers", "2")
         wait_for(lambda process=process: is_stuck(process, gate), process)  # type: ignore[misc]
         crew = workers_of(process)
@@ -136,7 +136,7 @@ def test_killed_at_random_steps_a_study_ends_as_if_nothing_had_happened(sqlite_u
 
 
 def test_a_killed_worker_is_replaced_and_all_stop_when_asked(sqlite_url: str, gate: gated.Gate) -> None:
-    gate.close(250)
+    gate.close(80)
     process = start(sqlite_url, "--workers", "2")
     wait_for(lambda: len(stuck(process, gate)) == 2, process)
     victim, other = stuck(process, gate)
@@ -196,7 +196,7 @@ def test_a_stop_between_a_study_and_its_confirmation_says_how_to_resume(
 
 @pytest.mark.slow
 def test_two_that_start_the_same_study_at_once_share_it_and_one_may_leave(sqlite_url: str, gate: gated.Gate) -> None:
-    gate.close(250)
+    gate.close(80)
     stays, leaves = (start(sqlite_url, "--workers", "1", "--json") for _ in range(2))
     wait_for(lambda: is_stuck(stays, gate) or is_stuck(leaves, gate), leaves)
     wait_for(lambda: listens(leaves), leaves)
@@ -644,7 +644,7 @@ def test_a_study_that_nobody_trains_is_stopped_and_a_worker_tells_what_it_does(
     with Store(sqlite_url) as store:
         start_study(store, "s", CONFIG)
     assert re.search(r"s +stalled", cli("status", "--storage", sqlite_url)[1])
-    gate.close(300)
+    gate.close(100)
     process = start(sqlite_url, command=["worker", "--study", "s"])
     wait_for(gate.waiting, process)
     [study] = json.loads(cli("status", "--storage", sqlite_url, "--json")[1])["studies"]

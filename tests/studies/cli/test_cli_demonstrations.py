@@ -141,7 +141,7 @@ def test_a_killed_task_carries_on_without_the_file_with_the_same_bits(
 ) -> None:
     mine, kept = (recorded(tmp_path / name, env="gated:Gated-v0") for name in ("mine.npz", "kept.npz"))
     command = [sys.executable, "-m", "rekindle.studies.cli", *train(sqlite_url, mine, epochs=4, env="gated:Gated-v0")]
-    gate.close(320)  # in the third epoch
+    gate.close(150)  # in the third epoch
     with nursery.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_until(lambda: gate.waiting() or process.poll() is not None)
         process.kill()

@@ -335,7 +335,7 @@ def test_the_orion_command_tries_a_trial_again_whose_step_outlasts_its_grace(
     sqlite_url: str, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
     folder = tmp_path / "hangs"
-    hanging.hang(folder, "asleep", after=250)  # in the second epoch
+    hanging.hang(folder, "asleep", after=80)  # in the second epoch
     settings = [f"--set:{name}={value}" for name, value in {**TINY, "epoch_steps": 64}.items()]
     command = ["hunt", "-n", "h", "--exp-max-trials", "1", "rekindle", "train", "ppo", "hanging:Hanging-v0", *settings]
     command += ["--epochs", "3", "--grace", "1", "--set:optimizer.lr~loguniform(1e-5, 1e-2)"]

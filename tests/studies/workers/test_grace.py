@@ -26,7 +26,7 @@ from rekindle.studies.workers.worker import Worker
 from rekindle.tasks.algorithms.ppo import PPOLearner
 from studying import TINY, bits, sqlite_first, tiny, undisturbed
 
-BEFORE = 170  # steps of a worker before it trains, to see that states can be restored
+BEFORE = 561  # steps of a worker before it trains, to see that states can be restored
 RECIPE = Path(__file__).parents[3] / "examples" / "slurm.sh"
 
 
@@ -58,7 +58,7 @@ def test_a_training_whose_step_takes_too_long_exits_in_time_and_is_resumed(
     monkeypatch.setenv(hanging.VARIABLE, str(tmp_path / "hangs"))
     settings = [f"--set={name}={value}" for name, value in TINY.items()]
     words = ["train", "ppo", "hanging:Hanging-v0", "--epochs", "4", *settings, "--json"]
-    hanging.hang(tmp_path / "hangs", "asleep", after=250)
+    hanging.hang(tmp_path / "hangs", "asleep", after=80)
     command = [sys.executable, "-m", "rekindle.studies.cli", *words, "--storage", sqlite_url, "--grace", "3"]
     path = os.pathsep.join(filter(None, sys.path))
     first = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE, text=True)

@@ -139,7 +139,7 @@ def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_
 ) -> None:
     config = tiny(6, (1, 9, 3), env="gated:Gated-v0")
     gate = Gate(tmp_path / "gate")
-    gate.close(1000)  # steps of each process; the study takes more than four of them can make
+    gate.close(300)  # steps of each process; the study takes more than four of them can make
     monkeypatch.setenv(VARIABLE, str(gate.directory))
     monkeypatch.setenv("PYTHONPATH", SUPPORT)
     said, left = io.StringIO(), list[psutil.Process]()
@@ -180,7 +180,7 @@ def test_the_command_tunes_on_ray_stops_when_asked_and_leaves_no_ray_behind(
     tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
     gate = Gate(tmp_path / "gate")
-    gate.close(5000)  # steps of each process; the first epochs end before, and the study does not
+    gate.close(4000)  # steps of each process; the first epochs end before, and the study does not
     environment = {**os.environ, VARIABLE: str(gate.directory), "PYTHONPATH": SUPPORT}
     command = [sys.executable, "-m", "rekindle.studies.cli", "tune", "ppo", "gated:Gated-v0", "--engine", "ray"]
     command += ["--trials", "2", "--workers", "1", "--epochs", "9", "--set", "epoch_steps=1024"]

@@ -45,7 +45,7 @@ def test_a_spec_does_not_follow_what_it_was_made_of() -> None:
         ({"id": "", "kwargs": {"a": 1}}, "id must be a string"),
         ({"id": "X", "max_episode_steps": 0}, "positive integer or None, but got 0"),
         ({"id": "X", "max_episode_steps": True}, "but got True"),
-        ({"id": "X", "max_episode_steps": 5.0}, "but got 5.0"),
+        ({"id": "X", "max_episode_steps": 5.5}, "but got 5.5"),
         ({"id": "X", "kwargs": {"f": print}}, "must hold JSON values only"),
         ({"id": "X", "kwargs": {"f": float("nan")}}, "must hold JSON values only"),
         ({"id": "X", "kwargs": {1: 2}}, "dict with string keys"),
