@@ -307,6 +307,10 @@ class Space(Mapping[str, "Dimension | Space"]):
                 raise SpaceError(f"{name} is in the space already")
         return Space(**self._entries, **entries)
 
+    def of(self, *values: Mapping[str, Any]) -> Space:
+        """Return the space that values select; this one, unless it has variants."""
+        return self
+
     def fidelities(self) -> Space:
         """Return the space of the fidelities alone."""
         return Space._of({path: d for path, d in self._flat.items() if isinstance(d, Fidelity)})

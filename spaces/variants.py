@@ -28,7 +28,7 @@ class Variants(Space):
         super().__init__(**self.of({})._entries)
 
     def of(self, *values: Mapping[str, Any]) -> Space:
-        """Return the space that values select.
+        """Return the space that values select, see `Space.of`.
 
         They are nested or dotted; the first that has a selector counts.
         """

@@ -52,6 +52,7 @@ def stack_hyperparameters(
     Raises:
         SpaceError: a hyperparameter that is not structural has values that are no numbers.
     """
+    space = space.of(values[0])
     columns = [space.dynamic(member) for member in values]
     flat: dict[str, Any] = {**dict.fromkeys(space.flat()), **flatten(values[0])}
     for name in columns[0]:
