@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 from rekindle.tasks.networks.renorm import EPS, WARMUP, renormalized
+from sb3_contrib.common import torch_layers
 
 
 @pytest.mark.parametrize("steps", [0, WARMUP + 1])
 def test_a_batch_is_renormalized_as_by_sb3_contrib(steps: int) -> None:
     """Theirs has the unbiased variance: it is ours times B / (B - 1)."""
-    layers = pytest.importorskip("sb3_contrib.common.torch_layers")
     generator = torch.Generator().manual_seed(0)
     x, rows = 3 * torch.randn(2, 4000, 5, generator=generator) + 1, 4000
     mean, variance = torch.randn(2, 1, 5, generator=generator), 0.1 + torch.rand(2, 1, 5, generator=generator)
     kept = mean.clone(), variance.clone()
     found = renormalized(x, mean, variance, torch.full((2, 1), float(steps)))
     for p in range(2):
-        other = layers.BatchRenorm1d(5)
+        other = torch_layers.BatchRenorm1d(5)
         other.ra_mean, other.ra_var = kept[0][p, 0].clone(), kept[1][p, 0].clone()
         other.steps += steps
         torch.testing.assert_close(found[p], other(x[p]).detach(), rtol=5e-3, atol=5e-3)
