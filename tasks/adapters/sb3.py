@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 import random
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -190,28 +191,42 @@ class SB3Learner(BaseLearner):
             size = self.venv.action_space.shape or ()
             options["action_noise"] = NormalActionNoise(np.zeros(size), self.values["noise_std"] * np.ones(size))
         policy = "CnnPolicy" if self.envs.obs_kind == "image" else "MlpPolicy"
-        before = _generators()
+        before = self.generator_states()
         try:
             seed = streams.seed_of(self.seeds[0], "sb3")
-            self.model = self.model_class(policy, self.venv, seed=seed, device=self.device, **options)
-            self.generators = _generators()
+            with warnings.catch_warnings():  # the device is the user's choice
+                warnings.filterwarnings("ignore", "You are trying to run .* on the GPU", UserWarning)
+                self.model = self.model_class(policy, self.venv, seed=seed, device=self.device, **options)
+            self.generators = self.generator_states()
         except AssertionError as error:  # of the kind of its action space
             raise UnsupportedSpace(f"{self.algorithm()} cannot act in {self.env.id}: {error}") from error
         finally:
-            _set_generators(before)
+            self.set_generator_states(before)
         self.model.horizon = self.values["total_steps"]  # type: ignore[attr-defined]
         self.kept = ModelPart(self)
 
     @contextmanager
     def own_generators(self) -> Iterator[None]:
         """Use the model's own states of the global random generators."""
-        before = _generators()
-        _set_generators(self.generators)
+        before = self.generator_states()
+        self.set_generator_states(self.generators)
         try:
             yield
         finally:
-            self.generators = _generators()
-            _set_generators(before)
+            self.generators = self.generator_states()
+            self.set_generator_states(before)
+
+    def generator_states(self) -> list[Any]:
+        """Return the states of the global random generators, as data."""
+        states = [torch.get_rng_state(), list(np.random.get_state()), random.getstate()]
+        return [*states, torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else states
+
+    def set_generator_states(self, states: Sequence[Any]) -> None:
+        torch.set_rng_state(states[0])
+        np.random.set_state(tuple(states[1]))
+        random.setstate(states[2])
+        if self.device.type == "cuda" and len(states) > 3:  # a state from a CPU has none
+            torch.cuda.set_rng_state(states[3].cpu(), self.device)
 
     def iterate(self) -> Mapping[str, Tensor]:
         first = self.model.num_timesteps == 0
@@ -335,17 +350,6 @@ def _load(model: BaseAlgorithm, state: Mapping[str, Any]) -> None:
                 value.copy_(content)
         else:
             setattr(model, name, content)
-
-
-def _generators() -> list[Any]:
-    """Return the states of the global random generators, as data."""
-    return [torch.get_rng_state(), list(np.random.get_state()), random.getstate()]
-
-
-def _set_generators(states: Sequence[Any]) -> None:
-    torch.set_rng_state(states[0])
-    np.random.set_state(tuple(states[1]))
-    random.setstate(states[2])
 
 
 def __getattr__(name: str) -> Any:
