@@ -94,11 +94,6 @@ class BehavioursLearner(Learner):
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
         num_envs, epoch_steps = values["num_envs"], values["epoch_steps"]
         roster = roster_of(env)
-        if roster.turns:
-            raise UnsupportedSpace(
-                f"{env.id}: agents act at the same time, but here they act one after another; a game of turns is not "
-                "learned yet"
-            )
         for name, behaviour in roster.behaviours.items():
             learner, spec = load(values[name][ALGORITHM]).learner, replace(env, behaviour=name)
             own = _own_values(values, name, len(behaviour.slots))

@@ -37,6 +37,7 @@ from ..experience.replay_buffer import (
     transition_fields,
 )
 from ..experience.sequence_replay import Sequences, check_sequences
+from ..experience.turns import OpenTransitions
 from ..learner import Learner, Policy
 from ..networks.encoders import ENCODERS, unused_width
 from ..networks.optimizers import GRAD_NORM_INTERVAL, schedule
@@ -82,6 +83,7 @@ class OffPolicyLearner(Learner):
 
     Attributes:
         replay: the transitions.
+        turns: transitions that wait for the agent's next turn, in a game of turns; otherwise None.
         progress: the counters.
         priorities: draws the batches of transitions; part of the state if they have priorities.
         sequences: draws the batches, if they consist of sequences; otherwise None.
@@ -92,6 +94,7 @@ class OffPolicyLearner(Learner):
     parts: ClassVar[tuple[str, ...]] = (
         "policy",
         "replay",
+        "turns",
         "priorities",
         "progress",
         "obs_normalizer",
@@ -104,6 +107,7 @@ class OffPolicyLearner(Learner):
     policy: ReplayPolicy
     memory: ActingMemory
     sequences: Sequences | None = None
+    turns: OpenTransitions | None = None
     guidance: ReplayGuidance
 
     @classmethod
@@ -136,6 +140,8 @@ class OffPolicyLearner(Learner):
         fields = transition_fields(Field(envs.obs_shape, obs_type), action)
         if envs.present is not None:
             fields[PRESENT] = Field((), torch.uint8)
+            if envs.turns:
+                self.turns = OpenTransitions(self.members, hp.num_envs, fields["obs"], action)
         self.replay = ReplayBuffer(self.members, hp.buffer_size, hp.num_envs, fields, self.device)
         source = (self.replay, self.keys("replay"), hp.batch_size, hp.n_step)
         uniform = hp.replay.name == "uniform"
@@ -178,15 +184,13 @@ class OffPolicyLearner(Learner):
                 actions = actions.copy()
                 actions[at_random] = self.uniform_actions(position, allowed)[at_random]
             step = self.envs.step(actions)
-            self.replay.add(
-                obs=obs,
-                next_obs=step.next_obs,
-                action=actions,
-                reward=step.reward,
-                terminated=step.terminated,
-                truncated=step.truncated,
-                **({} if present is None else {PRESENT: present}),
-            )
+            if self.turns is not None:
+                assert present is not None
+                assert self.envs.present is not None
+                self.replay.add(**self.turns.step(obs, present, actions, step, self.envs.present))
+            else:
+                fields = {"obs": obs, "action": actions, **step._asdict()}
+                self.replay.add(**fields, **({} if present is None else {PRESENT: present}))
             self.after_step(step)
         self.env_steps += hp.num_steps * hp.num_envs
 
@@ -323,4 +327,6 @@ class OffPolicyLearner(Learner):
 
     def truncate_all(self) -> None:
         self.replay.truncate_all()
+        if self.turns is not None:
+            self.turns.clear()
         self.memory.reset(np.ones((self.members, self.hp.num_envs), np.bool_))

@@ -146,7 +146,9 @@ class OnPolicyLearner(Learner):
 
         Only members that are `active` (P, 1) are updated; None for all.
         """
-        batch["advantages"] = self.standardizer(batch["advantages"])
+        batch["advantages"] = self.standardizer(
+            batch["advantages"], batch.get("weights") if self.episodes is None else None
+        )
         metrics, gradient = self.take_steps(batch, lr.parameters, active)
         weights = batch.get("weights")
         measured = weights is not None or self.tally.count % self.norm_interval == 0

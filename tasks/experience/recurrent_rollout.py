@@ -78,7 +78,7 @@ class RecurrentAgent(Agent):
         if rollout.truncations:
             bootstrap(with_states(rollout, states), self.policy.value_after, next_values)
         params = params.unflatten(1, form)[:, :, :-1].flatten(1, 2).contiguous()
-        return params, values[:-1], next_values
+        return params, values[:-1], rollout.following(next_values)
 
     def batch(self, obs: Tensor, actions: Tensor, ended: Tensor, memory: Tensor | None = None) -> Batch:
         """Return a batch with obs, actions, beginnings and recurrent states.

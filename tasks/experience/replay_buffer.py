@@ -232,6 +232,8 @@ class ReplayBuffer:
                 break
             ahead = (rows + k * self.num_envs) % self.rows + self._first
             last = self._gather(ahead)
+            if PRESENT in self.images:  # steps at which the agent waits are passed over
+                running &= self.images[PRESENT].reshape(-1)[ahead] > 0
             total = total + discount * alive * last[..., reward]
             discount = np.where(running, discount * factor, discount)
             bootstrap = np.where(running, 1 - last[..., terminated], bootstrap)

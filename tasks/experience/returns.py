@@ -22,6 +22,7 @@ def gae(
     ended: Tensor,
     gamma: Tensor,
     gae_lambda: Tensor,
+    present: Tensor | None = None,
 ) -> Tensor:
     """Return generalized advantage estimates, (T, P, N).
 
@@ -37,9 +38,16 @@ def gae(
         ended: terminated or truncated, 0 or 1, (T, P, N).
         gamma: γ, (P, 1).
         gae_lambda: λ, (P, 1).
+        present: rows that count, (T, P, N), 0 or 1; the sum passes over the others. None if all do.
     """
     advantages = rewards + gamma * (1 - terminated) * next_values - values
     decay = gamma * gae_lambda * (1 - ended)
+    if present is not None:
+        following = torch.zeros_like(advantages[0])
+        for t in reversed(range(len(advantages))):
+            torch.addcmul(advantages[t], decay[t], following, out=advantages[t])
+            following = torch.where(present[t] > 0, advantages[t], following)
+        return advantages
     later, *earlier = zip(reversed(advantages.unbind(0)), reversed(decay.unbind(0)), strict=True)
     following = later[0]
     for delta, factor in earlier:
@@ -68,19 +76,20 @@ class RunningStandardizer(RunningMoments):
     The moments include all rows so far and the current ones.
     """
 
-    def __call__(self, x: Tensor) -> Tensor:
-        self.update(x.cpu().numpy()[:, :, None])
+    def __call__(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        self.update(x.cpu().numpy()[:, :, None], None if weights is None else weights.cpu().numpy() > 0)
         mean, variance = (torch.from_numpy(m).to(x) for m in (self.mean, self.variance))
         return (x - mean) / (variance.sqrt() + 1e-8)
 
 
-def advantage_scale(mode: bool | str, members: int) -> Callable[[Tensor], Tensor]:
+def advantage_scale(mode: bool | str, members: int) -> Callable[[Tensor, Tensor | None], Tensor]:
     """Return the function that scales a whole rollout's advantages.
 
     `mode` is the hyperparameter `normalize_advantage`. "running" scales by running moments; other modes leave
-    advantages unchanged here.
+    advantages unchanged here. Its second argument selects the rows that enter the moments, (P, B), 0 or 1; None takes
+    all.
     """
-    return RunningStandardizer(members, 1) if mode == "running" else lambda advantages: advantages
+    return RunningStandardizer(members, 1) if mode == "running" else lambda advantages, _: advantages
 
 
 def average(x: Tensor, weights: Tensor | None = None) -> Tensor:

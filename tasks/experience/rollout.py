@@ -24,6 +24,7 @@ from ..networks.recurrent import States
 from ..rng import streams, tensors
 from .normalizers import ObservationNormalizer, RewardNormalizer
 from .returns import gae
+from .turns import outcomes_of
 
 Noise = Callable[[int], Sequence[Tensor] | Tensor]  # the number of a rollout -> (P, N, ...) for each of its steps
 Batch = dict[str, Tensor]
@@ -48,6 +49,7 @@ class Rollout:
         log_probs: (P, B), log-probabilities of the actions under the policy that acted; None if that is the current
             one.
         present: (T, P, N), 0 where an agent was absent or its action did not count; None if all always count.
+        last: (T, P, N), the last step before an agent acts again, see `turns`; None if all always act.
     """
 
     obs: Tensor
@@ -60,6 +62,14 @@ class Rollout:
     memory: Tensor | None = None
     log_probs: Tensor | None = None
     present: Tensor | None = None
+    last: Tensor | None = None
+
+    def following(self, next_values: Tensor) -> Tensor:
+        """Return the values of what follows each action.
+
+        They are chosen among those of what follows each step, (T, P, N).
+        """
+        return next_values if self.last is None else next_values.gather(0, self.last)
 
 
 class StepNoise:
@@ -185,9 +195,14 @@ class Agent:
         def floats(array: NDArray[Any]) -> Tensor:
             return torch.from_numpy(array.astype(np.float32)).to(self.device)
 
+        counted = last = None
+        if present is not None:
+            assert envs.present is not None
+            *outcomes, index = outcomes_of(rewards, terminated, ended, present, envs.present)
+            rewards, terminated, ended, present = outcomes
+            counted, last = floats(present), torch.from_numpy(index).to(self.device)
         rows = floats(rewards), floats(terminated), floats(ended)
-        counted = None if present is None else floats(present)
-        return Rollout(obs, actions, *rows, truncations, next_obs, present=counted)
+        return Rollout(obs, actions, *rows, truncations, next_obs, present=counted, last=last)
 
     def _played(self, envs: Envs, noise: Sequence[Tensor] | Tensor, keep_next: bool) -> Rollout | None:
         """Return a rollout made by a kernel, without stopping at each step.
@@ -253,7 +268,8 @@ class Agent:
         be absent, it has weights, which are 0 for their rows.
         """
         batch, values, next_values = self.evaluate(rollout)
-        advantages = gae(rollout.rewards, values, next_values, rollout.terminated, rollout.ended, gamma, gae_lambda)
+        ends = (rollout.terminated, rollout.ended)
+        advantages = gae(rollout.rewards, values, next_values, *ends, gamma, gae_lambda, rollout.present)
         rows = {"values": values, "advantages": advantages, "returns": advantages + values}
         if rollout.present is not None:
             rows["weights"] = rollout.present
@@ -354,14 +370,14 @@ class Agent:
 def evaluate_values(rollout: Rollout, value: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """Return vₜ and v'ₜ, each (T, P, N).
 
-    vₜ are the values of the observations, v'ₜ those of the next ones. At a truncation that is the final observation,
-    not the first of the next episode.
+    vₜ are the values of the observations, v'ₜ those of the next ones, in a game of turns those of the agent's next
+    turn. At a truncation that is the final observation, not the first of the next episode.
     """
     steps, num_envs = rollout.obs.shape[1] - 1, rollout.obs.shape[2]
     values = value(rollout.obs.flatten(1, 2)).unflatten(1, (steps + 1, num_envs)).transpose(0, 1).contiguous()
     next_values = values[1:].clone()
     bootstrap(rollout.truncations, value, next_values)
-    return values[:-1], next_values
+    return values[:-1], rollout.following(next_values)
 
 
 def bootstrap(truncations: Truncations, value: Callable[[Tensor], Tensor], next_values: Tensor) -> None:

@@ -109,7 +109,7 @@ class Guidance:
 
         Args:
             batch: tensors (P, B, ...), with next_obs, and possibly weights.
-            rows: result of `compute_rewards`, with terminated and ended, each (T, P, N).
+            rows: result of `compute_rewards`, with terminated, ended and possibly present, each (T, P, N).
         """
         return batch
 
@@ -170,7 +170,7 @@ class ActiveGuidance(Guidance, Composite):
             values, next_values = evaluate_values(rollout, signal.critic)
             if not signal.episodic:  # the return continues with the first step of the next episode
                 last = _in_time(signal.critic(rollout.obs[:, -1].contiguous()), rollout)
-                next_values = torch.cat([values[1:], last])
+                next_values = rollout.following(torch.cat([values[1:], last]))
             rows += [rewards, values, next_values]
         return dict(zip(self.row_names, rows, strict=True))
 
@@ -185,7 +185,8 @@ class ActiveGuidance(Guidance, Composite):
             terminated, ended = (
                 rows[row] if signal.episodic else torch.zeros_like(rows[row]) for row in ("terminated", "ended")
             )
-            advantages = gae(rewards, values, next_values, terminated, ended, signal.hp.gamma, self.gae_lambda)
+            rates = signal.hp.gamma, self.gae_lambda
+            advantages = gae(rewards, values, next_values, terminated, ended, *rates, rows.get("present"))
             total = total + flat(advantages)
             more |= {f"{name}.rewards": flat(rewards), f"{name}.values": flat(values)}
             more[f"{name}.returns"] = flat(advantages + values)
@@ -196,6 +197,8 @@ class ActiveGuidance(Guidance, Composite):
             return batch
         assert rollout.next_obs is not None
         rows = {**self.compute_rewards(rollout), "terminated": rollout.terminated, "ended": rollout.ended}
+        if rollout.present is not None:
+            rows["present"] = rollout.present
         return self.combine_advantages({**batch, "next_obs": self.agent.flatten_steps(rollout.next_obs)}, rows)
 
     def update(

@@ -19,6 +19,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ...runtime.warning_filters import changed_filters
+from ..base.masks import ALLOWS, MASK, legal, without_choice
 from ..base.spec import EnvSpec, EnvSpecError
 from .grouping import grouped
 
@@ -44,7 +45,8 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
     """All agents of a PettingZoo environment in one Gymnasium environment.
 
     - An observation is ``{"agents": (one per agent, ...), "outcomes": (A, 5)}``; an absent agent's is a constant.
-    - An action is a tuple with one per agent; those of absent agents are ignored.
+    - An action is a tuple with one per agent; those of absent agents, and of others' turns, are ignored. One that the
+      agent's action mask forbids is replaced, see `masks.legal`.
     - The reward is the sum of all agents' rewards, added in their order.
     - ``info["return"]`` has the return so far of each behaviour: the mean over its agents.
     - An episode ends when no agent is left. It is truncated if an agent's last step was, and else terminated.
@@ -79,6 +81,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         self.observed = [self._space("observation_space", agent) for agent in self.agents]
         self.acted = [self._space("action_space", agent) for agent in self.agents]
         self.blanks = [blank(space) for space in self.observed]
+        self.masked = {agent for agent, space in zip(self.agents, self.observed, strict=True) if masked(space)}
         outcomes = spaces.Box(-np.inf, np.inf, (len(self.agents), OUTCOME), np.float32)
         self.observation_space = spaces.Dict({AGENTS: spaces.Tuple(self.observed), OUTCOMES: outcomes})
         self.action_space = spaces.Tuple(self.acted)
@@ -99,10 +102,26 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         self.returns = dict.fromkeys(self.agents, 0.0)
         return self._observation(observations, self._outcomes()), self._with_returns(infos)
 
+    def _legal(self, slot: int, action: Any) -> Any:
+        """Return an agent's action, or an allowed one in its place."""
+        agent, space = self.agents[slot], self.acted[slot]
+        if agent not in self.masked:
+            return action
+        mask = np.asarray(self.seen[slot][MASK])
+        if len(without_choice(mask.reshape(1, -1), space)):
+            raise EnvSpecError(
+                f"{self.name}: {ALLOWS}, but that of {agent} allows none; fix it, or end the episode there"
+            )
+        return legal(action, mask, space)
+
     def step(self, action: tuple[Any, ...]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         acting = self._acting()
         # Each agent's own action, since an environment may change what it gets.
-        actions = {agent: one for agent, one in zip(self.agents, action, strict=True) if agent in acting}
+        actions = {
+            agent: self._legal(slot, one)
+            for slot, (agent, one) in enumerate(zip(self.agents, action, strict=True))
+            if agent in acting
+        }
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         self._check_names("rewards", rewards)
         outcomes, total = self._outcomes(), 0.0
@@ -124,12 +143,22 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
 
     def _acting(self) -> list[str]:
         """Return the agents whose actions count now."""
-        return [self.env.aec_env.agent_selection] if self.turns and self.env.agents else list(self.env.agents)
+        return [self.env.aec_env.agent_selection] if self.turns and self.env.agents else self._present()
+
+    def _present(self) -> list[str]:
+        """Return the agents whose episodes have not ended.
+
+        In a game of turns an agent may be listed until its turn comes.
+        """
+        if not self.turns:
+            return list(self.env.agents)
+        game = self.env.aec_env
+        return [agent for agent in self.env.agents if not (game.terminations[agent] or game.truncations[agent])]
 
     def _outcomes(self) -> NDArray[np.float32]:
         """Return outcomes (A, 5) with current presence and turns, else 0."""
-        present, acting = set(self.env.agents), set(self._acting())
-        self._check_names("agents", present)
+        self._check_names("agents", self.env.agents)
+        present, acting = set(self._present()), set(self._acting())
         outcomes = np.zeros((len(self.agents), OUTCOME), np.float32)
         outcomes[:, PRESENT] = [agent in present for agent in self.agents]
         outcomes[:, ACTS] = [agent in acting for agent in self.agents]
@@ -140,6 +169,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         for agent in self.env.agents:
             if agent not in observations:
                 raise EnvSpecError(f"{self.name}: every present agent gets an observation, but {agent!r} got none")
+        self.seen = seen
         return {AGENTS: seen, OUTCOMES: outcomes}
 
     def _check_names(self, entry: str, names: Any) -> None:
@@ -168,6 +198,11 @@ def blank(space: Space) -> Any:
         return space.start.copy()
     zeros = np.zeros(space.shape or (), space.dtype)
     return np.clip(zeros, space.low, space.high).astype(space.dtype) if isinstance(space, spaces.Box) else zeros
+
+
+def masked(space: Space) -> bool:
+    """Return whether an agent's observations have an action mask."""
+    return isinstance(space, spaces.Dict) and MASK in space.spaces
 
 
 def is_joint(spec: EnvSpec) -> bool:

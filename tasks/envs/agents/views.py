@@ -136,6 +136,7 @@ class BehaviourView(Envs):
         encoder = shared.form.encoders[behaviour.name]
         self.obs_kind, self.obs_shape = encoder.kind, encoder.shape
         self.alone = len(shared.roster.agents) == 1
+        self.turns = shared.roster.turns
         self.reset()
 
     def reset(self) -> None:

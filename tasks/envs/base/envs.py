@@ -115,6 +115,7 @@ class Envs(ABC):
             environments of other people's code are checked; faults are not state.
         present: environments whose next action counts, (P, N), such as those of agents that have not left; None if all
             always do.
+        turns: whether a running episode may wait for others, so that its next action does not count yet.
         watched: whether `watch` must see every step.
         on_episode_end: function called with finished episodes in order (members, returns, lengths) when tallies are
             read.
@@ -133,6 +134,7 @@ class Envs(ABC):
     restartable: ClassVar[bool] = False
     restarting: bool = False
     present: NDArray[np.bool_] | None = None
+    turns: bool = False
     watched: bool = False
     first: int = 0
     on_episode_end: Callable[[Array, Array, Array], None] | None = None

@@ -15,7 +15,7 @@ from rekindle.tasks.envs.agents.roster import roster_of
 from rekindle.tasks.envs.agents.views import SharedEnvs
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.runtime.lockstep import Lockstep
-from rekindle.tasks.testing import ExactnessSuite
+from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 
 HUNT = "pettingzoo/hunt_env:Hunt"
 SMALL: dict[str, Any] = {
@@ -38,6 +38,24 @@ class TestHunt(ExactnessSuite):
     hyperparameters: ClassVar = SMALL
     variants: ClassVar = ({"hunter.normalize_obs": True, "deer.n_step": 3, "deer.normalize_obs": True},)
     inert = frozenset({"hunter.model.std_init"})
+
+
+class TestTicTacToe(VariantSuite):
+    task = Behaviours
+    env = EnvSpec("pettingzoo/classic:tictactoe_v3", behaviours={"x": ["player_1"], "o": ["player_2"]})
+    hyperparameters: ClassVar = {
+        "epoch_steps": 64,
+        "num_envs": 2,
+        "x.num_steps": 16,
+        "x.num_minibatches": 2,
+        "x.optimizer.lr": 0.02,
+        "x.target_kl": None,
+        "o.algorithm": "dqn",
+        "o.learning_starts": 32,
+        "o.batch_size": 16,
+        "o.n_step": 3,
+    }
+    inert = frozenset({"x.model.std_init"})
 
 
 def test_absent_agents_get_no_rewards_and_do_not_count() -> None:
@@ -128,7 +146,12 @@ def test_agents_act_by_name() -> None:
         ({"id": HUNT, "behaviours": {"all": ["wolf_0"]}}, {}, ValueError, "'wolf_0', and there are hunter_0"),
         ("pettingzoo/hunt_env:make_anything", {}, ValueError, r"write def make_anything\(...\) -> ParallelEnv"),
         ("pettingzoo/hunt_env:Nothing", {}, ValueError, "must name an environment that can be imported"),
-        ("pettingzoo/classic:tictactoe_v3", {}, UnsupportedSpace, "act one after another"),
+        (
+            "pettingzoo/classic:tictactoe_v3",
+            {"player.algorithm": "sac"},
+            UnsupportedSpace,
+            "SAC .* knows no action masks",
+        ),
     ],
 )
 def test_an_environment_or_option_that_cannot_work_is_refused(
