@@ -54,10 +54,19 @@ class Registry:
         group: group of entry points in which packages offer theirs.
         homes: ".module:object" of each of Rekindle's own, relative to its root.
         problem: returns why an offered object cannot be used, or "", given its name, the object and its origin.
+        spelled: ".module:function" that returns the object of a name such as "package.module:Class(argument=1)", or
+            raises PluginError; "" if there are no such names.
     """
 
-    def __init__(self, kind: str, group: str, homes: Mapping[str, str], problem: Callable[[str, Any, str], str]):
-        self.kind, self.group, self.homes, self.problem = kind, group, homes, problem
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        homes: Mapping[str, str],
+        problem: Callable[[str, Any, str], str],
+        spelled: str = "",
+    ):
+        self.kind, self.group, self.homes, self.problem, self.spelled = kind, group, homes, problem, spelled
 
     def names(self) -> list[str]:
         """Return all names, Rekindle's own first."""
@@ -69,6 +78,8 @@ class Registry:
         Raises:
             PluginError: no object or several have the name, or it cannot be imported or used.
         """
+        if self.spelled and ":" in name:
+            return _imported(self.spelled)(name)
         point = self._point(name)
         if name in self.homes:
             try:

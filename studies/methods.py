@@ -169,7 +169,11 @@ def _problem_of_sampler(name: str, offered: Any, origin: str) -> str:
 
 
 OF_SAMPLERS = Registry(
-    "sampler", "rekindle.samplers", {name: facts.home for name, facts in SAMPLERS.items()}, _problem_of_sampler
+    "sampler",
+    "rekindle.samplers",
+    {name: facts.home for name, facts in SAMPLERS.items()},
+    _problem_of_sampler,
+    ".studies.samplers.spelled:spelled",
 )
 
 
@@ -250,7 +254,10 @@ def those(property_: str) -> str:
 def samplers_described() -> str:
     """Return the help of --sampler."""
     *names, last = SAMPLERS
-    return f"sampler of Optuna: {', '.join(names)} or {last} (default: tpe; random for a population)"
+    return (
+        f"sampler of Optuna: {', '.join(names)} or {last} (default: tpe; random for a population); or one that derives "
+        "from optuna.samplers.BaseSampler, as package.module:Class(argument=value)"
+    )
 
 
 def schedulers_described() -> str:

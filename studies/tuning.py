@@ -29,7 +29,7 @@ from ..tasks.runtime.notebook import html_table
 from ..tasks.signals.demonstrations import Demonstrations
 from ..tasks.warm_start import located
 from .analysis.learning import all_located, with_learned
-from .engine.checked_config import load_task
+from .engine.checked_config import load_task, remarks
 from .engine.confirmations import confirmation_config, confirmation_json, start_confirmation
 from .engine.json_views import front, ranked, results_of, study_view
 from .engine.optuna_mirror import mirror
@@ -45,7 +45,6 @@ from .redact import printable
 from .report.data import report_json
 from .report.page import write_report
 from .report.pictures import Pictures
-from .schedulers.registry import without_finalist
 from .steering.steering import Steering
 from .storage.commands import Command
 from .storage.sql.database import full_url
@@ -439,8 +438,8 @@ def tune(
         config = started(store, config, algorithm, warm_start, demonstrations)
     stored_config = start_study(store, name, with_learned(store, name, config, sources))
     request_probe(store, name, stored_config, algorithm)
-    if (why := without_finalist(stored_config)) is not None:
-        warnings.warn(why, stacklevel=2)
+    for text in remarks(stored_config):
+        warnings.warn(text, stacklevel=2)
     how: dict[str, Any] = {"device": device, "env_processes": env_processes, "eval_envs": eval_envs}
     return Study(name, store).run(progress=progress, **how, callbacks=callbacks)
 

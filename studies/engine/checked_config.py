@@ -13,10 +13,11 @@ from ..errors import BadConfig, StoreError, StudyMismatch
 from ..methods import POPULATION, SAMPLERS, searches
 from ..options.entries import check_count
 from ..options.study_options import MEMBERS
-from ..samplers.registry import check_exhausted, check_sampler, sampler_name, size_of
+from ..samplers.registry import check_exhausted, check_sampler, sampler_name, sampler_remark, size_of, source_options
 from ..schedulers.pb2 import check_pb2
 from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
+from ..schedulers.registry import without_finalist
 from ..study.config import Config, check_at_once, check_end, check_epochs, choose
 from ..study.environments import check_across
 from ..study.objectives import ALWAYS, DEFAULT, EVALUATED, known_objectives, objectives_of, own_objective
@@ -74,7 +75,8 @@ def make_config(
     for each in config.environments:
         check_end(each.get("id", ""), config.most_epochs(algorithm, each), config.epochs[1])
     check_count("trials", config.trials[0])
-    config = replace(config, sampler=sampler_name(config.sampler))
+    sampler = sampler_name(config.sampler)
+    config = replace(config, sampler=sampler, options={**config.options, **source_options(sampler)})
     choose("scheduler", config.scheduler, searches())
     if config.sampling.enumerates and trials is None:
         config = replace(config, trials=[size_of(config, most=TRIALS)])
@@ -92,6 +94,11 @@ def make_config(
     if not (config.scheduling.promotes or config.scheduling.population):
         return replace(config, epochs=[config.epochs[1], *config.epochs[1:]])
     return config
+
+
+def remarks(config: Config) -> list[str]:
+    """Return warnings about a study that can be run."""
+    return [text for text in (without_finalist(config), sampler_remark(config)) if text]
 
 
 def check_objectives(config: Config, algorithm: type[Task]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypedDict, cast
 
 from ..methods import samplers_described, schedulers_described
@@ -122,7 +122,7 @@ class StudyOptions(TypedDict, total=False):
         ),
     ]
     scheduler: Annotated[str | None, Option("NAME", schedulers_described(), Group.SEARCH)]
-    sampler: Annotated[str | None, Option("NAME", samplers_described(), Group.SEARCH)]
+    sampler: Annotated[str | Callable[..., object] | None, Option("NAME", samplers_described(), Group.SEARCH)]
     grid_points: Annotated[
         int | None,
         Option(

@@ -12,6 +12,7 @@ know of a sampler is its row in `studies.methods`; its class makes it for one dr
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +28,21 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 LEARNED = "learned"  # key in a configuration's options, see the module `learned`
+SOURCE = "sampler_source"  # key in a configuration's options: digest of the source, see the module `spelled`
 
 
-def sampler_name(text: str) -> str:
+def sampler_name(sampler: object) -> str:
     """Return a sampler's stored name from any spelling, such as CMA-ES.
+
+    Args:
+        sampler: name; or "package.module:Class(argument=value)", a class of samplers, or a partial of one.
 
     Raises:
         BadConfig: the name is unknown; the message suggests the nearest one.
     """
+    text = sampler if isinstance(sampler, str) else _spelling(sampler)
+    if ":" in text:
+        return str(_named(text).name)
     names = OF_SAMPLERS.names()
     if text in names:
         return text
@@ -108,8 +116,41 @@ def make_sampler(config: Config, number: int, attempt: int = 0, bracket: int = 0
     return sampler
 
 
+def source_options(sampler: str) -> dict[str, str]:
+    """Return the option that names the source of a sampler."""
+    return {SOURCE: _named(sampler).source} if ":" in sampler else {}
+
+
+def sampler_remark(config: Config) -> str:
+    """Return the self-test's warning about a spelled sampler, or ""."""
+    return str(_class_of(config).remark(config)) if ":" in config.sampler else ""
+
+
+def _spelling(sampler: object) -> str:
+    """Return the spelling of a class, or of a partial of it."""
+    made = sampler.func if isinstance(sampler, partial) else sampler
+    if not isinstance(made, type) or (isinstance(sampler, partial) and sampler.args):
+        raise BadConfig(
+            "a sampler must be a name, 'package.module:Class(argument=value)', a class, or functools.partial(Class, "
+            f"argument=value), from which each worker makes its own, but got {sampler!r}"
+        )
+    if made.__module__ == "__main__" or "<locals>" in made.__qualname__:
+        raise BadConfig(
+            f"a sampler's class must be one that workers can import, but {made!r} is not in a module; move it to a "
+            "file of its own and import it"
+        )
+    given = sampler.keywords if isinstance(sampler, partial) else {}
+    arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    module = "optuna.samplers" if made.__module__.startswith("optuna.samplers.") else made.__module__
+    return f"{module}:{made.__qualname__}" + (f"({arguments})" if arguments else "")
+
+
 def _class_of(config: Config) -> Any:
+    return _named(config.sampler)
+
+
+def _named(name: str) -> Any:
     try:
-        return OF_SAMPLERS.load(config.sampler)
+        return OF_SAMPLERS.load(name)
     except PluginError as error:
         raise BadConfig(str(error)) from None

@@ -63,6 +63,7 @@ class Config:
             - `weight`: share of the workers that train several studies
             - `confirmed`: number of fresh seeds that deleted confirmations used
             - `longer`: epochs to which the study was extended
+            - `sampler_source`: digest of the source of a sampler that is spelled package.module:Class
             - `spaces`: [first trial, changed priors] of each change of the space
         direction: always "maximize"; part of the stored format.
         version: version of the stored format.

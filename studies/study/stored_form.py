@@ -80,6 +80,7 @@ _OPTIONS: dict[str, Callable[[Any], bool]] = {
     "warm_start": lambda value: isinstance(value, str),
     "known": lambda value: isinstance(value, list) and all(map(_are_names, value)),
     "learned": _are_learned,
+    "sampler_source": _is_text,
     "confirmed": is_count,
     "longer": lambda value: isinstance(value, list) and all(map(is_count, value)),
     "spaces": _are_spaces,

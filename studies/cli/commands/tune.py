@@ -20,7 +20,7 @@ from ...analysis.learning import with_learned
 from ...analysis.unlearned import OF_LEARNING
 from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import located
-from ...engine.checked_config import load_task
+from ...engine.checked_config import load_task, remarks
 from ...engine.confirmations import (
     check_confirmable,
     confirmation_config,
@@ -42,7 +42,6 @@ from ...options.study_options import STUDY
 from ...options.worker_options import WORKER
 from ...redact import printable
 from ...samplers.registry import size_of
-from ...schedulers.registry import without_finalist
 from ...shell import command_line, option
 from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
@@ -114,8 +113,8 @@ def _maker(
             made = warm_start.start_all(store, name, made, algorithm, arguments, partial(note, errors))
         stored = start_study(store, name, made)
         request_probe(store, name, stored, algorithm)
-        if (why := without_finalist(stored)) is not None:
-            note(errors, why)
+        for text in remarks(stored):
+            note(errors, text)
         return name, stored
 
     return make

@@ -1,0 +1,233 @@
+"""Samplers spelled ``package.module:Class(argument=value)``, of Optuna or of the user.
+
+Such a sampler is made anew for each trial, with a seed of its own, and reads the earlier trials from the study that it
+is given. What it would keep between trials elsewhere (in the instance, or in Optuna's attributes) starts anew; a
+self-test tells whether two that are made alike suggest alike. The global generators of Python, NumPy and torch are
+seeded while it draws. The source of its class belongs to the study: another source suggests other trials.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import inspect
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.trial import FrozenTrial
+
+from ...plugins import PluginError
+from ...spaces.drivers.to_optuna import distributions
+from ..errors import BadConfig
+from ..methods import Sampling
+from ..study.config import Config
+from ..study.objectives import objectives_of
+from .draw import Draw
+from .registry import SOURCE
+from .suggest import quiet
+
+FORM = "package.module:Class or package.module:Class(argument=value)"
+TOLD = 12  # earlier trials of the self-test
+KEPT = {  # Optuna's samplers that remember in attributes of a study, and those here that derive it from the results
+    "CmaEsSampler": "cmaes",
+    "GridSampler": "grid",
+    "NSGAIISampler": "nsgaii",
+    "NSGAIIISampler": "nsgaiii",
+    "QMCSampler": "qmc",
+}
+
+
+class Spelled:
+    """A sampler's class and arguments, read from its spelling.
+
+    Args:
+        text: ``package.module:Class`` or ``package.module:Class(argument=value)``, with Python's literals as values.
+
+    Raises:
+        PluginError: the text has another form, or names no class of samplers that takes these arguments.
+    """
+
+    def __init__(self, text: str):
+        target, parenthesis, rest = text.strip().partition("(")
+        module, _, name = target.partition(":")
+        self.arguments = _arguments(text, parenthesis + rest)
+        self.sampler = _imported(text, module, name)
+        if (own := KEPT.get(name)) and self.sampler is getattr(optuna.samplers, name):
+            raise PluginError(
+                f"sampler {target} counts or remembers in attributes of an Optuna study, which a trial cannot resume "
+                f"from; take --sampler {own}, which derives it from the results"
+            )
+        seeded = "seed" in inspect.signature(self.sampler).parameters
+        if seeded and "seed" in self.arguments:
+            raise PluginError(f"the sampler {text} must leave out seed, which each trial gets from the study's --seed")
+        self.seeded = seeded
+        given = ", ".join(f"{key}={value!r}" for key, value in self.arguments.items())
+        self.name = f"{module}:{name}({given})" if given else f"{module}:{name}"
+        try:
+            with quiet(optuna.logging.ERROR):
+                self.made(0)
+        except Exception as error:  # a constructor may raise anything
+            raise PluginError(f"the sampler {text} cannot be made: {type(error).__name__}: {error}") from error
+
+    @property
+    def facts(self) -> Sampling:
+        """Facts that its class states, or that follow from Optuna's classes."""
+        stated = getattr(self.sampler, "facts", None)
+        return stated if isinstance(stated, Sampling) else Sampling(pruned=issubclass(self.sampler, TPESampler))
+
+    @cached_property
+    def source(self) -> str:
+        """Digest of the source of its class and its bases.
+
+        Optuna's own classes are left out: a new version of Optuna is no other sampler.
+        """
+        digest = hashlib.sha256()
+        for part in self.sampler.__mro__:
+            if part.__module__.partition(".")[0] not in ("optuna", "builtins", "abc", "typing"):
+                try:
+                    digest.update(inspect.getsource(importlib.import_module(part.__module__)).encode())
+                except (OSError, TypeError):  # compiled
+                    digest.update(f"{part.__module__}.{part.__qualname__}".encode())
+        return digest.hexdigest()[:16]
+
+    def made(self, seed: int) -> BaseSampler:
+        """Return a sampler with this seed."""
+        with _seeded(seed):
+            sampler: BaseSampler = self.sampler(**self.arguments, **({"seed": seed % 2**32} if self.seeded else {}))
+        return sampler
+
+    def of(self, draw: Draw) -> BaseSampler:
+        """Return the sampler of a draw."""
+        if (stored := draw.config.options.get(SOURCE)) != self.source:
+            raise BadConfig(
+                f"the source of sampler {self.name} must be that of the study, whose digest is {stored}, but it is "
+                f"{self.source}; restore the source, or begin a study of another name with the new one"
+            )
+        return _Seeded(self.made(draw.seed), draw.seed)
+
+    def remark(self, config: Config) -> str:
+        """Return the self-test's warning, or ""."""
+        with quiet(optuna.logging.ERROR):
+            first, second = _suggested(self, config), _suggested(self, config)
+        if first == second:
+            return ""
+        return (
+            f"sampler {self.name} is not reproducible: two that were made alike suggested {first} and {second}; trials "
+            "keep their results, but another run of this study would try others"
+        )
+
+
+class _Seeded(BaseSampler):
+    """A sampler that draws with seeded global generators.
+
+    Args:
+        sampler: the sampler.
+        seed: seed of Python's and NumPy's generators.
+    """
+
+    def __init__(self, sampler: BaseSampler, seed: int):
+        self.sampler, self.seed, self.drawn = sampler, seed, 0
+
+    def reseed_rng(self) -> None:
+        """Do nothing: the seed belongs to the trial."""
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Return the hyperparameters that the sampler models together."""
+        with self._next():
+            return self.sampler.infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Draw the hyperparameters that the sampler models together."""
+        with self._next():
+            return self.sampler.sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Draw one hyperparameter."""
+        with self._next():
+            return self.sampler.sample_independent(study, trial, param_name, param_distribution)
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Let the sampler prepare itself for a trial."""
+        with self._next():
+            self.sampler.before_trial(study, trial)
+
+    @contextmanager
+    def _next(self) -> Iterator[None]:
+        self.drawn += 1
+        with _seeded(self.seed + self.drawn):
+            yield
+
+
+@lru_cache(maxsize=64)
+def spelled(text: str) -> Spelled:
+    """Return the sampler with this spelling, made once per process."""
+    return Spelled(text)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators of Python, NumPy and torch, then restore them."""
+    before = random.getstate(), np.random.get_state()
+    with ExitStack() as stack:
+        if torch := sys.modules.get("torch"):
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+
+
+def _arguments(text: str, call: str) -> dict[str, Any]:
+    """Return the arguments in a spelling's parentheses."""
+    try:
+        tree = ast.parse(f"f{call or '()'}", mode="eval").body
+        if not isinstance(tree, ast.Call) or tree.args or any(word.arg is None for word in tree.keywords):
+            raise ValueError("arguments have names")
+        return {str(word.arg): ast.literal_eval(word.value) for word in tree.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise PluginError(
+            f"a sampler must have the form {FORM}, with literals as values, but got {text!r}: {error}"
+        ) from None
+
+
+def _imported(text: str, module: str, name: str) -> type[BaseSampler]:
+    if not module or not name.isidentifier():
+        raise PluginError(f"a sampler must have the form {FORM}, but got {text!r}")
+    try:
+        sampler = getattr(importlib.import_module(module), name)
+    except Exception as error:  # importing runs the package's code
+        raise PluginError(f"the sampler {text!r} cannot be imported: {type(error).__name__}: {error}") from error
+    if not isinstance(sampler, type) or not issubclass(sampler, BaseSampler):
+        raise PluginError(
+            f"a sampler must be a class derived from optuna.samplers.BaseSampler, but {text!r} is {sampler!r}"
+        )
+    return sampler
+
+
+def _suggested(spelled: Spelled, config: Config) -> dict[str, Any]:
+    """Return what a sampler suggests after some made-up trials of a study."""
+    space, several = distributions(config.searched), len(objectives_of(config))
+    study = optuna.create_study(directions=["maximize"] * several, sampler=RandomSampler(seed=config.seed))
+    for number in range(TOLD):
+        trial = study.ask(space)
+        study.tell(trial, [float(number * 7 % TOLD)] * several)
+    seed = Draw(config, TOLD).seed
+    study.sampler = _Seeded(spelled.made(seed), seed)
+    return study.ask(space).params

@@ -1,0 +1,117 @@
+"""Samplers that are spelled package.module:Class(argument=value): reproducible, or said not to be."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+import own_samplers
+import pytest
+import rekindle
+from rekindle.studies.engine.checked_config import make_config, remarks
+from rekindle.studies.errors import BadConfig, StudyMismatch
+from rekindle.studies.samplers.registry import make_sampler, sampler_name
+from rekindle.tasks import load
+
+SURROGATE = load("surrogate")
+
+
+def values(study: rekindle.Study) -> list[object]:
+    return [(trial.number, trial.hyperparameters["lr"], trial.digest) for trial in study.trials]
+
+
+def tuned(path: Path, sampler: object, name: str = "one", trials: int = 6) -> rekindle.Study:
+    options = {"sampler": sampler, "scheduler": "none", "generation": 2, "progress": False}
+    storage = f"sqlite:///{path}"
+    return rekindle.tune("surrogate", "none", trials=trials, epochs=2, storage=storage, study=name, **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("own_samplers:Independent( low = 0.5 )", "own_samplers:Independent(low=0.5)"),
+        ("optuna.samplers:TPESampler(n_startup_trials=3)", "optuna.samplers:TPESampler(n_startup_trials=3)"),
+        (own_samplers.Independent, "own_samplers:Independent"),
+        (functools.partial(own_samplers.Independent, low=0.5), "own_samplers:Independent(low=0.5)"),
+        (
+            functools.partial(optuna.samplers.GPSampler, n_startup_trials=9),
+            "optuna.samplers:GPSampler(n_startup_trials=9)",
+        ),
+    ],
+)
+def test_a_sampler_has_one_name(text: object, name: str) -> None:
+    assert sampler_name(text) == name
+
+
+def test_arguments_reach_the_sampler(tmp_path: Path) -> None:
+    low = tuned(tmp_path / "low.db", "own_samplers:Independent(high=0.5)", trials=8)
+    drawn = [trial.hyperparameters["lr"] for trial in low.trials[1:]]  # the first takes the defaults
+    low_lr, high_lr = 1e-5, 1e-1
+    space = low.config.space["lr"]
+    assert all(rate <= math.sqrt(low_lr * high_lr) * 1.001 for rate in drawn), space
+
+
+@pytest.mark.parametrize("sampler", ["own_samplers:Independent", "own_samplers:Bold(startup=1)"])
+def test_a_study_that_is_resumed_suggests_what_an_undisturbed_one_does(tmp_path: Path, sampler: str) -> None:
+    whole = tuned(tmp_path / "whole.db", sampler)
+
+    def stop(study: rekindle.Study, trial: rekindle.StudyTrial) -> None:
+        raise KeyboardInterrupt
+
+    options = {"sampler": sampler, "scheduler": "none", "generation": 2, "progress": False}
+    parts = {"trials": 6, "epochs": 2, "storage": f"sqlite:///{tmp_path / 'parts.db'}", "study": "one", **options}
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            rekindle.tune("surrogate", "none", callbacks=[stop], **parts)
+    assert values(rekindle.tune("surrogate", "none", **parts)) == values(whole)
+
+
+def test_a_sampler_that_cannot_be_repeated_is_said_to_be_so(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="own_samplers:Unrepeatable is not reproducible: two that were made alike"):
+        tuned(tmp_path / "a.db", "own_samplers:Unrepeatable")
+    config = make_config(SURROGATE, "none", epochs=[1, 2], sampler="own_samplers:Independent", trials=4)
+    assert remarks(config) == []
+
+
+def test_another_source_is_another_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "my_sampler.py"
+    source = "import own_samplers\n\nclass Mine(own_samplers.Independent):\n    pass\n"
+    module.write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tuned(tmp_path / "a.db", "my_sampler:Mine")
+    config = make_config(SURROGATE, "none", epochs=[1, 2], sampler="my_sampler:Mine", trials=4)
+    changed = replace(config, options={**config.options, "sampler_source": "0" * 16})
+    with pytest.raises(BadConfig, match="the source of sampler my_sampler:Mine must be that of the study"):
+        make_sampler(changed, 0)
+    from rekindle.studies.samplers.spelled import spelled
+
+    spelled.cache_clear()
+    monkeypatch.delitem(__import__("sys").modules, "my_sampler")
+    module.write_text(source + "    number = staticmethod(lambda: 0.5)\n")
+    with pytest.raises(StudyMismatch, match="sampler_source"):
+        tuned(tmp_path / "a.db", "my_sampler:Mine", trials=8)
+    spelled.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        ("own_samplers:Missing", "cannot be imported: AttributeError"),
+        ("no_such_module:Class", "cannot be imported: ModuleNotFoundError"),
+        ("own_samplers:not_a_sampler", "must be a class derived from optuna.samplers.BaseSampler"),
+        ("own_samplers:Independent(0.5)", "arguments have names"),
+        ("own_samplers:Independent(low=open)", "must have the form package.module:Class"),
+        ("own_samplers:Independent(low=", "must have the form package.module:Class"),
+        ("own_samplers:Independent(lowest=0.5)", "cannot be made: TypeError.*lowest"),
+        ("own_samplers:Bold(seed=3)", "must leave out seed, which each trial gets from the study's --seed"),
+        ("optuna.samplers:CmaEsSampler", "take --sampler cmaes"),
+        (optuna.samplers.RandomSampler(), r"must be a name, .* or functools.partial\(Class"),
+    ],
+)
+def test_another_object_is_refused_as_a_sampler(tmp_path: Path, sampler: object, message: str) -> None:
+    with pytest.raises(BadConfig, match=message):
+        tuned(tmp_path / "a.db", sampler)
+    assert not (tmp_path / "a.db").exists()

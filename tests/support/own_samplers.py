@@ -1,0 +1,54 @@
+"""Samplers of a user's own: one that draws from global generators, one that nobody can repeat, one that counts."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+from optuna import Study
+from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.trial import FrozenTrial
+
+
+class Independent(BaseSampler):
+    """Draws between two bounds, as fractions of each range, by Python's global generator."""
+
+    def __init__(self, low: float = 0.0, high: float = 1.0):
+        self.low, self.high, self.random = low, high, RandomSampler(seed=0)
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> Any:
+        return {}
+
+    def number(self) -> float:
+        return random.uniform(self.low, self.high)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        if not isinstance(param_distribution, FloatDistribution):
+            return self.random.sample_independent(study, trial, param_name, param_distribution)
+        low, high = param_distribution.low, param_distribution.high
+        return low * (high / low) ** self.number() if param_distribution.log else low + (high - low) * self.number()
+
+
+class Unrepeatable(Independent):
+    """Draws from the operating system's generator."""
+
+    def number(self) -> float:
+        return int.from_bytes(os.urandom(4), "big") / 2**32
+
+
+class Bold(TPESampler):
+    """TPE that starts early."""
+
+    def __init__(self, seed: int | None = None, startup: int = 2):
+        super().__init__(seed=seed, n_startup_trials=startup)
+
+
+def not_a_sampler() -> None:
+    """Be no sampler."""
