@@ -9,7 +9,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -34,6 +34,25 @@ class Measured(NamedTuple):
 
     returns: np.ndarray
     info: dict[str, np.ndarray]
+
+
+class Playing(Protocol):
+    """Player of episodes: a `Learner`, or a learner of another library.
+
+    Its attributes and method are those of `Learner`.
+    """
+
+    members: int
+    env: EnvSpec
+    env_processes: int
+    eval_envs: int
+    evaluation_envs: Envs | None
+
+    @property
+    def particles(self) -> Playing | None: ...
+
+    @property
+    def actor(self) -> Callable[[int, bool, streams.Keys], Callable[[np.ndarray], np.ndarray]]: ...
 
 
 OnStep = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
@@ -126,11 +145,11 @@ def measure_episodes(
     """
     if (score := learner.score()) is not None:
         return Measured(np.repeat(score[:, None], episodes, 1), {})
-    learner = acting(learner)
-    members, most, learner = learner.members, learner.eval_envs, learner.particles or learner
-    envs = _open_envs(learner, env or learner.env, (seed,) * learner.members, episodes, most)
-    returns = np.zeros((learner.members, episodes))
-    info = np.full((learner.members, episodes, len(envs.info.names)), np.nan)
+    players = playing(learner)
+    members, most, players = players.members, players.eval_envs, players.particles or players
+    envs = _open_envs(players, env or players.env, (seed,) * players.members, episodes, most)
+    returns = np.zeros((players.members, episodes))
+    info = np.full((players.members, episodes, len(envs.info.names)), np.nan)
 
     def see(*seen: np.ndarray) -> None:
         if on_step is not None:
@@ -138,7 +157,7 @@ def measure_episodes(
 
     try:
         for first in range(0, episodes, envs.num_envs):
-            act = learner.actor(episodes, deterministic, partial(evaluation_keys, learner.members, seed=seed))
+            act = players.actor(episodes, deterministic, partial(evaluation_keys, players.members, seed=seed))
             for rows, running, step in played_steps(envs, first, act, returns.shape, see):
                 count = rows.stop - first
                 returns[:, rows] += step.reward[:, :count] * running[:, rows]
@@ -202,7 +221,7 @@ def _resized(array: np.ndarray, take: slice, put: slice, count: int) -> np.ndarr
     return resized
 
 
-def _open_envs(learner: Learner, spec: EnvSpec, seeds: tuple[int, ...], episodes: int, most: int) -> Envs:
+def _open_envs(learner: Playing, spec: EnvSpec, seeds: tuple[int, ...], episodes: int, most: int) -> Envs:
     """Return environments for evaluation, those of the last one if they fit."""
     width = _side_by_side(spec, len(seeds), episodes, most)
     envs = learner.evaluation_envs
@@ -247,6 +266,13 @@ def other_env(own: EnvSpec, asked: str | Mapping[str, Any] | EnvSpec, where: str
                 f"has {getattr(have, what)}; name another environment, or add a wrapper that makes them equal"
             )
     return spec
+
+
+def playing(learner: BaseLearner) -> Playing:
+    """Return the learner if it plays episodes, else raise UnsupportedSpace."""
+    if not hasattr(learner, "actor"):
+        raise UnsupportedSpace(f"{learner.algorithm()} has no episodes; evaluate() measures its {learner.objective}")
+    return cast("Playing", learner)
 
 
 def acting(learner: BaseLearner) -> Learner:

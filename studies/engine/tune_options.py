@@ -154,6 +154,11 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
             f"a goal is a return, which fresh episodes confirm, but the objective is {', '.join(objectives)}; leave "
             "--goal out"
         )
+    if "goal" in options and algorithm.learner.needs_env is False:
+        raise BadConfig(
+            f"a goal is a return, which fresh episodes confirm, but {algorithm.name} plays none, since it learns "
+            "without an environment; leave --goal out"
+        )
     if "plateau" not in options:
         return
     check_count("plateau", options["plateau"])

@@ -221,7 +221,8 @@ class Training:
             score = point(objectives, measured)[0]
         check_goal(self.store, self.runner.name, segment, score, task, untrained, self._stop_if_asked)
         noise = {}
-        if "plateau" in self.runner.config.options and seeds_of(self.runner.config) == 1 and self.own == RETURN:
+        replayed = self.own == RETURN and task.learner.needs_env is not False  # each seed has other episodes
+        if "plateau" in self.runner.config.options and seeds_of(self.runner.config) == 1 and replayed:
             noise = {NOISE: standard_error(task.returns(seed=self.episodes, on_step=self._stop_if_asked))}
         own = score if measured is None else measured.get(self.own)
         values = {} if own is None else task.score_metrics(own)

@@ -13,8 +13,10 @@ import inspect
 import random
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from itertools import count
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -39,7 +41,7 @@ from ..checkpoint.state import Tree
 from ..envs import EnvSpec, make_envs, spaces_of
 from ..envs.base.envs import Envs
 from ..errors import StateMismatch, UnsupportedSpace
-from ..evaluation import EVALUATION_SEED, EVALUATION_STEPS
+from ..evaluation import evaluation_keys
 from ..registry import load
 from ..rng import streams
 from ..task import Task
@@ -106,8 +108,7 @@ class TaskVecEnv(VecEnv):
         self.actions = np.asarray(actions)
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        start = getattr(self.action_space, "start", 0)
-        result = self.envs.step(self.actions[None] - start if np.any(start) else self.actions[None])
+        result = self.envs.step(self.for_task(self.actions))
         terminated, truncated, rewards = result.terminated[0], result.truncated[0], result.reward[0].copy()
         done = terminated | truncated
         self.returns += rewards
@@ -121,6 +122,11 @@ class TaskVecEnv(VecEnv):
             }
         self.returns[done], self.lengths[done] = 0.0, 0
         return self.envs.obs[0].copy(), rewards, done.copy(), infos
+
+    def for_task(self, actions: np.ndarray) -> np.ndarray:
+        """Return actions (N, ...) as Rekindle's environments take them, (1, N, ...)."""
+        start = getattr(self.action_space, "start", 0)
+        return np.asarray(actions)[None] - start if np.any(start) else np.asarray(actions)[None]
 
     def close(self) -> None:
         self.envs.close()
@@ -170,7 +176,9 @@ class SB3Learner(BaseLearner):
 
     parts, batched, needs_env = ("kept",), False, True
     objective, unit = "return", "env_steps"
-    scratch = ("model", "venv")
+    scratch = ("model", "venv", "evaluation_envs")
+    particles = None
+    evaluation_envs: Envs | None = None
     model_class: ClassVar[type[BaseAlgorithm]]
     env_steps: int
 
@@ -237,21 +245,36 @@ class SB3Learner(BaseLearner):
         metrics = {"episode_return": float(np.mean(episodes))} if episodes else {}
         return {name: torch.tensor([value], dtype=torch.float64) for name, value in metrics.items()}
 
-    @torch.no_grad()
-    def score(self) -> np.ndarray:
-        """Return the mean return of greedy episodes on evaluation seeds, (1,)."""
-        envs = make_envs(self.env, [EVALUATION_SEED], self.eval_episodes, "evaluation", single_episodes=True)
-        returns, runs = np.zeros(self.eval_episodes), np.ones(self.eval_episodes, dtype=bool)
-        start = getattr(self.venv.action_space, "start", 0)
-        for _ in range(EVALUATION_STEPS):
-            if not runs.any():
-                break
-            actions, _ = self.model.predict(envs.obs[0], deterministic=True)
-            result = envs.step(np.asarray(actions)[None] - start if np.any(start) else np.asarray(actions)[None])
-            returns += result.reward[0] * runs
-            runs &= ~(result.terminated[0] | result.truncated[0])
-        envs.close()
-        return np.array([returns.mean()])
+    def score(self) -> None:
+        """Return None, since `evaluation` measures episodes instead."""
+
+    def actor(
+        self, episodes: int, deterministic: bool = True, keys: streams.Keys | None = None
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function that acts, see `Learner.actor`."""
+        draw, steps = keys or partial(evaluation_keys, 1), count()
+
+        @torch.no_grad()
+        def act(obs: np.ndarray) -> np.ndarray:
+            seed = int(draw(f"sb3 {next(steps)}")[0] >> np.uint64(33))
+            with nullcontext() if deterministic else self.seeded(seed):
+                actions, _ = self.model.predict(obs[0], deterministic=deterministic)
+            return self.venv.for_task(actions)
+
+        return act
+
+    @contextmanager
+    def seeded(self, seed: int) -> Iterator[None]:
+        """Seed all that the model draws from, then restore it."""
+        before, space = self.generator_states(), self.model.action_space
+        drawn = space.np_random.bit_generator.state
+        for each in (torch.manual_seed, np.random.seed, random.seed, space.seed):
+            each(seed)
+        try:
+            yield
+        finally:
+            self.set_generator_states(before)
+            space.np_random.bit_generator.state = drawn
 
     def surroundings(self, member: int) -> Tree:
         return {"envs": self.envs.member_state(member)}
@@ -266,7 +289,8 @@ class SB3Learner(BaseLearner):
         return {name: x.detach() for name, x in self.model.policy.named_parameters()}
 
     def close(self) -> None:
-        self.envs.close()
+        for envs in filter(None, (self.envs, self.evaluation_envs)):
+            envs.close()
 
 
 class ModelPart:

@@ -410,6 +410,11 @@ def test_goals_and_plateaus_are_of_one_return() -> None:
             study_config(load("ppo"), "CartPole-v1", epochs=3, plateau=5, **options)  # type: ignore[arg-type]
 
 
+def test_a_goal_needs_episodes_that_can_be_played_again() -> None:
+    with pytest.raises(BadConfig, match=r"a goal is a return, .* but own_functions:climb plays none"):
+        study_config(load("own_functions:climb"), None, epochs=3, goal="return:1")
+
+
 def test_a_plateau_is_a_number_of_trials() -> None:
     assert parse_plateau("20") == 20
     for text in ("0", "-1", "1e3", "x", "", "²"):

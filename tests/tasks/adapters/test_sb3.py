@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import stable_baselines3
 import torch
+from rekindle.studies.workers.goals import play
 from rekindle.tasks import EnvSpec, load
 from rekindle.tasks.adapters.sb3 import OWN, SPACES, NormalActionNoise, TaskVecEnv
 from rekindle.tasks.envs import make_envs
@@ -101,3 +102,24 @@ def test_unknown_algorithms_and_unsuitable_spaces_are_refused() -> None:
         load("sb3:PPOO")
     with pytest.raises(UnsupportedSpace, match="sb3:SAC cannot act in CartPole-v1: The algorithm only supports"):
         load("sb3:SAC")("CartPole-v1").init().probe()
+
+
+@pytest.mark.parametrize("name", ["PPO", "DQN"])
+def test_episodes_are_those_of_the_seed_and_change_no_state(name: str) -> None:
+    task = load(f"sb3:{name}")("CartPole-v1").init(**SMALL[name][1])
+    task.fit(1)
+    digest, generator = task.digest, np.random.get_state()[1].copy()
+    drawn = task.returns(4, deterministic=False)
+    assert (drawn, task.returns(4, deterministic=False)) == (task.returns(4, deterministic=False), drawn)
+    assert len({*task.returns(8, deterministic=False, seed=1), *drawn}) > 2
+    assert task.evaluate(4) == np.mean(task.returns(4))
+    assert task.returns(4, seed=1) != task.returns(4)
+    assert task.digest == digest
+    assert (np.random.get_state()[1] == generator).all()
+
+
+def test_the_goal_of_a_study_is_confirmed_by_different_episodes() -> None:
+    task = load("sb3:PPO")("CartPole-v1").init(**SMALL["PPO"][1])
+    task.fit(1)
+    found, _ = play(lambda episodes, seed: task.returns(episodes, seed=seed), 10.0, 8.0, 1)
+    assert len({*found}) > 3
