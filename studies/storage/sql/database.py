@@ -94,7 +94,7 @@ class Database:
             sa.event.listen(self._engine, "begin", self._begin_sqlite)
             self._reader = self._engine
         else:
-            sa.event.listen(self._engine, "connect", self._prepare_postgresql)
+            sa.event.listen(self._engine, "begin", self._begin_postgresql)
             # all statements of a reading transaction see the same snapshot
             self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._writer = self._engine.execution_options(**{_WRITES: True})
@@ -190,11 +190,12 @@ class Database:
                 "put it back, or begin again"
             )
 
-    def _prepare_postgresql(self, connection: Any, record: object) -> None:
+    def _begin_postgresql(self, connection: Connection) -> None:
+        """Limit this transaction alone."""
+        # Limits of a session would reach other clients of a pooler, and not this one's next transaction.
         limits = {"lock_timeout": _BUSY_SECONDS, "idle_in_transaction_session_timeout": self.stall}
-        for name, seconds in limits.items():
-            connection.execute(f"SET {name} = {round(1000 * seconds)}")
-        connection.commit()
+        settings = (f"set_config('{name}', '{round(1000 * seconds)}', true)" for name, seconds in limits.items())
+        connection.exec_driver_sql(f"SELECT {', '.join(settings)}")
 
 
 def _inode(path: Path | None) -> tuple[int, int] | None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,18 @@ def test_a_study_behind_a_pooler_has_the_same_bits(pooled_url: str) -> None:
         assert bits(store) == undisturbed(config)
         assert not check(store)
         assert other.database.read(lambda c: c.scalar(sa.text("SELECT count(*) FROM trials"))) == 8
+
+
+def test_limits_of_a_transaction_stay_in_it(pooled_url: str) -> None:
+    database = Database(pooled_url, 0.0, stall=40.0)
+    names = ("lock_timeout", "idle_in_transaction_session_timeout")
+    try:
+        for work in (database.read, database.write) * 3:  # on both of the server's processes
+            assert [work(lambda c, name=name: c.scalar(sa.text(f"SHOW {name}"))) for name in names] == ["5s", "40s"]
+        with closing(database._engine.raw_connection()) as other:  # another client of the pooler
+            assert [other.cursor().execute(f"SHOW {name}").fetchone()[0] for name in names] == ["0", "0"]
+    finally:
+        database.close()
 
 
 def test_statements_are_prepared_only_on_request(pooled_url: str) -> None:
