@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..engine.json_views import HELD, Json
 from ..engine.progress import Snapshot, Speed, StudyProgress
+from ..schedulers.seeds import replicate_seed
 from ..storage.locks.owner import Owner
 from ..storage.rows import Claim, Event, Trial
 from ..study.environments import labels
@@ -130,7 +131,7 @@ class LiveStudy:
         points, names = sorted(self._curves[claim.uid].items())[-POINTS:], labels(rows.config.environments)
         return {
             "trial": trial.configuration,
-            "seed": trial.replicate // len(names) if trial.seeds > len(names) else None,
+            "seed": replicate_seed(rows.config, trial.replicate) if trial.seeds > len(names) else None,
             "env": names[trial.replicate % len(names)] if len(names) > 1 else None,
             "uid": claim.uid,
             "epochs": max(claim.epochs, self._read.get(claim.uid, 0)),

@@ -8,6 +8,7 @@ import os
 import pty
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from rekindle.studies.cli.output.live_progress import Progress
 from rekindle.studies.cli.output.watching import sparkline
 from rekindle.studies.engine.checked_config import make_config
 from rekindle.studies.engine.progress import look
-from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.failures import FAILED
 from rekindle.studies.live.views import LiveStudy
 from rekindle.studies.schedulers.seeds import seed_options
@@ -190,3 +191,16 @@ def test_a_sparkline_spans_its_values() -> None:
     assert sparkline([1.0, 4.0, 2.5]) == "▁█▅"
     assert sparkline([2.0, 2.0]) == "▁▁"
     assert sparkline([]) == ""
+
+
+@on_sqlite
+def test_a_running_training_is_named_by_its_seed(url: str) -> None:
+    with Store(url) as store, ExitStack() as held:
+        config = make_config(
+            load("surrogate"), None, trials=1, epochs=(1, 1, 2), options=seed_options(2, "mean"), seed=7
+        )
+        start_study(store, "s", config)
+        StudyRunner(store, "s").advance()
+        for trial in store.trials("s"):
+            held.enter_context(store.open(trial.uid, {}))
+        assert sorted(row["seed"] for row in LiveStudy(store, "s").look().running) == [7, 8]
