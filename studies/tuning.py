@@ -185,7 +185,7 @@ class Study(Pictures):
         env_processes: int = 0,
         eval_envs: int = EVALUATION_ENVS,
         use_previous: bool = False,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Callback | Sequence[Callback] = (),
     ) -> Study:
         """Train in this process until the study is complete; return the study.
 
@@ -197,9 +197,9 @@ class Study(Pictures):
             env_processes: see `Task`.
             eval_envs: see `Task`.
             use_previous: whether to replace a damaged checkpoint by the last sound one.
-            callbacks: functions called with this study and a trial after each rung that this process trains, once
-                everything is saved. They may steer the study (`study.stop()`). An exception from them ends this call
-                and loses nothing.
+            callbacks: function, or functions, called with this study and a trial after each rung that this process
+                trains, once everything is saved. They may steer the study (`study.stop()`). An exception from them ends
+                this call and loses nothing.
 
         Returns:
             The study itself.
@@ -207,7 +207,9 @@ class Study(Pictures):
         Raises:
             KeyboardInterrupt: after Ctrl-C.
             StoreError: the store failed, or the remaining trials need a decision from you.
+            TypeError: a callback is no function.
         """
+        functions = _functions(callbacks)
         with _bar(self, progress) as bar:
             worker = Worker(
                 self.store,
@@ -217,7 +219,7 @@ class Study(Pictures):
                 eval_envs=eval_envs,
                 use_previous=use_previous,
                 say=bar.write,
-                ended=partial(self._call, callbacks),
+                ended=partial(self._call, functions),
             )
             worker.runner.check()
             worker.run()
@@ -368,7 +370,7 @@ def tune(
     warm_start: Any = None,
     demonstrations: Any = None,
     learn_from: str | Sequence[str] = (),
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callback | Sequence[Callback] = (),
     **options: Unpack[StudyOptions],
 ) -> Study:
     """Search for good hyperparameters in this process; the same call resumes.
@@ -417,8 +419,7 @@ def tune(
         if hint in (str, str | None) and not isinstance(value, str | None):
             raise BadConfig(f"{name} is a text, as on the command line (--{name.replace('_', '-')}), but got {value!r}")
     flatten(fixed or {})  # raises WrongType for what is no dict
-    if not all(map(callable, callbacks)):
-        raise TypeError(f"tune: callbacks must be functions, but got {callbacks!r}")
+    functions = _functions(callbacks)  # before a study is stored
     storage = (
         storage if isinstance(storage, Store) else full_url(storage or os.environ.get(URL_VARIABLE) or DEFAULT_URL)
     )
@@ -441,10 +442,18 @@ def tune(
     for text in remarks(stored_config):
         warnings.warn(text, stacklevel=2)
     how: dict[str, Any] = {"device": device, "env_processes": env_processes, "eval_envs": eval_envs}
-    return Study(name, store).run(progress=progress, **how, callbacks=callbacks)
+    return Study(name, store).run(progress=progress, **how, callbacks=functions)
 
 
 Callback = Callable[[Study, StudyTrial], None]
+
+
+def _functions(callbacks: Callback | Sequence[Callback]) -> Sequence[Callback]:
+    """Return callbacks as a list, or raise TypeError."""
+    functions = [callbacks] if callable(callbacks) else callbacks
+    if not isinstance(functions, Sequence) or not all(map(callable, functions)):
+        raise TypeError(f"callbacks are functions of a study and a trial, but got {callbacks!r}")
+    return functions
 
 
 @contextmanager

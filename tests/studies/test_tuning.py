@@ -87,9 +87,12 @@ def test_callbacks_see_each_result_and_may_stop_a_study(sqlite_url: str) -> None
             study.stop("seen enough")
 
     def found(callback: Any) -> rekindle.Study:
-        return rekindle.tune("ppo", "CartPole-v1", storage=sqlite_url, progress=False, callbacks=[callback], **OPTIONS)
+        return rekindle.tune("ppo", "CartPole-v1", storage=sqlite_url, progress=False, callbacks=callback, **OPTIONS)
 
-    study = found(note)
+    for wrong in (3, [note, 3]):
+        with pytest.raises(TypeError, match="callbacks are functions of a study and a trial, but got"):
+            found(wrong)
+    study = found([note])
     assert not study.complete
     study.resume()
     with pytest.raises(ZeroDivisionError):
