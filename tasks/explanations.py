@@ -152,6 +152,11 @@ EXPLANATIONS = {
     "refill_interval": (
         "epochs after which the buffer is emptied and filled again; 0 for never; for environments that change"
     ),
+    "relabel": "goals that replayed transitions get in hindsight (HER; SB3: goal_selection_strategy)",
+    "relabel_ratio": (
+        "fraction of replayed transitions with such a goal; lower it if the real goals are learned too slowly (SB3: "
+        "n_sampled_goal / (n_sampled_goal + 1))"
+    ),
     "replay.alpha": "how much priority counts; 0 for not at all",
     "replay.beta": "how much of the bias of priorities is corrected at the start",
     "replay.beta_horizon": "environment steps until all of it is corrected",

@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...spaces import Dimension, Space, categorical, integer, near_one, ordinal
-from ..envs import EnvSpec, spaces_of
+from ..envs import EnvSpec, goals_of, spaces_of
 from ..envs.base.encode import Observations
 from ..experience.prioritized import replay_space
 from ..learner import Learner
@@ -95,15 +95,20 @@ def check_replay(learner: type[Learner], values: Mapping[str, Any]) -> None:
     for holds, rule in rules:
         if not holds:
             raise ValueError(f"{learner.algorithm()}: {rule}; raise the latter or lower the former")
+    if values["replay"]["relabel"] != "none" and values["model"]["memory"] != "none":
+        raise ValueError(
+            f"{learner.algorithm()}: replay.relabel changes the goals of single transitions, but model.memory "
+            f"{values['model']['memory']} learns from sequences; leave one of them out"
+        )
     check_replay_guidance(values, learner.algorithm())
 
 
 def check_replay_in_env(learner: type[Learner], env: EnvSpec, values: Mapping[str, Any]) -> None:
-    """Check the replay buffer and the encoder for an environment.
+    """Check the replay buffer, its goals and the encoder for an environment.
 
     Raises:
         ValueError: the buffer needs more than this machine's RAM.
-        UnsupportedSpace: the encoder does not fit the observations.
+        UnsupportedSpace: the encoder does not fit the observations, or there are no goals to relabel.
     """
     where, obs = f"{learner.algorithm()} on {env.id}", Observations(spaces_of(env).observation, env.id)
     size, needs = values["buffer_size"], len(OBSERVATIONS) * math.prod(obs.shape) * obs.dtype.itemsize
@@ -114,3 +119,5 @@ def check_replay_in_env(learner: type[Learner], env: EnvSpec, values: Mapping[st
             f"but this machine has {has / 1e9:,.0f} GB of memory; set buffer_size to {has // needs // 2} or less"
         )
     check_encoder(values["model"], env, where)
+    if values["replay"]["relabel"] != "none":
+        goals_of(env)

@@ -19,11 +19,12 @@ from torch import Tensor
 
 from ..checkpoint.state import Tree
 from ..checkpoint.storage import Metrics
-from ..envs import EnvSpec, StepResult
+from ..envs import EnvSpec, StepResult, goals_of
 from ..envs.base.masks import mask_in
 from ..errors import UnsupportedSpace
 from ..evaluation import evaluate
 from ..experience.exploration import UniformActions
+from ..experience.hindsight import HindsightReplay
 from ..experience.normalizers import ObservationNormalizer
 from ..experience.prioritized import PrioritizedSampler
 from ..experience.replay_buffer import (
@@ -142,7 +143,12 @@ class OffPolicyLearner(Learner):
             fields[PRESENT] = Field((), torch.uint8)
             if envs.turns:
                 self.turns = OpenTransitions(self.members, hp.num_envs, fields["obs"], action)
-        self.replay = ReplayBuffer(self.members, hp.buffer_size, hp.num_envs, fields, self.device)
+        form = (self.members, hp.buffer_size, hp.num_envs, fields, self.device)
+        if hp.replay.relabel == "none":
+            self.replay = ReplayBuffer(*form)
+        else:
+            relabel = (hp.replay.relabel, hp.replay.relabel_ratio, self.keys("relabel"), hp.batch_size)
+            self.replay = HindsightReplay(*form, goals_of(self.env), *relabel)
         source = (self.replay, self.keys("replay"), hp.batch_size, hp.n_step)
         uniform = hp.replay.name == "uniform"
         self.priorities: Sampler = UniformSampler(*source) if uniform else PrioritizedSampler(*source, hp.replay)

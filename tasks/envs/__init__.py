@@ -10,15 +10,18 @@ from .base.envs import Envs, Episodes, StepResult
 from .base.joined import Joined
 from .base.spec import EnvSpec, EnvSpecError
 from .factory import allows_one, make_envs, spaces_of, steps_all_at_once
+from .goals import Goals, goals_of
 
 __all__ = [
     "EnvSpec",
     "EnvSpecError",
     "Envs",
     "Episodes",
+    "Goals",
     "Joined",
     "StepResult",
     "allows_one",
+    "goals_of",
     "make_envs",
     "spaces_of",
     "steps_all_at_once",

@@ -22,6 +22,7 @@ from ...spaces import Space, categorical, integer, log_real, real
 from ..checkpoint.state import Tree
 from ..compiled.loading import kernels
 from ..rng import streams
+from .hindsight import relabel_space
 from .replay_buffer import Index, ReplayBuffer, Sampler
 
 FAN = 32
@@ -113,7 +114,7 @@ def replay_space() -> Space:
     """Return the hyperparameters for sampling transitions.
 
     Transitions are drawn uniformly ("uniform"), or in proportion to their priority to the power of `alpha`
-    ("prioritized").
+    ("prioritized"). Some get another goal with `relabel`, see `hindsight`.
     """
     prioritized = {"name": "prioritized"}
     return Space(
@@ -122,6 +123,7 @@ def replay_space() -> Space:
         beta=real(0.2, 1.0, default=0.4, accept=(0.0, 1.0), when=prioritized),
         beta_horizon=integer(1, 10**12, default=100_000, search=False, when=prioritized),
         eps=log_real(1e-8, 1.0, default=1e-6, search=False, when=prioritized),
+        **relabel_space(),
     )
 
 

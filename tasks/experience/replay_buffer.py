@@ -9,8 +9,8 @@ Notation: P members, N environments, B batch. A row is a slot and an environment
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ PARTS = ("obs", "next_obs", "action", "reward", "terminated", "truncated")  # of
 PRESENT = "present"  # field that is 0 where an agent was absent, so that its row is never drawn
 EXACT_INTEGERS = 1 << 24  # integers up to this are kept exactly in float32
 Index = NDArray[np.int64]
+Relabel = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # of transitions (P, B, numbers in each), in place
 
 
 class Field(NamedTuple):
@@ -59,7 +60,7 @@ class ReplayBuffer:
         images: fields of bytes, each (P, slots, N, ...).
     """
 
-    scratch = ("_digests", "_checked_at", "_run", "_columns", "_sizes")
+    scratch: ClassVar[tuple[str, ...]] = ("_digests", "_checked_at", "_run", "_columns", "_sizes")
 
     def __init__(
         self, members: int, capacity: int, num_envs: int, fields: dict[str, Field], device: torch.device | str = "cpu"
@@ -204,7 +205,14 @@ class ReplayBuffer:
         counted = self.images[PRESENT].reshape(self.members, self.rows)[:, self.row(np.arange(whole))] > 0
         return [np.flatnonzero(rows) if rows.any() else np.array([whole - 1]) for rows in counted]
 
-    def returns(self, rows: Index, gamma: Tensor, n_step: int) -> dict[str, Tensor]:
+    def relabelling(self, rows: Index, number: int) -> Relabel | None:
+        """Return a function that changes the transitions of a draw, or None.
+
+        Rows are (P, B), and `number` is that of the draw.
+        """
+        return None
+
+    def returns(self, rows: Index, gamma: Tensor, n_step: int, relabel: Relabel | None = None) -> dict[str, Tensor]:
         """Return the n-step batch of the transitions in rows (P, B).
 
         The batch has obs, action, reward, discount and next_obs:
@@ -212,14 +220,15 @@ class ReplayBuffer:
             reward = Σ_{k<m} γᵏ rₜ₊ₖ,   discount = γᵐ (1 - terminatedₜ₊ₘ₋₁),   next_obs = s'ₜ₊ₘ₋₁
 
         Here m = n_step, or less if the episode ended before: Sutton and Barto (2018), eq. 7.1. A truncation ends the
-        sum, but the bootstrap stays. gamma is (P, 1), on the CPU. NumPy does the arithmetic, since torch takes several
-        times as long for small arrays.
+        sum, but the bootstrap stays. gamma is (P, 1), on the CPU, and `relabel` changes the transitions first. NumPy
+        does the arithmetic, since torch takes several times as long for small arrays.
         """
         if self._run is not None:
             return self._n_step_batch(rows, gamma, n_step)
         factor, index = gamma.numpy(), rows + self._first
         reward, terminated, truncated = (self.columns[name] for name in ("reward", "terminated", "truncated"))
-        numbers = last = self._gather(index)
+        gather = self._gather if relabel is None else lambda index: relabel(self._gather(index))
+        numbers = last = gather(index)
         total, bootstrap = numbers[..., reward], 1 - numbers[..., terminated]
         discount, following = factor, index
         if n_step > 1:
@@ -231,7 +240,7 @@ class ReplayBuffer:
             if not running.any():
                 break
             ahead = (rows + k * self.num_envs) % self.rows + self._first
-            last = self._gather(ahead)
+            last = gather(ahead)
             if PRESENT in self.images:  # steps at which the agent waits are passed over
                 running &= self.images[PRESENT].reshape(-1)[ahead] > 0
             total = total + discount * alive * last[..., reward]
@@ -241,7 +250,7 @@ class ReplayBuffer:
         ends = {"reward": total, "discount": discount * bootstrap}
         return {
             **self._fields(index, numbers, ("obs", "action")),
-            **self._fields(following, numbers if n_step == 1 else self._gather(following), ("next_obs",)),
+            **self._fields(following, numbers if n_step == 1 else gather(following), ("next_obs",)),
             **{name: torch.from_numpy(np.ascontiguousarray(x)).to(self.device) for name, x in ends.items()},
         }
 
@@ -328,7 +337,8 @@ class Sampler:
         Rows are (P, B), the batch's tensors (P, B, ...), and gamma is (P, 1).
         """
         rows = self.rows(number)
-        batch, weights = self.replay.returns(rows, gamma, self.n_step), self.weights(rows, env_steps)
+        relabel, weights = self.replay.relabelling(rows, number), self.weights(rows, env_steps)
+        batch = self.replay.returns(rows, gamma, self.n_step, relabel)
         return rows, batch if weights is None else {**batch, "weight": weights}
 
     def weights(self, rows: Index, env_steps: int) -> Tensor | None:

@@ -58,23 +58,20 @@ def goal_of(model: Mapping[str, Any], env: EnvSpec, where: str) -> slice | None:
     """
     if model["goal_conditioning"] == "none":
         return None
-    space, end = spaces_of(env).observation, 0
+    space = spaces_of(env).observation
     parts = space.spaces if isinstance(space, spaces.Dict) else {}
     if GOAL not in parts or len(parts) == 1:
         raise UnsupportedSpace(
             f"{where}: model.goal_conditioning needs observations that are a Dict of {GOAL!r} and more, but got "
             f"{space}; leave model.goal_conditioning out, or name the goal so in a wrapper"
         )
-    if Observations(space, env.id).kind != "vector":
+    observations = Observations(space, env.id)
+    if observations.kind != "vector":
         raise UnsupportedSpace(
             f"{where}: model.goal_conditioning needs observations of numbers, but got images in {space}; leave "
             "model.goal_conditioning out"
         )
-    for name, part in parts.items():
-        start, end = end, end + math.prod(Observations(part, env.id).shape)
-        if name == GOAL:
-            break
-    return slice(start, end)
+    return observations.columns(GOAL)
 
 
 class GoalEncoder:

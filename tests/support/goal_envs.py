@@ -63,6 +63,77 @@ class Rooms(Sides):
         return {"around": around, "desired_goal": room, "map": np.full((2, 2), 0.5, np.float32)}
 
 
+GOAL_BOX = spaces.Box(-2, 2, (2,), np.float64)
+
+
+class Point(gym.Env[Any, Any]):
+    """A point in a square that is to be moved to a goal, in the form of Gymnasium-Robotics' GoalEnv."""
+
+    action_space: spaces.Space[Any] = spaces.Box(-1, 1, (2,), np.float32)
+    observation_space = spaces.Dict({"achieved_goal": GOAL_BOX, "desired_goal": GOAL_BOX, "observation": GOAL_BOX})
+
+    def __init__(self, ends: bool = False, dense: bool = False) -> None:
+        """Args: `ends` terminates an episode at its goal; `dense` rewards are negative distances."""
+        self.ends, self.dense = ends, dense
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place, self.goal = self.np_random.uniform(-1, 1, (2, 2))
+        return self.show(), {}
+
+    def show(self) -> Any:
+        return {"achieved_goal": self.place.copy(), "desired_goal": self.goal.copy(), "observation": self.place.copy()}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self.place = np.clip(self.place + 0.25 * np.asarray(action, np.float64), -2, 2)
+        goals = self.place, self.goal, {}
+        reward, ended = self.compute_reward(*goals), self.compute_terminated(*goals)
+        return self.show(), reward, ended, False, {"is_success": float(self.compute_reward(*goals) == 0)}
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        distance = np.linalg.norm(achieved - desired, axis=-1)
+        return -distance if self.dense else -(distance > 0.25).astype(np.float32)
+
+    def compute_terminated(self, achieved: Any, desired: Any, info: Any) -> bool:
+        return self.ends and bool(np.linalg.norm(achieved - desired) <= 0.25)  # of one goal alone
+
+
+class Bits(gym.Env[Any, Any]):
+    """Bits to be flipped until they are those of the goal: Andrychowicz et al. (2017), section 3.1."""
+
+    def __init__(self, size: int = 4) -> None:
+        bits = spaces.MultiBinary(size)
+        self.action_space = spaces.Discrete(size)
+        self.observation_space = spaces.Dict({"achieved_goal": bits, "desired_goal": bits, "observation": bits})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.bits, self.goal = self.np_random.integers(0, 2, (2, int(self.action_space.n)), np.int8)  # type: ignore[attr-defined]
+        return self.show(), {}
+
+    def show(self) -> Any:
+        return {"achieved_goal": self.bits.copy(), "desired_goal": self.goal, "observation": self.bits.copy()}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.bits[action] ^= 1
+        reward = float(self.compute_reward(self.bits, self.goal, {}))
+        return self.show(), reward, reward == 0, False, {"is_success": float(reward == 0)}
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        return np.where((achieved == desired).all(-1), 0.0, -1.0)
+
+
+class Unlike(Point):
+    """Steps give twice the reward of the function."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, *rest = super().step(action)
+        return obs, 2 * reward, *rest
+
+
+for name, made, limit in (("Point-v0", Point, 12), ("Bits-v0", Bits, 6), ("Unlike-v0", Unlike, 12)):
+    if name not in gym.registry:
+        gym.register(name, made, max_episode_steps=limit)
 for name, made in {"Sides-v0": Sides, "Reach-v0": Reach, "Rooms-v0": Rooms}.items():
     if name not in gym.registry:
         gym.register(name, made)

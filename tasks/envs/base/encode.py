@@ -89,6 +89,7 @@ class Observations:
         self.shape: tuple[int, ...]
         self._write: Writer
         self.mask: slice | None = None
+        self._columns: list[tuple[Path, slice]] = []
         if is_image(space):
             self.kind, self.shape, self._write = "image", _image_shape(space), _image_writer(space)
             return
@@ -105,6 +106,7 @@ class Observations:
                 )
             begin, end = end, end + spaces.flatdim(leaf)
             parts.append((path, _writer(leaf), slice(begin, end)))
+            self._columns.append((path, slice(begin, end)))
             if path == (MASK,):
                 self.mask = slice(begin, end)
         numbers = parts[0][1] if len(parts) == 1 and not parts[0][0] else _write_parts(parts)
@@ -170,6 +172,11 @@ class Observations:
             f"{self.env}: observation{entry} must {rule}, as observation_space says, but {where} gave {got}; fix one "
             "of them, or add a wrapper that does"
         )
+
+    def columns(self, name: str) -> slice:
+        """Return the columns of an entry's numbers in a vector."""
+        spans = [span for path, span in self._columns if path[:1] == (name,)]
+        return slice(spans[0].start, spans[-1].stop)
 
     def numbers(self, obs: Array) -> Array | None:
         """Return the numbers (M, D) in M encoded observations; None for images."""
