@@ -108,12 +108,12 @@ def child(code: str, url: str) -> str:
 
 REPORT = """
 import sys, time
-from rekindle.studies.report.data import report_json
+from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import page
 from rekindle.studies.storage.store import Store
 with Store(sys.argv[1]) as store:
     begin = time.process_time()
-    size = len(page([report_json(store, "large")]).encode())
+    size = len(page([report_view(store, "large")]).encode())
 print(f"{time.process_time() - begin:.2f} s, with imports {time.process_time():.2f} s, {size / 1e6:.2f} MB")
 """
 

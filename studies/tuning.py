@@ -30,8 +30,8 @@ from ..tasks.signals.demonstrations import Demonstrations
 from ..tasks.warm_start import located
 from .analysis.learning import all_located, with_learned
 from .engine.checked_config import load_task, remarks
-from .engine.confirmations import confirmation_config, confirmation_json, start_confirmation
-from .engine.json_views import front, ranked, results_of, study_view
+from .engine.confirmations import confirmation_config, confirmation_view, start_confirmation
+from .engine.json_views import front, ranked, study_view
 from .engine.optuna_mirror import mirror
 from .engine.probes import request_probe
 from .engine.progress import StudyProgress
@@ -42,7 +42,7 @@ from .errors import BadConfig, StoreError
 from .options.option import with_keywords
 from .options.study_options import STUDY, StudyOptions
 from .redact import printable
-from .report.data import report_json
+from .report.data import report_view
 from .report.page import write_report
 from .report.pictures import Pictures
 from .steering.steering import Steering
@@ -96,7 +96,7 @@ class StudyTrial:
     @classmethod
     def of(cls, view: TrialView, objectives: Sequence[str]) -> StudyTrial:
         """Create a trial from its view."""
-        found = results_of(view)
+        found = view.results()
         measured = {name: found[name] for name in objectives if name in found}
         same = ("number", "uid", "state", "epochs", "digest", "hyperparameters", "error")
         value = next(iter(measured.values()), None)
@@ -127,7 +127,7 @@ class Study(Pictures):
         shown = self._view()
         own: dict[str, Any] = {"state": shown.state, **{state: n for state, n in shown.counts.items() if n}}
         if (best := shown.best) is not None:
-            own |= {"best": f"trial {best.number} ({best.uid[:8]}), {best.epochs} epochs", **results_of(best)}
+            own |= {"best": f"trial {best.number} ({best.uid[:8]}), {best.epochs} epochs", **best.results()}
             own |= {name: best.hyperparameters.get(name) for name in self.config.open}
         return html_table(f"{shown.study}: {title(shown.task, *shown.environments or [shown.env])}", own)
 
@@ -254,9 +254,9 @@ class Study(Pictures):
         config.probe(load_task(config), given.get("device", "cpu"))
         name = start_confirmation(self.store, self.name, config)
         Study(name, self.store).run(**how)
-        result = confirmation_json(self.store, self.name, name=name)
+        result = confirmation_view(self.store, self.name, name=name)
         assert result is not None
-        return result
+        return result.to_json()
 
     def stop(self, why: str = "") -> Command:
         """Ask all workers of the study, anywhere, to save and exit.
@@ -336,7 +336,7 @@ class Study(Pictures):
         Raises:
             ValueError: the file cannot be written.
         """
-        write_report([report_json(self.store, self.name)], Path(path))
+        write_report([report_view(self.store, self.name)], Path(path))
 
     def _call(self, callbacks: Sequence[Callback], number: int) -> None:
         if callbacks:

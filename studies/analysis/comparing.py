@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from ..engine.views import View
 from ..statistics.aggregates import Floats, iqm, mean, median, optimality_gap, performance_profile
 from ..statistics.intervals import ENOUGH, FEWEST, Interval, coverage, improvement_interval, interval, resamples
 from ..study.objectives import MINIMIZE
@@ -22,15 +23,94 @@ from .sources import BadSource, Runs, common_objective, read_runs
 if TYPE_CHECKING:
     from ..storage.store import Store
 
-Json = dict[str, Any]
 Scale = tuple[float, float]  # the results that count as 0 and as 1
 POINTS = 21  # of a performance profile
 PROFILE_REPETITIONS = 500
 UNNAMED = "-"  # the environment of files that name none
 
 
-def compare(store: Store | None, sources: Sequence[str], scales: Mapping[str, Scale] | None = None) -> Json:
-    """Return the comparison of several sides, in the form that `cli` documents.
+class ScaleView(View):
+    """An environment of a comparison."""
+
+    env: Annotated[str, "name"]
+    scale: Annotated[Scale | None, "results that count as 0 and as 1; null for results as measured"]
+
+
+class LeftOutView(View):
+    """An environment that not all sides have."""
+
+    label: Annotated[str, "side that has it"]
+    env: Annotated[str, "name"]
+
+
+class SourceView(View):
+    """Runs of a study or a file."""
+
+    source: Annotated[str, "study or file"]
+    env: Annotated[str | None, "environment"]
+    kind: Annotated[str, "confirmed, selected or file"]
+    epochs: Annotated[int | None, "epochs of each run"]
+    env_steps: Annotated[int | None, "environment steps of a run in a file"]
+    results: Annotated[Sequence[float], "result of each run"]
+
+
+class SideView(View):
+    """A side of a comparison."""
+
+    label: Annotated[str, "name"]
+    sources: Annotated[Sequence[SourceView], "sources of its runs"]
+    runs: Annotated[int, "number of runs in each environment"]
+    coverage: Annotated[
+        Mapping[str, Sequence[float]] | None,
+        "least and greatest share of such intervals that contained the truth in simulations, of the iqm and the mean; "
+        "null from ten runs on",
+    ]
+    iqm: Annotated[Interval, "interquartile mean"]
+    median: Annotated[Interval, "median over environments"]
+    mean: Annotated[Interval, "mean"]
+    optimality_gap: Annotated[Interval | None, "optimality gap, with --scale"] = None
+
+
+class BetterView(View):
+    """Probability that one side's runs are better than another's."""
+
+    better: Annotated[str, "the one side"]
+    than: Annotated[str, "the other"]
+    estimate: Annotated[float, "probability"]
+    low: Annotated[float, "lower end of the 95% interval"]
+    high: Annotated[float, "upper end"]
+
+
+class ProfileView(View):
+    """Performance profile of a side."""
+
+    fraction: Annotated[Sequence[float], "fraction of runs above each threshold"]
+    low: Annotated[Sequence[float], "lower ends of the 95% band"]
+    high: Annotated[Sequence[float], "upper ends"]
+
+
+class ProfilesView(View):
+    """Performance profiles of all sides."""
+
+    thresholds: Annotated[Sequence[float], "thresholds"]
+    sides: Annotated[Mapping[str, ProfileView], "profiles by side"]
+
+
+class ComparisonView(View):
+    """Comparison of several sides."""
+
+    objective: Annotated[str, "name of the objective"]
+    direction: Annotated[str, "maximize or minimize"]
+    environments: Annotated[Sequence[ScaleView], "environments of all sides"]
+    scale: Annotated[str | None, "given or observed; null for results as measured"]
+    left_out: Annotated[Sequence[LeftOutView], "environments that other sides lack"]
+    sides: Annotated[Sequence[SideView], "sides"]
+    pairs: Annotated[Sequence[BetterView], "comparisons of each side with each later one"]
+    profiles: Annotated[ProfilesView, "performance profiles"]
+
+
+def compare(store: Store | None, sources: Sequence[str], scales: Mapping[str, Scale] | None = None) -> ComparisonView:
+    """Return the comparison of several sides.
 
     Args:
         store: store of the studies; None if all sources are files.
@@ -51,30 +131,33 @@ def compare(store: Store | None, sources: Sequence[str], scales: Mapping[str, Sc
     if scales:
         aggregates["optimality_gap"] = optimality_gap
     sign = -1 if direction == MINIMIZE and not scaled else 1
-    return {
-        "objective": objective,
-        "direction": direction,
-        "environments": [{"env": env, "scale": list(used[env]) if scaled else None} for env in environments],
-        "scale": None if not scaled else "given" if scales else "observed",
-        "left_out": [
-            {"label": label, "env": env} for label, by_env in sides.items() for env in by_env if env not in environments
+    return ComparisonView(
+        objective=objective,
+        direction=direction,
+        environments=[ScaleView(env=env, scale=used[env] if scaled else None) for env in environments],
+        scale=None if not scaled else "given" if scales else "observed",
+        left_out=[
+            LeftOutView(label=label, env=env)
+            for label, by_env in sides.items()
+            for env in by_env
+            if env not in environments
         ],
-        "sides": [
-            {
-                "label": label,
-                "sources": [_source(each) for each in runs if each.label == label and each.env in environments],
-                "runs": len(matrix),
-                "coverage": coverage(*matrix.shape) if len(matrix) < ENOUGH else None,
+        sides=[
+            SideView(
+                label=label,
+                sources=[_source(each) for each in runs if each.label == label and each.env in environments],
+                runs=len(matrix),
+                coverage=coverage(*matrix.shape) if len(matrix) < ENOUGH else None,
                 **{name: _signed(interval(how, matrix), sign) for name, how in aggregates.items()},
-            }
+            )
             for label, matrix in scores.items()
         ],
-        "pairs": [
-            {"better": one, "than": other, **improvement_interval(scores[one], scores[other])._asdict()}
+        pairs=[
+            BetterView(better=one, than=other, **improvement_interval(scores[one], scores[other])._asdict())
             for one, other in combinations(scores, 2)
         ],
-        "profiles": _profiles(scores, sign),
-    }
+        profiles=_profiles(scores, sign),
+    )
 
 
 def _with_environments(runs: Sequence[Runs]) -> list[Runs]:
@@ -177,23 +260,23 @@ def _matrix(
     return np.stack(columns, 1)
 
 
-def _source(runs: Runs) -> Json:
-    return {
-        "source": runs.source,
-        "env": runs.env,
-        "kind": runs.kind,
-        "epochs": runs.epochs,
-        "env_steps": runs.env_steps,
-        "results": list(runs.results),
-    }
+def _source(runs: Runs) -> SourceView:
+    return SourceView(
+        source=runs.source,
+        env=runs.env,
+        kind=runs.kind,
+        epochs=runs.epochs,
+        env_steps=runs.env_steps,
+        results=list(runs.results),
+    )
 
 
-def _signed(found: Interval, sign: int) -> Json:
+def _signed(found: Interval, sign: int) -> Interval:
     low, high = sorted((sign * found.low, sign * found.high))
-    return {"estimate": sign * found.estimate, "low": low, "high": high}
+    return Interval(sign * found.estimate, low, high)
 
 
-def _profiles(scores: Mapping[str, Floats], sign: int) -> Json:
+def _profiles(scores: Mapping[str, Floats], sign: int) -> ProfilesView:
     """Return the fraction of runs above each threshold, with a 95% band."""
     values = np.concatenate([matrix.ravel() for matrix in scores.values()])
     thresholds = np.linspace(values.min(), values.max(), POINTS)
@@ -203,9 +286,6 @@ def _profiles(scores: Mapping[str, Floats], sign: int) -> Json:
             [performance_profile(part, thresholds.tolist()) for (part,) in resamples([matrix], PROFILE_REPETITIONS, 0)]
         )
         low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
-        sides[label] = {
-            "fraction": performance_profile(matrix, thresholds.tolist()).tolist(),
-            "low": low.tolist(),
-            "high": high.tolist(),
-        }
-    return {"thresholds": (sign * thresholds).tolist(), "sides": sides}
+        fraction = performance_profile(matrix, thresholds.tolist()).tolist()
+        sides[label] = ProfileView(fraction=fraction, low=low.tolist(), high=high.tolist())
+    return ProfilesView(thresholds=(sign * thresholds).tolist(), sides=sides)

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -17,25 +17,33 @@ from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Range, Real
 from ...tasks.errors import ADVICE, INEXACT
-from ..engine.probes import probe_json
+from ..engine.probes import probe_view
+from ..engine.views import View
 from ..failures import FAILED
 from ..schedulers.registry import without_excluded
 from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.distributions import f_normal
-from ..statistics.intervals import Interval
 from ..statistics.rank_correlation import spearman
 from ..storage.rows import Event, Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import is_across
 from ..study.number_text import counted
 from ..study.objectives import MINIMIZE, objectives_of
-from .importance import CLEAR, Importances, Observations, importances, observations
+from .importance import (
+    CLEAR,
+    ImportancesView,
+    MarginalView,
+    Observations,
+    PairView,
+    ShareView,
+    importances,
+    observations,
+)
 from .unlearned import EPISODE_RETURN, Finding, bar_of, learned_nothing, nothing_learned, too_short
 
 if TYPE_CHECKING:
     from ..storage.store import Store
 
-Json = dict[str, Any]
 EDGE = 0.1  # fraction of a range, at each end
 MATTERS = 0.02  # share of the variance
 NO_EFFECT = 0.05
@@ -61,8 +69,8 @@ class Rows:
         replicates: trials with one seed each.
         runs: their segments.
         found: results of the configurations.
-        shares: see `Importances`.
-        pairs: see `Importances`.
+        shares: share of the variance by hyperparameter, largest first.
+        pairs: see `ImportancesView`.
         events: events of all tasks, including those of excluded trials, oldest first.
         saved: time at which each lease stored its last checkpoint, by uid and fencing token.
     """
@@ -73,14 +81,28 @@ class Rows:
     replicates: Sequence[Trial]
     runs: Sequence[Segment]
     found: Observations
-    shares: Mapping[str, Interval]
-    pairs: Sequence[tuple[str, str, Interval]]
+    shares: Mapping[str, ShareView]
+    pairs: Sequence[PairView]
     events: Sequence[Event]
     saved: Mapping[tuple[str, int], float]
 
 
-def diagnose(store: Store, name: str) -> Json:
-    """Return a study's importances and defects, in the form that `cli` documents.
+class DiagnosisView(View):
+    """Importances of a study's hyperparameters, and its defects."""
+
+    study: Annotated[str, "name"]
+    objective: Annotated[str, "name of the objective"]
+    results: Annotated[int, "number of results"]
+    configurations: Annotated[int, "number of configurations with results"]
+    unlearned: Annotated[bool, "whether no result beats untrained policies; then there are no importances"]
+    importances: Annotated[Sequence[ShareView], "shares of the variance, the largest first"]
+    marginals: Annotated[Sequence[MarginalView], "effects of values"]
+    pairs: Annotated[Sequence[PairView], "shares of the variance that pairs explain, the largest first"]
+    findings: Annotated[Sequence[Finding], "defects"]
+
+
+def diagnose(store: Store, name: str) -> DiagnosisView:
+    """Return a study's importances and defects.
 
     Args:
         store: store that holds the study.
@@ -91,27 +113,31 @@ def diagnose(store: Store, name: str) -> Json:
     trials, segments = collapse(config, replicates, runs)
     found = observations(config, trials, segments)
     objective, direction = next(iter(objectives_of(config).items()))
-    probe = probe_json(store.commands(name))
-    bar = bar_of(config, probe, len(np.unique(found.numbers)))
+    probe = probe_view(store.commands(name))
+    configurations = len(np.unique(found.numbers))
+    bar = bar_of(config, probe, configurations)
     unlearned = learned_nothing(found, bar)  # then hyperparameters explain noise
-    told = Importances() if unlearned else importances(found, -1 if direction == MINIMIZE else 1)
+    explained = ImportancesView() if unlearned else importances(found, -1 if direction == MINIMIZE else 1)
     events, saved = store.events_of_study(name), store.saved_last(name)
-    rows = Rows(config, trials, segments, replicates, runs, found, told.shares, told.pairs, events, saved)
+    shares = {share.name: share for share in explained.importances}
+    rows = Rows(config, trials, segments, replicates, runs, found, shares, explained.pairs, events, saved)
     findings = [*nothing_learned(config, found, bar, probe)]
     checks = [check for check in CHECKS if not (unlearned and check in OF_RESULTS)]
     findings += [finding for check in checks for finding in check(rows)]
     if not unlearned and not is_across(config):
         last = [number for number in _best_first(rows) if _reached_last(rows, number)]
         findings += too_short(config, replicates, last, store.curves(name, (objective, EPISODE_RETURN)))
-    return {
-        "study": name,
-        "objective": objective,
-        "results": len(found.scores),
-        "configurations": len(np.unique(found.numbers)),
-        "unlearned": unlearned,
-        **told.to_json(),
-        "findings": [vars(finding) for finding in findings],
-    }
+    return DiagnosisView(
+        study=name,
+        objective=objective,
+        results=len(found.scores),
+        configurations=configurations,
+        unlearned=unlearned,
+        importances=explained.importances,
+        marginals=explained.marginals,
+        pairs=explained.pairs,
+        findings=findings,
+    )
 
 
 def best_at_edge(rows: Rows) -> Iterator[Finding]:
@@ -196,7 +222,7 @@ def without_effect(rows: Rows) -> Iterator[Finding]:
     """
     if len(np.unique(rows.found.numbers)) < FEWEST_TRIALS or len(rows.shares) < 2:
         return
-    together = {name for *names, share in rows.pairs if share.low >= CLEAR for name in names}
+    together = {name for pair in rows.pairs if pair.low >= CLEAR for name in pair.names}
     for name, share in rows.shares.items():
         if share.high < NO_EFFECT and name not in together:
             yield Finding(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 
 from ...spaces import flatten
 from ...spaces.choices import Fixed
+from ..engine.views import View
 from ..statistics.aggregates import Floats
 from ..statistics.intervals import Interval
 from ..statistics.variance import Indices, decompose
@@ -73,50 +74,70 @@ def observations(config: Config, trials: Sequence[Trial], segments: Sequence[Seg
     )
 
 
-@dataclass(frozen=True)
-class Importances:
-    """Shares, marginals and pairs of a study's hyperparameters, with 95% intervals.
+class ShareView(View):
+    """Share of the results' variance that a hyperparameter explains by itself."""
 
-    Attributes:
-        shares: share of the results' variance that each explains, largest first.
-        marginals: for each, in the same order, its values and how far the objective lies above the rung's mean there;
-            none for too few configurations.
-        pairs: names, and the share that the two explain together beyond what each explains alone; largest first.
-    """
-
-    shares: Mapping[str, Interval] = field(default_factory=dict)
-    marginals: Mapping[str, Sequence[tuple[Any, Interval]]] = field(default_factory=dict)
-    pairs: Sequence[tuple[str, str, Interval]] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the importances in the form that `cli` documents."""
-        return {
-            "importances": [{"name": name, **share._asdict()} for name, share in self.shares.items()],
-            "marginals": [
-                {"name": name, "points": [{"value": value, **effect._asdict()} for value, effect in points]}
-                for name, points in self.marginals.items()
-            ],
-            "pairs": [{"names": [one, two], **share._asdict()} for one, two, share in self.pairs],
-        }
+    name: Annotated[str, "dotted name"]
+    estimate: Annotated[float, "share"]
+    low: Annotated[float, "lower end of the 95% interval"]
+    high: Annotated[float, "upper end"]
 
 
-def importances(found: Observations, sign: int) -> Importances:
+class EffectView(View):
+    """Effect of a value on the objective."""
+
+    value: Annotated[Any, "value of the hyperparameter"]
+    estimate: Annotated[float, "distance of the objective above its rung's mean"]
+    low: Annotated[float, "lower end of the 95% interval"]
+    high: Annotated[float, "upper end"]
+
+
+class MarginalView(View):
+    """Effect of a hyperparameter on the objective."""
+
+    name: Annotated[str, "dotted name"]
+    points: Annotated[Sequence[EffectView], "effects by value"]
+
+
+class PairView(View):
+    """Share of the variance that two hyperparameters explain together."""
+
+    names: Annotated[Sequence[str], "dotted names of both"]
+    estimate: Annotated[float, "share beyond those that each explains by itself"]
+    low: Annotated[float, "lower end of the 95% interval"]
+    high: Annotated[float, "upper end"]
+
+
+class ImportancesView(View):
+    """Shares, marginals and pairs of a study's hyperparameters."""
+
+    importances: Annotated[Sequence[ShareView], "shares, the largest first"] = ()
+    marginals: Annotated[Sequence[MarginalView], "marginals in the same order; none for too few configurations"] = ()
+    pairs: Annotated[Sequence[PairView], "pairs, the largest first"] = ()
+
+
+def importances(results: Observations, sign: int) -> ImportancesView:
     """Return what the hyperparameters explain.
 
     It is empty for too few configurations, and if no hyperparameter or no result on any rung varies.
 
     Args:
-        found: results, from `observations`.
+        results: results, from `observations`.
         sign: -1 if the objective is minimized, in which case scores are its negatives; else 1.
     """
-    if len(np.unique(found.numbers)) < FEWEST or not found.columns or not _varies(found):
-        return Importances()
-    told = decompose(found.columns, found.scores, found.numbers, found.rungs)
-    order = sorted(range(len(found.names)), key=lambda i: -told.shares[i].estimate)
-    return Importances(
-        {found.names[i]: told.shares[i] for i in order},
-        {found.names[i]: _marginal(found.levels[i], told.effects[i], sign) for i in order if told.effects[i]},
-        [(found.names[i], found.names[j], share) for i, j, share in told.pairs],
+    if len(np.unique(results.numbers)) < FEWEST or not results.columns or not _varies(results):
+        return ImportancesView()
+    found = decompose(results.columns, results.scores, results.numbers, results.rungs)
+    names = results.names
+    order = sorted(range(len(names)), key=lambda i: -found.shares[i].estimate)
+    return ImportancesView(
+        importances=[ShareView(name=names[i], **found.shares[i]._asdict()) for i in order],
+        marginals=[
+            MarginalView(name=names[i], points=_effects(results.levels[i], found.effects[i], sign))
+            for i in order
+            if found.effects[i]
+        ],
+        pairs=[PairView(names=[names[i], names[j]], **share._asdict()) for i, j, share in found.pairs],
     )
 
 
@@ -124,9 +145,9 @@ def _varies(found: Observations) -> bool:
     return any(len(np.unique(found.scores[found.rungs == rung])) > 1 for rung in np.unique(found.rungs))
 
 
-def _marginal(
-    levels: Sequence[Any], effects: Sequence[tuple[float, Interval]], sign: int
-) -> list[tuple[Any, Interval]]:
+def _effects(levels: Sequence[Any], effects: Sequence[tuple[float, Interval]], sign: int) -> list[EffectView]:
     """Return the effect on the objective of each value."""
-    signed = [(levels[int(place)], [sign * end for end in each]) for place, each in effects]
-    return [(value, Interval(middle, min(ends), max(ends))) for value, (middle, *ends) in signed]
+    signed = [(levels[int(place)], [sign * end for end in ends]) for place, ends in effects]
+    return [
+        EffectView(value=value, estimate=middle, low=min(ends), high=max(ends)) for value, (middle, *ends) in signed
+    ]

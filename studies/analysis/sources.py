@@ -28,8 +28,10 @@ import numpy as np
 
 from ...tasks.algorithms.tabular import Tabular
 from ...tasks.checkpoint.array_files import open_npz
-from ..engine.confirmations import complete_confirmation_json
-from ..engine.json_views import Json, rank, study_view
+from ..engine.confirmations import complete_confirmation
+from ..engine.json_views import rank, study_view
+from ..engine.views import ConfirmationView, EstimateView
+from ..schedulers.confirming import Confirmation
 from ..shell import command_line
 from ..statistics.intervals import FEWEST
 from ..study.config import Config
@@ -154,8 +156,8 @@ def _read(store: Store | None, source: tuple[str, str, str], tables: dict[str, s
 def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, str]) -> Iterator[Runs]:
     config = Config.from_json(store.study(name).config, name)
     if config.scheduling.confirms:
-        confirmed = config.options["confirms"]["study"]
-        raise BadSource(f"{name} is the confirmation of {confirmed}; compare {confirmed}, which has its fresh seeds")
+        of = Confirmation.of(config).study
+        raise BadSource(f"{name} is the confirmation of {of}; compare {of}, which has its fresh seeds")
     objectives = objectives_of(config)
     if len(objectives) > 1:
         raise BadSource(
@@ -166,9 +168,9 @@ def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, s
         yield from _of_environments(store, name, label, config, tables)
         return
     about = (label, env or _environment(config.env, config.task, tables), name)
-    if (confirmation := _confirmation(store, name)) is not None:
-        results = tuple(confirmation["candidates"][confirmation["winner"]]["estimate"]["results"])
-        yield Runs(*about, CONFIRMED, results, objective, confirmation["epochs"])
+    if (confirmed := _confirmation(store, name)) is not None:
+        confirmation, estimate = confirmed
+        yield Runs(*about, CONFIRMED, tuple(estimate.results), objective, confirmation.epochs)
         return
     ranked = rank(study_view(store, name).trials, objectives)
     if not ranked:
@@ -187,32 +189,34 @@ def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, s
     yield Runs(*about, SELECTED, results, objective, epochs)
 
 
-def _confirmation(store: Store, name: str) -> Json | None:
-    """Return the last complete confirmation of a study, if its winner stands.
+def _confirmation(store: Store, name: str) -> tuple[ConfirmationView, EstimateView] | None:
+    """Return a study's last complete confirmation, and its winner's estimate.
 
-    It does not without an estimate, or if it has been excluded since.
+    The winner must stand. It does not without an estimate, or if it has been excluded since.
     """
-    found = complete_confirmation_json(store, name)
-    if found is None or found["winner"] is None or (found["since"] and found["since"]["excluded"]):
+    confirmation = complete_confirmation(store, name)
+    if confirmation is None or (confirmation.since and confirmation.since.excluded):
         return None
-    return found if found["candidates"][found["winner"]]["estimate"] is not None else None
+    best = confirmation.best
+    return None if best is None or best.estimate is None else (confirmation, best.estimate)
 
 
 def _of_environments(store: Store, name: str, label: str, config: Config, tables: dict[str, str]) -> Iterator[Runs]:
     """Yield the confirmed runs of a study across environments, for each environment."""
-    confirmation, [objective] = _confirmation(store, name), objectives_of(config).items()
-    if confirmation is None:
+    confirmed, [objective] = _confirmation(store, name), objectives_of(config).items()
+    if confirmed is None:
         raise BadSource(
             f"a study across environments is compared on fresh seeds in each of them, but {name} has no confirmed "
             f"winner, or has excluded it; `{command_line('confirm', name)}` finds one"
         )
-    first, several = confirmation["race_seeds"], len(config.environments)
-    rows = [row for row in store.segments(confirmation["confirmation"]) if row.configuration == confirmation["winner"]]
+    (confirmation, _), several = confirmed, len(config.environments)
+    first = confirmation.race_seeds
+    rows = [row for row in store.segments(confirmation.confirmation) if row.configuration == confirmation.winner]
     for index, env in enumerate(config.environments):
         own = [row for row in rows if row.replicate % several == index and row.replicate // several >= first]
         results = tuple(measured(config, row) for row in own if row.state == "done")
         place = _environment(env, config.task, tables)
-        yield Runs(label, place, name, CONFIRMED, results, objective, confirmation["epochs"])
+        yield Runs(label, place, name, CONFIRMED, results, objective, confirmation.epochs)
 
 
 def _environment(env: Mapping[str, Any], task: str, tables: dict[str, str]) -> str:

@@ -11,12 +11,13 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...spaces.dimension import Dimension
 from ...tasks import load
+from ..engine.views import FailedProbeView, ProbeView
 from ..statistics.aggregates import Floats
 from ..study.config import Config
 from ..study.environments import is_across
@@ -27,7 +28,7 @@ from .importance import FEWEST, Observations
 if TYPE_CHECKING:
     from ..storage.rows import Trial
 
-Json = dict[str, Any]
+Probe = ProbeView | FailedProbeView | None
 EPISODES = 20  # of a result, see `tasks.evaluation`
 OF_LEARNING = ("nothing learned", "one learned", "equal", "too short", "edge")  # checks that `tune` shows, too
 LUCK = 0.05  # probability that the best of many untrained trials is above the bar
@@ -51,7 +52,7 @@ class Finding:
     cure: str
 
 
-def bar_of(config: Config, probe: Json | None, trials: int) -> float | None:
+def bar_of(config: Config, probe: Probe, trials: int) -> float | None:
     """Return the score above which a result is learned, or None.
 
         min(max(mean random, median untrained) + z s, max(random, untrained) + s),  z = quantile (1 - LUCK)^(1 / trials)
@@ -59,10 +60,10 @@ def bar_of(config: Config, probe: Json | None, trials: int) -> float | None:
     s^2 is the variance of a result: that between untrained policies, by the median absolute deviation, since some are
     good by luck, and a twentieth of that between episodes, of which a result has 20.
     """
-    if probe is None or "random" not in probe or objectives_of(config) != DEFAULT or is_across(config):
+    if not isinstance(probe, ProbeView) or objectives_of(config) != DEFAULT or is_across(config):
         return None
-    random, policies = probe["random"], [each for each in probe["untrained"] if each]
-    means = [statistics.fmean(each) for each in policies]
+    random, policies = probe.random, [returns for returns in probe.untrained if returns]
+    means = [statistics.fmean(returns) for returns in policies]
     if len(random) + len(means) < 3:
         return None
     levels = [*([statistics.fmean(random)] if random else []), *([statistics.median(means)] if means else [])]
@@ -87,7 +88,7 @@ def learned_nothing(found: Observations, bar: float | None) -> bool:
     return bar is not None and len(found.scores) > 0 and float(found.scores.max()) <= bar
 
 
-def nothing_learned(config: Config, found: Observations, bar: float | None, probe: Json | None) -> Iterator[Finding]:
+def nothing_learned(config: Config, found: Observations, bar: float | None, probe: Probe) -> Iterator[Finding]:
     """Find studies of which no trial, one, or all alike have learned.
 
     They have at least eight configurations. Without a bar, one has learned if the others' results are equal, within 1%
@@ -100,7 +101,8 @@ def nothing_learned(config: Config, found: Observations, bar: float | None, prob
     sign = -1 if next(iter(objectives_of(config).values())) == MINIMIZE else 1
     if learned_nothing(found, bar):
         assert probe is not None
-        low, high = in_digits([sign * top, probe["baselines"].get("random", {}).get("value")])
+        baseline = probe.baselines.get("random")
+        low, high = in_digits([sign * top, baseline.value if baseline else None])
         than = f" ({high} for random actions)" if high else ""
         text = f"none of {len(best)} trials is better than an untrained policy beyond chance: the best has {low}{than}"
         yield Finding("nothing learned", text, cures(config, probe))
@@ -164,27 +166,29 @@ def _rises(curve: Floats) -> bool:
     return bool(rise > RISE * np.ptp(means) and rise > 2 * error)
 
 
-def cures(config: Config, probe: Json | None) -> str:
+def cures(config: Config, probe: Probe) -> str:
     """Return what may help trials of this study to learn."""
-    seen: Mapping[str, Any] = probe if probe is not None and "random" in probe else {}
-    actions, observed = seen.get("actions"), seen.get("observations")
+    seen = probe if isinstance(probe, ProbeView) else None
+    observations, rewards = (seen.observations, seen.rewards) if seen else (None, None)
+    actions = seen.actions if seen else ""
+    zeros = 1.0 if seen is None or seen.zero_rewards is None else seen.zero_rewards
     declared: Mapping[str, Dimension] = {}
     with suppress(ValueError):  # the task may be of a package that is not installed here
         declared = load(config.task).learner.hyperparameters.flat()
     off = {name for name, each in declared.items() if each.default is False and not config.fixed.get(name)}
     off -= {*config.open}
-    exploration = ["use_sde"] * (actions == "Box") + ["rnd.use"] * (seen.get("zero_rewards", 1) >= SPARSE)
+    exploration = ["use_sde"] * (actions == "Box") + ["rnd.use"] * (zeros >= SPARSE)
     found = []
     if ways := [f"--set {name}=true" for name in exploration if name in off]:
         found.append(f"explore more ({', '.join(ways)})")
-    if observed and None not in observed.values() and "normalize_obs" in off:
-        low, high = observed["low"], observed["high"]
-        if high > UNEVEN * low or high > UNEVEN or 0 < high < 1 / UNEVEN:
+    if observations and "normalize_obs" in off:
+        low, high = observations.low, observations.high
+        if low is not None and high is not None and (high > UNEVEN * low or high > UNEVEN or 0 < high < 1 / UNEVEN):
             found.append("scale observations (--set normalize_obs=true)")
-    if (rewards := seen.get("rewards")) and "scale_reward" in off and not 1 / UNEVEN < (rewards["mean"] or 0) < UNEVEN:
+    if rewards and "scale_reward" in off and not 1 / UNEVEN < (rewards.mean or 0) < UNEVEN:
         found.append("scale rewards (--set scale_reward=true)")
     found.append(f"train longer (--epochs {config.rungs[0]}:{3 * config.rungs[-1]})")
-    others = {"Box": ("sac", "ppo"), "Discrete": ("dqn", "ppo")}.get(str(actions), ())
+    others = {"Box": ("sac", "ppo"), "Discrete": ("dqn", "ppo")}.get(actions, ())
     if other := next((each for each in others if each != config.task), None):
         found.append(f"try another algorithm (rekindle tune {other} ...)")
     return ", or ".join([", ".join(found[:-1]), found[-1]]) if len(found) > 1 else found[0]

@@ -47,9 +47,19 @@ from ..study.number_text import counted
 from ..study.objectives import MINIMIZE, Bounds, bounds_of, measured, objectives_of, value_of
 from ..study.stored_form import MOST_SEEDS
 from .checked_config import load_task
-from .json_views import Json, rank, results_of, study_view
+from .json_views import rank, study_view
 from .runner import start_study
-from .views import TrialView
+from .views import (
+    EMPTY,
+    CandidateView,
+    ChangesView,
+    ConfirmationView,
+    CostView,
+    EstimateView,
+    MeanView,
+    RaceView,
+    TrialView,
+)
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -159,7 +169,7 @@ def _claim(config: Config, trial: TrialView) -> float | None:
     ((name, _),) = objectives_of(config).items()
     if trial.epochs != config.rungs[-1]:
         return None
-    return _turned(config, value_of(results_of(trial), name))
+    return _turned(config, value_of(trial.results(), name))
 
 
 def _different(trials: Sequence[TrialView]) -> list[TrialView]:
@@ -209,17 +219,16 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
 
 def _content(config: Config) -> tuple[Any, ...]:
     """Return all in which confirmations may differ, except their seeds."""
-    form = config.options["confirms"]
-    parts = (form["trials"], form["claims"], form["seeds"], form["defaults"], config.options["known"])
+    form = Confirmation.of(config)
+    parts = (form.trials, form.claims, form.seeds, form.defaults, config.options["known"])
     scale = [list(map(float, ends)) for ends in config.options.get(SCALE, ())]
     return (*parts, scale, config.options["seeds"], config.rungs, config.task_version, config.eval_episodes)
 
 
 def _numbers(config: Config) -> tuple[int, int, int, int]:
     """Return the numbers of candidates, seeds, epochs and episodes."""
-    form = config.options["confirms"]
-    candidates = sum(number is not None for number in form["trials"])
-    return candidates, form["seeds"], config.rungs[-1], config.eval_episodes
+    form = Confirmation.of(config)
+    return sum(number is not None for number in form.trials), form.seeds, config.rungs[-1], config.eval_episodes
 
 
 def _text(config: Config) -> str:
@@ -238,7 +247,7 @@ def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = F
     if seeds < FEWEST:
         raise BadConfig(f"an interval needs at least {FEWEST} seeds, but got {seeds}; take more")
     if config.scheduling.confirms:
-        raise BadConfig(f"{study} is a confirmation itself; confirm {config.options['confirms']['study']}")
+        raise BadConfig(f"{study} is a confirmation itself; confirm {Confirmation.of(config).study}")
     if config.scheduling.population:
         raise BadConfig(
             f"a confirmation trains fixed hyperparameters, but those of {study} change while it trains "
@@ -261,12 +270,10 @@ def _defaults(config: Config) -> dict[str, Any] | None:
         return None
 
 
-def confirmation_json(
+def confirmation_view(
     store: Store, study: str, trials: Sequence[TrialView] | None = None, name: str | None = None
-) -> Json | None:
-    """Return the results of a study's confirmation, as documented in `cli`.
-
-    Return None if there is none.
+) -> ConfirmationView | None:
+    """Return the results of a study's confirmation; None if there is none.
 
     Args:
         store: store of the study.
@@ -274,57 +281,59 @@ def confirmation_json(
         trials: the trials of its `study_view`, if the caller has them.
         name: name of the confirmation; by default the last one.
     """
-    if not (found := confirmations_of(store, study)):
+    if not (confirmations := confirmations_of(store, study)):
         return None
-    name = name or list(found)[-1]
-    earlier, config = [*takewhile(lambda each: each != name, found)], found[name]
+    name = name or list(confirmations)[-1]
+    earlier, config = [*takewhile(lambda other: other != name, confirmations)], confirmations[name]
     of = Config.from_json(store.study(study).config, study)
-    confirmation, form, rows = Confirmation.of(config), config.options["confirms"], store.segments(name)
+    confirmation, rows = Confirmation.of(config), store.segments(name)
     trials = study_view(store, study).trials if trials is None else trials
     claimed = {trial.number for trial in trials if _reached(trial, config.rungs[0])}
     pairs = by_seed(config, rows)
     now = standing(confirmation, pairs)
     ((objective, direction),) = objectives_of(config).items()
-    candidates = [
-        {
-            "trial": form["trials"][n],
-            "defaults": n == confirmation.defaults,
-            "hyperparameters": dict(config.options["known"][n]),
-            "claim": _turned(config, claim) if claim is not None and form["trials"][n] in claimed else None,
-            "race": _race(config, pairs, n),
-            "estimate": _estimate(config, pairs, n) if now.over and n in now.estimated else None,
-        }
-        for n, claim in enumerate(confirmation.claims)
-    ]
-    if is_across(config):
-        for n, candidate in enumerate(candidates):
-            candidate["environments"] = _in_each(config, rows, n) if candidate["estimate"] else None
+    candidates = []
+    for n, (number, claim) in enumerate(zip(confirmation.trials, confirmation.claims, strict=True)):
+        estimate = _estimate(config, pairs, n) if now.over and n in now.estimated else None
+        environments = _in_each(config, rows, n) if estimate else None
+        candidate = CandidateView(
+            trial=number,
+            defaults=n == confirmation.defaults,
+            hyperparameters=dict(config.options["known"][n]),
+            claim=_turned(config, claim) if claim is not None and number in claimed else None,
+            race=_race(config, pairs, n),
+            estimate=estimate,
+            environments=environments if is_across(config) else EMPTY,
+        )
+        candidates.append(candidate)
     done, failed = ([row for row in rows if row.state == state] for state in ("done", "failed"))
-    return {
-        "study": study,
-        "confirmation": name,
-        "state": "complete" if now.over else "running",
-        "objective": objective,
-        "direction": direction,
-        **({"across": config.options["aggregate"]} if is_across(config) else {}),
-        "epochs": config.rungs[0],
-        "seeds": confirmation.seeds,
-        "race_seeds": confirmation.race_seeds,
-        "candidates": candidates,
+    return ConfirmationView(
+        study=study,
+        confirmation=name,
+        state="complete" if now.over else "running",
+        objective=objective,
+        direction=direction,
+        across=config.options["aggregate"] if is_across(config) else None,
+        epochs=config.rungs[0],
+        seeds=confirmation.seeds,
+        race_seeds=confirmation.race_seeds,
+        candidates=candidates,
         **_answer(candidates, now, pairs, confirmation),
-        "cost": {"trainings": len(done), "epochs": len(done) * config.rungs[0], "failed": len(failed)},
-        "since": _since(of, config, trials, now.finalists),
-        "earlier": earlier,
-    }
+        cost=CostView(trainings=len(done), epochs=len(done) * config.rungs[0], failed=len(failed)),
+        since=_since(of, config, trials, now.finalists),
+        earlier=earlier,
+    )
 
 
-def complete_confirmation_json(store: Store, study: str, trials: Sequence[TrialView] | None = None) -> Json | None:
+def complete_confirmation(
+    store: Store, study: str, trials: Sequence[TrialView] | None = None
+) -> ConfirmationView | None:
     """Return the results of a study's last complete confirmation, or None.
 
     `trials` are the trials of its `study_view`, if the caller has them.
     """
-    found = (confirmation_json(store, study, trials, name) for name in reversed(confirmations_of(store, study)))
-    return next((each for each in found if each is not None and each["state"] == "complete"), None)
+    views = (confirmation_view(store, study, trials, name) for name in reversed(confirmations_of(store, study)))
+    return next((view for view in views if view is not None and view.state == "complete"), None)
 
 
 def _reached(trial: TrialView, epochs: int) -> bool:
@@ -332,7 +341,7 @@ def _reached(trial: TrialView, epochs: int) -> bool:
     return any(row.epochs == epochs and row.state == "done" for row in trial.rungs)
 
 
-def _since(of: Config, config: Config, trials: Sequence[TrialView], finalists: Sequence[int]) -> Json | None:
+def _since(of: Config, config: Config, trials: Sequence[TrialView], finalists: Sequence[int]) -> ChangesView | None:
     """Return what has changed since the confirmation began; None if nothing has.
 
     Args:
@@ -341,17 +350,15 @@ def _since(of: Config, config: Config, trials: Sequence[TrialView], finalists: S
         trials: trials of the study.
         finalists: candidates, see `Standing`.
     """
-    form, (top, *_) = config.options["confirms"], _numbers(config)
+    top, *_ = _numbers(config)
     ranked = [trial for trial in rank(trials, objectives_of(of)) if trial.epochs >= of.rungs[-1]]
     known = [] if of.rungs[-1] > config.rungs[0] else config.options["known"]
     excluded = {trial.number for trial in trials if trial.excluded}
-    since = {
-        "best": [
-            trial.number for trial in _different(ranked)[:top] if dict(flatten(trial.hyperparameters)) not in known
-        ],
-        "excluded": bool(finalists) and form["trials"][finalists[0]] in excluded,
-    }
-    return since if any(since.values()) else None
+    since = ChangesView(
+        best=[trial.number for trial in _different(ranked)[:top] if dict(flatten(trial.hyperparameters)) not in known],
+        excluded=bool(finalists) and Confirmation.of(config).trials[finalists[0]] in excluded,
+    )
+    return since if since.best or since.excluded else None
 
 
 def _turned(config: Config, value: float) -> float:
@@ -365,23 +372,24 @@ def _turned(config: Config, value: float) -> float:
     return -value if direction == MINIMIZE else value
 
 
-def _race(config: Config, rows: Mapping[tuple[int, int], Segment], candidate: int) -> Json:
+def _race(config: Config, rows: Mapping[tuple[int, int], Segment], candidate: int) -> RaceView:
     """Return a candidate's results in the race."""
     seeds = range(Confirmation.of(config).race_seeds)
     results = [_turned(config, score) for score in fresh_scores(rows, candidate, seeds)]
     failed = sum((candidate, s) in rows and rows[candidate, s].state == "failed" for s in seeds)
-    return {"seeds": len(results), "mean": statistics.fmean(results) if results else None, "failed": failed}
+    return RaceView(seeds=len(results), mean=statistics.fmean(results) if results else None, failed=failed)
 
 
-def _estimate(config: Config, rows: Mapping[tuple[int, int], Segment], candidate: int) -> Json | None:
+def _estimate(config: Config, rows: Mapping[tuple[int, int], Segment], candidate: int) -> EstimateView | None:
     confirmation = Confirmation.of(config)
     scores = [_turned(config, score) for score in fresh_scores(rows, candidate, confirmation.estimating)]
     every = range(confirmation.race_seeds + confirmation.seeds)
     others = [fresh_scores(rows, n, every) for n in range(confirmation.candidates) if n != candidate]
     bounds = (None, None) if is_across(config) else _bounds(config)  # known where results are as measured
-    if (found := _mean(scores, others, bounds)) is None:
+    if (mean := _mean(scores, others, bounds)) is None:
         return None
-    return {**found, "seeds": len(scores), "failed": confirmation.seeds - len(scores), "results": scores}
+    failed = confirmation.seeds - len(scores)
+    return EstimateView(**vars(mean), seeds=len(scores), failed=failed, results=scores)
 
 
 def _bounds(config: Config) -> Bounds:
@@ -390,7 +398,7 @@ def _bounds(config: Config) -> Bounds:
     return least, greatest
 
 
-def _mean(fresh: Sequence[float], others: Sequence[Sequence[float]], bounds: Bounds) -> Json | None:
+def _mean(fresh: Sequence[float], others: Sequence[Sequence[float]], bounds: Bounds) -> MeanView | None:
     """Return the mean of fresh results and its interval, if enough.
 
     Too few fresh results have no interval: None.
@@ -402,18 +410,18 @@ def _mean(fresh: Sequence[float], others: Sequence[Sequence[float]], bounds: Bou
     """
     if len(fresh) < FEWEST:
         return None
-    found = mean_interval(fresh, others).within(*bounds, fresh)
-    return dict(zip(("value", "low", "high"), found, strict=True))
+    value, low, high = mean_interval(fresh, others).within(*bounds, fresh)
+    return MeanView(value=value, low=low, high=high)
 
 
-def _in_each(config: Config, rows: Sequence[Segment], candidate: int) -> dict[str, Json | None]:
+def _in_each(config: Config, rows: Sequence[Segment], candidate: int) -> dict[str, MeanView | None]:
     """Return a candidate's mean result and its interval in each environment.
 
     Only fresh seeds count, in the unit in which they were measured; None if there are too few.
     """
     several, confirmation = len(config.environments), Confirmation.of(config)
     done = [row for row in rows if row.state == "done"]
-    found: dict[str, Json | None] = {}
+    found: dict[str, MeanView | None] = {}
     for index, env in enumerate(labels(config.environments)):
         here = [row for row in done if row.replicate % several == index]
         own = [row for row in here if row.configuration == candidate]
@@ -425,20 +433,22 @@ def _in_each(config: Config, rows: Sequence[Segment], candidate: int) -> dict[st
 
 
 def _answer(
-    candidates: Sequence[Json], now: Standing, rows: Mapping[tuple[int, int], Segment], confirmation: Confirmation
-) -> Json:
+    candidates: Sequence[CandidateView],
+    now: Standing,
+    rows: Mapping[tuple[int, int], Segment],
+    confirmation: Confirmation,
+) -> dict[str, Any]:
     """Return the winner, and how it compares with the other estimates."""
     winner, runner_up, *_ = (*now.finalists, None, None)
-    answer: Json = {"winner": winner, "runner_up": runner_up, "over_defaults": None, "over_runner_up": None}
-    answer["optimism"] = None
-    if winner is None or candidates[winner]["estimate"] is None:
+    answer = dict.fromkeys(("over_defaults", "over_runner_up", "optimism")) | {"winner": winner, "runner_up": runner_up}
+    if winner is None or (estimate := candidates[winner].estimate) is None:
         return answer
-    if candidates[winner]["claim"] is not None:
-        answer["optimism"] = candidates[winner]["claim"] - candidates[winner]["estimate"]["value"]
-    own = fresh_scores(rows, winner, confirmation.estimating)
+    if (claim := candidates[winner].claim) is not None:
+        answer["optimism"] = claim - estimate.value
+    fresh = fresh_scores(rows, winner, confirmation.estimating)
     for name, other in (("over_defaults", confirmation.defaults), ("over_runner_up", runner_up)):
-        if other not in (None, winner) and candidates[other]["estimate"] is not None:
-            answer[name] = _improvement(own, fresh_scores(rows, other, confirmation.estimating))._asdict()
+        if other not in (None, winner) and candidates[other].estimate is not None:
+            answer[name] = _improvement(fresh, fresh_scores(rows, other, confirmation.estimating))
     return answer
 
 

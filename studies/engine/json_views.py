@@ -6,7 +6,6 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from ...tasks.checkpoint.storage import POLICY_PREFIX
 from ...tasks.errors import ADVICE, INEXACT
 from ..methods import scheduling
 from ..schedulers.adaptive import agreements
-from ..schedulers.confirming import estimates, winner_of
+from ..schedulers.confirming import Confirmation, estimates, winner_of
 from ..schedulers.registry import plan, remembered, without_excluded
 from ..schedulers.seeds import collapse, is_racing, seeds_of
 from ..statistics.rank_correlation import FEWEST, pool, unrestricted
@@ -29,13 +28,13 @@ from ..study.config import Config
 from ..study.environments import is_across, labels, scale_of
 from ..study.number_text import counted
 from ..study.objectives import DEFAULT, RETURN, objectives_of, point, ranking, undominated
-from .probes import probe_json
+from .probes import probe_view
 from .views import (
     AgreementView,
     AncestorView,
     BranchView,
-    CandidateView,
     CheckpointView,
+    OriginView,
     ProgressView,
     RungView,
     SeedView,
@@ -106,12 +105,6 @@ def _return(row: Segment) -> float | None:
     return row.objectives.get(RETURN) if row.objectives else row.score
 
 
-def results_of(result: TrialView | RungView) -> dict[str, float]:
-    """Return the objectives of a result by name; none before the first."""
-    returns = {} if result.return_ is None else {RETURN: result.return_}
-    return dict(result.objectives) if result.objectives else returns
-
-
 def state_text(state: str, excluded: bool, failed: int) -> str:
     """Return a trial's state in words.
 
@@ -176,7 +169,7 @@ def _training(trial: TrialView) -> tuple[int, int]:
 
 def _points(results: Sequence[TrialView] | Sequence[RungView], objectives: Mapping[str, str]) -> list[list[float]]:
     """Return the objectives of trials, or of their rungs."""
-    return [point(objectives, results_of(each)) for each in results]
+    return [point(objectives, result.results()) for result in results]
 
 
 def study_view(store: Store, name: str) -> StudyView:
@@ -191,11 +184,9 @@ def study_view(store: Store, name: str) -> StudyView:
     if seeds_of(config) > 1:
         configurations = _with_seeds(config, configurations, replicates, rows, in_training)
     if config.scheduling.confirms:
-        form = config.options["confirms"]
-        candidates = [
-            CandidateView(trial=number, defaults=n == form["defaults"]) for n, number in enumerate(form["trials"])
-        ]
-        configurations = [replace(trial, candidate=candidates[trial.number]) for trial in configurations]
+        form = Confirmation.of(config)
+        candidates = [OriginView(trial=trial, defaults=n == form.defaults) for n, trial in enumerate(form.trials)]
+        configurations = [trial.replace(candidate=candidates[trial.number]) for trial in configurations]
     complete = plan(config, replicates, rows).complete
     finished, best = Counter((row.rung, row.state) for row in rows), front(configurations, objectives_of(config))
     if config.scheduling.confirms:
@@ -308,7 +299,7 @@ def _summary(
         state="complete" if complete else HELD[held.kind] if held else "running",
         held=None if complete else held,
         commands=[each for each in given if each.kind != PROBE],
-        probe=probe_json(given),
+        probe=probe_view(given),
         task=config.task,
         env=config.env,
         environments=list(config.environments) if is_across(config) else None,
@@ -372,8 +363,7 @@ def _with_seeds(
         if not config.scheduling.confirms or estimates(config, trial.replicate):
             counted.setdefault(trial.configuration, []).append(seed)
     return [
-        replace(
-            view,
+        view.replace(
             seeds=of_configuration[view.number],
             environments={name: _mean_of(counted[view.number], name, view.epochs) for name in names} or None,
         )
@@ -407,8 +397,7 @@ def status_view(store: Store) -> StatusView:
         for name, trial in store.trials_of(claim.uid):
             of_studies.setdefault(name, set()).add(claim.owner)
             trained.append(TrainedView(study=name, number=trial.configuration))
-        workers[claim.owner] = replace(
-            worker,
+        workers[claim.owner] = worker.replace(
             trials=[*worker.trials, *trained],
             seconds=max(worker.seconds, claim.age),
             lease_left=min(worker.lease_left, claim.left),
@@ -427,7 +416,7 @@ def status_view(store: Store) -> StatusView:
 def _with_workers(study: SummaryView, workers: int) -> SummaryView:
     """Return a study with its number of workers; stalled without any."""
     stalled = study.state == "running" and not workers
-    return replace(study, workers=workers, state="stalled" if stalled else study.state)
+    return study.replace(workers=workers, state="stalled" if stalled else study.state)
 
 
 def trainings_view(store: Store) -> TrainingsView:

@@ -15,6 +15,7 @@ from ..statistics.intervals import FEWEST, mean_interval
 from ..storage.commands import PROBE, Command, add, commands
 from ..storage.studies import revise
 from ..study.number_text import counted, in_digits, in_digits_alone
+from .views import BaselineView, FailedProbeView, MomentsView, ProbeView, RestoreView
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -84,39 +85,43 @@ def _write(store: Store, name: str, data: Mapping[str, Any], wanted: Callable[[l
     store.database.write(work)
 
 
-def probe_json(given: Sequence[Command]) -> Json | None:
-    """Return what a study's probe found, with its baselines and in words.
-
-    The result is None before that, and without a probe.
-    """
-    for each in given:
-        if each.kind == PROBE and FOUND in each.data:
-            return described(each.data[FOUND])
-        if each.kind == PROBE and LOST in each.data:
-            return {"baselines": {}, "text": f"the environment could not be probed: {each.data[LOST]}", "warnings": []}
+def probe_view(given: Sequence[Command]) -> ProbeView | FailedProbeView | None:
+    """Return the results of a study's probe, if there are any."""
+    for command in given:
+        if command.kind == PROBE and FOUND in command.data:
+            return described(command.data[FOUND])
+        if command.kind == PROBE and LOST in command.data:
+            text = f"the environment could not be probed: {command.data[LOST]}"
+            return FailedProbeView(baselines={}, text=text, warnings=[])
     return None
 
 
-def described(found: Mapping[str, Any]) -> Json:
-    """Return what a probe found, with its baselines and in words."""
+def described(results: Mapping[str, Any]) -> ProbeView:
+    """Return the results of `tasks.probing.probe`, with baselines and in words."""
+    parts = {"rewards": MomentsView, "observations": MomentsView, "restore": RestoreView}
+    nested = {name: view(**results[name]) for name, view in parts.items() if results[name] is not None}
+    probe = ProbeView(**{**results, **nested}, baselines={}, text="", warnings=[])
     baselines = {}
-    untrained = [statistics.fmean(own) for own in found["untrained"] if own]
-    for name, runs in (("random", found["random"]), ("untrained", untrained)):
+    untrained = [statistics.fmean(returns) for returns in probe.untrained if returns]
+    for name, runs in (("random", probe.random), ("untrained", untrained)):
         if runs:
-            ends = mean_interval(runs, repetitions=400) if len(runs) >= FEWEST else (statistics.fmean(runs), None, None)
-            baselines[name] = {**dict(zip(("value", "low", "high"), ends, strict=True)), "runs": len(runs)}
-    return {**found, "baselines": baselines, "text": _text(found, baselines), "warnings": _warnings(found)}
+            value, low, high = statistics.fmean(runs), None, None
+            if len(runs) >= FEWEST:
+                value, low, high = mean_interval(runs, repetitions=400)
+            baselines[name] = BaselineView(value=value, low=low, high=high, runs=len(runs))
+    return probe.replace(baselines=baselines, text=_text(probe, baselines), warnings=_warnings(probe))
 
 
-def baselines_text(baselines: Mapping[str, Json]) -> str:
+def baselines_text(baselines: Mapping[str, BaselineView]) -> str:
     """Return the baselines in words; "" for none."""
     parts = []
-    for name, what, run in (("random", "random actions", "episode"), ("untrained", "untrained policies", "policy")):
+    for name, policy, run in (("random", "random actions", "episode"), ("untrained", "untrained policies", "policy")):
         if name in baselines:
-            value, *ends = in_digits(baselines[name][end] for end in ("value", "low", "high"))
-            interval = f"{ends[0]} to {ends[1]}, " if baselines[name]["low"] is not None else ""
-            runs = baselines[name]["runs"]
-            parts.append(f"{what} return {value} ({interval}{runs} {run if runs == 1 else _plural(run)})")
+            baseline = baselines[name]
+            value, *ends = in_digits((baseline.value, baseline.low, baseline.high))
+            interval = f"{ends[0]} to {ends[1]}, " if baseline.low is not None else ""
+            unit = run if baseline.runs == 1 else _plural(run)
+            parts.append(f"{policy} return {value} ({interval}{baseline.runs} {unit})")
     return ", ".join(parts)
 
 
@@ -124,53 +129,53 @@ def _plural(word: str) -> str:
     return f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
 
 
-def _text(found: Mapping[str, Any], baselines: Mapping[str, Json]) -> str:
+def _text(probe: ProbeView, baselines: Mapping[str, BaselineView]) -> str:
     """Return a paragraph about the environment."""
     sentences = [baselines_text(baselines).capitalize()]
-    if lengths := found["lengths"]:
-        ends = found["terminated"] / len(lengths)
+    if lengths := probe.lengths:
+        ends = probe.terminated / len(lengths)
         span = f"{min(lengths)} to {max(lengths)}" if min(lengths) < max(lengths) else f"{lengths[0]}"
         how = {0.0: "all are truncated", 1.0: "all terminate"}.get(ends, f"{ends:.0%} of them terminate")
         sentences.append(f"Episodes take {span} steps, and {how}")
-    if found["zero_rewards"] is not None and (rewards := found["rewards"]) is not None:
-        spread = "" if rewards["high"] is None else f"; their standard deviation is {in_digits_alone(rewards['high'])}"
-        sentences.append(f"{found['zero_rewards']:.0%} of rewards are 0{spread}")
-    if (seen := found["observations"]) is not None and None not in seen.values():
-        low, high = in_digits([seen["low"], seen["high"]])
-        drift = f", and they drift by {seen['drift']:.1f} of them" if seen["drift"] > 1 else ""
+    if probe.zero_rewards is not None and (rewards := probe.rewards) is not None:
+        spread = "" if rewards.high is None else f"; their standard deviation is {in_digits_alone(rewards.high)}"
+        sentences.append(f"{probe.zero_rewards:.0%} of rewards are 0{spread}")
+    scale = probe.observations
+    if scale is not None and scale.low is not None and scale.high is not None and scale.drift is not None:
+        low, high = in_digits([scale.low, scale.high])
+        drift = f", and they drift by {scale.drift:.1f} of them" if scale.drift > 1 else ""
         sentences.append(f"Observations have standard deviations of {low} to {high}{drift}")
-    if (restore := found["restore"]) is not None:
-        exactly = "exactly" if restore["exact"] else "not exactly"
-        sentences.append(f"Its state is restored {exactly} ({restore['mode']}: {restore['reason']})")
-    if has := [name for name in ("masks", "goals") if found[name]]:
+    if (restore := probe.restore) is not None:
+        exactly = "exactly" if restore.exact else "not exactly"
+        sentences.append(f"Its state is restored {exactly} ({restore.mode}: {restore.reason})")
+    if has := [name for name, present in (("masks", probe.masks), ("goals", probe.goals)) if present]:
         sentences.append(f"Observations have {' and '.join(has)}")
     return "".join(f"{sentence}. " for sentence in sentences if sentence).strip()
 
 
-def _warnings(found: Mapping[str, Any]) -> list[str]:
+def _warnings(probe: ProbeView) -> list[str]:
     """Return what is unusual about the environment, a line each."""
-    told = []
-    if found["slow"] is not None:
-        told.append(f"a step takes {found['slow']:.3g} s, which is too slow for a probe; use many --workers")
-    if (count := len(found["failures"])) > 0:
-        last = found["failures"][-1].splitlines()[0]
-        told.append(f"{counted(count, 'episode')} failed: {last}; trials that meet this are retried, and may fail")
-    if not found["lengths"] and found["slow"] is None:
-        told.append(
-            f"no episode ended within {found['steps']} steps; without a time limit (max_episode_steps), evaluations "
+    texts = []
+    if probe.slow is not None:
+        texts.append(f"a step takes {probe.slow:.3g} s, which is too slow for a probe; use many --workers")
+    if (count := len(probe.failures)) > 0:
+        last = probe.failures[-1].splitlines()[0]
+        texts.append(f"{counted(count, 'episode')} failed: {last}; trials that meet this are retried, and may fail")
+    if not probe.lengths and probe.slow is None:
+        texts.append(
+            f"no episode ended within {probe.steps} steps; without a time limit (max_episode_steps), evaluations "
             "take very long"
         )
-    if found["zero_rewards"] == 1:
-        told.append("no reward was other than 0; if there is none at all, nothing can be learned from it")
-    seen = found["observations"]
-    if seen is not None and seen["high"] == 0:
-        told.append("all observations are equal, so that a policy cannot react to anything")
-    return told
+    if probe.zero_rewards == 1:
+        texts.append("no reward was other than 0; if there is none at all, nothing can be learned from it")
+    if probe.observations is not None and probe.observations.high == 0:
+        texts.append("all observations are equal, so that a policy cannot react to anything")
+    return texts
 
 
-def lines_of(probe: Mapping[str, Any] | None, whole: bool = False) -> list[str]:
+def lines_of(probe: ProbeView | FailedProbeView | None, whole: bool = False) -> list[str]:
     """Return the baselines or (whole) all of the text, and the warnings."""
     if probe is None:
         return []
-    text = probe["text"] if whole else baselines_text(probe["baselines"])
-    return [*([text] if text else []), *probe["warnings"]]
+    text = probe.text if whole else baselines_text(probe.baselines)
+    return [*([text] if text else []), *probe.warnings]

@@ -6,10 +6,60 @@ A field's annotation holds its description, from which come the documentation an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Annotated, Any
+from dataclasses import is_dataclass
+from inspect import get_annotations
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, dataclass_transform
 
+from ..statistics.intervals import Interval
 from ..storage.commands import Command
+from ..study.objectives import RETURN
+
+REQUIRED = object()  # in place of the default of a field that has none
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class View:
+    """Part of a result: immutable, and compared by value.
+
+    A subclass declares its fields as a dataclass does, which would take ten times as long to create.
+    """
+
+    fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        """List the fields, those of the base first."""
+        cls.fields = (*dict.fromkeys((*cls.fields, *get_annotations(cls))),)
+
+    def __init__(self, **values: Any):
+        required = {name for name in self.fields if self.default(name) is REQUIRED}
+        if wrong := (values.keys() - {*self.fields}) | (required - values.keys()):
+            raise TypeError(f"{type(self).__name__} has the fields {', '.join(self.fields)}; check {sorted(wrong)}")
+        vars(self).update(values)
+
+    @classmethod
+    def default(cls, name: str) -> Any:
+        """Return the default of a field, or REQUIRED."""
+        return getattr(cls, name, REQUIRED)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with other values."""
+        return type(self)(**{**vars(self), **changes})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON that commands print."""
+        form: dict[str, Any] = to_json(self)
+        return form
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self.replace()) == vars(other)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a view is immutable, but {name} was assigned; replace() returns a changed copy")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
 def key_of(name: str) -> str:
@@ -18,30 +68,21 @@ def key_of(name: str) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """Return JSON of a view, or of views in sequences and mappings.
+    """Return the JSON of a result.
 
-    A field that has a default is left out while it has it.
+    It may hold views, dataclasses and named tuples, also in sequences and mappings. A view's field is left out while it
+    has its default.
     """
+    if isinstance(value, View):
+        pairs = ((name, getattr(value, name)) for name in value.fields)
+        return {key_of(name): to_json(content) for name, content in pairs if content != value.default(name)}
     if is_dataclass(value):
-        pairs = [(field, getattr(value, field.name)) for field in fields(value)]
-        return {
-            key_of(field.name): to_json(each)
-            for field, each in pairs
-            if field.default is MISSING or each != field.default
-        }
+        value = vars(value)
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, Mapping):
-        return {name: to_json(each) for name, each in value.items()}
-    return [to_json(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """Part of a result."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON that commands print."""
-        form: dict[str, Any] = to_json(self)
-        return form
+        return {name: to_json(content) for name, content in value.items()}
+    return [to_json(content) for content in value] if isinstance(value, list | tuple) else value
 
 
 Values = Annotated[Mapping[str, Any], "value by dotted name"]
@@ -49,8 +90,23 @@ Objectives = Annotated[Mapping[str, float] | None, "null if the return is the on
 Env = Annotated[Mapping[str, Any], "{id, kwargs, wrappers, max_episode_steps}"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RungView(View):
+class ResultView(View):
+    """A result: of a trial, or of a trial on a rung."""
+
+    if TYPE_CHECKING:  # each declares its fields in the order of the JSON
+        return_: float | None
+        objectives: Mapping[str, float] | None
+
+    def results(self) -> dict[str, float]:
+        """Return the objectives by name; none before the first result."""
+        return dict(self.objectives or ({} if self.return_ is None else {RETURN: self.return_}))
+
+    def result(self, objective: str) -> float | None:
+        """Return an objective, or None."""
+        return self.results().get(objective)
+
+
+class RungView(ResultView):
     """Result of a trial on a rung."""
 
     rung: Annotated[int, "index of the rung"]
@@ -61,7 +117,6 @@ class RungView(View):
     digest: Annotated[str | None, "digest of the state"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class BranchView(View):
     """Start of a trial that branches from another."""
 
@@ -71,7 +126,6 @@ class BranchView(View):
     digest: Annotated[str, "digest of the state there"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class SeedView(View):
     """Training of a configuration with one seed."""
 
@@ -84,16 +138,14 @@ class SeedView(View):
     env: Annotated[str | None, "name of the environment, if the study has several"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class CandidateView(View):
+class OriginView(View):
     """Origin of a candidate of a confirmation."""
 
-    trial: Annotated[int | None, "number in the confirmed study, or null"]
+    trial: Annotated[int | None, "number in the confirmed study; null for the defaults"]
     defaults: Annotated[bool, "whether it has the default hyperparameters"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrialView(View):
+class TrialView(ResultView):
     """A trial, with the results of its last finished rung."""
 
     number: Annotated[int, "number of the configuration"]
@@ -121,10 +173,14 @@ class TrialView(View):
     environments: Annotated[
         Mapping[str, float | None] | None, "mean of the returns in each environment, if the study has several"
     ] = None
-    candidate: Annotated[CandidateView | None, "origin of a confirmation's candidate"] = None
+    candidate: Annotated[OriginView | None, "origin of a confirmation's candidate"] = None
+
+    @property
+    def trainings(self) -> Sequence[SeedView | TrialView]:
+        """Trainings, each with one seed."""
+        return self.seeds or [self]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProgressView(View):
     """Number of trainings to a rung."""
 
@@ -135,7 +191,6 @@ class ProgressView(View):
     failed: Annotated[int, "failed trainings"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class AgreementView(View):
     """Rank correlation of a rung with the next among all trials."""
 
@@ -147,7 +202,63 @@ class AgreementView(View):
     misleads: Annotated[bool, "whether the interval is below 0.5, or equal results were followed by different ones"]
 
 
-@dataclass(frozen=True, kw_only=True)
+class MomentsView(View):
+    """Scale and drift of numbers in several columns."""
+
+    low: Annotated[float | None, "smallest standard deviation of a column"]
+    high: Annotated[float | None, "largest standard deviation"]
+    mean: Annotated[float | None, "largest absolute mean"]
+    drift: Annotated[float | None, "largest difference of the means of both halves, in standard deviations"]
+
+
+class RestoreView(View):
+    """Way to restore an environment's state."""
+
+    mode: Annotated[str, "its name"]
+    exact: Annotated[bool, "whether that is exact"]
+    reason: Annotated[str, "why"]
+
+
+class BaselineView(View):
+    """Return of untrained behaviour."""
+
+    value: Annotated[float, "mean"]
+    low: Annotated[float | None, "lower end of the 95% interval; null for too few runs"]
+    high: Annotated[float | None, "upper end"]
+    runs: Annotated[int, "number of episodes or policies"]
+
+
+class ProbeView(View):
+    """Results of random actions and untrained policies in an environment."""
+
+    actions: Annotated[str, "kind of the action space"] = ""
+    masks: Annotated[bool, "whether observations have masks of actions"]
+    goals: Annotated[bool, "whether observations have goals"]
+    seed: Annotated[int, "seed"]
+    steps: Annotated[int, "number of steps"]
+    slow: Annotated[float | None, "seconds of a step, if it was too slow to be probed"]
+    random: Annotated[Sequence[float], "returns of random actions"]
+    untrained: Annotated[Sequence[Sequence[float]], "returns of each untrained policy"]
+    lengths: Annotated[Sequence[int], "lengths of complete episodes"]
+    terminated: Annotated[int, "number of those that were not truncated"]
+    rewards: Annotated[MomentsView | None, "scale and drift of rewards"]
+    zero_rewards: Annotated[float | None, "share of rewards that are 0"]
+    observations: Annotated[MomentsView | None, "scale and drift of observations"]
+    restore: Annotated[RestoreView | None, "how a state is restored"]
+    failures: Annotated[Sequence[str], "errors of the environment"]
+    baselines: Annotated[Mapping[str, BaselineView], "returns of random actions (random) and untrained policies"]
+    text: Annotated[str, "the results in words"]
+    warnings: Annotated[Sequence[str], "unusual properties of the environment"]
+
+
+class FailedProbeView(View):
+    """A probe without results."""
+
+    baselines: Annotated[Mapping[str, BaselineView], "empty"]
+    text: Annotated[str, "why there are none"]
+    warnings: Annotated[Sequence[str], "empty"]
+
+
 class SummaryView(View):
     """A study without its trials."""
 
@@ -162,7 +273,7 @@ class SummaryView(View):
         "all commands, in order; kind is also bound, weight, or check for a result tested against the goal, with "
         "trial, seed (if trials have several), epochs, episodes, mean, error and confirmed as data",
     ]
-    probe: Annotated[Mapping[str, Any] | None, "what a probe of the environment found"]
+    probe: Annotated[ProbeView | FailedProbeView | None, "results of a probe of the environment; null before it"]
     task: Annotated[str, "algorithm"]
     env: Env
     environments: Annotated[Sequence[Env] | None, "all environments, if the study has several"] = None
@@ -191,7 +302,6 @@ class SummaryView(View):
     workers: Annotated[int | None, "number of workers that train it now, in `status`"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class StudyView(SummaryView):
     """A study with its trials."""
 
@@ -201,14 +311,103 @@ class StudyView(SummaryView):
     @classmethod
     def of(cls, summary: SummaryView, trials: Sequence[TrialView]) -> StudyView:
         """Return a study from its summary."""
-        return cls(**{field.name: getattr(summary, field.name) for field in fields(summary)}, trials=trials)
+        return cls(**vars(summary), trials=trials)
 
     def summary(self) -> SummaryView:
         """Return the study without its trials."""
-        return SummaryView(**{field.name: getattr(self, field.name) for field in fields(SummaryView)})
+        return SummaryView(**{name: value for name, value in vars(self).items() if name != "trials"})
 
 
-@dataclass(frozen=True, kw_only=True)
+class RaceView(View):
+    """Results of a candidate in the race."""
+
+    seeds: Annotated[int, "number of its seeds with a result"]
+    mean: Annotated[float | None, "mean of its results"]
+    failed: Annotated[int, "number of its failed trainings"]
+
+
+class MeanView(View):
+    """Mean of results on fresh seeds."""
+
+    value: Annotated[float, "mean"]
+    low: Annotated[float, "lower end of the 95% interval"]
+    high: Annotated[float, "upper end"]
+
+
+class EstimateView(MeanView):
+    """Result of a candidate on fresh seeds."""
+
+    seeds: Annotated[int, "number of seeds with a result"]
+    failed: Annotated[int, "number of seeds on which trainings failed"]
+    results: Annotated[Sequence[float], "results by seed"]
+
+
+class CandidateView(OriginView):
+    """A candidate of a confirmation, with its results."""
+
+    hyperparameters: Values
+    claim: Annotated[float | None, "result in the search after as many epochs"]
+    race: Annotated[RaceView, "results in the race"]
+    estimate: Annotated[EstimateView | None, "result on fresh seeds"]
+    environments: Annotated[
+        Mapping[str, MeanView | None] | None,
+        "results in each environment as measured, null for fewer than three seeds; if the study has several",
+    ] = EMPTY
+
+
+class CostView(View):
+    """Cost of a confirmation."""
+
+    trainings: Annotated[int, "number of finished trainings"]
+    epochs: Annotated[int, "epochs of these"]
+    failed: Annotated[int, "number of failed trainings"]
+
+
+class ChangesView(View):
+    """Changes of a study since its confirmation."""
+
+    best: Annotated[Sequence[int], "trials that took no part and are now among the best"]
+    excluded: Annotated[bool, "whether the winner has been excluded"]
+
+
+class ConfirmationView(View):
+    """Results of a confirmation."""
+
+    study: Annotated[str, "name of the confirmed study"]
+    confirmation: Annotated[str, "name of the study that trains the candidates"]
+    state: Annotated[str, "complete or running"]
+    objective: Annotated[str, "name of the objective"]
+    direction: Annotated[str, "maximize or minimize"]
+    across: Annotated[
+        str | None,
+        "aggregate over environments, if the study has several; all results are on its scale, on which 0 is the best "
+        "of a minimized objective",
+    ] = None
+    epochs: Annotated[int, "epochs of each training"]
+    seeds: Annotated[int, "seeds of an estimate"]
+    race_seeds: Annotated[int, "seeds of the race"]
+    candidates: Annotated[Sequence[CandidateView], "candidates"]
+    winner: Annotated[int | None, "index of the winner among the candidates"]
+    runner_up: Annotated[int | None, "index of the second"]
+    over_defaults: Annotated[Interval | None, "probability that a training of the winner beats one of the defaults"]
+    over_runner_up: Annotated[Interval | None, "probability that it beats one of the runner-up"]
+    optimism: Annotated[float | None, "claim of the winner minus its estimate"]
+    cost: Annotated[CostView, "cost of the confirmation"]
+    since: Annotated[ChangesView | None, "changes of the study since then"]
+    earlier: Annotated[Sequence[str], "earlier confirmations of the study, of whose seeds it uses none"]
+
+    @property
+    def best(self) -> CandidateView | None:
+        """Winner; None without one."""
+        return None if self.winner is None else self.candidates[self.winner]
+
+
+class ConfirmedStudyView(StudyView):
+    """A study with its trials and its confirmation."""
+
+    confirmation: Annotated[ConfirmationView | None, "results of its last confirmation"]
+
+
 class TrainedView(View):
     """A trial that a process trains."""
 
@@ -216,7 +415,6 @@ class TrainedView(View):
     number: Annotated[int, "number of its configuration"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerView(View):
     """A process that trains."""
 
@@ -227,7 +425,6 @@ class WorkerView(View):
     lease_left: Annotated[float, "seconds until others may take them, unless its heartbeat renews its lease"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class StatusView(View):
     """Content of a storage."""
 
@@ -237,7 +434,6 @@ class StatusView(View):
     tasks: Annotated[int, "number of tasks"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainingView(View):
     """A training that belongs to no study."""
 
@@ -249,7 +445,6 @@ class TrainingView(View):
     return_: Annotated[float | None, "last return"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainingsView(View):
     """Trainings that belong to no study."""
 
@@ -257,7 +452,6 @@ class TrainingsView(View):
     tasks: Annotated[Sequence[TrainingView], "trainings"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class AncestorView(View):
     """Task in a lineage."""
 
@@ -265,7 +459,6 @@ class AncestorView(View):
     until: Annotated[int, "epochs that it contributes"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrialOfTaskView(View):
     """Trial that a task belongs to."""
 
@@ -275,7 +468,6 @@ class TrialOfTaskView(View):
     error: Annotated[str | None, "why it failed"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckpointView(View):
     """Stored checkpoint."""
 
@@ -287,7 +479,6 @@ class CheckpointView(View):
     kept: Annotated[str, "reason to keep it"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TaskView(View):
     """Everything stored about one task."""
 

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from ..engine.json_views import Json, summary_view
 from ..errors import StoreError, StudyReplaced, UnknownStudy
-from ..report.data import report_json
+from ..report.data import report_view
 from ..report.drawing import escape
 from ..report.markup import document, table
 from ..report.page import page
@@ -83,7 +83,7 @@ class Studies:
         now = self._live[name].progress.rows.revision, self.store.in_training(name)
         built, html = self._reports.get(name, (None, ""))
         if built != now:
-            html = page([report_json(self.store, name)])
+            html = page([report_view(self.store, name)])
             self._reports[name] = now, html
         return html
 

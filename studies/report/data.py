@@ -1,4 +1,4 @@
-"""Content of a report on a study, as JSON.
+"""Content of a report on a study.
 
 The content depends on the rows only, not on the time, the machine or a random number.
 """
@@ -16,8 +16,9 @@ from ...spaces.choices import Fixed, Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...tasks import load
 from ..analysis.health import diagnose
-from ..engine.confirmations import complete_confirmation_json, confirmation_json
-from ..engine.json_views import Json, ranked, study_view
+from ..engine.confirmations import complete_confirmation, confirmation_view
+from ..engine.json_views import ranked, study_view
+from ..engine.views import StudyView, TrialView
 from ..methods import scheduling
 from ..schedulers.confirming import Confirmation, estimates, estimating_rows, lost_seeds
 from ..schedulers.registry import remembered
@@ -28,7 +29,8 @@ from ..study.config import Config
 from ..study.environments import as_objective, is_across, scale_of, scaled_score
 from ..study.number_text import counted, in_digits_alone
 from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of
-from .analysis import rank_correlations, result_of
+from .analysis import rank_correlations
+from .content import BandView, CurvesView, DimensionView, ReportView
 from .timeline import timeline
 from .verdicts import candidate_name, unfinished, verdict
 
@@ -40,7 +42,7 @@ VERSIONS = ("rekindle", "torch", "numpy", "gymnasium", "machine", "device")
 Curves = Mapping[str, Sequence[tuple[int, Mapping[str, float]]]]
 
 
-def report_json(store: Store, name: str) -> Json:
+def report_view(store: Store, name: str) -> ReportView:
     """Return everything that a report shows about a study.
 
     Raises:
@@ -48,47 +50,50 @@ def report_json(store: Store, name: str) -> Json:
     """
     store = cast("Store", _Once(store))
     config = Config.from_json(store.study(name).config, name)
-    view = study_view(store, name)
-    study = view.to_json()
-    last = confirmation_json(store, name, view.trials)
+    study = study_view(store, name)
+    last = confirmation_view(store, name, study.trials)
     # A further confirmation has no answer while it runs; then the one before it holds.
-    confirmation = complete_confirmation_json(store, name, view.trials) or last
+    confirmation = complete_confirmation(store, name, study.trials) or last
     objective, direction = next(iter(objectives_of(config).items()))
-    best_first = [trial.to_json() for trial in ranked(view)]
-    included = [trial for trial in study["trials"] if not trial["excluded"]]
+    best_first = ranked(study)
+    included = [trial for trial in study.trials if not trial.excluded]
     health = diagnose(store, name)
     segments, events = store.segments(name), store.events_of_study(name)
-    values = [(trial, result_of(trial, objective)) for trial in best_first]
-    epochs, reached, rows = _epochs_trained(segments, study["trials"]), _reached(segments), store.trials(name)
-    shown = {
-        "study": study,
-        "title": config.title,
-        "objective": objective,
-        "direction": direction,
-        "storage": store.url,
-        "ranked": [trial["number"] for trial in best_first],
-        "results": {trial["number"]: value for trial, value in values if value is not None},
-        "confirmation": confirmation,
-        "unfinished": last if last != confirmation else None,
-        "fresh": _fresh(config, segments),
-        "epochs": epochs,
-        "dimensions": _dimensions(config, study["trials"]),
-        "importances": health["importances"],
-        "marginals": health["marginals"],
-        "pairs": health["pairs"],
-        "findings": health["findings"],
-        "correlations": rank_correlations(included, study["rungs"], objective),
-        "timeline": timeline(
-            rows, events, store.saved_last(name), {row.uid: reached.get(row.number, 0) for row in rows}
-        ),
-        "failures": dict(sorted(Counter(_kind(event.data) for event in events if event.kind == "failed").items())),
-    }
-    curves = _measured(store, name, (objective, EPISODE_RETURN))
-    shown["curves"] = _curves(store, study, curves, objective)
-    shown["band"] = _band(store, shown, curves)
-    shown["verdict"] = _verdict(config, shown)
-    shown["checklist"] = _checklist(config, shown, [event.data for event in events if event.kind == "init"])
-    return shown
+    values = [(trial, trial.result(objective)) for trial in best_first]
+    reached, rows = _reached(segments), store.trials(name)
+    measured = _measured(store, name, (objective, EPISODE_RETURN))
+    curves, fresh = _curves(store, study, measured, objective), _fresh(config, segments)
+    report = ReportView(
+        study=study,
+        title=config.title,
+        objective=objective,
+        direction=direction,
+        storage=store.url,
+        ranked=[trial.number for trial in best_first],
+        results={trial.number: value for trial, value in values if value is not None},
+        confirmation=confirmation,
+        unfinished=last if last != confirmation else None,
+        fresh=fresh,
+        epochs=_epochs_trained(segments, study.trials),
+        dimensions=_dimensions(config, study.trials),
+        importances=health.importances,
+        marginals=health.marginals,
+        pairs=health.pairs,
+        findings=health.findings,
+        correlations=rank_correlations(included, study.rungs, objective),
+        timeline=timeline(rows, events, store.saved_last(name), {row.uid: reached.get(row.number, 0) for row in rows}),
+        failures=dict(sorted(Counter(_kind(event.data) for event in events if event.kind == "failed").items())),
+        curves=curves,
+        band=None,
+        verdict=[],
+        checklist=[],
+    )
+    starts = [event.data for event in events if event.kind == "init"]
+    return report.replace(
+        band=_band(store, report, measured),
+        verdict=_verdict(config, report),
+        checklist=_checklist(config, report, starts),
+    )
 
 
 def _fresh(config: Config, segments: Iterable[Segment]) -> dict[int, list[float]] | None:
@@ -122,9 +127,9 @@ def _kind(note: Mapping[str, Any]) -> str:
     return f"{note.get('kind')}, {'retried' if note.get('retry') else 'for good'}"
 
 
-def _epochs_trained(segments: Iterable[Segment], trials: Sequence[Json]) -> int:
+def _epochs_trained(segments: Iterable[Segment], trials: Sequence[TrialView]) -> int:
     """Return the number of epochs trained, counting a branch from its start."""
-    starts = {trial["number"]: trial["branch"]["epochs"] for trial in trials if trial["branch"]}
+    starts = {trial.number: trial.branch.epochs for trial in trials if trial.branch}
     return sum(epochs - starts.get(number, 0) for number, epochs in _reached(segments).items())
 
 
@@ -137,43 +142,43 @@ def _reached(segments: Iterable[Segment]) -> dict[int, int]:
     return reached
 
 
-def _dimensions(config: Config, trials: Sequence[Json]) -> list[Json]:
+def _dimensions(config: Config, trials: Sequence[TrialView]) -> list[DimensionView]:
     """Return the searched hyperparameters with priors, explanations and kinds of axes."""
-    found, declared = [], dict[str, Dimension]()
+    dimensions, declared = list[DimensionView](), dict[str, Dimension]()
     with suppress(ValueError):  # the task may be of a package that is not installed here
         declared = load(config.task).learner.hyperparameters.flat()
     for name, dimension in config.searched.flat().items():
         if isinstance(dimension, Fixed):
             continue
-        values = [value for trial in trials if (value := trial["hyperparameters"].get(name)) is not None]
+        values = [value for trial in trials if (value := trial.hyperparameters.get(name)) is not None]
         dimension = dimension.dimension if isinstance(dimension, Maybe) else dimension
         numeric = bool(values) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
         log = numeric and bool(getattr(dimension, "log", False)) and min(values) > 0
         near_one = numeric and type(dimension).__name__ == "NearOne" and max(values) < 1
         ordered = isinstance(dimension, Ordinal)
-        kind = "near one" if near_one else "log" if log else "linear" if numeric and not ordered else "choice"
-        found.append({"name": name, "prior": str(config.priors[name]), "axis": kind})
-        found[-1]["help"] = declared[name].help if name in declared else ""
-    return found
+        axis = "near one" if near_one else "log" if log else "linear" if numeric and not ordered else "choice"
+        help_text = declared[name].help if name in declared else ""
+        dimensions.append(DimensionView(name=name, prior=str(config.priors[name]), axis=axis, help=help_text))
+    return dimensions
 
 
-def _curves(store: Store, study: Json, measured: Curves, objective: str) -> Json:
+def _curves(store: Store, study: StudyView, measured: Curves, objective: str) -> CurvesView:
     """Return each trial's learning curve, averaged over its seeds.
 
     Of a confirmation's candidate, those of its estimate count.
     """
     metric = _curve_metric(measured, objective)
     means = {}
-    for trial in study["trials"]:
-        uids = [each["uid"] for each in trial.get("seeds", [trial])]
-        if scheduling(study["scheduler"]).confirms:
-            uids = _estimating_uids(store, study["study"], trial["number"])
-        last = max((rung["epochs"] for rung in trial["rungs"]), default=0)  # another study may train it further
+    for trial in study.trials:
+        uids = [each.uid for each in trial.trainings]
+        if scheduling(study.scheduler).confirms:
+            uids = _estimating_uids(store, study.study, trial.number)
+        last = max((rung.epochs for rung in trial.rungs), default=0)  # another study may train it further
         found = _by_epoch(measured, uids, metric).items()
         points = [(epoch, statistics.fmean(of)) for epoch, of in found if epoch <= last]
         if points:
-            means[trial["number"]] = points
-    return {"metric": metric, "trials": means}
+            means[trial.number] = points
+    return CurvesView(metric=metric, trials=means)
 
 
 def _measured(store: Store, name: str, metrics: Sequence[str]) -> Curves:
@@ -213,35 +218,35 @@ def _by_epoch(measured: Curves, uids: Iterable[str], metric: str) -> dict[int, l
     return dict(sorted(found.items()))
 
 
-def _band(store: Store, shown: Json, measured: Curves) -> Json | None:
+def _band(store: Store, report: ReportView, measured: Curves) -> BandView | None:
     """Return the best configuration's curve with its 95% interval.
 
     A confirmed study, and a confirmation, have the curve of the winner on the seeds that estimate it.
     """
-    metric, confirmation = shown["curves"]["metric"], shown["confirmation"]
-    if confirmation and confirmation["winner"] is not None:
-        name, winner = confirmation["confirmation"], confirmation["winner"]
-        label, measured = candidate_name(confirmation["candidates"][winner]), _measured(store, name, (metric,))
+    metric, confirmation = report.curves.metric, report.confirmation
+    if confirmation and confirmation.best and confirmation.winner is not None:
+        name, winner = confirmation.confirmation, confirmation.winner
+        label, measured = candidate_name(confirmation.best), _measured(store, name, (metric,))
         uids = _estimating_uids(store, name, winner)
-    elif shown["ranked"]:
-        best = next(trial for trial in shown["study"]["trials"] if trial["number"] == shown["ranked"][0])
-        uids, label = [each["uid"] for each in best.get("seeds", ())], f"trial {best['number']}"
-        if shown["fresh"] is not None:
-            uids = _estimating_uids(store, shown["study"]["study"], best["number"])
+    elif report.ranked:
+        best = report.trials[report.ranked[0]]
+        uids, label = [each.uid for each in best.seeds or ()], f"trial {best.number}"
+        if report.fresh is not None:
+            uids = _estimating_uids(store, report.study.study, best.number)
     else:
         return None
-    several, of_seeds = len(shown["study"].get("environments", [None])), dict[int, list[float]]()
+    several, of_seeds = len(report.study.environments or [report.study.env]), dict[int, list[float]]()
     seeds = [uids[start : start + several] for start in range(0, len(uids), several)]
     for seed in seeds:
         for epoch, values in _by_epoch(measured, seed, metric).items():
             if len(values) == several:  # in each environment
                 of_seeds.setdefault(epoch, []).append(statistics.fmean(values))
-    points = [
-        (epoch, *map(float, mean_interval(values, repetitions=400)))
-        for epoch, values in sorted(of_seeds.items())
-        if len(values) >= FEWEST
-    ]
-    return {"label": label, "seeds": len(seeds), "points": points} if points else None
+    points = []
+    for epoch, values in sorted(of_seeds.items()):
+        if len(values) >= FEWEST:
+            mean, low, high = map(float, mean_interval(values, repetitions=400))
+            points.append((epoch, mean, low, high))
+    return BandView(label=label, seeds=len(seeds), points=points) if points else None
 
 
 def _estimating_uids(store: Store, name: str, candidate: int) -> list[str]:
@@ -253,96 +258,95 @@ def _estimating_uids(store: Store, name: str, candidate: int) -> list[str]:
     return [uid for n, uid in fresh.items() if n // len(config.environments) not in lost]
 
 
-def _verdict(config: Config, shown: Json) -> list[str]:
+def _verdict(config: Config, report: ReportView) -> list[str]:
     """Return the study's results in sentences."""
-    study, confirmation = shown["study"], shown["confirmation"]
-    trials = sum(not trial["excluded"] for trial in study["trials"])
-    if not shown["ranked"]:
-        failed = sum(trial["state"] == "failed" and not trial["excluded"] for trial in study["trials"])
+    study, confirmation = report.study, report.confirmation
+    trials = sum(not trial.excluded for trial in study.trials)
+    if not report.ranked:
+        failed = sum(trial.state == "failed" and not trial.excluded for trial in study.trials)
         why = f"all {failed} of its trials failed" if failed and failed == trials else "no trial has a result yet"
         return [f"The study has nothing to show: {why}."]
     sentences = []
-    best = shown["ranked"][0]
+    best = report.ranked[0]
     if confirmation is not None:
         sentences.append(verdict(confirmation))
-        if shown["unfinished"] is not None:
-            sentences.append(unfinished(shown["unfinished"]))
+        if report.unfinished is not None:
+            sentences.append(unfinished(report.unfinished))
     elif config.scheduling.confirms:
-        sentences.append(_winner(config, shown))
-    elif len(study["objectives"]) > 1:
-        sentences.append(f"{len(study['front'])} of {trials} trials are on the Pareto front.")
+        sentences.append(_winner(config, report))
+    elif len(study.objectives) > 1:
+        sentences.append(f"{len(study.front)} of {trials} trials are on the Pareto front.")
     else:
-        claim = f"Trial {best} is the best of {trials}: {shown['objective']} {in_digits_alone(shown['results'][best])}"
-        seeds = f", the {study['aggregate']} of {study['seeds']} seeds" if study["seeds"] > 1 else ", of one seed"
-        if "environments" in study:
-            seeds = f", the {study['aggregate']} over {len(study['environments'])} environments, on one scale"
+        claim = f"Trial {best} is the best of {trials}: {report.objective} {in_digits_alone(report.results[best])}"
+        seeds = f", the {study.aggregate} of {study.seeds} seeds" if study.seeds > 1 else ", of one seed"
+        if study.environments:
+            seeds = f", the {study.aggregate} over {len(study.environments)} environments, on one scale"
         sentences.append(f"{claim}{seeds}.")
-        if not scheduling(study["scheduler"]).population:
+        if not scheduling(study.scheduler).population:
             sentences.append(
                 "The best of many noisy results is partly luck: "
-                f"`{command_line('confirm', study['study'])}` estimates it on fresh seeds."
+                f"`{command_line('confirm', study.study)}` estimates it on fresh seeds."
             )
-    if (held := study["held"]) is not None:
-        why = f": {held['why']}" if held["why"] else ""
-        sentences.append(f"The study had the {held['kind']} by {held['who']}{why}.")
-    elif study["state"] != "complete":
+    if (held := study.held) is not None:
+        why = f": {held.why}" if held.why else ""
+        sentences.append(f"The study had the {held.kind} by {held.who}{why}.")
+    elif study.state != "complete":
         sentences.append("The study is not complete.")
-    return [*sentences, _cost(shown)]
+    return [*sentences, _cost(report)]
 
 
-def _winner(config: Config, shown: Json) -> str:
+def _winner(config: Config, report: ReportView) -> str:
     """Return a sentence about the winner of a confirmation."""
-    best, confirmation = shown["study"]["best"], Confirmation.of(config)
+    best, confirmation = report.study.best, Confirmation.of(config)
     if best is None:
         return "No candidate has won yet."
-    result = f"{shown['objective']} {in_digits_alone(shown['results'][best['number']])}"
+    result = f"{report.objective} {in_digits_alone(report.results[best.number])}"
     if is_across(config):
         result += f", the {config.options['aggregate']} over {len(config.environments)} environments, on one scale,"
     won = f"won the race of {confirmation.candidates}" if confirmation.candidates > 1 else "is the only candidate"
-    lost = len(lost_seeds(config, {n: each["state"] for n, each in enumerate(best["seeds"])}))
+    lost = len(lost_seeds(config, {n: seed.state for n, seed in enumerate(best.seeds or ())}))
     failed = f"; trainings of {counted(lost, 'further seed')} failed" if lost else ""
     seeds = confirmation.seeds - lost
-    who = candidate_name(best["candidate"]) + f" of {confirmation.study}" * (best["candidate"]["trial"] is not None)
-    return f"Trial {best['number']}, {who}, {won}: {result} on {seeds} seeds that took part in no choice{failed}."
+    origin = confirmation.trials[best.number]
+    candidate = "the defaults" if origin is None else f"trial {origin} of {confirmation.study}"
+    return f"Trial {best.number}, {candidate}, {won}: {result} on {seeds} seeds that took part in no choice{failed}."
 
 
-def _cost(shown: Json) -> str:
+def _cost(report: ReportView) -> str:
     """Return a sentence about the study's cost and what promotion saved."""
-    study, epochs = shown["study"], shown["epochs"]
-    facts = scheduling(study["scheduler"])
+    study, epochs = report.study, report.epochs
+    facts = scheduling(study.scheduler)
     cost = f"The {'confirmation' if facts.confirms else 'search'} trained {counted(epochs, 'epoch')}."
-    started = sum(1 for trial in study["trials"] for _ in trial.get("seeds", [trial]))
-    whole = started * study["rungs"][-1]
-    if len(study["rungs"]) == 1 or not facts.promotes or epochs >= whole:
+    started = sum(1 for trial in study.trials for _ in trial.trainings)
+    whole = started * study.rungs[-1]
+    if len(study.rungs) == 1 or not facts.promotes or epochs >= whole:
         return cost
     saved = 1 - epochs / whole
     return f"{cost} All {started:,} trainings to the end would have taken {whole:,}: {saved:.0%} were saved."
 
 
-def _checklist(config: Config, shown: Json, starts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _checklist(config: Config, report: ReportView, starts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return the completed checklist of Eimer et al. (2023), arXiv:2306.01324."""
-    study, confirmation = shown["study"], shown["confirmation"]
+    study, confirmation = report.study, report.confirmation
     seeds = (
-        f"{study['seeds']} per configuration, from {config.seed}"
-        if study["seeds"] > 1
-        else f"{config.seed}, for all trials"
+        f"{study.seeds} per configuration, from {config.seed}" if study.seeds > 1 else f"{config.seed}, for all trials"
     )
-    if "environments" in study:
-        seeds += f", in {len(study['environments'])} environments together"
+    if study.environments:
+        seeds += f", in {len(study.environments)} environments together"
     tested = "none: the study is not confirmed"
     if config.scheduling.confirms:
         own = Confirmation.of(config)
         seeds, tested = f"none: this confirms {own.study}", _tested(own.seeds, own.race_seeds, own.candidates)
     elif confirmation is not None:
-        tested = _tested(confirmation["seeds"], confirmation["race_seeds"], len(confirmation["candidates"]))
+        tested = _tested(confirmation.seeds, confirmation.race_seeds, len(confirmation.candidates))
     versions = {name: sorted({str(start[name]) for start in starts if name in start}) for name in VERSIONS}
-    rungs = ", ".join(map(str, study["rungs"]))
-    sought = ", ".join(f"{how} {name}" for name, how in study["objectives"].items())
+    rungs = ", ".join(map(str, study.rungs))
+    sought = ", ".join(f"{how} {name}" for name, how in study.objectives.items())
     return [
-        ("Task", f"{shown['title']}, version {config.task_version}"),
+        ("Task", f"{report.title}, version {config.task_version}"),
         ("Objective", sought),
         ("Method", f"sampler {config.sampler}, scheduler {config.scheduler}, rungs at {rungs} epochs"),
-        ("Budget", f"{config.trials[-1]:,} configurations, {shown['epochs']:,} epochs trained"),
+        ("Budget", f"{config.trials[-1]:,} configurations, {report.epochs:,} epochs trained"),
         ("Seeds of the search", seeds),
         ("Seeds of the test", tested),
         ("Not searched", _pairs(config.fixed) or "the defaults"),

@@ -7,22 +7,23 @@ from importlib.resources import files
 from pathlib import Path
 
 from ...tasks.checkpoint.policy_files import replace_whole
-from ..engine.json_views import Json, state_text
+from ..engine.json_views import state_text
 from ..engine.probes import lines_of
+from ..engine.views import TrialView
 from ..methods import scheduling
 from ..shell import quoted
 from ..study.number_text import in_digits
 from ..study.objectives import MINIMIZE
 from . import figures, results, what_mattered
-from .analysis import result_of
+from .content import ReportView
 from .drawing import escape, number
 from .markup import document, figure, part, prose, table
 from .verdicts import described
 
 
-def page(studies: Sequence[Json]) -> str:
-    """Return the HTML of a report; `data.report_json` gives each study."""
-    names = [study["study"]["study"] for study in studies]
+def page(studies: Sequence[ReportView]) -> str:
+    """Return the HTML of a report; `data.report_view` gives each study."""
+    names = [study.study.study for study in studies]
     heading = f"Report on {', '.join(names)}"
     body = [f"<h1>{escape(heading)}</h1>"]
     if len(studies) > 1:
@@ -32,96 +33,86 @@ def page(studies: Sequence[Json]) -> str:
     return document(heading, "".join(body), files(__package__).joinpath("script.js").read_text(encoding="utf-8"))
 
 
-def _study(index: int, shown: Json, alone: bool) -> str:
+def _study(index: int, report: ReportView, alone: bool) -> str:
     """Return the section of one study, omitting parts without data."""
-    study = shown["study"]
-    name = study["study"]
-    head = f"<p class='soft'>{escape(shown['title'])}: {escape(study['state'])}</p>"
+    study = report.study
+    name = study.study
+    head = f"<p class='soft'>{escape(report.title)}: {escape(study.state)}</p>"
     parts = [head if alone else f"<h2>{escape(name)}</h2>{head}"]
-    parts.append(f'<div class="verdict">{"".join(f"<p>{prose(line)}</p>" for line in shown["verdict"])}</div>')
-    if study["probe"] is not None:
-        lines = "".join(f"<p>{escape(line)}</p>" for line in lines_of(study["probe"], whole=True))
+    parts.append(f'<div class="verdict">{"".join(f"<p>{prose(line)}</p>" for line in report.verdict)}</div>')
+    if study.probe is not None:
+        lines = "".join(f"<p>{escape(line)}</p>" for line in lines_of(study.probe, whole=True))
         parts.append(part("Environment", "What random actions and untrained policies find in it.", lines))
-    parts += [
-        results.confirmation(shown),
-        results.health(shown),
-        _curves(shown),
-        _promotions(shown),
-        _genealogy(shown),
-        results.statistics([shown]),
-    ]
-    parts += [_what_mattered(shown), _marginals(shown), _pairs(shown), _parallel(shown), _slices(shown), _front(shown)]
-    parts += [_timeline(shown), _method(shown), _trials(shown)]
+    parts += [part_of(report) for part_of in PARTS]
     return f'<section id="study-{index}">{"".join(parts)}</section>'
 
 
-def _curves(shown: Json) -> str:
+def _curves(report: ReportView) -> str:
     text = (
-        f"{shown['curves']['metric']} of each trial by epoch; darker (on a dark page: brighter) lines have better "
-        "results."
+        f"{report.curves.metric} of each trial by epoch; darker (on a dark page: brighter) lines have better results."
     )
-    if len(shown["study"]["rungs"]) > 1:
+    if len(report.study.rungs) > 1:
         text += " Dashed lines are rungs."
-    if shown["study"]["seeds"] > 1:
+    if report.study.seeds > 1:
         text += " Each line is the mean over the seeds."
-    if "environments" in shown["study"]:
-        best = 0 if shown["direction"] == MINIMIZE else 1
+    if report.study.environments:
+        best = 0 if report.direction == MINIMIZE else 1
         text += f" Results of all environments are on one scale: {best} is the best result in each."
-    if band := shown["band"]:
-        text += f" In color: {band['label']}, its mean over {band['seeds']} seeds with the 95% interval."
-    return part("Learning curves", text, figure(figures.curves(shown)))
+    if band := report.band:
+        text += f" In color: {band.label}, its mean over {band.seeds} seeds with the 95% interval."
+    return part("Learning curves", text, figure(figures.curves(report)))
 
 
-def _promotions(shown: Json) -> str:
+def _promotions(report: ReportView) -> str:
     return part(
-        "Promotions", "How far each trial was trained; a dot is a result at a rung.", figure(figures.promotions(shown))
+        "Promotions", "How far each trial was trained; a dot is a result at a rung.", figure(figures.promotions(report))
     )
 
 
-def _genealogy(shown: Json) -> str:
+def _genealogy(report: ReportView) -> str:
     text = (
         "Members of the population; a dashed line is a copy of another member's state. Point at a line for its values."
     )
-    return part("Genealogy", text, figure(figures.genealogy(shown)), _lineage_table(shown))
+    return part("Genealogy", text, figure(figures.genealogy(report)), _lineage_table(report))
 
 
-def _lineage_table(shown: Json) -> str:
+def _lineage_table(report: ReportView) -> str:
     """Return a table of hyperparameters along the best member's lineage."""
-    trials = {trial["number"]: trial for trial in shown["study"]["trials"]}
-    if not scheduling(shown["study"]["scheduler"]).population or not shown["ranked"]:
+    trials = report.trials
+    if not scheduling(report.study.scheduler).population or not report.ranked:
         return ""
-    chain, at = list[Json](), shown["ranked"][0]
+    chain, at = list[TrialView](), report.ranked[0]
     while at in trials and trials[at] not in chain:
         chain.insert(0, trials[at])
-        at = trials[at]["branch"]["trial"] if trials[at]["branch"] else -1
-    names = [dimension["name"] for dimension in shown["dimensions"]]
+        at = branch.trial if (branch := trials[at].branch) else -1
+    names = [dimension.name for dimension in report.dimensions]
     rows = []
     for trial, following in zip(chain, [*chain[1:], None], strict=True):
-        begin = trial["branch"]["epochs"] if trial["branch"] else 0
-        end = following["branch"]["epochs"] if following else trial["epochs"]
-        values = (escape(number(trial["hyperparameters"].get(name))) for name in names)
-        rows.append((str(trial["number"]), f"{begin} to {end}", *values))
+        begin = trial.branch.epochs if trial.branch else 0
+        end = following.branch.epochs if following and following.branch else trial.epochs
+        values = (escape(number(trial.hyperparameters.get(name))) for name in names)
+        rows.append((str(trial.number), f"{begin} to {end}", *values))
     text = "<p class='soft'>The lineage of the best member, with the hyperparameters of each part:</p>"
     return text + table(("trial", "epochs", *names), rows, "n" * (2 + len(names)))
 
 
-def _what_mattered(shown: Json) -> str:
+def _what_mattered(report: ReportView) -> str:
     left = right = ""
-    if shown["importances"]:
+    if report.importances:
         text = (
             "Share of the results' variance that each explains by itself, over all rungs, with 95% intervals (least "
             "squares)."
         )
-        left = part("Importance of hyperparameters", text, figure(what_mattered.importances(shown)))
-    if shown["correlations"]:
-        rungs = sorted({row[end] for row in shown["correlations"] for end in ("low", "high")})
-        by = {(row["low"], row["high"]): row for row in shown["correlations"]}
+        left = part("Importance of hyperparameters", text, figure(what_mattered.importances(report)))
+    if report.correlations:
+        rungs = sorted({end for row in report.correlations for end in (row.low, row.high)})
+        by = {(row.low, row.high): row for row in report.correlations}
         rows = []
         for low in rungs[:-1]:
             cells = []
             for high in rungs[1:]:
                 row = by.get((low, high))
-                cells.append(f"{row['correlation']:.2f} <span class='soft'>({row['trials']})</span>" if row else "")
+                cells.append(f"{row.correlation:.2f} <span class='soft'>({row.trials})</span>" if row else "")
             rows.append((str(low), *cells))
         text = (
             "Spearman's rank correlation between the results at two rungs, over the trials (number) that reached "
@@ -131,17 +122,17 @@ def _what_mattered(shown: Json) -> str:
     return f'<div class="two">{left}{right}</div>' if left or right else ""
 
 
-def _marginals(shown: Json) -> str:
+def _marginals(report: ReportView) -> str:
     text = (
-        f"How far {shown['objective']} lies above the mean of its rung at each value, the other hyperparameters being "
+        f"How far {report.objective} lies above the mean of its rung at each value, the other hyperparameters being "
         "equal, with 95% intervals (least squares)."
     )
-    drawn = "".join(map(figure, what_mattered.marginals(shown)))
+    drawn = "".join(map(figure, what_mattered.marginals(report)))
     return part("Marginals", text, f'<div class="many">{drawn}</div>') if drawn else ""
 
 
-def _pairs(shown: Json) -> str:
-    bars, *clouds = what_mattered.pairs(shown) or (None,)
+def _pairs(report: ReportView) -> str:
+    bars, *clouds = what_mattered.pairs(report) or (None,)
     text = (
         "Share of the variance that two hyperparameters explain together, beyond what each does by itself: the "
         "largest, with 95% intervals."
@@ -152,117 +143,122 @@ def _pairs(shown: Json) -> str:
     return part("Pairs of hyperparameters", text, figure(bars), drawn)
 
 
-def _parallel(shown: Json) -> str:
+def _parallel(report: ReportView) -> str:
     hint = (
         '<p class="hint soft">Drag along an axis to choose trials; click it to clear. <b class="brush-count"></b></p>'
     )
-    drawing = figures.parallel(shown)
+    drawing = figures.parallel(report)
     text = "Each line is a trial; values that a trial does not have are below the axis."
     return part("Parallel coordinates", text, hint, figure(drawing)) if drawing is not None else ""
 
 
-def _slices(shown: Json) -> str:
-    drawn = "".join(map(figure, figures.slices(shown)))
-    text = f"{shown['objective']} by each searched hyperparameter, at each trial's last rung."
+def _slices(report: ReportView) -> str:
+    drawn = "".join(map(figure, figures.slices(report)))
+    text = f"{report.objective} by each searched hyperparameter, at each trial's last rung."
     return part("Slices", text, f'<div class="many">{drawn}</div>') if drawn else ""
 
 
-def _front(shown: Json) -> str:
-    return part("Pareto front", "The trials that no other trial dominates.", figure(figures.front(shown)))
+def _front(report: ReportView) -> str:
+    return part("Pareto front", "The trials that no other trial dominates.", figure(figures.front(report)))
 
 
-def _timeline(shown: Json) -> str:
-    found, failures = shown["timeline"], shown["failures"]
+def _timeline(report: ReportView) -> str:
+    found, failures = report.timeline, report.failures
     if not found:
         return ""
-    takeovers = sum(mark["kind"] == "takeover" for mark in found["marks"])
-    processes, s = len(found["workers"]), "s" * (takeovers != 1)
+    takeovers = sum(mark.kind == "takeover" for mark in found.marks)
+    processes, s = len(found.workers), "s" * (takeovers != 1)
     text = f"{processes} process{'es' * (processes != 1)} worked on it"
     text += f", with {takeovers} takeover{s} from others that died or fell silent." if takeovers else "."
-    if lost := sum(each["epochs"] for each in found["lost"]):
+    if lost := sum(each.epochs for each in found.lost):
         text += f" About {lost:,.1f} epochs since their last checkpoints were lost (red), and trained again."
     counted = table(("failures", "times"), [(escape(k), str(n)) for k, n in failures.items()], "-n") if failures else ""
-    return part("Workers", text, figure(figures.workers(shown)), counted)
+    return part("Workers", text, figure(figures.workers(report)), counted)
 
 
-def _method(shown: Json) -> str:
+def _method(report: ReportView) -> str:
     """Return the completed checklist of Eimer et al., and the search space."""
-    rows = [
-        (f"<b>{escape(name)}</b>", f'<span class="wrap">{escape(text)}</span>') for name, text in shown["checklist"]
-    ]
+    rows = [(f"<b>{escape(name)}</b>", f'<span class="wrap">{escape(text)}</span>') for name, text in report.checklist]
     lines = "".join(f"<tr><td>{name}</td><td>{text}</td></tr>" for name, text in rows)
     space = [
-        (
-            f"<code>{escape(each['name'])}</code>",
-            f'<code class="wrap">{escape(each["prior"])}</code>',
-            escape(each["help"]),
-        )
-        for each in shown["dimensions"]
+        (f"<code>{escape(each.name)}</code>", f'<code class="wrap">{escape(each.prior)}</code>', escape(each.help))
+        for each in report.dimensions
     ]
     text = "The checklist of Eimer et al. (2023, arXiv:2306.01324) for papers that tune hyperparameters."
     spaces = f"<h3>Search space</h3>{table(('hyperparameter', 'prior', 'what it does'), space)}" if space else ""
     return part("Method", text, f'<div class="scroll"><table>{lines}</table></div>', spaces)
 
 
-def _trials(shown: Json) -> str:
+def _trials(report: ReportView) -> str:
     """Return a table of all trials, best first."""
-    study = shown["study"]
-    if not study["trials"]:
+    study = report.study
+    if not study.trials:
         return ""
-    by_number = {trial["number"]: trial for trial in study["trials"]}
-    order = [*shown["ranked"], *(n for n in by_number if n not in set(shown["ranked"]))]
-    names = [dimension["name"] for dimension in shown["dimensions"]]
-    objectives = list(study["objectives"])
-    candidate = ["candidate"] * (scheduling(study["scheduler"]).confirms)
+    by_number = report.trials
+    order = [*report.ranked, *(n for n in by_number if n not in set(report.ranked))]
+    names = [dimension.name for dimension in report.dimensions]
+    objectives = list(study.objectives)
+    candidate = ["candidate"] * (scheduling(study.scheduler).confirms)
     heads = ["trial", *candidate, "state", "epochs", *objectives, *names, "digest", "replay"]
     kinds = ["n", *("" for _ in candidate), "", "n", *("n" for _ in objectives), *("n" for _ in names), "", ""]
-    columns = [in_digits(result_of(by_number[n], objective) for n in order) for objective in objectives]
+    columns = [in_digits(by_number[n].result(objective) for n in order) for objective in objectives]
     cell: Callable[[str, object, str], str] = lambda kind, value, text: (  # noqa: E731
         f"<td{' class=n' if kind else ''}{f' data-v={value!r}' if isinstance(value, float) else ''}>{text}</td>"
     )
     lines = []
     for place, n in enumerate(order):
         trial = by_number[n]
-        failed = sum(each["state"] == "failed" for each in trial.get("seeds", ()))
-        state = escape(state_text(trial["state"], trial["excluded"], failed))
-        state = f'<span class="failed">{state}</span>' if trial["state"] == "failed" else state
-        values: list[tuple[object, str]] = [
-            (n, str(n)),
-            *((None, escape(described(trial[name]))) for name in candidate),
-        ]
-        values += [(None, state), (trial["epochs"], str(trial["epochs"]))]
+        failed = sum(seed.state == "failed" for seed in trial.seeds or ())
+        state = escape(state_text(trial.state, trial.excluded, failed))
+        state = f'<span class="failed">{state}</span>' if trial.state == "failed" else state
+        values: list[tuple[object, str]] = [(n, str(n))]
+        values += [(None, escape(described(trial.candidate)))] if trial.candidate else []
+        values += [(None, state), (trial.epochs, str(trial.epochs))]
         values += [
-            (result_of(trial, objective), column[place]) for objective, column in zip(objectives, columns, strict=True)
+            (trial.result(objective), column[place]) for objective, column in zip(objectives, columns, strict=True)
         ]
-        values += [(v, escape(number(v))) for v in (trial["hyperparameters"].get(name) for name in names)]
+        values += [(v, escape(number(v))) for v in (trial.hyperparameters.get(name) for name in names)]
         # Seeds that a race spared have trained nothing that could be replayed.
-        trained = [each for each in trial.get("seeds", [trial]) if each["epochs"] or each["state"] != "pruned"]
-        uids, digests = [each["uid"] for each in trained], [each["digest"] or "" for each in trained]
+        trained = [each for each in trial.trainings if each.epochs or each.state != "pruned"]
+        uids, digests = [each.uid for each in trained], [each.digest or "" for each in trained]
         values.append((None, "<br>".join(f"<code>{digest[:12]}</code>" for digest in digests)))
         values.append((None, "<br>".join(f"<code>rekindle replay {escape(uid)}</code>" for uid in uids)))
         cells = "".join(cell(kind, value, text) for kind, (value, text) in zip(kinds, values, strict=True))
         lines.append(f'<tr data-trial="{n}">{cells}</tr>')
     head = "".join(f"<th{' class=n' if k else ''}>{escape(h)}</th>" for h, k in zip(heads, kinds, strict=True))
     errors = [
-        (str(trial["number"]), f'<code class="wrap">{escape(trial["error"].strip().splitlines()[-1])}</code>')
-        for trial in study["trials"]
-        if trial["error"] and trial["error"].strip()
+        (str(trial.number), f'<code class="wrap">{escape(trial.error.strip().splitlines()[-1])}</code>')
+        for trial in study.trials
+        if trial.error and trial.error.strip()
     ]
-    failed = f"<h3>Failures</h3>{table(('trial', 'why'), errors, 'n-')}" if errors else ""
+    failures = f"<h3>Failures</h3>{table(('trial', 'why'), errors, 'n-')}" if errors else ""
     words = (
         f"<p class='soft'>All {len(order)} trials, best first. The command in the last column trains a trial again and "
         "compares the digests, with <code class='whole'>--storage</code> "
-        f"<code class='wrap'>{escape(quoted(shown['storage']))}</code>.</p>"
+        f"<code class='wrap'>{escape(quoted(report.storage))}</code>.</p>"
     )
     body = f'<div class="tall"><table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody>'
-    return part("Trials", "", words, f"{body}</table></div>", failed)
+    return part("Trials", "", words, f"{body}</table></div>", failures)
 
 
-def write_report(studies: Sequence[Json], path: Path) -> None:
+PARTS = (
+    *(
+        results.confirmation,
+        results.health,
+        _curves,
+        _promotions,
+        _genealogy,
+        lambda report: results.statistics([report]),
+    ),
+    *(_what_mattered, _marginals, _pairs, _parallel, _slices, _front, _timeline, _method, _trials),
+)
+
+
+def write_report(studies: Sequence[ReportView], path: Path) -> None:
     """Write a report on studies to a file, atomically.
 
     Args:
-        studies: results of `data.report_json`.
+        studies: results of `data.report_view`.
         path: path of the file.
 
     Raises:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..engine.json_views import Json
 from . import figures, what_mattered
-from .data import report_json
+from .content import ReportView
+from .data import report_view
 from .drawing import Chart, Parallel
 from .results import samples_of
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 Drawing = Chart | Parallel
 # By kind: the function that draws it, and the data that it shows, which a study may lack.
-KINDS: Mapping[str, tuple[Callable[[Json], Drawing | Sequence[Drawing] | None], str]] = {
+KINDS: Mapping[str, tuple[Callable[[ReportView], Drawing | Sequence[Drawing] | None], str]] = {
     "curves": (figures.curves, "the epochs of trials"),
     "promotions": (figures.promotions, "which trials reached which of several rungs"),
     "genealogy": (figures.genealogy, "who copied whom in a population (--scheduler pbt)"),
     "profiles": (
-        lambda shown: figures.profiles(samples_of(shown), shown["objective"]),
+        lambda report: figures.profiles(samples_of(report), report.objective),
         "results that differ, of a confirmation's seeds (rekindle confirm) or of --seeds 3 or more",
     ),
     "importance": (what_mattered.importances, "what explains the results of 8 or more configurations"),
@@ -58,7 +58,7 @@ def plot(store: Store, study: str, kind: str) -> Figure:
     except ImportError as error:
         raise ValueError(f"pictures need the library matplotlib: pip install 'rekindle-rl[plot]' ({error})") from None
     find, shows = KINDS[kind]
-    drawing = find(report_json(store, study))
+    drawing = find(report_view(store, study))
     if not drawing:
         raise ValueError(f"a picture of {kind} shows {shows}, but study {study} has nothing of that")
     return figure_of(drawing if isinstance(drawing, Sequence) else [drawing])

@@ -6,111 +6,106 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..engine.json_views import Json
+from ..engine.views import ConfirmationView
 from ..statistics.aggregates import AGGREGATES
 from ..statistics.intervals import FEWEST, interval, too_narrow
 from ..study.number_text import counted, in_digits
 from . import figures
+from .content import ReportView
 from .drawing import escape
 from .markup import figure, part, table
-from .verdicts import candidate_name, described, failures_of
+from .verdicts import candidate_name, described, failures_of, interval_texts
 
-MOST_SAMPLES = 4  # configurations whose distributions are shown
+MOST_SAMPLES = 4  # configurations whose distributions are report
 
 
-def confirmation(shown: Json) -> str:
-    confirmation = shown["confirmation"]
+def confirmation(report: ReportView) -> str:
+    confirmation = report.confirmation
     if confirmation is None:
         return ""
-    candidates = confirmation["candidates"]
-    claims = in_digits(each["claim"] for each in candidates)
-    races = in_digits(each["race"]["mean"] for each in candidates)
+    candidates = confirmation.candidates
+    claims = in_digits(each.claim for each in candidates)
+    races = in_digits(each.race.mean for each in candidates)
     failures = any(map(failures_of, candidates))
-    estimates = [each["estimate"] or {} for each in candidates]
-    ends = in_digits(each.get(end) for each in estimates for end in ("value", "low", "high"))
-    values, lows, highs = ends[::3], ends[1::3], ends[2::3]
+    estimates = interval_texts(each.estimate for each in candidates)
     rows = []
-    for index, each in enumerate(candidates):
-        name = escape(described(each))
-        mark = f"<b>{name}</b>, the winner" if index == confirmation["winner"] else name
-        between = f"{lows[index]} to {highs[index]}" if estimates[index] else ""
-        cells = (claims[index], races[index], str(each["race"]["seeds"]), values[index], between)
-        lost = [str(failures_of(each))] * failures
-        rows.append((mark, *cells, str(estimates[index].get("seeds", "")), *lost))
+    for index, (candidate, (value, low, high)) in enumerate(zip(candidates, estimates, strict=True)):
+        name = escape(described(candidate))
+        mark = f"<b>{name}</b>, the winner" if index == confirmation.winner else name
+        raced = claims[index], races[index], str(candidate.race.seeds)
+        estimated = f"{low} to {high}" if value else "", str(candidate.estimate.seeds) if candidate.estimate else ""
+        rows.append((mark, *raced, value, *estimated, *[str(failures_of(candidate))] * failures))
     heads = ["candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds"]
     heads += ["failed"] * failures
-    what = confirmation["objective"]
-    if "across" in confirmation:
-        what = f"The {confirmation['across']} over environments of {what} on one scale,"
-    where = f"on seeds that the search has not used, in {confirmation['confirmation']}"
-    text = f"{what} after {counted(confirmation['epochs'], 'epoch')}, {where}."
-    shown_rows = table(heads, rows, "-nnnnnn" + "n" * failures)
-    return part("Confirmation", text, shown_rows, _by_environment(confirmation))
+    objective = confirmation.objective
+    if confirmation.across:
+        objective = f"The {confirmation.across} over environments of {objective} on one scale,"
+    source = f"on seeds that the search has not used, in {confirmation.confirmation}"
+    text = f"{objective} after {counted(confirmation.epochs, 'epoch')}, {source}."
+    rows_shown = table(heads, rows, "-nnnnnn" + "n" * failures)
+    return part("Confirmation", text, rows_shown, _by_environment(confirmation))
 
 
-def _by_environment(confirmation: Json) -> str:
+def _by_environment(confirmation: ConfirmationView) -> str:
     """Return a table of the candidates' estimates in each environment, if several."""
-    estimated = [each for each in confirmation["candidates"] if each.get("environments")]
+    estimated = [(each, each.environments) for each in confirmation.candidates if each.environments]
     if not estimated:
         return ""
     rows = []
-    for env in estimated[0]["environments"]:
-        own = [each["environments"][env] for each in estimated]
-        ends = in_digits(each and each[end] for each in own for end in ("value", "low", "high"))
-        found = zip(own, ends[::3], ends[1::3], ends[2::3], strict=True)
+    for env in estimated[0][1]:
         cells = (
-            f"{value} <span class='soft'>({low} to {high})</span>" if each else "" for each, value, low, high in found
+            f"{value} <span class='soft'>({low} to {high})</span>" if value else ""
+            for value, low, high in interval_texts(environments[env] for _, environments in estimated)
         )
         rows.append((escape(env), *cells))
-    text = f"{confirmation['objective']} in each environment, as measured, with 95% intervals:"
+    text = f"{confirmation.objective} in each environment, as measured, with 95% intervals:"
     return f"<p class='soft'>{escape(text)}</p>" + table(
-        ("environment", *map(candidate_name, estimated)), rows, "-" + "n" * len(estimated)
+        ("environment", *(candidate_name(each) for each, _ in estimated)), rows, "-" + "n" * len(estimated)
     )
 
 
-def health(shown: Json) -> str:
+def health(report: ReportView) -> str:
     """Return the defects that health checks found, with cures."""
-    if not shown["ranked"]:
+    if not report.ranked:
         return ""
-    rows = [(escape(each["check"]), escape(each["text"]), escape(each["cure"])) for each in shown["findings"]]
+    rows = [(escape(each.check), escape(each.text), escape(each.cure)) for each in report.findings]
     found = table(("check", "finding", "cure"), rows) if rows else "<p>No defects were found.</p>"
     return part("Health checks", "", found)
 
 
-def samples_of(shown: Json) -> list[tuple[str, list[float]]]:
+def samples_of(report: ReportView) -> list[tuple[str, Sequence[float]]]:
     """Return names and results over seeds of the best configurations.
 
     The results come from the confirmation, or else from the replicates at each configuration's last rung. Of a
     confirmation itself, they are those of the estimates.
     """
-    confirmation, study = shown["confirmation"], shown["study"]
-    if shown["fresh"] is not None:
-        return [(f"trial {n}", shown["fresh"][n]) for n in shown["ranked"] if len(shown["fresh"].get(n, ())) >= FEWEST]
+    confirmation, study = report.confirmation, report.study
+    if report.fresh is not None:
+        return [(f"trial {n}", report.fresh[n]) for n in report.ranked if len(report.fresh.get(n, ())) >= FEWEST]
     if confirmation is not None:
-        candidates = confirmation["candidates"]
-        order = [i for i in (confirmation["winner"], confirmation["runner_up"]) if i is not None]
-        order += [i for i, each in enumerate(candidates) if each["defaults"] and i not in order]
-        known = [(candidate_name(candidates[i]), candidates[i]["estimate"]) for i in order]
-        return [(name, estimate["results"]) for name, estimate in known if estimate]
-    if study["seeds"] < FEWEST or len(study["objectives"]) > 1 or "environments" in study:
+        candidates = confirmation.candidates
+        order = [i for i in (confirmation.winner, confirmation.runner_up) if i is not None]
+        order += [i for i, each in enumerate(candidates) if each.defaults and i not in order]
+        compared = [(candidate_name(candidates[i]), candidates[i].estimate) for i in order]
+        return [(name, estimate.results) for name, estimate in compared if estimate]
+    if study.seeds < FEWEST or len(study.objectives) > 1 or study.environments:
         return []
-    trials = {trial["number"]: trial for trial in study["trials"]}
-    found = []
-    for best in shown["ranked"][:MOST_SAMPLES]:
-        seeds = [each for each in trials[best]["seeds"] if each["epochs"] == trials[best]["epochs"]]
-        values = [each["return"] for each in seeds if each["return"] is not None]
+    trials, samples = report.trials, list[tuple[str, Sequence[float]]]()
+    for best in report.ranked[:MOST_SAMPLES]:
+        seeds = [each for each in trials[best].seeds or () if each.epochs == trials[best].epochs]
+        values = [each.return_ for each in seeds if each.return_ is not None]
         if len(values) >= FEWEST:
-            found.append((f"trial {best}", values))
-    return found
+            samples.append((f"trial {best}", values))
+    return samples
 
 
-def statistics(studies: Sequence[Json]) -> str:
+def statistics(studies: Sequence[ReportView]) -> str:
     """Return aggregates over seeds, with intervals and performance profiles."""
     several = len(studies) > 1
     samples = []
-    for shown in studies:
-        own = samples_of(shown)
-        prefix = f"{shown['study']['study']}: " if several else ""
+    for report in studies:
+        own = samples_of(report)
+        prefix = f"{report.study.study}: " if several else ""
         samples += [(prefix + name, values) for name, values in (own[:1] if several else own)]
     if not samples or (several and len(samples) < 2):
         return ""
@@ -124,8 +119,8 @@ def statistics(studies: Sequence[Json]) -> str:
         key = f'<span class="key s{index}">{escape(name)}</span>' if index < MOST_SAMPLES else escape(name)
         rows.append((key, str(len(values)), *cells))
     statistics = table(("", "seeds", "IQM (95% interval)", "mean (95% interval)"), rows, "-nnn")
-    drawing = figures.profiles(samples[:MOST_SAMPLES], studies[0]["objective"])
-    fresh = all(shown["confirmation"] is not None or shown["fresh"] is not None for shown in studies)
+    drawing = figures.profiles(samples[:MOST_SAMPLES], studies[0].objective)
+    fresh = all(report.confirmation is not None or report.fresh is not None for report in studies)
     text = (
         "Results over seeds that were not used for any choice."
         if fresh
@@ -137,34 +132,32 @@ def statistics(studies: Sequence[Json]) -> str:
     return part("Statistics", text, statistics, figure(drawing))
 
 
-def side_by_side(studies: Sequence[Json]) -> str:
+def side_by_side(studies: Sequence[ReportView]) -> str:
     """Return a table of the studies and their winners' results."""
     rows = []
-    for index, shown in enumerate(studies):
-        study, confirmation = shown["study"], shown["confirmation"]
-        best = shown["ranked"][0] if shown["ranked"] else None
-        claim = in_digits([shown["results"][best]])[0] if best in shown["results"] else ""
+    for index, report in enumerate(studies):
+        study, confirmation = report.study, report.confirmation
+        result = report.results.get(report.ranked[0]) if report.ranked else None
+        [claim] = in_digits([result])
         worth = ""
-        if shown["fresh"] is not None:  # a confirmation is no search, and its results are estimates
+        if report.fresh is not None:  # a confirmation is no search, and its results are estimates
             claim, worth = "", claim
-        if confirmation and confirmation["winner"] is not None:
-            estimate = confirmation["candidates"][confirmation["winner"]]["estimate"]
-            if estimate:
-                value, low, high = in_digits([estimate[end] for end in ("value", "low", "high")])
-                worth = f"{value} ({low} to {high})"
-        method = f"{study['sampler']}, {study['scheduler']}"
+        if confirmation and confirmation.best and (estimate := confirmation.best.estimate):
+            [(value, low, high)] = interval_texts([estimate])
+            worth = f"{value} ({low} to {high})"
+        method = f"{study.sampler}, {study.scheduler}"
         rows.append(
             (
-                f'<a href="#study-{index}">{escape(study["study"])}</a>',
-                escape(shown["title"]),
+                f'<a href="#study-{index}">{escape(study.study)}</a>',
+                escape(report.title),
                 escape(method),
-                escape(f"{shown['direction']} {shown['objective']}"),
-                str(len(study["trials"])),
-                f"{shown['epochs']:,}",
+                escape(f"{report.direction} {report.objective}"),
+                str(len(study.trials)),
+                f"{report.epochs:,}",
                 claim,
                 worth,
             )
         )
     heads = ("study", "task", "method", "objective", "trials", "epochs", "best in the search", "confirmed (95%)")
-    shared = len({(shown["title"], shown["objective"]) for shown in studies}) == 1
+    shared = len({(report.title, report.objective) for report in studies}) == 1
     return part("Side by side", "", table(heads, rows, "----nnnn")) + (statistics(studies) if shared else "")

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..engine.json_views import Json
 from ..failures import FAILED
 from ..storage.locks.fencing import TAKEN, TAKEOVER
 from ..storage.locks.owner import Owner
 from ..storage.rows import Event, Trial
+from .content import LostView, MarkView, ProcessView, TimelineView, WorkView
 
 TOGETHER = 0.5  # longest time in seconds between the claims of one cohort
 
 
 def timeline(
     trials: Sequence[Trial], events: Sequence[Event], saved: Mapping[tuple[str, int], float], epochs: Mapping[str, int]
-) -> Json | None:
+) -> TimelineView | None:
     """Return the work of each process, in seconds since the first event.
 
     The release of a lease is not recorded. Work under a lease therefore ends with its last checkpoint; without one, it
@@ -32,8 +32,7 @@ def timeline(
         epochs: epochs that each trial has reached, by uid.
 
     Returns:
-        {seconds, workers [{name, work [{from, to, trials [numbers]}]}], marks [{worker, at, kind, trial}],
-        lost [{worker, from, to, trial, epochs (about)}]}; None if nothing was trained.
+        The timeline; None if nothing was trained.
     """
     taken = [event for event in events if event.kind in TAKEN and "owner" in event.data]
     if not taken:
@@ -43,40 +42,63 @@ def timeline(
     names = _names([event.data["owner"] for event in taken])
     begin = min(event.created for event in taken)
     last = max([*(event.created for event in taken), *finished.values()])
-    work: dict[str, list[Json]] = {name: [] for name in names.values()}
-    cohort: dict[str, set[str]] = {}  # uids of the last cohort of each process
+    work: dict[str, list[_Span]] = {name: [] for name in names.values()}
     marks, leases = [], _leases(taken, saved, finished, last)
     for lease in leases:
         row, at, end = work[names[lease.owner]], lease.start - begin, lease.end - begin
-        if row and at - row[-1]["from"] <= TOGETHER and lease.uid not in cohort[lease.owner]:
-            if numbers[lease.uid] not in row[-1]["trials"]:  # unlike another seed of it
-                row[-1]["trials"].append(numbers[lease.uid])
-            row[-1]["to"] = max(row[-1]["to"], end)
-            cohort[lease.owner].add(lease.uid)
+        if row and at - row[-1].start <= TOGETHER and lease.uid not in row[-1].uids:
+            row[-1].add(lease.uid, numbers[lease.uid], end)
         else:
-            row.append({"from": at, "to": end, "trials": [numbers[lease.uid]]})
-            cohort[lease.owner] = {lease.uid}
+            row.append(_Span(at, end, {lease.uid}, [numbers[lease.uid]]))
         if lease.kind == TAKEOVER:
-            marks.append({"worker": names[lease.owner], "at": at, "kind": TAKEOVER, "trial": numbers[lease.uid]})
+            marks.append(MarkView(worker=names[lease.owner], at=at, kind=TAKEOVER, trial=numbers[lease.uid]))
     holder: dict[str, str] = {}
     for event in events:
         if event.kind in TAKEN:
             holder[event.uid] = names.get(event.data.get("owner", ""), "")
         elif event.kind == FAILED and holder.get(event.uid) and event.created <= last:
             kind = f"{event.data.get('kind')} ({'retried' if event.data.get('retry') else 'for good'})"
-            trial = numbers[event.uid]
-            marks.append({"worker": holder[event.uid], "at": event.created - begin, "kind": kind, "trial": trial})
+            at, trial = event.created - begin, numbers[event.uid]
+            marks.append(MarkView(worker=holder[event.uid], at=at, kind=kind, trial=trial))
     for spans in work.values():
         for before, after in pairwise(spans):  # a process trains one cohort at a time
-            before["to"] = min(before["to"], after["from"])
-    workers = [{"name": name, "work": spans} for name, spans in work.items()]
-    lost = [
-        {"worker": names[lease.owner], "from": lease.saved - begin, "to": lease.end - begin}
-        | {"trial": numbers[lease.uid], "epochs": (lease.end - lease.saved) * _pace(leases, epochs, lease.uid)}
-        for lease in leases
-        if lease.saved < lease.end
-    ]
-    return {"seconds": last - begin, "workers": workers, "marks": marks, "lost": lost}
+            before.end = min(before.end, after.start)
+    return TimelineView(
+        seconds=last - begin,
+        workers=[
+            ProcessView(name=name, work=[WorkView(from_=each.start, to=each.end, trials=each.trials) for each in spans])
+            for name, spans in work.items()
+        ],
+        marks=marks,
+        lost=[
+            LostView(
+                worker=names[lease.owner],
+                from_=lease.saved - begin,
+                to=lease.end - begin,
+                trial=numbers[lease.uid],
+                epochs=(lease.end - lease.saved) * _pace(leases, epochs, lease.uid),
+            )
+            for lease in leases
+            if lease.saved < lease.end
+        ],
+    )
+
+
+@dataclass
+class _Span:
+    """Work of a process on a cohort; seconds since the first event."""
+
+    start: float
+    end: float
+    uids: set[str]
+    trials: list[int]
+
+    def add(self, uid: str, trial: int, end: float) -> None:
+        """Add a task of the cohort."""
+        self.uids.add(uid)
+        self.end = max(self.end, end)
+        if trial not in self.trials:  # unlike another seed of it
+            self.trials.append(trial)
 
 
 @dataclass(frozen=True)

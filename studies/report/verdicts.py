@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..engine.json_views import Json
+from collections.abc import Iterable
+
+from ..engine.views import CandidateView, ChangesView, ConfirmationView, EstimateView, MeanView, OriginView
 from ..shell import command_line
 from ..study.number_text import counted, in_digits, in_digits_alone
 from ..study.objectives import MINIMIZE
@@ -11,45 +13,45 @@ from ..study.stored_form import MOST_SEEDS
 MORE = 4  # times as many seeds halve an interval
 
 
-def verdict(confirmation: Json) -> str:
+def verdict(confirmation: ConfirmationView) -> str:
     """Return the results of a confirmation, in sentences."""
-    winner, cost = confirmation["winner"], confirmation["cost"]
-    lost = f", and {counted(cost['failed'], 'training')} that failed" if cost["failed"] else ""
-    spent = f"It took {counted(cost['trainings'], 'training')}, {counted(cost['epochs'], 'epoch')}{lost}."
-    if confirmation["state"] != "complete":
+    cost = confirmation.cost
+    lost = f", and {counted(cost.failed, 'training')} that failed" if cost.failed else ""
+    spent = f"It took {counted(cost.trainings, 'training')}, {counted(cost.epochs, 'epoch')}{lost}."
+    if confirmation.state != "complete":
         text = f"The confirmation is not complete; `{_command(confirmation)}` resumes it."
-        if earlier := confirmation["earlier"]:
+        if earlier := confirmation.earlier:
             text += f" The one before it, {earlier[-1]}, is complete; `{command_line('trials', earlier[-1])}` shows it."
         return f"{text} {spent}"
-    best = None if winner is None else confirmation["candidates"][winner]
-    if best is None or best["estimate"] is None:
+    best = confirmation.best
+    if best is None or best.estimate is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
-    sentences = [_expectation(best, _scale(confirmation))]
-    if failed := best["estimate"]["failed"]:
+    sentences = [_expectation(best, best.estimate, _scale(confirmation))]
+    if failed := best.estimate.failed:
         sentences.append(f"{failed} of its fresh trainings failed and {'is' if failed == 1 else 'are'} not counted.")
-    if confirmation["optimism"] is not None:
-        sentences.append(_claimed(best["claim"], best["estimate"]["value"]))
-    if best["defaults"]:
+    if best.claim is not None:
+        sentences.append(_claimed(best.claim, best.estimate.value))
+    if best.defaults:
         sentences.append(
             "The defaults won the race against the best that the search found."
-            if winner  # the first candidate is the best of the search
+            if confirmation.winner  # the first candidate is the best of the search
             else "The best that the search found are the defaults."
         )
     sentences += _superiority(confirmation)
-    if any(candidate["defaults"] and candidate["estimate"] is None for candidate in confirmation["candidates"]):
+    if any(candidate.defaults and candidate.estimate is None for candidate in confirmation.candidates):
         sentences.append("The defaults are not compared, since too many of their trainings failed.")
-    if (since := confirmation["since"]) is not None:
+    if (since := confirmation.since) is not None:
         sentences.append(_outdated(confirmation, since))
-    elif open_question := _better_than_winner(confirmation):
+    elif open_question := _better_than_winner(confirmation, best.estimate):
         sentences.append(open_question)
-    if earlier := confirmation["earlier"]:
+    if earlier := confirmation.earlier:
         sentences.append(f"None of its seeds was used by {' or '.join(earlier)}.")
     return " ".join([*sentences, spent])
 
 
-def unfinished(confirmation: Json) -> str:
+def unfinished(confirmation: ConfirmationView) -> str:
     """Return a sentence about a confirmation that follows a complete one."""
-    name, command = confirmation["confirmation"], _command(confirmation)
+    name, command = confirmation.confirmation, _command(confirmation)
     return f"A further confirmation, {name}, is not complete; `{command}` resumes it."
 
 
@@ -61,43 +63,41 @@ def _claimed(claim: float, estimate: float) -> str:
     return f"The search claimed {text}, which differs by {in_digits_alone(abs(claim - estimate))}."
 
 
-def _superiority(confirmation: Json) -> list[str]:
+def _superiority(confirmation: ConfirmationView) -> list[str]:
     """Return sentences about how often the winner beats the other estimates."""
-    others, second = {"over_defaults": "the defaults", "over_runner_up": "the runner-up"}, confirmation["runner_up"]
-    if second is not None and confirmation["candidates"][second]["defaults"]:
-        del others["over_runner_up"]  # they are the same
+    second = confirmation.runner_up
+    others = {"the defaults": confirmation.over_defaults}
+    if second is not None and not confirmation.candidates[second].defaults:  # else they are the same
+        others["the runner-up"] = confirmation.over_runner_up
     sentences = []
-    for key, name in others.items():
-        if (better := confirmation[key]) is not None:
-            probability = f"{better['estimate']:.2f} ({better['low']:.2f} to {better['high']:.2f})"
+    for name, better in others.items():
+        if better is not None:
+            probability = f"{better.estimate:.2f} ({better.low:.2f} to {better.high:.2f})"
             sentences.append(f"A training of it beats a training of {name} with probability {probability}.")
     return sentences
 
 
-def _better_than_winner(confirmation: Json) -> str:
+def _better_than_winner(confirmation: ConfirmationView, winner: EstimateView) -> str:
     """Return a sentence about a candidate with a better estimate, or ""."""
-    sign = -1 if confirmation["direction"] == MINIMIZE else 1
-    estimated = [each for each in confirmation["candidates"] if each["estimate"] is not None]
-    best = max(estimated, key=lambda each: sign * each["estimate"]["value"])
-    winner = confirmation["candidates"][confirmation["winner"]]
-    value, own = in_digits([each["estimate"]["value"] for each in (best, winner)])
-    if value == own:  # the same, or all but a rounding error
+    sign = -1 if confirmation.direction == MINIMIZE else 1
+    estimated = [(each, each.estimate.value) for each in confirmation.candidates if each.estimate is not None]
+    best, mean = max(estimated, key=lambda pair: sign * pair[1])
+    if len({*in_digits([mean, winner.value])}) == 1:  # the same, or all but a rounding error
         return ""
-    [value] = in_digits([best["estimate"]["value"]])
-    verb = "were" if best["trial"] is None else "was"
-    command = _command(confirmation, min(MORE * confirmation["seeds"], MOST_SEEDS // 2))
+    verb = "were" if best.trial is None else "was"
+    command = _command(confirmation, min(MORE * confirmation.seeds, MOST_SEEDS // 2))
     return (
-        f"But on the fresh seeds {candidate_name(best)} {verb} better, at {value}, so that which one is best is open; "
-        f"`{command}` asks again, with more seeds."
+        f"But on the fresh seeds {candidate_name(best)} {verb} better, at {in_digits_alone(mean)}, so that which one "
+        f"is best is open; `{command}` asks again, with more seeds."
     )
 
 
-def _outdated(confirmation: Json, since: Json) -> str:
+def _outdated(confirmation: ConfirmationView, since: ChangesView) -> str:
     """Return a sentence about the changes since the confirmation."""
     changes = []
-    if since["excluded"]:
-        changes.append(f"{candidate_name(confirmation['candidates'][confirmation['winner']])} has been excluded")
-    if numbers := since["best"]:
+    if since.excluded and confirmation.best is not None:
+        changes.append(f"{candidate_name(confirmation.best)} has been excluded")
+    if numbers := since.best:
         text = f"trial {numbers[0]} has" if len(numbers) == 1 else f"trials {', '.join(map(str, numbers))} have"
         top = _top(confirmation)
         changes.append(f"{text} come among the best {top}" if top > 1 else f"{text} become the best")
@@ -105,51 +105,55 @@ def _outdated(confirmation: Json, since: Json) -> str:
     return f"Since then, {' and '.join(changes)}; `{command}` confirms the best ones of now, on further seeds."
 
 
-def _top(confirmation: Json) -> int:
+def _top(confirmation: ConfirmationView) -> int:
     """Return how many configurations of its study a confirmation has."""
-    return sum(candidate["trial"] is not None for candidate in confirmation["candidates"])
+    return sum(candidate.trial is not None for candidate in confirmation.candidates)
 
 
-def _command(confirmation: Json, seeds: int | None = None) -> str:
+def _command(confirmation: ConfirmationView, seeds: int | None = None) -> str:
     """Return the command of a confirmation, or of one with other seeds."""
-    seeds = seeds or confirmation["seeds"]
-    return command_line("confirm", confirmation["study"], f"--top {_top(confirmation)}", f"--seeds {seeds}")
+    seeds = seeds or confirmation.seeds
+    return command_line("confirm", confirmation.study, f"--top {_top(confirmation)}", f"--seeds {seeds}")
 
 
-def _scale(confirmation: Json) -> str:
+def _scale(confirmation: ConfirmationView) -> str:
     """Return words about the scale of all environments, or ""."""
-    if "across" not in confirmation:
+    if not confirmation.across:
         return ""
-    best = 0 if confirmation["direction"] == MINIMIZE else 1
+    best = 0 if confirmation.direction == MINIMIZE else 1
     return f", on a scale where {best} is the best that the search found in each environment"
 
 
-def _expectation(best: Json, scale: str) -> str:
+def _expectation(best: OriginView, estimate: EstimateView, scale: str) -> str:
     """Return a sentence about the winner's estimate."""
-    estimate, name = best["estimate"], candidate_name(best)
-    value, low, high = in_digits([estimate[end] for end in ("value", "low", "high")])
-    if estimate["low"] < estimate["high"]:
+    name, [(value, low, high)] = candidate_name(best), interval_texts([estimate])
+    if estimate.low < estimate.high:
         return f"Expect {value} of {name}, with 95% confidence between {low} and {high}{scale}."
     # An interval without width would claim that no further seed can differ.
-    seeds = estimate["seeds"]
+    seeds = estimate.seeds
     return (
         f"Expect {value} of {name}{scale}: all {seeds} fresh seeds gave exactly this, so with 95% confidence at most "
         f"{1 - 0.05 ** (1 / seeds):.0%} of seeds give another result."
     )
 
 
-def candidate_name(candidate: Json) -> str:
+def candidate_name(candidate: OriginView) -> str:
     """Return the name of a confirmation's candidate."""
-    return "the defaults" if candidate["trial"] is None else f"trial {candidate['trial']}"
+    return "the defaults" if candidate.trial is None else f"trial {candidate.trial}"
 
 
-def described(candidate: Json) -> str:
+def described(candidate: OriginView) -> str:
     """Return the name of a candidate, and whether it is the defaults."""
-    return candidate_name(candidate) + (
-        ", the defaults" if candidate["defaults"] and candidate["trial"] is not None else ""
-    )
+    return candidate_name(candidate) + (", the defaults" if candidate.defaults and candidate.trial is not None else "")
 
 
-def failures_of(candidate: Json) -> int:
+def interval_texts(estimates: Iterable[MeanView | None]) -> list[tuple[str, str, str]]:
+    """Return mean and interval as text; "" without an estimate."""
+    numbers = [(each.value, each.low, each.high) if each else (None, None, None) for each in estimates]
+    texts = in_digits(number for row in numbers for number in row)
+    return list(zip(texts[::3], texts[1::3], texts[2::3], strict=True))
+
+
+def failures_of(candidate: CandidateView) -> int:
     """Return the number of seeds on which a candidate failed."""
-    return int(candidate["race"]["failed"]) + int((candidate["estimate"] or {}).get("failed", 0))
+    return candidate.race.failed + (candidate.estimate.failed if candidate.estimate else 0)

@@ -4,64 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.importance import CLEAR
-from ..engine.json_views import Json
-from ..statistics.intervals import Interval
+from ..analysis.importance import CLEAR, PairView, ShareView
+from .content import ReportView
 from .drawing import BOTTOM, COLORS, LETTER, TOP, Chart, Ticks, extent, number
 from .figures import MOST_AXES, axis, chosen_dimensions, colors, value_of
 
-MOST_CLOUDS = 3  # pairs whose trials are shown
+MOST_CLOUDS = 3  # pairs whose trials are report
 FEW = 6  # up to this many values get an interval each
 
 
-def importances(shown: Json) -> Chart | None:
+def importances(report: ReportView) -> Chart | None:
     """Draw the importance of each searched hyperparameter."""
-    shares = [(share["name"], share) for share in shown["importances"][:MOST_AXES]]
+    shares = [(share.name, share) for share in report.importances[:MOST_AXES]]
     return _bars("importance of hyperparameters", shares)
 
 
-def marginals(shown: Json) -> list[Chart]:
+def marginals(report: ReportView) -> list[Chart]:
     """Draw the effect of each hyperparameter on the objective."""
-    dimensions = {dimension["name"]: dimension for dimension in chosen_dimensions(shown)}
-    found = [each for each in shown["marginals"] if each["name"] in dimensions]
+    dimensions = {dimension.name: dimension for dimension in chosen_dimensions(report)}
+    found = [each for each in report.marginals if each.name in dimensions]
     if not found:
         return []
-    low, high = extent([0.0, *(point["estimate"] for each in found for point in each["points"])])
+    low, high = extent([0.0, *(point.estimate for each in found for point in each.points)])
     low, high = low - (high - low) / 4, high + (high - low) / 4  # intervals may be far wider, and are clipped
     clipped = lambda value: min(max(value, low), high)  # noqa: E731
     drawn = []
     for each in found:
-        name, points = each["name"], each["points"]
-        place, ticks = axis(dimensions[name], [point["value"] for point in points], 0.03, 0.97)
-        chart = _small(f"effect of {name}", (low, high), (name, f"effect on {shown['objective']}"[:34]), ticks)
+        name, points = each.name, each.points
+        place, ticks = axis(dimensions[name], [point.value for point in points], 0.03, 0.97)
+        chart = _small(f"effect of {name}", (low, high), (name, f"effect on {report.objective}"[:34]), ticks)
         chart.line([(0, 0.0), (1, 0.0)], "zero")
-        ends = [(place(point["value"]), clipped(point["low"]), clipped(point["high"])) for point in points]
+        ends = [(place(point.value), clipped(point.low), clipped(point.high)) for point in points]
         texts = [
-            "{}: {:+.3g} ({:+.3g} to {:+.3g})".format(number(point["value"]), *map(point.get, Interval._fields))
-            for point in points
+            f"{number(point.value)}: {point.estimate:+.3g} ({point.low:+.3g} to {point.high:+.3g})" for point in points
         ]
         if len(points) > FEW:
             chart.band(ends, "s1")
-            chart.line([(at, point["estimate"]) for (at, _, _), point in zip(ends, points, strict=True)], "s1")
+            chart.line([(at, point.estimate) for (at, _, _), point in zip(ends, points, strict=True)], "s1")
         for (at, bottom, top), point, text in zip(ends, points, texts, strict=True):
             if len(points) <= FEW:
                 chart.line([(at, bottom), (at, top)], "whisker", text)
-            chart.add("dot", [(at, point["estimate"])], "q4 small", text)
+            chart.add("dot", [(at, point.estimate)], "q4 small", text)
         drawn.append(chart)
     return drawn
 
 
-def pairs(shown: Json) -> list[Chart]:
+def pairs(report: ReportView) -> list[Chart]:
     """Draw the importances of pairs, and the trials by the clearest pairs."""
-    bars = _bars("importance of pairs", [(" and ".join(pair["names"]), pair) for pair in shown["pairs"]])
-    clear = [pair["names"] for pair in shown["pairs"] if pair["low"] >= CLEAR][:MOST_CLOUDS]
-    return [bars, *(_cloud(shown, *names) for names in clear)] if bars else []
+    bars = _bars("importance of pairs", [(" and ".join(pair.names), pair) for pair in report.pairs])
+    clear = [pair.names for pair in report.pairs if pair.low >= CLEAR][:MOST_CLOUDS]
+    return [bars, *(_cloud(report, *names) for names in clear)] if bars else []
 
 
-def _cloud(shown: Json, one: str, other: str) -> Chart:
+def _cloud(report: ReportView, one: str, other: str) -> Chart:
     """Draw the trials by two hyperparameters; darker is better."""
-    dimensions, of = {each["name"]: each for each in shown["dimensions"]}, colors(shown)
-    trials = [trial for trial in shown["study"]["trials"] if trial["number"] in shown["results"]]
+    dimensions, of = {each.name: each for each in report.dimensions}, colors(report)
+    trials = [trial for trial in report.study.trials if trial.number in report.results]
     sides = [[value_of(trial, dimensions[name]) for trial in trials] for name in (one, other)]
     both = [pair for pair in zip(trials, *sides, strict=True) if None not in pair]
     x, x_ticks = axis(dimensions[one], [a for _, a, _ in both], 0.03, 0.97)
@@ -69,16 +67,16 @@ def _cloud(shown: Json, one: str, other: str) -> Chart:
     texts = [(at, text[:10]) for at, text in y_ticks]
     chart = _small(f"results by {one} and {other}", (0, 1), (one, other), x_ticks, left=66, y_ticks=texts)
     for color in (f"q{index}" for index in range(COLORS)):
-        chart.dots([(x(a), y(b)) for trial, a, b in both if of[trial["number"]] == color], color)
+        chart.dots([(x(a), y(b)) for trial, a, b in both if of[trial.number] == color], color)
     return chart
 
 
-def ranks(shown: Json) -> Chart | None:
+def ranks(report: ReportView) -> Chart | None:
     """Draw the rank correlations between rungs."""
-    found = shown["correlations"]
+    found = report.correlations
     if not found:
         return None
-    lows, highs = (sorted({row[end] for row in found}) for end in ("low", "high"))
+    lows, highs = sorted({row.low for row in found}), sorted({row.high for row in found})
     columns, rows = [(i + 0.5, str(epochs)) for i, epochs in enumerate(highs)], list(enumerate(lows))
     chart = Chart(
         "rank correlations between rungs",
@@ -90,26 +88,26 @@ def ranks(shown: Json) -> Chart | None:
         y_ticks=[(row + 0.5, str(epochs)) for row, epochs in rows],
     )
     for each in found:
-        x, y, value = highs.index(each["high"]), lows.index(each["low"]), each["correlation"]
+        x, y, value = highs.index(each.high), lows.index(each.low), each.correlation
         chart.bar((x, x + 1), (y, y + 1), f"q{max(0, min(2, int(3 * value)))}")  # light enough for the text on it
-        chart.add("text", [(x + 0.3, y + 0.5)], "halo", f"{value:.2f} ({each['trials']})")
+        chart.add("text", [(x + 0.3, y + 0.5)], "halo", f"{value:.2f} ({each.trials})")
     return chart
 
 
-def _bars(title: str, shares: Sequence[tuple[str, Json]]) -> Chart | None:
+def _bars(title: str, shares: Sequence[tuple[str, ShareView | PairView]]) -> Chart | None:
     """Draw shares of the variance, with their intervals."""
     if not shares:
         return None
     left, rows = min(220, 20 + LETTER * max(len(name) for name, _ in shares)), max(2, len(shares))
-    ends = (0, max(0.01, *(share["high"] for _, share in shares)) * 1.15), (rows, 0)
+    ends = (0, max(0.01, *(share.high for _, share in shares)) * 1.15), (rows, 0)
     ticks = [(row + 0.5, name) for row, (name, _) in enumerate(shares)]
     height, labels = TOP + BOTTOM + 22 * rows, ("share of the variance", "")
     chart = Chart(title, *ends, labels, height=height, left=left, y_ticks=ticks)
     for row, (name, share) in enumerate(shares):
-        text = f"{name}: {share['estimate']:.0%} ({share['low']:.0%} to {share['high']:.0%})"
-        chart.bar((0, share["estimate"]), (row + 0.18, row + 0.82), "q3 bar", text)
-        chart.line([(share["low"], row + 0.5), (share["high"], row + 0.5)], "whisker", text)
-        chart.add("text", [(share["high"], row + 0.5)], "", f"{share['estimate']:.0%}")
+        text = f"{name}: {share.estimate:.0%} ({share.low:.0%} to {share.high:.0%})"
+        chart.bar((0, share.estimate), (row + 0.18, row + 0.82), "q3 bar", text)
+        chart.line([(share.low, row + 0.5), (share.high, row + 0.5)], "whisker", text)
+        chart.add("text", [(share.high, row + 0.5)], "", f"{share.estimate:.0%}")
     return chart
 
 

@@ -42,6 +42,7 @@ class Confirmation:
         race_seeds: number of seeds of the race.
         claims: each candidate's score in the search, None without one; higher is better.
         claims_race: whether claims count in the race; in confirmations of earlier versions they do not.
+        trials: each candidate's number in the study, None for the defaults.
     """
 
     study: str
@@ -51,6 +52,7 @@ class Confirmation:
     race_seeds: int
     claims: tuple[float | None, ...]
     claims_race: bool = True
+    trials: tuple[int | None, ...] = ()
 
     @classmethod
     def of(cls, config: Config) -> Confirmation:
@@ -64,6 +66,7 @@ class Confirmation:
             config.options["seeds"] // len(config.environments) - form["seeds"],
             tuple(form["claims"]),
             form.get("claims_race", False),
+            tuple(form["trials"]),
         )
 
     @property

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from ...analysis.comparing import Scale
+from ...analysis.comparing import ComparisonView, Scale
 from ...analysis.comparing import compare as comparison
 from ...analysis.sources import CONFIRMED, FILE, SELECTED, is_file
 from ...engine.confirmations import check_confirmable
@@ -49,9 +48,9 @@ def _needs_store(arguments: argparse.Namespace) -> bool:
     return not all(map(is_file, arguments.source)) or (bool(missing) and database_exists(arguments))
 
 
-def _confirmable(store: Store, result: Mapping[str, Any]) -> list[str]:
+def _confirmable(store: Store, result: ComparisonView) -> list[str]:
     """Return the studies of a comparison that `confirm` takes."""
-    names = [each["source"] for side in result["sides"] for each in side["sources"] if each["kind"] != FILE]
+    names = [each.source for side in result.sides for each in side.sources if each.kind != FILE]
     found = []
     for name in dict.fromkeys(names):
         with suppress(BadConfig):
@@ -76,44 +75,44 @@ def _scales(texts: Sequence[str]) -> dict[str, Scale]:
     return scales
 
 
-def _print(out: Console, result: Mapping[str, Any], confirmable: Sequence[str]) -> None:
-    sides, environments = result["sides"], [each["env"] for each in result["environments"]]
-    unit = result["objective"] if result["scale"] is None else f"{result['objective']}, scaled"
+def _print(out: Console, result: ComparisonView, confirmable: Sequence[str]) -> None:
+    sides, environments = result.sides, [scale.env for scale in result.environments]
+    unit = result.objective if result.scale is None else f"{result.objective}, scaled"
     title = f"{unit}, {', '.join(environments)}: estimates and 95% intervals"
-    several = len(environments) > 1
-    names = [name for name in LABELS if name in sides[0] and (several or name != "median")]  # over environments
+    several = len(environments) > 1  # the median is one over environments
+    names = [name for name in LABELS if getattr(sides[0], name) is not None and (several or name != "median")]
     rows = []
     for side in sides:
-        ends = in_digits(side[name][end] for name in names for end in ("estimate", "low", "high"))
-        shown = zip(names, ends[::3], ends[1::3], ends[2::3], strict=True)
-        row = {LABELS[name]: f"{value} ({low} to {high})" for name, value, low, high in shown}
-        kinds = dict.fromkeys(RUNS[source["kind"]] for source in side["sources"])
-        rows.append({"side": side["label"], "runs": side["runs"], "from": ", ".join(kinds), **row})
+        ends = in_digits(end for name in names for end in getattr(side, name))
+        texts = zip(names, ends[::3], ends[1::3], ends[2::3], strict=True)
+        row = {LABELS[name]: f"{value} ({low} to {high})" for name, value, low, high in texts}
+        kinds = dict.fromkeys(RUNS[source.kind] for source in side.sources)
+        rows.append({"side": side.label, "runs": side.runs, "from": ", ".join(kinds), **row})
     out.print(tables.rows_table(title, rows, ("side", "runs", "from", *(LABELS[name] for name in names))))
     pairs = [
-        {"one": pair["better"], "other": pair["than"]}
-        | {"probability": f"{pair['estimate']:.2f} ({pair['low']:.2f} to {pair['high']:.2f})"}
-        for pair in result["pairs"]
+        {"one": pair.better, "other": pair.than}
+        | {"probability": f"{pair.estimate:.2f} ({pair.low:.2f} to {pair.high:.2f})"}
+        for pair in result.pairs
     ]
     out.print(tables.rows_table("probability that a run of one beats one of the other", pairs, tuple(pairs[0])))
     for text in _warnings(result, confirmable):
         note(out, text)
 
 
-def _too_narrow(result: Mapping[str, Any], confirmable: Sequence[str]) -> list[str]:
+def _too_narrow(result: ComparisonView, confirmable: Sequence[str]) -> list[str]:
     """Return a warning about intervals of few runs, if there are any."""
-    few = sorted((side for side in result["sides"] if side["coverage"]), key=lambda side: int(side["runs"]))
-    studies = [source["source"] for side in few for source in side["sources"] if source["source"] in confirmable]
+    few = sorted((side for side in result.sides if side.coverage), key=lambda side: int(side.runs))
+    studies = [source.source for side in few for source in side.sources if source.source in confirmable]
     cure = f", as `{command_line('confirm', studies[0], f'--seeds {FRESH_SEEDS}')}` does" if studies else ""
-    runs = {side["label"]: int(side["runs"]) for side in few}
-    return [text] if (text := too_narrow(runs, len(result["environments"]), cure)) else []
+    runs = {side.label: int(side.runs) for side in few}
+    return [text] if (text := too_narrow(runs, len(result.environments), cure)) else []
 
 
-def _warnings(result: Mapping[str, Any], confirmable: Sequence[str]) -> list[str]:
+def _warnings(result: ComparisonView, confirmable: Sequence[str]) -> list[str]:
     """Return warnings about the numbers."""
-    sources = [source for side in result["sides"] for source in side["sources"]]
-    flattered = list(dict.fromkeys(each["source"] for each in sources if each["kind"] == SELECTED))
-    epochs = {each["epochs"] for each in sources if each["epochs"] is not None}
+    sources = [source for side in result.sides for source in side.sources]
+    flattered = list(dict.fromkeys(each.source for each in sources if each.kind == SELECTED))
+    epochs = {each.epochs for each in sources if each.epochs is not None}
     texts = []
     if flattered:
         text = (
@@ -125,23 +124,23 @@ def _warnings(result: Mapping[str, Any], confirmable: Sequence[str]) -> list[str
     texts += _too_narrow(result, confirmable)
     if len(epochs) > 1:
         texts.append(f"The studies trained for different numbers of epochs: {', '.join(map(str, sorted(epochs)))}.")
-    if result["scale"] == "observed":
+    if result.scale == "observed":
         texts.append("0 and 1 are the worst and the best run of any side; --scale ENV=LOW:HIGH sets others.")
-    steps = sorted({each["env_steps"] for each in sources if each["env_steps"] is not None})
+    steps = sorted({each.env_steps for each in sources if each.env_steps is not None})
     if len(steps) > 1:
         texts.append(
             f"The runs of files end after {steps[0]:,} to {steps[-1]:,} environment steps, and each counts by its last "
             "result; compare runs of one length."
         )
-    if left := [f"{each['env']} of {each['label']}" for each in result["left_out"]]:
+    if left := [f"{each.env} of {each.label}" for each in result.left_out]:
         texts.append(f"Only environments of all sides count; {', '.join(left)} is left out.")
     uneven = []
-    for side in result["sides"]:
-        counts: Counter[str] = Counter()
-        for source in side["sources"]:
-            counts[source["env"]] += len(source["results"])
+    for side in result.sides:
+        counts: Counter[str | None] = Counter()
+        for source in side.sources:
+            counts[source.env] += len(source.results)
         if len({*counts.values()}) > 1:
-            uneven.append(side["label"])
+            uneven.append(side.label)
     if uneven:
         texts.append(
             f"Environments have different numbers of runs; for {', '.join(uneven)}, only the first ones count."

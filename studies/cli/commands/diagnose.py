@@ -18,26 +18,26 @@ def diagnose(arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(result)
     out = new_console()
-    if result["importances"]:
+    if result.importances:
         rows = [
-            {"hyperparameter": each["name"], "share": f"{each['estimate']:.0%}"}
-            | {"95% interval": f"{each['low']:.0%} to {each['high']:.0%}"}
-            for each in result["importances"]
+            {"hyperparameter": share.name, "share": f"{share.estimate:.0%}"}
+            | {"95% interval": f"{share.low:.0%} to {share.high:.0%}"}
+            for share in result.importances
         ]
-        title = f"what explains {result['objective']}, of {result['configurations']} configurations"
+        title = f"what explains {result.objective}, of {result.configurations} configurations"
         out.print(tables.rows_table(title, rows, tuple(rows[0])))
-        for pair in result["pairs"]:
-            if pair["low"] >= CLEAR:
-                share = f"{pair['estimate']:.0%} ({pair['low']:.0%} to {pair['high']:.0%})"
-                note(out, f"together, beyond each: {' and '.join(pair['names'])} {share}")
-    elif result["unlearned"]:
+        for pair in result.pairs:
+            if pair.low >= CLEAR:
+                share = f"{pair.estimate:.0%} ({pair.low:.0%} to {pair.high:.0%})"
+                note(out, f"together, beyond each: {' and '.join(pair.names)} {share}")
+    elif result.unlearned:
         note(out, "importances need results that are better than those of an untrained policy")
-    elif result["configurations"] >= FEWEST:
+    elif result.configurations >= FEWEST:
         note(out, "importances need results and hyperparameters that vary, but all are equal on each rung")
     else:
-        note(out, f"importances need {FEWEST} configurations with results, but there are {result['configurations']}")
-    for finding in result["findings"]:
+        note(out, f"importances need {FEWEST} configurations with results, but there are {result.configurations}")
+    for finding in result.findings:
         tables.print_finding(out, finding)
-    if not result["findings"]:
+    if not result.findings:
         note(out, "no defects were found in this study")
     return 0

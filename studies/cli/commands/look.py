@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Any
 
 from ....tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
-from ...engine.confirmations import confirmation_json
+from ...engine.confirmations import confirmation_view
 from ...engine.json_views import status_view, study_view, task_view, trainings_view
 from ...engine.probes import lines_of
-from ...engine.views import TaskView
+from ...engine.views import ConfirmedStudyView, TaskView
 from ...storage.locks.owner import Owner
 from ...storage.store import Store
 from ...study.config import title
@@ -32,7 +32,7 @@ def status(arguments: argparse.Namespace) -> int:
     with existing_store(arguments) as store:
         result = status_view(store)
     if arguments.json:
-        return print_json(result.to_json())
+        return print_json(result)
     if arguments.prometheus:
         print(prometheus(result), end="")
         return 0
@@ -64,7 +64,7 @@ def tasks(arguments: argparse.Namespace) -> int:
     with existing_store(arguments) as store:
         result = trainings_view(store)
     if arguments.json:
-        return print_json(result.to_json())
+        return print_json(result)
     if not result.tasks:
         note(new_console(), f"{result.storage}: no training outside a study yet; `rekindle train` makes one")
         return 0
@@ -78,9 +78,9 @@ def trials(arguments: argparse.Namespace) -> int:
     """Print the trials of a study."""
     with existing_store(arguments) as store:
         study = study_view(store, arguments.study)
-        confirmation = confirmation_json(store, arguments.study, study.trials)
+        confirmation = confirmation_view(store, arguments.study, study.trials)
     if arguments.json:
-        return print_json(study.to_json() | {"confirmation": confirmation})
+        return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmation))
     out = new_console()
     out.print(tables.trials_table(study))
     for line in lines_of(study.probe):

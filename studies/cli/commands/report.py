@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ...report.data import report_json
+from ...report.data import report_view
 from ...report.page import write_report
 from ...report.pictures import ENDINGS, check_ending, save
 from ...report.pictures import plot as picture
@@ -19,10 +19,10 @@ def report(arguments: argparse.Namespace) -> int:
     if arguments.output.suffix in ENDINGS:
         raise ValueError(f"a report is a page of HTML, but -o is {arguments.output}; rekindle plot makes pictures")
     with existing_store(arguments) as store:
-        shown = [report_json(store, name) for name in names]
-    write_report(shown, arguments.output)
+        reports = [report_view(store, name) for name in names]
+    write_report(reports, arguments.output)
     if arguments.json:
-        return print_json({"file": str(arguments.output), "studies": shown})
+        return print_json({"file": str(arguments.output), "studies": reports})
     note(new_console(), f"{arguments.output}: a report on {', '.join(names)}")
     return 0
 

@@ -53,11 +53,11 @@ def probe(arguments: argparse.Namespace) -> int:
     result = described(probed(algorithm, identity, arguments.steps))
     seconds = time.monotonic() - began
     if arguments.json:
-        return print_json({"task": arguments.task, "env": identity.env.to_json(), **result})
+        return print_json({"task": arguments.task, "env": identity.env.to_json(), **result.to_json()})
     out = new_console()
     for line in lines_of(result, whole=True):
         note(out, line)
-    note(out, f"{result['steps']:,} steps took {seconds:.1f} s")
+    note(out, f"{result.steps:,} steps took {seconds:.1f} s")
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
@@ -17,24 +17,24 @@ from ....tasks.compiled.loading import kernels
 from ...analysis.health import diagnose
 from ...analysis.learning import located as located_source
 from ...analysis.learning import with_learned
-from ...analysis.unlearned import OF_LEARNING
+from ...analysis.unlearned import OF_LEARNING, Finding
 from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import located
 from ...engine.checked_config import load_task, remarks
 from ...engine.confirmations import (
     check_confirmable,
     confirmation_config,
-    confirmation_json,
+    confirmation_view,
     confirmations_of,
     start_confirmation,
 )
-from ...engine.json_views import Json, study_view
+from ...engine.json_views import study_view
 from ...engine.optuna_mirror import mirror
-from ...engine.probes import lines_of, probe_json, request_probe
+from ...engine.probes import lines_of, probe_view, request_probe
 from ...engine.progress import look
 from ...engine.runner import scheduler_of, start_study
 from ...engine.tune_options import study_config
-from ...engine.views import StudyView
+from ...engine.views import ConfirmationView, ConfirmedStudyView, StudyView
 from ...errors import BadConfig, StudyMismatch
 from ...garbage import importing
 from ...options.option import words
@@ -155,11 +155,11 @@ def tune(arguments: argparse.Namespace) -> int:
             except (BadConfig, StudyMismatch) as error:  # the search has ended well, and its results follow
                 note(errors, f"study {name} is not confirmed: {error}")
         study = study_view(store, name)
-        findings = diagnose(store, name)["findings"] if study.best and not arguments.json else []
-        confirmed = confirmation_json(store, name, study.trials, confirmation)
+        findings = diagnose(store, name).findings if study.best and not arguments.json else []
+        confirmed = confirmation_view(store, name, study.trials, confirmation)
     tables.print_labels(errors, study)
     if arguments.json:
-        return print_json(study.to_json() | {"confirmation": confirmed})
+        return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmed))
     return _print_study(study, confirmed, config, store, findings)
 
 
@@ -169,8 +169,8 @@ def confirm(arguments: argparse.Namespace) -> int:
     errors = new_console(stderr=True)
     with _crew(arguments) as crew, stoppable(), existing_store(arguments) as store:
         name = _confirm(arguments, store, arguments.study, arguments.top, arguments.seeds, errors, crew)
-        result = confirmation_json(store, arguments.study, name=name)
-        probe = probe_json(store.commands(arguments.study))
+        result = confirmation_view(store, arguments.study, name=name)
+        probe = probe_view(store.commands(arguments.study))
     assert result is not None
     if arguments.json:
         return print_json(result)
@@ -178,7 +178,7 @@ def confirm(arguments: argparse.Namespace) -> int:
     tables.print_confirmation(out, result)
     for line in lines_of(probe):
         note(out, f"for comparison: {line}")
-    return 0 if result["winner"] is not None else options.FAILED
+    return 0 if result.winner is not None else options.FAILED
 
 
 def _confirm(
@@ -296,7 +296,7 @@ def _how_to_extend(config: Config) -> str:
 
 
 def _print_study(
-    study: StudyView, confirmation: Json | None, config: Config, store: Store, findings: Sequence[Mapping[str, str]]
+    study: StudyView, confirmation: ConfirmationView | None, config: Config, store: Store, findings: Sequence[Finding]
 ) -> int:
     out = new_console()
     counts = ", ".join(f"{count} {state}" for state, count in study.counts.items() if count)
@@ -320,7 +320,7 @@ def _print_study(
     for line in lines_of(study.probe):
         note(out, f"for comparison: {line}")
     for finding in findings:
-        if finding["check"] in OF_LEARNING:
+        if finding.check in OF_LEARNING:
             tables.print_finding(out, finding)
     best = "the first of these trials" if len(study.objectives) > 1 else "the best trial"
     proposed = {f"rekindle show {study.best.uid[:8]} {storage}": f"{best}: all hyperparameters, and the history"}

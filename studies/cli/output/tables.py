@@ -1,9 +1,8 @@
-"""Tables of studies, trials and tasks, made from their JSON."""
+"""Tables of studies, trials and tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
 from typing import Any
 
 from rich.box import SIMPLE
@@ -13,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ....spaces import flatten
-from ...engine.json_views import RUNNING, STATES, Json, rank, state_text
-from ...engine.views import AgreementView, RungView, StatusView, StudyView, SummaryView, TrialView, View
+from ...analysis.unlearned import Finding
+from ...engine.json_views import RUNNING, STATES, rank, state_text
+from ...engine.views import AgreementView, ConfirmationView, StatusView, StudyView, SummaryView, TrialView, View
 from ...methods import scheduling
 from ...redact import printable
-from ...report.verdicts import candidate_name, described, failures_of, verdict
+from ...report.verdicts import candidate_name, described, failures_of, interval_texts, verdict
 from ...study.config import title
 from ...study.number_text import counted, in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
@@ -34,7 +34,7 @@ def harmless(value: Any) -> Any:
     if isinstance(value, str):
         return escape(printable(value))
     if isinstance(value, View):
-        return replace(value, **{field.name: harmless(getattr(value, field.name)) for field in fields(value)})
+        return value.replace(**{name: harmless(content) for name, content in vars(value).items()})
     if isinstance(value, Mapping):
         return {harmless(name): harmless(each) for name, each in value.items()}
     return [harmless(each) for each in value] if isinstance(value, list | tuple) else value
@@ -100,7 +100,7 @@ def best_table(study: StudyView, searched: Sequence[str]) -> Table:
     table = _table(title, ["trial", *(str(trial.number) for trial in best)], left=["trial"])
     names = list(best[0].environments or ()) if best else []
     for name in objectives:
-        values = in_digits(_measured(trial, name) for trial in best)
+        values = in_digits(trial.result(name) for trial in best)
         shown = f"{study.aggregate} on one scale" if names else name
         table.add_row(shown, *(Text(value, "bold green") for value in values))
     for name in names:
@@ -114,60 +114,56 @@ def best_table(study: StudyView, searched: Sequence[str]) -> Table:
     return table
 
 
-def print_finding(out: Console, finding: Mapping[str, str]) -> None:
+def print_finding(out: Console, finding: Finding) -> None:
     """Print a finding of a health check, with its cure."""
-    note(out, f"{finding['check']}: {finding['text']}.\n  cure: {finding['cure']}")
+    note(out, f"{finding.check}: {finding.text}.\n  cure: {finding.cure}")
 
 
-def print_confirmation(out: Console, confirmation: Json) -> None:
+def print_confirmation(out: Console, confirmation: ConfirmationView) -> None:
     """Print a confirmation, complete or not."""
     out.print(_confirmation_table(confirmation))
-    if "across" in confirmation and confirmation["winner"] is not None:
+    if confirmation.across and confirmation.winner is not None:
         out.print(_by_environment(confirmation))
     out.print(Text(verdict(confirmation)), soft_wrap=False)
 
 
-def _confirmation_table(confirmation: Json) -> Table:
+def _confirmation_table(confirmation: ConfirmationView) -> Table:
     """Return a table of the candidates' races and estimates."""
     confirmation = harmless(confirmation)
-    candidates = confirmation["candidates"]
-    estimates = [each["estimate"] or {} for each in candidates]
-    what = f"{confirmation['across']} on one scale" if "across" in confirmation else confirmation["objective"]
-    title = f"{confirmation['study']} on seeds that its search has not used: {what}"
+    candidates = confirmation.candidates
+    objective = f"{confirmation.across} on one scale" if confirmation.across else confirmation.objective
+    title = f"{confirmation.study} on seeds that its search has not used: {objective}"
     names = ("candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds")
     failures = any(map(failures_of, candidates))
     table = _table(title, [*names, *["failed"] * failures], left=("candidate",), collapse_padding=True)
-    claims = in_digits(each["claim"] for each in candidates)
-    races = in_digits(each["race"]["mean"] for each in candidates)
-    ends = in_digits(each.get(end) for each in estimates for end in ("value", "low", "high"))
-    values, lows, highs = ends[::3], ends[1::3], ends[2::3]
-    for index, each in enumerate(candidates):
-        style = "bold green" if index == confirmation["winner"] else ""
-        estimate = estimates[index]
+    claims = in_digits(candidate.claim for candidate in candidates)
+    races = in_digits(candidate.race.mean for candidate in candidates)
+    estimates = interval_texts(candidate.estimate for candidate in candidates)
+    for index, (candidate, (value, low, high)) in enumerate(zip(candidates, estimates, strict=True)):
+        style = "bold green" if index == confirmation.winner else ""
         table.add_row(
-            Text(described(each), style),
+            Text(described(candidate), style),
             claims[index],
             races[index],
-            str(each["race"]["seeds"]),
-            Text(values[index], style),
-            f"{lows[index]} to {highs[index]}" if estimate else "",
-            str(estimate["seeds"]) if estimate else "",
-            *[str(failures_of(each))] * failures,
+            str(candidate.race.seeds),
+            Text(value, style),
+            f"{low} to {high}" if value else "",
+            str(candidate.estimate.seeds) if candidate.estimate else "",
+            *[str(failures_of(candidate))] * failures,
         )
     return table
 
 
-def _by_environment(confirmation: Json) -> Table:
+def _by_environment(confirmation: ConfirmationView) -> Table:
     """Return a table of the candidates' estimates in each environment."""
     confirmation = harmless(confirmation)
-    estimated = [each for each in confirmation["candidates"] if each["environments"]]
-    title = f"{confirmation['objective']} in each environment, with 95% intervals"
-    table = _table(title, ["environment", *map(candidate_name, estimated)], left=("environment",))
-    for env in estimated[0]["environments"] if estimated else ():
-        own = [each["environments"][env] for each in estimated]
-        ends = in_digits(each and each[end] for each in own for end in ("value", "low", "high"))
-        cells = zip(own, ends[::3], ends[1::3], ends[2::3], strict=True)
-        table.add_row(env, *(f"{value} ({low} to {high})" if each else "" for each, value, low, high in cells))
+    estimated = [(candidate, candidate.environments) for candidate in confirmation.candidates if candidate.environments]
+    title = f"{confirmation.objective} in each environment, with 95% intervals"
+    names = [candidate_name(candidate) for candidate, _ in estimated]
+    table = _table(title, ["environment", *names], left=("environment",))
+    for env in estimated[0][1] if estimated else ():
+        cells = interval_texts(environments[env] for _, environments in estimated)
+        table.add_row(env, *(f"{value} ({low} to {high})" if value else "" for value, low, high in cells))
     return table
 
 
@@ -214,7 +210,7 @@ def trials_table(study: StudyView) -> Table:
         collapse_padding=True,  # lets four rungs fit on a terminal
     )
     colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "cancelled": "dim", RUNNING: "yellow"}
-    returns = iter(in_digits(_measured(row, main) if row.state == "done" else None for row in rows))
+    returns = iter(in_digits(row.result(main) if row.state == "done" else None for row in rows))
     measured = [in_digits((trial.objectives or {}).get(name) for trial in study.trials) for name in others]
     failed = [sum(each.state == "failed" for each in trial.seeds or ()) for trial in study.trials]
     for index, trial in enumerate(study.trials):
@@ -233,16 +229,11 @@ def trials_table(study: StudyView) -> Table:
     return table
 
 
-def _measured(result: TrialView | RungView, name: str) -> float | None:
-    """Return an objective of a result, which may be the return."""
-    return result.return_ if name == RETURN else (result.objectives or {}).get(name)
-
-
 def _origin(trial: TrialView, branches: bool) -> str:
     """Return the branch, candidate or bracket that a trial comes from."""
     if branches:
         return f"{branch.trial} at {branch.epochs}" if (branch := trial.branch) else ""
-    return described(trial.candidate.to_json()) if trial.candidate else number(trial.bracket)
+    return described(trial.candidate) if trial.candidate else number(trial.bracket)
 
 
 def status_table(status: StatusView) -> Table:
@@ -257,7 +248,7 @@ def status_table(status: StatusView) -> Table:
         table.add_column(name, justify=justify, no_wrap=name in ("state", "trials", "rungs"))
     for study in studies:
         best, own = study.best, next(iter(study.objectives))
-        value = None if best is None else _measured(best, own)
+        value = None if best is None else best.result(own)
         unit = "" if value is None or own == RETURN else f" {own}"
         fresh = " on fresh seeds" if scheduling(study.scheduler).confirms else ""
         front = len(study.front) if len(study.objectives) > 1 else 1

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from ....tasks.runtime.observers import EpochEvent
+from ...engine.views import View, to_json
 from ...redact import printable
 
 FORMAT = 1  # increased when a name in the JSON changes its meaning or is removed, but not for new names
@@ -37,9 +38,9 @@ def log_json(study: str, text: str) -> None:
     print(json.dumps(line), file=sys.stderr, flush=True)
 
 
-def print_json(result: Mapping[str, Any], status: int = 0) -> int:
+def print_json(result: View | Mapping[str, Any], status: int = 0) -> int:
     """Print a result as JSON; return the exit status."""
-    print(json.dumps({"format": FORMAT, **result}, indent=2))
+    print(json.dumps({"format": FORMAT, **to_json(result)}, indent=2))
     return status
 
 

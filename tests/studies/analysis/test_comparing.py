@@ -58,32 +58,32 @@ def test_the_numbers_are_rliables(tmp_path: Path) -> None:
     sources = [table(tmp_path / "here.csv", HERE), table(tmp_path / "there.csv", THERE)]
     result = compare(None, sources, {"A": (0.1, 0.9), "B": (0.0, 2.0)})
     here, there = ((scores - [0.1, 0.0]) / [0.8, 2.0] for scores in (HERE, THERE))
-    for side, scores in zip(result["sides"], (here, there), strict=True):
-        assert side["iqm"]["estimate"] == pytest.approx(metrics.aggregate_iqm(scores), abs=1e-9)
-        assert side["median"]["estimate"] == pytest.approx(metrics.aggregate_median(scores), abs=1e-9)
-        assert side["optimality_gap"]["estimate"] == pytest.approx(metrics.aggregate_optimality_gap(scores), abs=1e-9)
-        assert side["iqm"]["low"] < side["iqm"]["estimate"] < side["iqm"]["high"]
-    [pair] = result["pairs"]
-    assert pair["estimate"] == pytest.approx(metrics.probability_of_improvement(here, there), abs=1e-9)
-    assert [side["runs"] for side in result["sides"]] == [5, 7]
-    assert result["profiles"]["sides"]["here"]["fraction"][-1] in (0.0, pytest.approx(0.1))
+    for side, scores in zip(result.sides, (here, there), strict=True):
+        assert side.iqm.estimate == pytest.approx(metrics.aggregate_iqm(scores), abs=1e-9)
+        assert side.median.estimate == pytest.approx(metrics.aggregate_median(scores), abs=1e-9)
+        assert side.optimality_gap.estimate == pytest.approx(metrics.aggregate_optimality_gap(scores), abs=1e-9)
+        assert side.iqm.low < side.iqm.estimate < side.iqm.high
+    [pair] = result.pairs
+    assert pair.estimate == pytest.approx(metrics.probability_of_improvement(here, there), abs=1e-9)
+    assert [side.runs for side in result.sides] == [5, 7]
+    assert result.profiles.sides["here"].fraction[-1] in (0.0, pytest.approx(0.1))
 
 
 def test_a_study_gives_the_seeds_of_its_best_configuration_until_it_is_confirmed(store: Store) -> None:
     study = rekindle.Study("one", store)
     assert study.best is not None
-    one, _ = compare(store, ["one", "two"])["sides"]
-    [source] = one["sources"]
-    assert (source["kind"], len(source["results"])) == ("selected", 4)
-    assert one["mean"]["estimate"] == pytest.approx(study.best.value)
+    one, _ = compare(store, ["one", "two"]).sides
+    [source] = one.sources
+    assert (source.kind, len(source.results)) == ("selected", 4)
+    assert one.mean.estimate == pytest.approx(study.best.value)
     confirmation = study.confirm(top=1, seeds=3, progress=False)
-    one, _ = compare(store, ["one", "two"])["sides"]
-    [source] = one["sources"]
+    one, _ = compare(store, ["one", "two"]).sides
+    [source] = one.sources
     winner = confirmation["candidates"][confirmation["winner"]]["estimate"]
-    assert (source["kind"], source["results"]) == ("confirmed", winner["results"])
-    assert one["mean"]["estimate"] == pytest.approx(winner["value"])
+    assert (source.kind, source.results) == ("confirmed", winner["results"])
+    assert one.mean.estimate == pytest.approx(winner["value"])
     start_confirmation(store, "one", confirmation_config(store, "one", 1, 4))
-    assert compare(store, ["one", "two"])["sides"][0] == one  # an unfinished further one takes nothing away
+    assert compare(store, ["one", "two"]).sides[0] == one  # an unfinished further one takes nothing away
 
 
 def test_a_study_whose_name_contains_an_equals_sign_is_compared(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_a_study_whose_name_contains_an_equals_sign_is_compared(tmp_path: Path) 
         ("new=other", "new=other", "new=other"),
         ("old=other", "old", "other"),
     ):
-        side = compare(store, [source, "control=other"])["sides"][0]
-        assert (side["label"], [each["source"] for each in side["sources"]]) == (label, [study])
+        side = compare(store, [source, "control=other"]).sides[0]
+        assert (side.label, [each.source for each in side.sources]) == (label, [study])
     with pytest.raises(UnknownStudy, match=r"'?0\.2"):
         compare(store, ["lr=0.2", "other"])
 
@@ -105,11 +105,11 @@ def test_a_study_whose_name_contains_an_equals_sign_is_compared(tmp_path: Path) 
 def test_a_minimized_objective_is_shown_as_measured_and_the_lower_is_better(tmp_path: Path, store: Store) -> None:
     (tmp_path / "worse.csv").write_text("return\n7\n8\n9\n")
     result = compare(store, ["metric", str(tmp_path / "worse.csv")])
-    metric, worse = result["sides"]
-    assert (result["objective"], result["direction"]) == ("env_steps", "minimize")
-    assert (metric["mean"]["estimate"], worse["mean"]["estimate"]) == (3, 8)
-    assert 7 <= worse["mean"]["low"] <= 8 <= worse["mean"]["high"] <= 9
-    assert result["pairs"][0]["estimate"] == 1
+    metric, worse = result.sides
+    assert (result.objective, result.direction) == ("env_steps", "minimize")
+    assert (metric.mean.estimate, worse.mean.estimate) == (3, 8)
+    assert 7 <= worse.mean.low <= 8 <= worse.mean.high <= 9
+    assert result.pairs[0].estimate == 1
 
 
 def test_files_of_stable_baselines3_are_runs(tmp_path: Path, store: Store) -> None:
@@ -118,14 +118,14 @@ def test_files_of_stable_baselines3_are_runs(tmp_path: Path, store: Store) -> No
         np.savez(path, timesteps=[10, 20], results=np.array([[0.0, 0.0], [seed, seed + 2.0]]))
     (tmp_path / "progress.csv").write_text("time,eval/mean_reward\n1,2.0\n2,7.5\n3,\n")
     files = [f"sb3={tmp_path / f'run{seed}.npz'}" for seed in range(3)]
-    sb3, _ = compare(store, [*files, f"sb3={tmp_path / 'progress.csv'}", "two"])["sides"]
-    assert [source["results"] for source in sb3["sources"]] == [[1.0], [2.0], [3.0], [7.5]]
-    assert {source["env"] for source in sb3["sources"]} == {"surrogate"}
+    sb3, _ = compare(store, [*files, f"sb3={tmp_path / 'progress.csv'}", "two"]).sides
+    assert [source.results for source in sb3.sources] == [[1.0], [2.0], [3.0], [7.5]]
+    assert {source.env for source in sb3.sources} == {"surrogate"}
 
 
 def test_a_table_of_a_spreadsheet_begins_with_a_byte_order_mark(tmp_path: Path, store: Store) -> None:
     (tmp_path / "excel.csv").write_text("score\n7\n8\n9\n", encoding="utf-8-sig")
-    assert compare(store, ["two", str(tmp_path / "excel.csv")])["sides"][1]["mean"]["estimate"] == 8
+    assert compare(store, ["two", str(tmp_path / "excel.csv")]).sides[1].mean.estimate == 8
 
 
 def test_a_recorded_table_has_its_path_as_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,8 +139,8 @@ def test_a_recorded_table_has_its_path_as_its_name(tmp_path: Path, monkeypatch: 
         rekindle.tune("tabular", path, storage=store, study=name, **options)
     (tmp_path / "runs.csv").write_text("env,score\n" + "curves.npz,7\n" * 3)
     for other in ("two", "runs.csv"):
-        [environment] = compare(store, ["one", other], {"curves.npz": (0, 10)})["environments"]
-        assert environment["env"] == "curves.npz"
+        [environment] = compare(store, ["one", other], {"curves.npz": (0, 10)}).environments
+        assert environment.env == "curves.npz"
     with pytest.raises(BadSource, match=r"one has curves.npz; new has curves.npz [0-9a-f]{8}; to join"):
         compare(store, ["one", "new"])
 
@@ -218,7 +218,7 @@ def test_intervals_of_few_runs_are_said_to_be_too_narrow(tmp_path: Path, store: 
     few, enough = tmp_path / "few.csv", tmp_path / "enough.csv"
     few.write_text("return\n1\n2\n3\n4\n5\n")
     enough.write_text("return\n" + "".join(f"{n}\n" for n in range(10)))
-    assert [side["coverage"] for side in compare(None, [str(few), str(enough)])["sides"]] == [
+    assert [side.coverage for side in compare(None, [str(few), str(enough)]).sides] == [
         {"iqm": [0.88, 0.91], "mean": [0.71, 0.83]},
         None,
     ]
@@ -232,8 +232,8 @@ def test_intervals_of_few_runs_are_said_to_be_too_narrow(tmp_path: Path, store: 
     text = " ".join(cli("compare", "two", str(enough), "--storage", str(store.database.url))[1].split())
     assert "with 3 runs, 72 to 74 (IQM)" in text
     assert "Train more seeds, as `rekindle confirm two --seeds 20` does." in text
-    several = compare(None, [table(tmp_path / "here.csv", HERE), table(tmp_path / "there.csv", THERE)])["sides"]
-    assert several[0]["coverage"] == {"iqm": [0.91, 0.92], "mean": [0.78, 0.91]}  # five runs in each
+    several = compare(None, [table(tmp_path / "here.csv", HERE), table(tmp_path / "there.csv", THERE)]).sides
+    assert several[0].coverage == {"iqm": [0.91, 0.92], "mean": [0.78, 0.91]}  # five runs in each
 
 
 def test_a_warning_names_only_commands_that_a_study_takes(store: Store, cli: Callable[..., Any]) -> None:

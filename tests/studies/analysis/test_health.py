@@ -29,7 +29,7 @@ from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.failures import FAILED, decide, note
 from rekindle.studies.methods import SCHEDULERS
-from rekindle.studies.report.data import report_json
+from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import page
 from rekindle.studies.schedulers.seeds import seed_options
 from rekindle.studies.statistics.intervals import Interval
@@ -65,7 +65,7 @@ def study(
     options = {"epochs": 4, "trials": 32, "scheduler": "none", "sampler": "random", "seed": rng, **options}
     with Store(f"sqlite:///{folder / f'store{rng}.db'}") as store:
         rekindle.tune("tabular", str(path), storage=store, study="s", progress=False, cohort=16, **options)
-        return diagnose(store, "s")
+        return diagnose(store, "s").to_json()
 
 
 def checks(diagnosis: dict[str, Any]) -> list[str]:
@@ -88,7 +88,7 @@ def test_excluded_trials_count_in_no_analysis(sqlite_url: str) -> None:
             segments.append(Segment(n, rung, epochs, "done", score, f"d{n}", seeds=2))
 
     def found(store: Store) -> tuple[Any, ...]:
-        diagnosis, shown = diagnose(store, "s"), report_json(store, "s")
+        diagnosis, shown = diagnose(store, "s").to_json(), report_view(store, "s").to_json()
         between = [each["correlation"] for each in shown["correlations"]]
         agreement = [each["correlation"] for each in study_json(store, "s")["agreement"]]
         return diagnosis, {round(each, 9) for each in (*between, *agreement)}, shown["verdict"][0]
@@ -107,7 +107,7 @@ def test_excluded_trials_count_in_no_analysis(sqlite_url: str) -> None:
         assert (without["configurations"], without["results"], correlations) == (9, 9 * len(config.rungs), {1.0})
         assert without["importances"] != diagnosis["importances"]
         assert "Trial 10 is the best of 9: " in verdict
-        assert page([report_json(store, "s")]).count("failed, excluded</span>") == 3
+        assert page([report_view(store, "s")]).count("failed, excluded</span>") == 3
 
 
 def hill(a: Any, b: Any, *_: Any) -> Any:
@@ -156,8 +156,9 @@ def test_a_hyperparameter_that_acts_only_together_with_another_has_an_effect() -
     scores = (a / count - 0.5) * (b / count - 0.5) + 0 * c
     found = Observations("abc", [range(count)] * 3, [*values], scores, np.arange(count), np.zeros(count, np.intp))
     told = importances(found, 1)
-    rows: Any = SimpleNamespace(found=found, shares=told.shares, pairs=told.pairs)
-    assert max(share.high for share in told.shares.values()) < 0.05
+    shares = {share.name: share for share in told.importances}
+    rows: Any = SimpleNamespace(found=found, shares=shares, pairs=told.pairs)
+    assert max(share.high for share in shares.values()) < 0.05
     assert [finding.text.split()[0] for finding in without_effect(rows)] == ["c"]
 
 

@@ -54,7 +54,7 @@ def diagnosed(
             with store.open(f"u{n}", {"task": "ppo", "number": n}) as lease:
                 points = [(int(e), {"episode_return": float(v)}) for e, v in zip(at, values, strict=True)]
                 store.save([Write(lease, EPOCHS, metrics=points)])
-        return diagnose(store, "s")
+        return diagnose(store, "s").to_json()
 
 
 def found(diagnosis: dict[str, Any]) -> set[str]:

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -280,8 +279,8 @@ def test_tables_of_studies_are_no_wider_than_a_terminal(tmp_path: Path) -> None:
         more = {"epochs": 1, "state": "done", "objectives": None, "digest": None}
         rungs = [RungView(rung=rung, return_=123.4, **more) for rung in range(4)]  # type: ignore[arg-type]
         study = report.study_view(store, "cartpole")
-        trials = [replace(trial, state="complete", rungs=rungs) for trial in study.trials]
-        study = replace(study, trials=trials)
+        trials = [trial.replace(state="complete", rungs=rungs) for trial in study.trials]
+        study = study.replace(trials=trials)
         for table in (tables.trials_table(study), tables.status_table(report.status_view(store))):
             Console(width=80, file=(out := io.StringIO())).print(table)
             lines = out.getvalue().splitlines()
@@ -606,7 +605,7 @@ def test_counts_have_all_their_digits_and_a_table_says_what_it_measures() -> Non
     assert [tables.number(value) for value in (36864.0, 1e6, 0.0, -3.0, 1e300, 0.00020822, 12345.6)] == [
         *("36864", "1000000", "0", "-3", "1e+300", "0.0002082", "1.235e+04")
     ]
-    absent: dict[str, Any] = dict.fromkeys(field.name for field in fields(StudyView))
+    absent: dict[str, Any] = dict.fromkeys(StudyView.fields)
     common = {"study": "s", "task": "ppo", "env": {}, "seed": 0, "rungs": [1], "trials": [], "front": []}
     for objectives, scheduler, told in (
         ({"return": "maximize"}, "none", "s: ppo, seed 0"),

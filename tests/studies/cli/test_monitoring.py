@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections import Counter
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from rekindle.studies.cli import main
 from rekindle.studies.cli.output.prometheus import prometheus
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.engine.views import StatusView, SummaryView
-from rekindle.studies.report.data import report_json
+from rekindle.studies.report.data import report_view
 from rekindle.studies.storage.commands import STOP, hold
 from rekindle.studies.storage.store import Store
 from studying import tiny
@@ -70,7 +69,7 @@ def test_all_views_tell_trials_that_wait_from_those_in_training(
         with Store(sqlite_url) as store:
             own = rekindle.Study("s", store)
             views = [table, [trial.state for trial in own.trials]]
-            views += [[trial["state"] for trial in report_json(store, "s")["study"]["trials"]]]
+            views += [[trial.state for trial in report_view(store, "s").study.trials]]
         assert counts == [counts[0]] * 3
         assert views == [views[0]] * 3
         assert of_task["state"] == views[0][1]
@@ -91,7 +90,7 @@ def test_all_views_tell_trials_that_wait_from_those_in_training(
 
 
 def test_labels_are_escaped_and_each_metric_has_its_help_once() -> None:
-    absent: dict[str, Any] = dict.fromkeys(field.name for field in fields(SummaryView))
+    absent: dict[str, Any] = dict.fromkeys(SummaryView.fields)
     counts = {"complete": 2, "failed": 0}
     study = SummaryView(**{**absent, "study": 'a"b\\c\nd', "state": "complete", "counts": counts, "workers": 0})
     text = prometheus(StatusView(storage="", studies=[study], workers=[], tasks=0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import fields, replace
 from typing import Any
 
 from rekindle.studies.cli.output.tables import MANY_ROWS, print_best
@@ -22,7 +21,7 @@ def trial(number: int, **changed: Any) -> TrialView:
 
 def printed(trials: list[TrialView], defaults: dict[str, Any], **more: Any) -> tuple[list[str], str]:
     """The rows of hyperparameters, and what is named below."""
-    absent = dict.fromkeys(field.name for field in fields(StudyView))
+    absent = dict.fromkeys(StudyView.fields)
     study = StudyView(**{**absent, "study": "s", "objectives": {"return": "maximize"}, "trials": trials, **more})  # type: ignore[arg-type]
     print_best(Console(file=(out := io.StringIO()), width=200), study, defaults)
     rows, _, named = out.getvalue().partition("at their defaults in all of these trials: ")
@@ -37,7 +36,7 @@ def test_of_many_hyperparameters_those_at_their_defaults_are_named_only() -> Non
     worse = [trial(number) for number in range(1, 6)]
     assert "h3" not in printed([trial(0, h3=0.1), *worse], defaults)[0]  # the sixth is not shown
     both = {"return": "maximize", "loss": "minimize"}
-    fronted = [replace(each, objectives={"return": 1.0, "loss": 2.0}) for each in (trial(0, h3=0.1), trial(1))]
+    fronted = [each.replace(objectives={"return": 1.0, "loss": 2.0}) for each in (trial(0, h3=0.1), trial(1))]
     assert printed(fronted, defaults, objectives=both, front=[1])[0] == []
     assert printed(fronted, defaults, objectives=both, front=[1, 0])[0] == ["h3"]
 

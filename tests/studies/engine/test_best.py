@@ -13,9 +13,8 @@ from rekindle.studies.cli.dispatch import main
 from rekindle.studies.engine.confirmations import confirmation_config
 from rekindle.studies.engine.json_views import rank, study_json, study_view, summary_view, task_view
 from rekindle.studies.engine.progress import StudyProgress
-from rekindle.studies.report.data import report_json
+from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import write_report
-from rekindle.studies.report.verdicts import verdict
 from rekindle.studies.schedulers.seeds import replicate_seed
 from rekindle.studies.storage.store import Store
 
@@ -111,24 +110,24 @@ def test_a_winner_without_one_of_its_seeds_is_complete(
         np.savez(tmp_path / "fails.npz", **{"param.x": np.arange(4.0), "steps": np.array([1]), "curves": curves})
         study = rekindle.tune("tabular", str(tmp_path / "fails.npz"), storage=store, study="s", **EACH_ONCE)
         answer, name = study.confirm(top=3, seeds=4, progress=False), "s:confirmation"
-        assert "1 of its fresh trainings failed and is not counted. The search" in verdict(answer)
+        assert "1 of its fresh trainings failed and is not counted. The search" in report_view(store, "s").verdict[0]
         assert [each["hyperparameters"]["x"] for each in answer["candidates"]] == [3, 2, 1]
         assert [each["race"]["failed"] for each in answer["candidates"]] == [0, 0, 1]
         shown = study_json(store, name)
         assert [trial["state"] for trial in shown["trials"]] == ["complete", "complete", "failed"]
         assert shown["best"]["return"] == answer["candidates"][0]["estimate"]["value"]
         assert summary_view(store, name).to_json()["counts"]["failed"] == 1
-        [told, _] = report_json(store, name)["verdict"]
+        [told, _] = report_view(store, name).verdict
         assert told.endswith("on 3 seeds that took part in no choice; trainings of 1 further seed failed.")
-        of_both = report_json(store, "s"), report_json(store, name)
-        assert [shown["band"]["seeds"] for shown in of_both] == [3, 3]
+        of_both = report_view(store, "s"), report_view(store, name)
+        assert [shown.band.seeds for shown in of_both] == [3, 3]
         value = answer["candidates"][0]["estimate"]["value"]
-        assert [shown["band"]["points"][-1][1] for shown in of_both] == [pytest.approx(value)] * 2
-        assert of_both[1]["curves"]["trials"][0] == [(1, pytest.approx(value))]  # not with the race's seeds
+        assert [shown.band.points[-1][1] for shown in of_both] == [pytest.approx(value)] * 2
+        assert of_both[1].curves.trials[0] == [(1, pytest.approx(value))]  # not with the race's seeds
         study.report(tmp_path / "report.html")
         spared = [each["uid"] for each in shown["trials"][2]["seeds"] if each["state"] == "pruned"]
         assert len(spared) > 4  # of the race and of the estimate
-        write_report([report_json(store, name)], tmp_path / "fresh.html")
+        write_report([report_view(store, name)], tmp_path / "fresh.html")
         replayed = set(re.findall("rekindle replay ([0-9a-f]+)", (tmp_path / "fresh.html").read_text()))
         assert replayed == {each["uid"] for trial in shown["trials"] for each in trial["seeds"]} - {*spared}
         [told] = task_view(store, shown["trials"][2]["seeds"][0]["uid"]).to_json()["trials"]

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from rekindle import PPO, Store, tune
 from rekindle.studies.engine import probes
-from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.engine.json_views import study_view
 from rekindle.studies.engine.probes import ASKED, BEGUN, FOUND, LOST, described, lines_of, request_probe
 from rekindle.studies.engine.runner import start_study
-from rekindle.studies.report.data import report_json
+from rekindle.studies.engine.views import ProbeView
+from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import page
 from rekindle.studies.storage.commands import PROBE
 from rekindle.studies.workers.worker import Worker
@@ -58,7 +59,7 @@ def test_a_probe_is_repeated_after_a_crash_and_given_up_after_two(
         assert rows(store)[1:] == [{BEGUN: 0}, {BEGUN: 1}]
         assert Worker(store, "s").run()
         assert rows(store)[3:] == [{LOST: "2 processes that probed it did not end"}]
-        told = study_json(store, "s")["probe"]
+        told = study_view(store, "s").probe
         assert lines_of(told, whole=True) == [
             "the environment could not be probed: 2 processes that probed it did not end"
         ]
@@ -79,7 +80,7 @@ def test_a_study_without_an_environment_to_act_in_has_no_probe(sqlite_url: str) 
     with Store(sqlite_url) as store:
         request_probe(store, "s", start_study(store, "s", surrogate()), load("surrogate"))
         assert rows(store) == []
-        assert study_json(store, "s")["probe"] is None
+        assert study_view(store, "s").probe is None
 
 
 def test_commands_and_reports_show_results_beside_baselines(
@@ -89,18 +90,18 @@ def test_commands_and_reports_show_results_beside_baselines(
     fixed = {"epoch_steps": 64, "num_envs": 2, "num_steps": 32, "num_minibatches": 2, "model": {"width": 16}}
     with Store(where[1]) as store:
         study = tune("ppo", "CartPole-v1", storage=store, study="s", trials=2, epochs=1, fixed=fixed, progress=False)
-        found = study_json(store, "s")["probe"]
-        assert "commands" not in found
+        found = study_view(store, "s").probe
+        assert isinstance(found, ProbeView)
         assert study.commands[0].kind == PROBE
-        html = page([report_json(store, "s")])
-    random = found["baselines"]["random"]
-    assert (random["runs"], random["value"]) == (20, pytest.approx(sum(found["random"]) / 20))
-    assert random["low"] < random["value"] < random["high"]
-    assert f"<p>{found['text']}</p>" in html
+        html = page([report_view(store, "s")])
+    random = found.baselines["random"]
+    assert (random.runs, random.value) == (20, pytest.approx(sum(found.random) / 20))
+    assert random.low < random.value < random.high
+    assert f"<p>{found.text}</p>" in html
     baseline = lines_of(found)[0]
     assert baseline.startswith("random actions return ")
     assert f"for comparison: {baseline}" in " ".join(cli("trials", "s", *where)[1].split())
-    assert found["text"] in " ".join(cli("status", *where)[1].split())
+    assert found.text in " ".join(cli("status", *where)[1].split())
     assert cli("probe", "CartPole-v1")[1].startswith("Random actions return 23.2 (")
     status, _, errors = cli("probe", "CartPol-v1")
     assert (status, "CartPole" in errors) == (2, True)
@@ -108,14 +109,14 @@ def test_commands_and_reports_show_results_beside_baselines(
 
 def test_bad_environments_get_a_line_each() -> None:
     good: dict[str, Any] = {
-        "slow": None, "masks": False, "goals": True, "steps": 2000, "random": [1.0], "untrained": [[1.0]],
+        "slow": None, "masks": False, "goals": True, "steps": 2000, "seed": 0, "random": [1.0], "untrained": [[1.0]],
         "lengths": [4, 6], "terminated": 1, "rewards": {"low": 0.5, "high": 0.5, "mean": 0.1, "drift": 0.0},
         "zero_rewards": 0.5, "observations": {"low": 0.1, "high": 1.0, "mean": 0.0, "drift": 1.5}, "failures": [],
         "restore": {"mode": "replay", "exact": True, "reason": "it repeats"},
     }  # fmt: skip
     told = described(good)
-    assert told["warnings"] == []
-    assert told["text"] == (
+    assert told.warnings == []
+    assert told.text == (
         "Random actions return 1.00 (1 episode), untrained policies return 1.00 (1 policy). Episodes take 4 to 6 "
         "steps, and 50% of them terminate. 50% of rewards are 0; their standard deviation is 0.500. Observations have "
         "standard deviations of 0.100 to 1.000, and they drift by 1.5 of them. Its state is restored exactly (replay: "
@@ -137,5 +138,5 @@ def test_bad_environments_get_a_line_each() -> None:
             "all observations are equal, so that a policy cannot react to anything",
         ),
     ]:
-        assert described(good | change)["warnings"] == [line]
+        assert described(good | change).warnings == [line]
     assert probes.baselines_text({}) == ""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rekindle import Store, tune
 from rekindle.studies.live.serving import Server
-from rekindle.studies.report.data import report_json
+from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import page
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.sql.schema import task
@@ -57,7 +57,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 def report(store: Store, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The address of a file."""
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(page([report_json(store, name) for name in NAMES]), encoding="utf-8")
+    path.write_text(page([report_view(store, name) for name in NAMES]), encoding="utf-8")
     return path.as_uri()
 
 
@@ -117,7 +117,7 @@ def test_a_report_is_whole_readable_and_asks_for_nothing(browser: Any, report: s
 
 
 def test_the_numbers_are_those_of_json(browser: Any, store: Store, report: str) -> None:
-    shown = report_json(store, "halved")
+    shown = report_view(store, "halved").to_json()
     with opened(browser, report) as (tab, _, _):
         for trial in shown["study"]["trials"]:
             cells = tab.locator(f'#study-0 tr[data-trial="{trial["number"]}"] td')

@@ -27,7 +27,7 @@ from rekindle.studies.errors import UnknownStudy
 from rekindle.studies.live.fragments import fragment
 from rekindle.studies.live.serving import COOKIE, Server, Studies
 from rekindle.studies.live.views import LiveStudy
-from rekindle.studies.report.data import report_json
+from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import page
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.rows import Segment
@@ -89,7 +89,7 @@ def test_a_study_that_was_made_anew_is_shown_and_not_the_one_before(sqlite_url: 
         run(sqlite_url, surrogate(2, seed=1))
         studies._views.clear()  # as half a second later
         assert len(studies.view("s").snapshot.last) == 2
-        assert studies.report("s") == page([report_json(store, "s")])
+        assert studies.report("s") == page([report_view(store, "s")])
         delete(store, "s", dry_run=False)
         studies._views.clear()
         with pytest.raises(UnknownStudy, match="there is no study 's'"):
@@ -110,7 +110,7 @@ def test_a_report_shows_that_a_worker_has_died(sqlite_url: str) -> None:
             assert worker.stdout is not None
             hold(store, uid(2), worker.stdout.readline().strip(), 600.0)
             running = studies.report(NAME)
-            assert running == studies.report(NAME) == page([report_json(store, NAME)])
+            assert running == studies.report(NAME) == page([report_view(store, NAME)])
             worker.kill()
         assert "<td>running</td>" in running
         assert "<td>running</td>" not in waiting
@@ -138,7 +138,7 @@ def test_pages_show_what_watch_and_report_show(storage: Store) -> None:
         assert "<p>Running: 1 complete, 1 pruned, 1 failed, 1 running.</p><p>Best 3, trial 0 at epoch 3.</p>" in html
         fragment = get(server, f"/live?study={NAME}")[1]
         assert '<td class="n">2</td><td class="n">3/3</td>' in fragment
-        assert get(server, f"/report?study={NAME}")[1] == page([report_json(storage, NAME)])
+        assert get(server, f"/report?study={NAME}")[1] == page([report_view(storage, NAME)])
         index = get(server, "/")[1]
     assert f"/study?study={quote(EVIL, safe='')}" in index
     assert "<img" not in index

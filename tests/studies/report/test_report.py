@@ -16,10 +16,19 @@ from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
 from rekindle.studies.engine.confirmations import confirmation_config, start_confirmation
-from rekindle.studies.engine.json_views import study_json, study_view
+from rekindle.studies.engine.json_views import study_view
 from rekindle.studies.failures import FAILED
 from rekindle.studies.report import figures, what_mattered
-from rekindle.studies.report.data import report_json
+from rekindle.studies.report.content import (
+    BandView,
+    DimensionView,
+    LostView,
+    MarkView,
+    ProcessView,
+    TimelineView,
+    WorkView,
+)
+from rekindle.studies.report.data import report_view
 from rekindle.studies.report.drawing import LETTER, Chart, escape
 from rekindle.studies.report.markup import prose
 from rekindle.studies.report.matplotlib_figures import figure_of
@@ -57,17 +66,17 @@ def parts(html: str) -> list[str]:
 
 def test_a_report_is_the_same_bytes_when_built_twice(studies: Store) -> None:
     names = ["halved", "bred", EVIL, "seeded"]
-    assert page([report_json(studies, name) for name in names]) == page([report_json(studies, name) for name in names])
+    assert page([report_view(studies, name) for name in names]) == page([report_view(studies, name) for name in names])
 
 
 def test_a_confirmed_study_begins_with_what_its_winner_is_worth(studies: Store) -> None:
-    shown = report_json(studies, "halved")
-    html, [winner] = page([shown]), [shown["confirmation"]["winner"]]
-    assert shown["verdict"][0].startswith("Expect ")
-    assert shown["verdict"][0].split(".")[0] in html
-    assert "epochs. All 18 trainings to the end would have taken 162" in shown["verdict"][1]
-    assert shown["band"]["seeds"] == 4  # without those of the race, which chose the winner
-    assert shown["confirmation"]["candidates"][winner]["estimate"] is not None
+    shown = report_view(studies, "halved")
+    html, [winner] = page([shown]), [shown.confirmation.winner]
+    assert shown.verdict[0].startswith("Expect ")
+    assert shown.verdict[0].split(".")[0] in html
+    assert "epochs. All 18 trainings to the end would have taken 162" in shown.verdict[1]
+    assert shown.band.seeds == 4  # without those of the race, which chose the winner
+    assert shown.confirmation.candidates[winner].estimate is not None
     assert parts(html)[:5] == ["Confirmation", "Health checks", "Learning curves", "Promotions", "Statistics"]
 
 
@@ -76,40 +85,41 @@ def test_a_report_shows_the_last_complete_confirmation_while_a_further_one_runs(
         same: dict[str, Any] = {"storage": store, "progress": False, "fixed": {"noise": 2.0}, "seed": 3}
         study = tune("surrogate", study="s", trials=6, epochs=1, scheduler="none", **same)
         answer = study.confirm(2, 3, progress=False)
-        before = report_json(store, "s")
+        before = report_view(store, "s")
         further = start_confirmation(store, "s", confirmation_config(store, "s", 1, 5))
-        shown = report_json(store, "s")
+        shown = report_view(store, "s")
         html = page([shown])
-    assert (before["unfinished"], further) == (None, "s:confirmation-2")
-    assert shown["confirmation"] == answer
-    assert shown["band"] == before["band"] is not None
+    assert (before.unfinished, further) == (None, "s:confirmation-2")
+    assert shown.confirmation is not None
+    assert shown.confirmation.to_json() == answer
+    assert shown.band == before.band is not None
     assert "Statistics" in parts(html)
     assert "on seeds that the search has not used, in s:confirmation." in html
-    assert shown["verdict"][1] == (
+    assert shown.verdict[1] == (
         "A further confirmation, s:confirmation-2, is not complete; `rekindle confirm s --top 1 --seeds 5` resumes it."
     )
 
 
 def test_a_report_on_a_confirmation_tells_what_the_confirmation_tells(studies: Store) -> None:
     """The seeds of its race chose the winner, so results on them are too high and count nowhere."""
-    of, shown = report_json(studies, "halved")["confirmation"], report_json(studies, "halved:confirmation")
-    estimates = {n: each["estimate"]["results"] for n, each in enumerate(of["candidates"]) if each["estimate"]}
-    value = in_digits_alone(of["candidates"][of["winner"]]["estimate"]["value"])
-    assert ("Dashed lines are rungs" in page([shown]), "Dashed" in page([report_json(studies, "halved")])) == (
+    of, shown = report_view(studies, "halved").confirmation, report_view(studies, "halved:confirmation")
+    estimates = {n: each.estimate.results for n, each in enumerate(of.candidates) if each.estimate}
+    value = in_digits_alone(of.candidates[of.winner].estimate.value)
+    assert ("Dashed lines are rungs" in page([shown]), "Dashed" in page([report_view(studies, "halved")])) == (
         False,
         True,
     )
-    number = of["candidates"][of["winner"]]["trial"]
+    number = of.candidates[of.winner].trial
     who = "the defaults" if number is None else f"trial {number} of halved"
-    assert f"<td>{described(of['candidates'][of['winner']])}</td>" in page([shown])
-    assert shown["verdict"] == [
-        f"Trial {of['winner']}, {who}, won the race of 3: return {value} on 4 seeds that took part in no choice.",
-        f"The confirmation trained {of['cost']['epochs']} epochs.",
+    assert f"<td>{described(of.candidates[of.winner])}</td>" in page([shown])
+    assert shown.verdict == [
+        f"Trial {of.winner}, {who}, won the race of 3: return {value} on 4 seeds that took part in no choice.",
+        f"The confirmation trained {of.cost.epochs} epochs.",
     ]
     assert dict(samples_of(shown)) == {f"trial {n}": results for n, results in estimates.items()}
-    assert samples_of(shown)[0][0] == f"trial {of['winner']}"
-    assert (shown["band"]["seeds"], shown["band"]["label"]) == (4, f"trial {of['winner']}")
-    told = dict(shown["checklist"])
+    assert samples_of(shown)[0][0] == f"trial {of.winner}"
+    assert (shown.band.seeds, shown.band.label) == (4, f"trial {of.winner}")
+    told = dict(shown.checklist)
     assert told["Seeds of the search"] == "none: this confirms halved"
     assert told["Seeds of the test"].endswith(" disjoint from those of the search; 3 others chose the winner")
     html = page([shown])
@@ -121,7 +131,7 @@ def test_a_report_names_the_defaults_and_has_no_median_over_one_environment(tmp_
     with Store(f"sqlite:///{tmp_path / 's.db'}") as store:
         same: dict[str, Any] = {"storage": store, "progress": False, "fixed": {"noise": 2.0}}
         tune("surrogate", study="s", trials=1, epochs=1, scheduler="none", **same).confirm(1, 3, progress=False)
-        html = page([report_json(store, "s")])
+        html = page([report_view(store, "s")])
     assert "<b>trial 0, the defaults</b>, the winner" in html
     assert "return after 1 epoch, on seeds" in html
     assert "The search trained 1 epoch." in html
@@ -130,37 +140,37 @@ def test_a_report_names_the_defaults_and_has_no_median_over_one_environment(tmp_
 
 
 def test_importances_and_health_are_those_of_diagnose(studies: Store) -> None:
-    shown, diagnosis = report_json(studies, "seeded"), diagnose(studies, "seeded")
-    assert shown["findings"] == diagnosis["findings"]
-    shown = report_json(studies, "halved")
+    shown, diagnosis = report_view(studies, "seeded"), diagnose(studies, "seeded")
+    assert shown.findings == diagnosis.findings
+    shown = report_view(studies, "halved")
     diagnosis = diagnose(studies, "halved")
     for name in ("importances", "marginals", "pairs"):
-        assert shown[name] == diagnosis[name] != []
-    best, html = shown["importances"][0], page([shown])
-    text = f"{best['name']}: {best['estimate']:.0%} ({best['low']:.0%} to {best['high']:.0%})"
+        assert getattr(shown, name) == getattr(diagnosis, name) != []
+    best, html = shown.importances[0], page([shown])
+    text = f"{best.name}: {best.estimate:.0%} ({best.low:.0%} to {best.high:.0%})"
     assert f"<title>{text}</title>" in html
-    [pair, *_] = shown["pairs"]
-    text = f"{' and '.join(pair['names'])}: {pair['estimate']:.0%} ({pair['low']:.0%} to {pair['high']:.0%})"
+    [pair, *_] = shown.pairs
+    text = f"{' and '.join(pair.names)}: {pair.estimate:.0%} ({pair.low:.0%} to {pair.high:.0%})"
     assert f"<title>{text}</title>" in html
-    for each in shown["marginals"]:
-        for point in each["points"]:
-            assert f": {point['estimate']:+.3g} ({point['low']:+.3g} to {point['high']:+.3g})</title>" in html
-    for finding in shown["findings"]:
-        assert f"<td>{escape(finding['cure'])}</td>" in html
+    for each in shown.marginals:
+        for point in each.points:
+            assert f": {point.estimate:+.3g} ({point.low:+.3g} to {point.high:+.3g})</title>" in html
+    for finding in shown.findings:
+        assert f"<td>{escape(finding.cure)}</td>" in html
 
 
 def test_a_clear_pair_is_drawn_by_its_trials(studies: Store) -> None:
-    shown = report_json(studies, "halved")
-    [pair, *_] = shown["pairs"]
-    bars, *clouds = what_mattered.pairs(shown | {"pairs": [pair | {"low": 0.9 * CLEAR}]})
+    shown = report_view(studies, "halved")
+    [pair, *_] = shown.pairs
+    bars, *clouds = what_mattered.pairs(shown.replace(pairs=[pair.replace(low=0.9 * CLEAR)]))
     assert clouds == []
-    same, cloud = what_mattered.pairs(shown | {"pairs": [pair | {"low": CLEAR}]})
+    same, cloud = what_mattered.pairs(shown.replace(pairs=[pair.replace(low=CLEAR)]))
     assert same.title == bars.title
-    assert cloud.title == "results by {} and {}".format(*pair["names"])
+    assert cloud.title == "results by {} and {}".format(*pair.names)
     assert cloud.x_ticks
     assert cloud.y_ticks
     dots = [point for mark in cloud.marks if mark.kind == "dots" for point in mark.points]
-    assert len(dots) == len(shown["results"]) == 18
+    assert len(dots) == len(shown.results) == 18
     assert all(0 <= x <= 1 and 0 <= y <= 1 for x, y in dots)
     assert len({x for x, _ in dots}) > 9
 
@@ -171,12 +181,12 @@ def test_the_commands_tell_what_the_report_shows(studies: Store, cli: Cli) -> No
     said = " ".join(out.split())
     assert (status, "what explains return, of 18 configurations" in said) == (0, True)
     shares = re.findall(r"(\w+) (\d+)% (\d+)% to (\d+)%", said)
-    assert {name for name, *_ in shares} == {each["name"] for each in report_json(studies, "halved")["importances"]}
+    assert {name for name, *_ in shares} == {each.name for each in report_view(studies, "halved").importances}
     assert all(int(low) <= int(share) <= int(high) for _, share, low, high in shares)
     assert "importances need 8 configurations with results, but there are 7" in cli("diagnose", "bred", *where)[1]
-    branch = next(trial for trial in study_json(studies, "bred")["trials"] if trial["branch"])
-    assert f"{branch['branch']['trial']} at {branch['branch']['epochs']}" in cli("trials", "bred", *where)[1]
-    task = cli("show", branch["uid"], *where)[1]
+    branch = next(trial for trial in study_view(studies, "bred").trials if trial.branch)
+    assert f"{branch.branch.trial} at {branch.branch.epochs}" in cli("trials", "bred", *where)[1]
+    task = cli("show", branch.uid, *where)[1]
     assert "lineage" in task
     assert not re.search(r"^\W*return\b", task.partition("hyperparameters")[0], re.MULTILINE)  # no environment
     front = study_view(studies, EVIL)
@@ -186,26 +196,24 @@ def test_the_commands_tell_what_the_report_shows(studies: Store, cli: Cli) -> No
 
 
 def test_the_epochs_are_those_of_all_finished_rungs(studies: Store) -> None:
-    shown = report_json(studies, "halved")
-    assert shown["epochs"] == sum(trial["epochs"] for trial in study_json(studies, "halved")["trials"])
-    assert report_json(studies, "bred")["epochs"] == 4 * 4  # a branch does not count its parent's
+    shown = report_view(studies, "halved")
+    assert shown.epochs == sum(trial.epochs for trial in study_view(studies, "halved").trials)
+    assert report_view(studies, "bred").epochs == 4 * 4  # a branch does not count its parent's
 
 
 def test_each_trial_has_its_numbers_its_digest_and_its_replay(studies: Store) -> None:
-    study = study_json(studies, "halved")
-    html = page([report_json(studies, "halved")])
-    for trial in study["trials"]:
-        row = next(
-            row for row in re.findall("<tr data-trial.*?</tr>", html) if f'data-trial="{trial["number"]}"' in row
-        )
-        assert f"data-v={trial['return']!r}" in row
-        assert trial["digest"][:12] in row
-        assert f"rekindle replay {trial['uid']}<" in row
-        assert f"data-v={trial['hyperparameters']['lr']!r}" in row
+    study = study_view(studies, "halved")
+    html = page([report_view(studies, "halved")])
+    for trial in study.trials:
+        row = next(row for row in re.findall("<tr data-trial.*?</tr>", html) if f'data-trial="{trial.number}"' in row)
+        assert f"data-v={trial.return_!r}" in row
+        assert trial.digest[:12] in row
+        assert f"rekindle replay {trial.uid}<" in row
+        assert f"data-v={trial.hyperparameters['lr']!r}" in row
 
 
 def test_parts_without_data_are_left_out(studies: Store) -> None:
-    bred, front, seeded = (parts(page([report_json(studies, name)])) for name in ("bred", EVIL, "seeded"))
+    bred, front, seeded = (parts(page([report_view(studies, name)])) for name in ("bred", EVIL, "seeded"))
     assert "Genealogy" in bred
     assert "Promotions" not in bred
     assert "Pareto front" in front
@@ -216,31 +224,32 @@ def test_parts_without_data_are_left_out(studies: Store) -> None:
 
 def test_a_report_says_that_intervals_of_few_seeds_are_too_narrow(studies: Store) -> None:
     text = "are too narrow. They contain the truth in fewer than 95 of 100 cases: with 4 runs, 87 to 88 (IQM)"
-    shown = report_json(studies, "halved")
+    shown = report_view(studies, "halved")
     assert text in (html := page([shown]))
     assert "median</th>" not in html  # that is one over environments
-    many = shown["confirmation"]["candidates"]
-    for each in many:
-        if each["estimate"]:
-            each["estimate"]["results"] *= 3
-    html = page([shown])
+    many = [
+        each.replace(estimate=each.estimate and each.estimate.replace(results=[*each.estimate.results] * 3))
+        for each in shown.confirmation.candidates
+    ]
+    html = page([shown.replace(confirmation=shown.confirmation.replace(candidates=many))])
     assert ("Statistics" in parts(html), "too narrow" in html) == (True, False)
 
 
 def test_a_command_in_a_verdict_is_code(studies: Store) -> None:
-    assert "<code>rekindle confirm seeded</code> estimates it" in page([report_json(studies, "seeded")])
+    assert "<code>rekindle confirm seeded</code> estimates it" in page([report_view(studies, "seeded")])
     assert prose("say `rekindle <b>`") == "say <code>rekindle &lt;b&gt;</code>"
 
 
 def test_numbers_of_an_ordinal_are_short_at_their_axis() -> None:
     """The first ten letters of 1.2328467394420659e-05 are another number."""
-    place, ticks = figures.axis({"axis": "choice"}, [2, 0.0123284673, 1.2328467394420659e-05, "adam"], 0.0, 1.0)
+    dimension = DimensionView(name="x", prior="", axis="choice", help="")
+    place, ticks = figures.axis(dimension, [2, 0.0123284673, 1.2328467394420659e-05, "adam"], 0.0, 1.0)
     assert [text for _, text in ticks] == ["1.233e-5", "0.01233", "2", "adam"]
     assert [place(value) for value in (1.2328467394420659e-05, 0.0123284673, 2, "adam")] == [at for at, _ in ticks]
 
 
 def test_names_are_text_and_nothing_is_loaded(studies: Store) -> None:
-    html = page([report_json(studies, EVIL), report_json(studies, "halved")])
+    html = page([report_view(studies, EVIL), report_view(studies, "halved")])
     assert "<script>alert" not in html
     assert "&lt;script&gt;alert(&quot;x&quot;)" in html
     assert html.count("<script") == 1
@@ -260,10 +269,10 @@ def test_a_study_with_few_configurations_has_importances_but_no_marginals(tmp_pa
     with Store(f"sqlite:///{tmp_path / 's.db'}") as store:
         for trials in (9, 10):
             tune("surrogate", study=str(trials), trials=trials, storage=store, progress=False, **same)
-        few, enough = report_json(store, "9"), report_json(store, "10")
-    assert len(few["importances"]) == len(few["dimensions"]) == len(enough["marginals"]) == 5
-    assert all(each["low"] < each["high"] for each in few["importances"])
-    assert few["marginals"] == []
+        few, enough = report_view(store, "9"), report_view(store, "10")
+    assert len(few.importances) == len(few.dimensions) == len(enough.marginals) == 5
+    assert all(each.low < each.high for each in few.importances)
+    assert few.marginals == []
     assert {"Importance of hyperparameters", "Slices"} < set(parts(page([few])))
     assert set(parts(page([enough]))) - set(parts(page([few]))) == {"Marginals"}
 
@@ -281,7 +290,7 @@ def test_a_study_that_was_stopped_says_by_what(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path / 's.db'}") as store:
         same: dict[str, Any] = {"storage": store, "scheduler": "none", "epochs": 3, "trials": 24, "progress": False}
         tune("surrogate", "CartPole-v1", study="s", budget="6epochs", **same)
-        told = report_json(store, "s")["verdict"]
+        told = report_view(store, "s").verdict
     assert any(re.fullmatch(r"The study had the stop by budget: \d+ of 6 epochs are trained\.", each) for each in told)
 
 
@@ -300,13 +309,13 @@ def test_a_study_that_failed_whole_says_why(tmp_path: Path) -> None:
         for table in ("rk_segment", "rk_trial"):  # as if both had diverged
             more = ", error = '<b>Diverged</b>: loss became NaN'" if table == "rk_trial" else ", score = NULL"
             store.database.write(lambda c, t=table, m=more: c.exec_driver_sql(f"UPDATE {t} SET state = 'failed'{m}"))
-        html = page([report_json(store, "f")])
+        html = page([report_view(store, "f")])
     assert "The study has nothing to show: all 2 of its trials failed." in html
     assert "&lt;b&gt;Diverged&lt;/b&gt;: loss became NaN" in html
 
 
 def test_a_report_that_finds_no_room_leaves_the_old_one(studies: Store, tmp_path: Path) -> None:
-    path, shown = tmp_path / "x.html", [report_json(studies, "halved")]
+    path, shown = tmp_path / "x.html", [report_view(studies, "halved")]
     path.write_text("the old report")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
@@ -331,18 +340,18 @@ def test_a_report_is_refused_in_one_line(studies: Store, tmp_path: Path, cli: Cl
 
 
 def test_studies_stand_side_by_side(studies: Store) -> None:
-    html = page([report_json(studies, name) for name in ("halved", "seeded")])
+    html = page([report_view(studies, name) for name in ("halved", "seeded")])
     assert parts(html)[:2] == ["Side by side", "Statistics"]
     assert 'href="#study-1"' in html
     assert "Results over the seeds of the search, which chose these configurations" in html
-    estimate = study_json(studies, "halved:confirmation")["best"]["return"]
-    html = page([report_json(studies, name) for name in ("halved", "halved:confirmation")])
+    estimate = study_view(studies, "halved:confirmation").best.return_
+    html = page([report_view(studies, name) for name in ("halved", "halved:confirmation")])
     assert f'<td class="n"></td><td class="n">{in_digits_alone(estimate)}</td>' in html  # not the best of the search
 
 
 def test_a_study_writes_its_report(studies: Store, tmp_path: Path) -> None:
     Study("halved", studies).report(tmp_path / "r.html")
-    assert (tmp_path / "r.html").read_text() == page([report_json(studies, "halved")])
+    assert (tmp_path / "r.html").read_text() == page([report_view(studies, "halved")])
 
 
 @pytest.mark.parametrize(
@@ -363,15 +372,15 @@ def test_each_picture_is_drawn(studies: Store, tmp_path: Path, picture: str) -> 
 
 
 def test_several_drawings_stand_in_rows_without_empty_frames(studies: Store) -> None:
-    drawing = figures.curves(report_json(studies, "halved"))
+    drawing = figures.curves(report_view(studies, "halved"))
     assert drawing is not None
     assert [len(figure_of([drawing] * count).axes) for count in (1, 2, 4)] == [1, 2, 4]
 
 
 def test_the_best_trials_result_and_interval_can_be_seen_though_they_are_of_one_epoch(studies: Store) -> None:
-    shown = report_json(studies, "halved")
-    shown["band"]["points"] = [(9, 50.0, 44.0, 10_000.0)]
-    drawing = figures.curves(shown)
+    shown = report_view(studies, "halved")
+    band = BandView(label="best", seeds=3, points=[(9, 50.0, 44.0, 10_000.0)])
+    drawing = figures.curves(shown.replace(band=band))
     assert drawing is not None
     marks = [(mark.kind, mark.points) for mark in drawing.marks if mark.style == "best"]
     assert ("dots", [(9, 50.0)]) in marks
@@ -379,9 +388,9 @@ def test_the_best_trials_result_and_interval_can_be_seen_though_they_are_of_one_
 
 
 def test_the_winners_mean_can_be_seen_though_it_is_better_than_all_trials(studies: Store) -> None:
-    shown = report_json(studies, "halved")
-    shown["band"]["points"] = [(1, 50.0, 44.0, 60.0), (9, 5_000.0, 4_990.0, 5_010.0)]
-    drawing = figures.curves(shown)
+    shown = report_view(studies, "halved")
+    points = [(1, 50.0, 44.0, 60.0), (9, 5_000.0, 4_990.0, 5_010.0)]
+    drawing = figures.curves(shown.replace(band=BandView(label="best", seeds=3, points=points)))
     assert drawing is not None
     assert drawing.y.high >= 5_000
     [band] = [mark.points for mark in drawing.marks if mark.kind == "band"]
@@ -389,14 +398,14 @@ def test_the_winners_mean_can_be_seen_though_it_is_better_than_all_trials(studie
 
 
 def test_a_picture_has_the_numbers_of_the_report(studies: Store) -> None:
-    shown, [axes] = report_json(studies, "halved"), Study("halved", studies).plot_curves().axes
+    shown, [axes] = report_view(studies, "halved"), Study("halved", studies).plot_curves().axes
     drawn = [list(map(tuple, line.get_xydata())) for line in axes.get_lines()]
-    for points in shown["curves"]["trials"].values():
+    for points in shown.curves.trials.values():
         assert [(float(epoch), value) for epoch, value in points] in drawn
     [axes] = (figure := Study("halved", studies).plot_importance()).axes
     assert figure._repr_png_().startswith(b"\x89PNG")
     texts = [text.get_text() for text in axes.get_yticklabels()]
-    assert texts == [share["name"] for share in shown["importances"]]
+    assert texts == [share.name for share in shown.importances]
 
 
 def test_a_picture_is_the_same_bytes_when_built_twice(studies: Store, tmp_path: Path, cli: Cli) -> None:
@@ -455,7 +464,7 @@ def test_failures_are_counted_by_kind_and_end(sqlite_url: str) -> None:
         for retry in (True, True, False):
             note = {"kind": "memory", "retry": retry, "report": "[memory] no room"}
             execute(store, event.insert().values(uid=uid(2), created=1.7e9, kind=FAILED, data=note))
-        assert report_json(store, NAME)["failures"] == {"memory, for good": 1, "memory, retried": 2}
+        assert report_view(store, NAME).failures == {"memory, for good": 1, "memory, retried": 2}
 
 
 def test_a_study_that_shares_a_task_has_only_its_own_failures(sqlite_url: str) -> None:
@@ -472,9 +481,9 @@ def test_a_study_that_shares_a_task_has_only_its_own_failures(sqlite_url: str) -
             for _ in range(failures):
                 execute(store, event.insert().values(uid=uid(2), created=1e9 + token, kind=FAILED, data=note))
         for name, failures in times.items():
-            shown = report_json(store, name)
-            assert shown["failures"] == {"memory, retried": failures}
-            assert [mark["kind"] for mark in shown["timeline"]["marks"]] == ["memory (retried)"] * failures
+            shown = report_view(store, name)
+            assert shown.failures == {"memory, retried": failures}
+            assert [mark.kind for mark in shown.timeline.marks] == ["memory (retried)"] * failures
             assert len(store.failures(name, 0, 9)[1]) == failures  # as `watch` shows them
         assert len(store.failures("other", 0, 1)[1]) == 1
 
@@ -489,14 +498,14 @@ def test_the_timeline_tells_takeovers_and_failures() -> None:
     ]
     found = timeline(trials, events, {("a", 2): 128.0}, {"a": 9})
     assert found is not None
-    assert found["seconds"] == 30.0
-    assert found["workers"] == [
-        {"name": "7 on host", "work": [{"from": 0.0, "to": 10.0, "trials": [0]}]},
-        {"name": "8 on host", "work": [{"from": 10.0, "to": 28.0, "trials": [0]}]},
+    assert found.seconds == 30.0
+    assert found.workers == [
+        ProcessView(name="7 on host", work=[WorkView(from_=0.0, to=10.0, trials=[0])]),
+        ProcessView(name="8 on host", work=[WorkView(from_=10.0, to=28.0, trials=[0])]),
     ]
-    assert found["marks"] == [
-        {"worker": "8 on host", "at": 10.0, "kind": "takeover", "trial": 0},
-        {"worker": "8 on host", "at": 20.0, "kind": "memory (retried)", "trial": 0},
+    assert found.marks == [
+        MarkView(worker="8 on host", at=10.0, kind="takeover", trial=0),
+        MarkView(worker="8 on host", at=20.0, kind="memory (retried)", trial=0),
     ]
 
 
@@ -506,8 +515,8 @@ def test_the_timeline_numbers_trials_with_several_seeds_as_the_command_trials_do
     events = [Event(each.uid, 100.0, "start", lease) for each in trials]
     found = timeline(trials, [*events, Event("t3", 120.0, "failed", {"kind": "memory"})], {}, {})
     assert found is not None
-    assert found["workers"] == [{"name": "7 on host", "work": [{"from": 0.0, "to": 30.0, "trials": [0, 1]}]}]
-    assert [mark["trial"] for mark in found["marks"]] == [1]
+    assert found.workers == [ProcessView(name="7 on host", work=[WorkView(from_=0.0, to=30.0, trials=[0, 1])])]
+    assert [mark.trial for mark in found.marks] == [1]
 
 
 def test_work_after_the_last_checkpoint_of_a_dead_process_is_lost() -> None:
@@ -520,20 +529,26 @@ def test_work_after_the_last_checkpoint_of_a_dead_process_is_lost() -> None:
     ]
     found = timeline(trials, events, {("a", 2): 116.0}, {"a": 10})
     assert found is not None
-    assert found["workers"][0]["work"] == [{"from": 0.0, "to": 7.0, "trials": [0]}]
-    [lost] = found["lost"]  # 10 epochs in 4 + 6 seconds of work that counts
-    assert lost == {"worker": "7 on host", "from": 4.0, "to": 7.0, "trial": 0, "epochs": pytest.approx(3.0)}
+    assert found.workers[0].work == [WorkView(from_=0.0, to=7.0, trials=[0])]
+    [lost] = found.lost  # 10 epochs in 4 + 6 seconds of work that counts
+    assert lost.epochs == pytest.approx(3.0)
+    assert lost.replace(epochs=3.0) == LostView(worker="7 on host", from_=4.0, to=7.0, trial=0, epochs=3.0)
 
 
 @pytest.mark.parametrize(
     ("seconds", "unit", "factor"), [(200.0, "seconds", 1.0), (6000.0, "minutes", 60.0), (9000.0, "hours", 3600.0)]
 )
-def test_workers_are_drawn_with_what_they_lost_and_took_over(seconds: float, unit: str, factor: float) -> None:
+def test_workers_are_drawn_with_what_they_lost_and_took_over(
+    studies: Store, seconds: float, unit: str, factor: float
+) -> None:
     names = ["7 on host", "8 on host"]
-    work = [{"name": name, "work": [{"from": 0.0, "to": seconds, "trials": list(range(14))}]} for name in names]
-    lost = [{"worker": names[0], "from": 60.0, "to": 120.0, "trial": 3, "epochs": 2.5}]
-    marks = [{"worker": names[1], "at": 90.0, "kind": kind, "trial": 3} for kind in ("takeover", "memory (retried)")]
-    chart = figures.workers({"timeline": {"seconds": seconds, "workers": work, "lost": lost, "marks": marks}})
+    span = WorkView(from_=0.0, to=seconds, trials=range(14))
+    work = [ProcessView(name=name, work=[span]) for name in names]
+    lost = [LostView(worker=names[0], from_=60.0, to=120.0, trial=3, epochs=2.5)]
+    marks = [MarkView(worker=names[1], at=90.0, kind=kind, trial=3) for kind in ("takeover", "memory (retried)")]
+    report = report_view(studies, "halved")
+    timeline_shown = TimelineView(seconds=seconds, workers=work, lost=lost, marks=marks)
+    chart = figures.workers(report.replace(timeline=timeline_shown))
     assert chart is not None
     assert (chart.labels[0], chart.x.high) == (unit, pytest.approx(seconds / factor))
     drawn = {mark.name: mark for mark in chart.marks}
@@ -543,7 +558,7 @@ def test_workers_are_drawn_with_what_they_lost_and_took_over(seconds: float, uni
     assert drawn["trial 3: takeover"].style == "takeover"
     assert drawn["trial 3: memory (retried)"].style == "failure"
     assert drawn["trial 3: takeover"].points == [(90 / factor, 1.5)]
-    assert figures.workers({"timeline": None}) is None
+    assert figures.workers(report.replace(timeline=None)) is None
 
 
 def test_a_notebook_shows_a_study_and_a_task_without_their_markup(studies: Store) -> None:

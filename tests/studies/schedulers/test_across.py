@@ -20,9 +20,8 @@ from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig
-from rekindle.studies.report.data import report_json
+from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import page
-from rekindle.studies.report.verdicts import verdict
 from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.schedulers.seeds import collapse
 from rekindle.studies.storage.rows import Segment, Trial
@@ -192,7 +191,7 @@ def test_fresh_seeds_say_what_the_winner_is_worth_in_each_environment(
         assert winner["environments"][path]["low"] <= winner["environments"][path]["value"]
     shown = study_json(searched.store, "s:confirmation")["best"]["environments"]  # without the seeds of the race
     assert shown == pytest.approx({path: winner["environments"][path]["value"] for path in tables})
-    sides = compare(searched.store, ["s", "again=s"])
+    sides = compare(searched.store, ["s", "again=s"]).to_json()
     assert [each["env"].split()[0] for each in sides["environments"]] == tables
     assert [side["runs"] for side in sides["sides"]] == [3, 3]
 
@@ -201,7 +200,7 @@ def test_a_winner_that_has_been_excluded_is_not_compared(tables: list[str], tmp_
     how: dict[str, Any] = {"trials": 6, "epochs": 2, "progress": False}
     study = rekindle.tune("tabular", tables, across="mean", storage=f"sqlite:///{tmp_path}/s.db", study="s", **how)
     confirmed = study.confirm(top=2, seeds=3, progress=False)
-    assert compare(study.store, ["s", "again=s"])["sides"][0]["runs"] == 3
+    assert compare(study.store, ["s", "again=s"]).sides[0].runs == 3
     study.exclude(confirmed["candidates"][confirmed["winner"]]["trial"])
     with pytest.raises(BadSource, match=r"s has no confirmed winner, or has excluded it; `rekindle confirm s` finds"):
         compare(study.store, ["s", "again=s"])
@@ -220,18 +219,20 @@ def test_a_confirmation_is_told_on_the_scale_of_its_search(tables: list[str], tm
     assert winner["estimate"]["value"] == pytest.approx(told.value)
     others = [each for each in confirmed["candidates"] if each is not winner and each["estimate"]]
     assert winner["race"]["mean"] <= min(each["race"]["mean"] for each in others)
-    assert "on a scale where 0 is the best that the search found" in verdict(confirmed)
-    assert "on one scale: 0 is the best result in each" in page([report_json(study.store, "s")])
+    assert "on a scale where 0 is the best that the search found" in report_view(study.store, "s").verdict[0]
+    assert "on one scale: 0 is the best result in each" in page([report_view(study.store, "s")])
 
 
 def test_curves_of_all_environments_are_drawn_on_one_scale(tables: list[str], searched: rekindle.Study) -> None:
-    shown = report_json(searched.store, "s")
-    [value] = in_digits([shown["confirmation"]["candidates"][0]["environments"][tables[0]]["value"]])
+    shown = report_view(searched.store, "s")
+    assert shown.confirmation is not None
+    assert shown.band is not None
+    [value] = in_digits([shown.confirmation.candidates[0].environments[tables[0]].value])
     html = page([shown])
     assert "The iqm over environments of return on one scale, after 2 epochs, on seeds" in html
     assert f'<td>{tables[0]}</td><td class="n">{value}' in html
-    drawn, band = shown["curves"]["trials"], shown["band"]
-    assert (band["seeds"], [epoch for epoch, *_ in band["points"]]) == (3, [2])  # not nine independent trainings
+    drawn, band = shown.curves.trials, shown.band
+    assert (band.seeds, [epoch for epoch, *_ in band.points]) == (3, [2])  # not nine independent trainings
     ends = {number: points[-1][1] for number, points in drawn.items() if points[-1][0] == 2}
     assert ends
     assert all(0 <= value <= 1 for value in ends.values())
@@ -246,9 +247,9 @@ def test_curves_across_environments_end_at_the_results_of_tables(
     how |= {"objective": objective, "storage": f"sqlite:///{tmp_path}/s.db", "study": "s", "progress": False}
     # Two environments do not race: all configurations are trained in both.
     study = rekindle.tune("tabular", tables[:2], across="mean", trials=len(X[::2]), **how)
-    shown = report_json(study.store, "s")
-    ends = {number: points[-1][1] for number, points in shown["curves"]["trials"].items()}
-    assert ends == pytest.approx(shown["results"])
+    shown = report_view(study.store, "s")
+    ends = {number: points[-1][1] for number, points in shown.curves.trials.items()}
+    assert ends == pytest.approx(shown.results)
 
 
 def tiny(env: str, **options: Any) -> Config:

@@ -18,16 +18,17 @@ from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_config, make_population
 from rekindle.studies.engine.confirmations import (
     confirmation_config,
-    confirmation_json,
     confirmation_name,
+    confirmation_view,
     start_confirmation,
 )
 from rekindle.studies.engine.json_views import rank, study_json, study_view
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.views import CandidateView, ChangesView, ConfirmationView, CostView, EstimateView, RaceView
 from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.report.verdicts import verdict
 from rekindle.studies.schedulers.confirming import Confirmation, Confirming, Standing, standing
-from rekindle.studies.statistics.intervals import mean_interval
+from rekindle.studies.statistics.intervals import Interval, mean_interval
 from rekindle.studies.storage.rows import Segment
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
@@ -37,7 +38,7 @@ from rekindle.tasks import load
 from rekindle.tasks.evaluation import EVALUATION_SEED
 from studying import TINY, run, run_and_be_killed, run_by_three, tiny
 
-CHEAP = {"trainings": 9, "epochs": 9, "failed": 0}
+CHEAP = CostView(trainings=9, epochs=9, failed=0)
 Scores = Callable[[int, int], float]
 
 
@@ -100,11 +101,11 @@ def test_a_candidate_that_reaches_the_top_rung_later_has_claimed_nothing(sqlite_
         start_confirmation(store, "s", confirmation_config(store, "s", top=9, seeds=3))
         trials = study_view(store, "s").trials
         [late, *_] = [trial for trial in trials if trial.epochs < 3]
-        longer = replace(late, rungs=[*late.rungs, replace(late.rungs[0], rung=1, epochs=3)])
+        longer = late.replace(rungs=[*late.rungs, late.rungs[0].replace(rung=1, epochs=3)])
         trials = [longer if trial is late else trial for trial in trials]
-        shown = confirmation_json(store, "s", trials)
+        shown = confirmation_view(store, "s", trials)
     assert shown is not None
-    assert {each["trial"]: each["claim"] for each in shown["candidates"]}[late.number] is None
+    assert {each.trial: each.claim for each in shown.candidates}[late.number] is None
 
 
 def test_a_confirmation_of_an_earlier_version_races_without_claims(sqlite_url: str) -> None:
@@ -164,28 +165,38 @@ def test_defaults_that_are_the_only_candidate_do_not_race(sqlite_url: str) -> No
     assert answer["cost"]["trainings"] == 4
     [candidate] = answer["candidates"]
     assert (candidate["defaults"], candidate["race"]) == (True, {"seeds": 0, "mean": None, "failed": 0})
-    assert "The best that the search found are the defaults. It took 4 trainings" in verdict(answer)
     with Store(sqlite_url) as store:
+        assert "The best that the search found are the defaults. It took 4 trainings" in answer_in(store)
         shown = study_json(store, "s:confirmation")
     assert shown["best"]["state"] == "complete"
     assert (shown["counts"]["complete"], shown["counts"]["pruned"]) == (1, 0)
 
 
+def candidate(trial: int | None, ends: tuple[float, float, float] | None, **more: Any) -> CandidateView:
+    """A candidate with an estimate and its interval, by default of 20 seeds."""
+    claim, race = more.pop("claim", None), RaceView(seeds=0, mean=None, failed=0)
+    estimate = None
+    if ends is not None:
+        value, low, high = ends
+        estimate = EstimateView(value=value, low=low, high=high, **{"seeds": 20, "failed": 0, "results": [], **more})
+    same: dict[str, Any] = {"hyperparameters": {}, "race": race, "defaults": trial is None}
+    return CandidateView(trial=trial, claim=claim, estimate=estimate, **same)
+
+
+def answer_of(*candidates: CandidateView, **more: Any) -> ConfirmationView:
+    """A complete confirmation, which the first candidate won."""
+    fields = {"study": "s", "confirmation": "s:confirmation", "state": "complete", "seeds": 20, "race_seeds": 3}
+    fields |= {"objective": "return", "direction": "maximize", "epochs": 1, "candidates": candidates, "winner": 0}
+    fields |= dict.fromkeys(("runner_up", "over_defaults", "over_runner_up", "optimism", "since"))
+    return ConfirmationView(**{**fields, "cost": CHEAP, "earlier": [], **more})  # type: ignore[arg-type]
+
+
 def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> None:
-    better = {"estimate": 0.9, "low": 0.8, "high": 1.0}
-    estimate = {"value": 5.0, "low": 4.0, "high": 6.0, "failed": 0}
-    tried, defaults = ({"trial": n, "defaults": n is None, "claim": None, "estimate": estimate} for n in (3, None))
-    told: dict[str, Any] = {
-        "state": "complete",
-        "cost": {"trainings": 9, "epochs": 9, "failed": 0},
-        "since": None,
-        "earlier": [],
-        "optimism": None,
-    }
-    told |= {"candidates": [tried, defaults], "winner": 0, "runner_up": 1, "direction": "maximize"}
-    text = verdict(told | {"over_defaults": better, "over_runner_up": better})
+    better = Interval(0.9, 0.8, 1.0)
+    told = answer_of(candidate(3, (5.0, 4.0, 6.0)), candidate(None, (5.0, 4.0, 6.0)), over_runner_up=better)
+    text = verdict(told.replace(runner_up=1, over_defaults=better))
     assert "A training of it beats a training of the defaults with probability 0.90 (0.80 to 1.00). It took" in text
-    text = verdict(told | {"winner": 1, "runner_up": 0, "over_defaults": None, "over_runner_up": better})
+    text = verdict(told.replace(winner=1, runner_up=0))
     assert (
         "The defaults won the race against the best that the search found. A training of it beats a training of the "
         "runner-up" in text
@@ -194,78 +205,49 @@ def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> 
 
 def test_a_verdict_says_if_another_candidate_was_better_on_the_fresh_seeds() -> None:
     """The race's seeds choose, and those of the estimate may disagree."""
-    values = {"defaults": -301.0, "tried": -216.0}
-    each = {name: {"value": x, "low": x - 80, "high": x + 80, "failed": 0} for name, x in values.items()}
-    tried = {"trial": 3, "defaults": False, "claim": None, "estimate": each["tried"]}
-    defaults = {"trial": None, "defaults": True, "claim": None, "estimate": each["defaults"]}
-    told: dict[str, Any] = {
-        **{"study": "s", "state": "complete", "cost": {"trainings": 9, "epochs": 9, "failed": 0}, "seeds": 20},
-        **{"since": None, "earlier": [], "optimism": None, "over_defaults": None, "over_runner_up": None},
-        **{"candidates": [tried, defaults], "winner": 1, "runner_up": 0, "direction": "maximize"},
-    }
+    tried, defaults = candidate(3, (-216.0, -296.0, -136.0)), candidate(None, (-301.0, -381.0, -221.0))
+    told = answer_of(tried, defaults, winner=1, runner_up=0)
     assert verdict(told) == (
         "Expect -301.0 of the defaults, with 95% confidence between -381.0 and -221.0. The defaults won the race "
         "against the best that the search found. But on the fresh seeds trial 3 was better, at -216.0, so that which "
         "one is best is open; `rekindle confirm s --top 1 --seeds 80` asks again, with more seeds. It took 9 "
         "trainings, 9 epochs."
     )
-    assert "But" not in verdict(told | {"direction": "minimize"})
-    same = [
-        each | {"estimate": each["estimate"] | {"value": value}}
-        for each, value in ((tried, 0.1 + 0.2), (defaults, 0.3))
-    ]
-    assert "But" not in verdict(told | {"candidates": same})
+    assert "But" not in verdict(told.replace(direction="minimize"))
+    same = [candidate(3, (0.1 + 0.2, 0.0, 1.0)), candidate(None, (0.3, 0.0, 1.0))]
+    assert "But" not in verdict(told.replace(candidates=same))
     assert "But on the fresh seeds the defaults were better" in verdict(
-        told | {"winner": 0, "runner_up": 1, "direction": "minimize"}
+        told.replace(winner=0, runner_up=1, direction="minimize")
     )
 
 
 def test_a_verdict_says_what_is_missing() -> None:
-    cost = {"trainings": 1200, "epochs": 3600, "failed": 2}
-    failed = {"trial": 3, "defaults": False, "claim": 500.0, "estimate": None}
-    told: dict[str, Any] = {"state": "running", "cost": cost, "study": "s", "winner": None, "candidates": [failed]}
-    told |= {"earlier": []}
+    told = answer_of(candidate(3, None, claim=500.0), state="running", winner=None, seeds=4)
+    told = told.replace(cost=CostView(trainings=1200, epochs=3600, failed=2))
     spent = "It took 1,200 trainings, 3,600 epochs, and 2 trainings that failed."
     text = "The confirmation is not complete; `rekindle confirm s --top 1 --seeds 4` resumes it. "
-    assert verdict(told | {"seeds": 4}) == text + spent
+    assert verdict(told) == text + spent
     before = "The one before it, s:confirmation, is complete; `rekindle trials s:confirmation` shows it. "
-    assert verdict(told | {"seeds": 4, "earlier": ["s:confirmation"]}) == text + before + spent
+    assert verdict(told.replace(earlier=["s:confirmation"])) == text + before + spent
     for winner in (None, 0):
-        text = verdict(told | {"state": "complete", "winner": winner, "candidates": [failed]})
+        text = verdict(told.replace(state="complete", winner=winner))
         assert text == f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
 
 
 def test_a_verdict_says_that_the_defaults_failed() -> None:
-    estimate = {"value": 87.2, "low": 86.0, "high": 88.3, "failed": 0}
-    best = {"trial": 2, "defaults": False, "claim": None, "estimate": estimate}
-    defaults = {"trial": None, "defaults": True, "claim": None, "estimate": None}
-    told: dict[str, Any] = {
-        **{"state": "complete", "cost": CHEAP, "since": None, "earlier": [], "direction": "maximize"},
-        **{"candidates": [best, defaults], "winner": 0, "runner_up": None, "optimism": None},
-        **{"over_defaults": None, "over_runner_up": None},
-    }
+    told = answer_of(best := candidate(2, (87.2, 86.0, 88.3)), candidate(None, None))
     assert "The defaults are not compared, since too many of their trainings failed. It took" in verdict(told)
-    assert "not compared" not in verdict(told | {"candidates": [best]})
+    assert "not compared" not in verdict(told.replace(candidates=[best]))
 
 
 def test_equal_results_of_all_seeds_are_no_certainty() -> None:
-    estimate = {"value": 500.0, "low": 500.0, "high": 500.0, "seeds": 20, "failed": 0}
-    best = {"trial": 3, "defaults": False, "claim": 500.0, "estimate": estimate}
-    told: dict[str, Any] = {
-        "state": "complete",
-        "cost": {"trainings": 9, "epochs": 9, "failed": 0},
-        "since": None,
-        "earlier": [],
-        "direction": "maximize",
-        "optimism": 0.0,
-    }
-    told |= {"candidates": [best], "winner": 0, "runner_up": None, "over_defaults": None, "over_runner_up": None}
+    told = answer_of(candidate(3, (500.0, 500.0, 500.0), claim=500.0), optimism=0.0)
     text = verdict(told)
     assert "all 20 fresh seeds gave exactly this" in text
     assert "at most 14% of seeds give another result" in text  # 0.86 to the power of 20 is 0.05
     assert "confidence between" not in text
-    estimate |= {"low": 480.0, "seeds": 14, "failed": 6}
-    assert "6 of its fresh trainings failed and are not counted." in verdict(told)
+    few = candidate(3, (500.0, 480.0, 500.0), claim=500.0, seeds=14, failed=6)
+    assert "6 of its fresh trainings failed and are not counted." in verdict(told.replace(candidates=[few]))
 
 
 @pytest.mark.parametrize(
@@ -282,14 +264,15 @@ def test_equal_results_of_all_seeds_are_no_certainty() -> None:
     ],
 )
 def test_a_verdict_says_how_far_the_claim_was_off(claim: float, value: float, sentence: str) -> None:
-    estimate = {"value": value, "low": value - 1, "high": value + 1, "failed": 0}
-    best = {"trial": 3, "defaults": False, "claim": claim, "estimate": estimate}
-    told: dict[str, Any] = {
-        **{"state": "complete", "cost": CHEAP, "since": None, "earlier": [], "direction": "maximize"},
-        **{"candidates": [best], "winner": 0, "runner_up": None, "over_defaults": None, "over_runner_up": None},
-        "optimism": claim - value,
-    }
-    assert f". {sentence} It took" in verdict(told)
+    best = candidate(3, (value, value - 1, value + 1), claim=claim)
+    assert f". {sentence} It took" in verdict(answer_of(best, optimism=claim - value))
+
+
+def answer_in(store: Store) -> str:
+    """Return the verdict of the last confirmation of the study s."""
+    confirmation = confirmation_view(store, "s")
+    assert confirmation is not None
+    return verdict(confirmation)
 
 
 def searched(url: str, config: Config) -> None:
@@ -358,7 +341,7 @@ def test_any_number_of_workers_confirms_the_same(sqlite_url: str, tmp_path: Any)
         config = confirmation_config(store, "s", top=3, seeds=4)
     assert run(sqlite_url, config, "s:confirmation") == run_by_three(other, config, "s:confirmation")
     with Store(sqlite_url) as one, Store(other) as two:
-        assert confirmation_json(one, "s") == confirmation_json(two, "s")
+        assert confirmation_view(one, "s") == confirmation_view(two, "s")
 
 
 def test_the_command_resumes_and_prints_the_answer(
@@ -385,10 +368,10 @@ def test_only_what_trained_as_long_in_the_search_claims_a_result(sqlite_url: str
     searched(sqlite_url, noisy())
     with Store(sqlite_url) as store:
         start_study(store, "s:confirmation", confirmation_config(store, "s", top=6, seeds=3))
-        told = confirmation_json(store, "s")
+        told = confirmation_view(store, "s")
         assert told is not None
         of = {trial["number"]: trial for trial in study_json(store, "s")["trials"]}
-        tried = [(of[each["trial"]], each["claim"]) for each in told["candidates"] if each["trial"] is not None]
+        tried = [(of[each.trial], each.claim) for each in told.candidates if each.trial is not None]
         assert {trial["epochs"] for trial, _ in tried} == {1, 3}
         assert [claim for _, claim in tried] == [each["return"] if each["epochs"] == 3 else None for each, _ in tried]
 
@@ -415,7 +398,7 @@ def test_a_further_confirmation_uses_no_seed_of_an_earlier_one(sqlite_url: str) 
     again = study.confirm(top=1, seeds=4, progress=False)
     assert (first["earlier"], again["confirmation"]) == ([], "s:confirmation-2")
     assert again["earlier"] == ["s:confirmation"]
-    assert "None of its seeds was used by s:confirmation. It took" in verdict(again)
+    assert "None of its seeds was used by s:confirmation. It took" in answer_in(study.store)
     assert study.confirm(top=1, seeds=4, progress=False) == again  # nothing is left to train
     study.exclude(again["candidates"][0]["trial"])
     third = study.confirm(top=1, seeds=3, progress=False)
@@ -442,10 +425,11 @@ def test_a_confirmation_with_these_numbers_stands_while_the_study_is_the_same(sq
         third = start_confirmation(store, "s", confirmation_config(store, "s", top=1, seeds=5))
         assert third == "s:confirmation-3"
         assert study.confirm(top=2, seeds=3, progress=False) == first
-        assert confirmation_json(store, "s", name=first["confirmation"]) == first
-        last = confirmation_json(store, "s")
+        earlier, last = confirmation_view(store, "s", name=first["confirmation"]), confirmation_view(store, "s")
+    assert earlier is not None
+    assert earlier.to_json() == first
     assert last is not None
-    assert (last["confirmation"], last["state"]) == (third, "running")
+    assert (last.confirmation, last.state) == (third, "running")
 
 
 def test_a_confirmation_before_a_change_of_the_study_is_no_answer_after_it(sqlite_url: str) -> None:
@@ -488,24 +472,22 @@ def test_a_confirmation_says_what_has_changed_since(sqlite_url: str) -> None:
         study = rekindle.tune("surrogate", storage=store, study="s", fixed={"noise": 0.1}, trials=4, **options)
         answer = study.confirm(top=2, seeds=3, progress=False)
         assert answer["since"] is None
-        assert "Since then" not in verdict(answer)
+        assert "Since then" not in answer_in(store)
         winner = answer["candidates"][answer["winner"]]["trial"]
         study = rekindle.tune("surrogate", storage=store, study="s", fixed={"noise": 0.1}, trials=64, **options)
         best, second, *_ = (trial.number for trial in rank(study_view(store, "s").trials, {"return": "maximize"}))
-        now = confirmation_json(store, "s")
+        now = confirmation_view(store, "s")
         assert now is not None
-        assert now["since"] == {"best": [best, second], "excluded": False}
+        assert now.since == ChangesView(best=[best, second], excluded=False)
         assert (
             f"Since then, trials {best}, {second} have come among the best 2; `rekindle confirm s --top 2 "
             in verdict(now)
         )
         study.exclude(winner)
-        now = confirmation_json(store, "s")
-        assert now is not None
         assert (
             f"Since then, trial {winner} has been excluded and trials {best}, {second} have come among the best 2; "
             "`rekindle confirm s --top 2 --seeds 3` confirms the best ones of now, on further seeds. It took"
-        ) in verdict(now)
+        ) in answer_in(store)
         with pytest.raises(BadSource, match="the best configuration of s was trained with 1; `rekindle confirm s`"):
             compare(store, ["s", "again=s"])  # the excluded trial is not compared
 

@@ -9,7 +9,7 @@ from typing import Any
 import optuna
 import pytest
 import rekindle
-from rekindle.studies.engine.confirmations import confirmation_json
+from rekindle.studies.engine.confirmations import confirmation_view
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.errors import UnknownStudy
 from rekindle.studies.storage.sql.schema import command, segment, trial
@@ -99,7 +99,7 @@ def test_the_confirmation_of_a_study_is_deleted_with_it(sqlite_url: str, cli: Cl
         first = {trial.uid for trial in store.trials("s")}
         _delete_only(store, "s")  # as a Rekindle did that left confirmations behind
         other = rekindle.tune("surrogate", seed=2, **made)
-        assert confirmation_json(store, "s") is None  # that of another study
+        assert confirmation_view(store, "s") is None  # that of another study
         delete(store, "s:confirmation", dry_run=False)
         other.confirm(top=1, seeds=3, progress=False)
         both = len(store.trials("s")) + len(store.trials("s:confirmation"))
