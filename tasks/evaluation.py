@@ -147,7 +147,10 @@ def measure_episodes(
         return Measured(np.repeat(score[:, None], episodes, 1), {})
     players = playing(learner)
     members, most, players = players.members, players.eval_envs, players.particles or players
-    envs = _open_envs(players, env or players.env, (seed,) * players.members, episodes, most)
+    contest = players.contest if isinstance(players, Learner) else None
+    spec = env or players.env
+    spec = spec if contest is None else contest.reported(spec)
+    envs = _open_envs(players, spec, (seed,) * players.members, episodes, most)
     returns = np.zeros((players.members, episodes))
     info = np.full((players.members, episodes, len(envs.info.names)), np.nan)
 
@@ -157,7 +160,8 @@ def measure_episodes(
 
     try:
         for first in range(0, episodes, envs.num_envs):
-            act = players.actor(episodes, deterministic, partial(evaluation_keys, players.members, seed=seed))
+            keys, actor = partial(evaluation_keys, players.members, seed=seed), (contest or players).actor
+            act = actor(episodes, deterministic, keys)
             for rows, running, step in played_steps(envs, first, act, returns.shape, see):
                 count = rows.stop - first
                 returns[:, rows] += step.reward[:, :count] * running[:, rows]
@@ -167,8 +171,10 @@ def measure_episodes(
     except BaseException:
         envs.close()  # a process may be amid an answer
         raise
-    columns = {name: info[:, :, k].reshape(members, -1) for k, name in enumerate(envs.info.names)}
-    return Measured(returns.reshape(members, -1), columns)
+    entries = {name: info[:, :, k] for k, name in enumerate(envs.info.names)}
+    if contest is not None:
+        returns, entries = contest.credited(returns, entries)
+    return Measured(returns.reshape(members, -1), {name: x.reshape(members, -1) for name, x in entries.items()})
 
 
 def played_steps(

@@ -63,6 +63,19 @@ class Policy(Protocol):
         """Copy one member's networks into its target networks, if it has any."""
 
 
+class Contest(Protocol):
+    """Evaluation against opponents, for a policy that learned against itself."""
+
+    def reported(self, env: EnvSpec) -> EnvSpec:
+        """Return the environment with what `credited` reads in its info."""
+
+    def actor(self, episodes: int, deterministic: bool, keys: streams.Keys) -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function that acts for both sides, see `Learner.actor`."""
+
+    def credited(self, returns: np.ndarray, info: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the policy's own returns and info, (P, episodes) each."""
+
+
 class Learner(BaseLearner):
     """P members of equal structure that learn in environments.
 
@@ -76,6 +89,7 @@ class Learner(BaseLearner):
         demonstrations: demonstrations that the members learn from, or None.
         particles: learner whose members act for this one's, `num_particles` each; None if the members act themselves.
         evaluation_envs: environments of the last evaluation, kept for the next.
+        contest: how evaluation plays; None for `actor` alone.
         knows_masks: whether the algorithm never takes actions that a mask forbids, see `envs.base.masks`.
         in_kernel: names of the methods whose work `kernel` describes.
     """
@@ -92,6 +106,7 @@ class Learner(BaseLearner):
     particles: Learner | None = None
     num_particles: int = 1
     evaluation_envs: Envs | None = None
+    contest: Contest | None = None
     in_kernel: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:

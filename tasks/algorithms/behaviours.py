@@ -24,12 +24,13 @@ from ...spaces.choices import Choice
 from ...spaces.variants import Variants, without
 from ..base_learner import check_counters
 from ..checkpoint.member_state import Part
-from ..checkpoint.state import Tree
+from ..checkpoint.state import Tree, check_same_form
 from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec, make_envs
 from ..envs.agents.adapter import AGENTS, OUTCOME, OUTCOMES, PREFIX, RETURN, blank, is_joint
 from ..envs.agents.roster import roster_of
 from ..envs.agents.views import SharedEnvs
+from ..envs.base.masks import mask_in
 from ..errors import StateMismatch, UnsupportedSpace
 from ..evaluation import acting, evaluation_keys
 from ..learner import Learner
@@ -40,9 +41,11 @@ from ..runtime import INFO
 from ..runtime.lockstep import Lockstep
 from ..runtime.metric_means import Tally
 from ..task import Task
+from .contest import Act, Around, Contest, random_actor
+from .self_play import SelfPlay, self_play_space
 
-ALGORITHMS = ("ppo", "ppo2", "a2c", "dqn", "sac")
-ALGORITHM = "algorithm"
+ALGORITHMS = ("ppo", "ppo2", "a2c", "dqn", "sac", "td3", "ddpg", "tqc", "crossq")
+ALGORITHM, SELF_PLAY = "algorithm", "self_play"
 ALGORITHM_HELP = "Algorithm that the behaviour learns by; its hyperparameters follow."
 # What the shared environments decide for all behaviours, and what would need environments of a behaviour's own.
 SHARED = ("num_envs", "epoch_steps", "eval_interval")
@@ -65,6 +68,8 @@ class BehavioursLearner(Learner):
         learners: the learners, by behaviour.
         lockstep: runs the learners side by side.
         block: steps of each shared environment after which all learners are between two iterations.
+        self_play: pools of past policies, by behaviour, of those that play against themselves.
+        teams: slots of each team that plays against the others, by name.
     """
 
     hyperparameters = Space(
@@ -94,6 +99,7 @@ class BehavioursLearner(Learner):
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
         num_envs, epoch_steps = values["num_envs"], values["epoch_steps"]
         roster = roster_of(env)
+        _check_teams(env, values)
         for name, behaviour in roster.behaviours.items():
             learner, spec = load(values[name][ALGORITHM]).learner, replace(env, behaviour=name)
             own = _own_values(values, name, len(behaviour.slots))
@@ -136,9 +142,12 @@ class BehavioursLearner(Learner):
 
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
         roster = roster_of(self.env)
+        self.teams = competing_teams(self.env, values[0])
         returns = self.further_objectives(self.env)
         self.returns = {f"{INFO}{name}" for name in returns}  # training reports them as episode_return.NAME
         self.env = replace(self.env, info={**dict.fromkeys(returns, "last"), **self.env.info})
+        if self.teams:
+            self.contest = Contest(roster, self.teams, self.opposed, self._random)
         self.envs = make_envs(self.env, self.seeds, self.hp.num_envs, processes=self.env_processes)
         self.window = None
         try:
@@ -153,11 +162,21 @@ class BehavioursLearner(Learner):
         except BaseException:
             self.envs.close()
             raise
+        self.self_play: dict[str, SelfPlay] = {}
+        for name, learner in self.learners.items() if self.teams else ():
+            if (hp := getattr(self.hp, name).self_play).use:
+                small = {"buffer_size": learner.hp.num_envs, "stats_window_size": None}
+                own = [_own_values(member, name, self.shared.views[name].agents) for member in values]
+                own = [{**member, **{k: v for k, v in small.items() if k in member}} for member in own]
+                past = type(learner)(learner.env, learner.seeds, own, self.device, envs=learner.envs)
+                pool = self.self_play[name] = SelfPlay(learner, past, hp)
+                self.shared.replace[name], self.shared.views[name].on_step = pool.replaced, pool.see
         self.first, self.agents = next((self.learners[name], view.agents) for name, view in self.shared.views.items())
         self.block = math.lcm(*(learner.hp.num_steps for learner in self.learners.values()))
         self.lockstep = Lockstep(self.shared.exchange)
         self.shared.meet = self.lockstep.meet
         self.tally = Tally(self.members)
+        self.take_sides()
 
     # Counters are those of the first behaviour's learner; all are at the same step between two blocks.
     env_steps = property(lambda self: self.first.env_steps // self.agents)
@@ -182,13 +201,47 @@ class BehavioursLearner(Learner):
 
         Return each learner's metrics of the epoch if it ended, else empty lists.
         """
-        target = self.env_steps + self.block * self.hp.num_envs
+        before = self.env_steps
+        target = before + self.block * self.hp.num_envs
+        for pool in self.self_play.values():
+            pool.begin_block(before)
         jobs = {
             name: partial(learner.run_epoch, partial(self.reached, name, target))
             for name, learner in self.learners.items()
         }
         results = self.lockstep.run(jobs) if len(jobs) > 1 else {name: job() for name, job in jobs.items()}
+        if self.self_play:
+            self.end_block(before)
         return [results[name] or [] for name in self.learners]
+
+    # --- self-play ---
+
+    def learning_team(self, env_steps: int) -> int:
+        """Return the index of the team that learns then."""
+        name, pool = next(iter(self.self_play.items()))
+        slots = {*self.shared.roster.behaviours[name].slots}
+        agents = min(len(slots & {*team}) for team in self.teams.values() if slots & {*team})
+        return env_steps * agents // pool.hp.team_change % len(self.teams)
+
+    def take_sides(self) -> None:
+        """Let one team learn, and past policies play the others."""
+        if not self.self_play:
+            return
+        team = [*self.teams.values()][self.learning_team(self.env_steps)]
+        for name in self.self_play:
+            view = self.shared.views[name]
+            view.give(np.tile([slot not in team for slot in view.behaviour.slots], self.hp.num_envs))
+
+    def end_block(self, before: int) -> None:
+        """Save and draw policies, and change the team that learns."""
+        after = self.env_steps
+        changed = self.learning_team(before) != self.learning_team(after)
+        for pool in self.self_play.values():
+            pool.end_block(before, after, changed)
+        if changed:
+            self.take_sides()
+            for name in self.self_play:
+                self.learners[name].truncate_all()
 
     def reached(self, name: str, env_steps: int) -> bool:
         """Return whether a behaviour's learner has done these steps.
@@ -213,6 +266,7 @@ class BehavioursLearner(Learner):
                 }
             for name, of_members in rows.items():
                 row |= {f"{metric}.{name}": value for metric, value in of_members[member].items()}
+            row |= {f"elo.{name}": float(pool.ratings[member, -1]) for name, pool in self.self_play.items()}
             reported = {name: value for name, value in infos[member].items() if name not in self.returns}
             merged.append(row | reported | self.envs.member_metrics(member))
         return merged
@@ -232,14 +286,25 @@ class BehavioursLearner(Learner):
     # --- acting ---
 
     def actor(
-        self, episodes: int, deterministic: bool = True, keys: streams.Keys | None = None, memory: Any = None
+        self,
+        episodes: int,
+        deterministic: bool = True,
+        keys: streams.Keys | None = None,
+        memory: Any = None,
+        around: Around | None = None,
     ) -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function that acts, see `Learner.actor`.
+
+        `around` replaces the function of each behaviour, see `Contest`.
+        """
         memory, actors = memory or {}, {}
         for name, learner in self.learners.items():
             count, drawn = episodes * self.shared.views[name].agents, keys or partial(evaluation_keys, self.members)
             if len(self.learners) > 1:
                 drawn = partial(_prefixed, drawn, name)
             actors[name] = learner.actor(count, deterministic, drawn, memory.get(name))
+            if around is not None:
+                actors[name] = around(name, actors[name], drawn)
 
         def act(obs: np.ndarray) -> np.ndarray:
             form, roster = self.shared.form, self.shared.roster
@@ -247,6 +312,16 @@ class BehavioursLearner(Learner):
             return form.joined(actions, roster, (self.members, episodes))
 
         return act
+
+    def opposed(self, episodes: int, deterministic: bool, keys: streams.Keys, around: Around) -> Act:
+        """Return a function that acts, with another one around each behaviour's."""
+        return self.actor(episodes, deterministic, keys, around=around)
+
+    def _random(self, name: str, episodes: int, keys: streams.Keys) -> Act:
+        """Return a function that plays a behaviour at random."""
+        view = self.shared.views[name]
+        mask = mask_in(view.obs_shape)
+        return random_actor(keys("opponent"), view.action_space, episodes * view.agents, self.env.id, mask)
 
     def acting_memory(self, episodes: int) -> Any:
         views = self.shared.views
@@ -269,7 +344,9 @@ class BehavioursLearner(Learner):
         behaviours = {name: learner.member_state(member) for name, learner in self.learners.items()}
         # `tally` says whether the state lies within an epoch
         tally = {"count": self.first.tally.count}
-        return {"counters": counters, "tally": tally, **self.surroundings(member), "behaviours": behaviours}
+        pools = {name: pool.member_state(member) for name, pool in self.self_play.items()}
+        tree = {"counters": counters, "tally": tally, **self.surroundings(member), "behaviours": behaviours}
+        return {**tree, SELF_PLAY: pools} if pools else tree
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
         check_counters(tree, self.algorithm(), self.counters())
@@ -282,6 +359,11 @@ class BehavioursLearner(Learner):
         self.load_surroundings(member, tree)
         for name, learner in self.learners.items():
             learner.load_member(member, states[name])
+        for name, pool in self.self_play.items():
+            own = pool.member_state(member)
+            check_same_form(own, tree.get(SELF_PLAY, {}).get(name, {}), f"{self.algorithm()}: {SELF_PLAY}/{name}")
+            pool.load_member(member, tree[SELF_PLAY][name])
+        self.take_sides()
 
     def find_nonfinite(self, metrics: Sequence[Metrics]) -> list[str | None]:
         reasons = super().find_nonfinite(metrics)
@@ -305,6 +387,8 @@ class BehavioursLearner(Learner):
         for name, learner in self.learners.items():
             prefix = f"{name}."
             learner.adopt(member, {k.removeprefix(prefix): v for k, v in policy.items() if k.startswith(prefix)})
+        for pool in self.self_play.values():
+            pool.start(member)
 
     def close(self) -> None:
         super().close()
@@ -323,7 +407,7 @@ def _space(env: EnvSpec) -> Space:
         spaces = {}
         for name in names:
             space = load(chosen[f"{name}.{ALGORITHM}"]).learner.space_in(replace(env, behaviour=name))
-            spaces[name] = Space(**{ALGORITHM: choice}, **without(space, SHARED))
+            spaces[name] = Space(**{ALGORITHM: choice}, **without(space, SHARED), **{SELF_PLAY: self_play_space()})
         return BehavioursLearner.hyperparameters.extend(**spaces)
 
     return Variants(select, {f"{name}.{ALGORITHM}": choice for name in names})
@@ -334,10 +418,34 @@ def _own_values(values: Mapping[str, Any], name: str, agents: int) -> dict[str, 
 
     Its environments are its agents.
     """
-    own = {key: value for key, value in values[name].items() if key != ALGORITHM}
+    own = {key: value for key, value in values[name].items() if key not in (ALGORITHM, SELF_PLAY)}
     own |= {"num_envs": values["num_envs"] * agents, "epoch_steps": values["epoch_steps"] * agents}
     space = load(values[name][ALGORITHM]).learner.hyperparameters
     return own | ({"eval_interval": 0} if "eval_interval" in space else {})
+
+
+def competing_teams(env: EnvSpec, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the slots of each team whose agents learn by self-play."""
+    roster = roster_of(env)
+    slots = {slot for name, b in roster.behaviours.items() if values[name][SELF_PLAY]["use"] for slot in b.slots}
+    teams = {name: tuple(slot for slot in team if slot in slots) for name, team in roster.teams.items()}
+    return {name: team for name, team in teams.items() if team}
+
+
+def _check_teams(env: EnvSpec, values: Mapping[str, Any]) -> None:
+    """Raise ValueError unless self-play has two teams that change together."""
+    playing = {name: values[name][SELF_PLAY] for name in roster_of(env).behaviours if values[name][SELF_PLAY]["use"]}
+    if playing and len(teams := competing_teams(env, values)) < 2:
+        raise ValueError(
+            f"{env.id}: self-play is played between two teams or more, but the agents of {', '.join(playing)} are in "
+            f"one, {next(iter(teams))}; set self_play.use of the others, or give the environment's `teams`"
+        )
+    changes = {name: options["team_change"] for name, options in playing.items()}
+    if len({*changes.values()}) > 1:
+        raise ValueError(
+            f"{env.id}: all behaviours change the learning team together, but team_change is "
+            f"{', '.join(f'{x} for {name}' for name, x in changes.items())}; give them the same"
+        )
 
 
 def behaviour_seed(seed: int, name: str) -> int:

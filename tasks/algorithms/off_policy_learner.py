@@ -162,7 +162,7 @@ class OffPolicyLearner(Learner):
     def iterate(self) -> dict[str, Tensor]:
         filling = self.filling
         self.collect()
-        return {} if filling else self.learn()
+        return self.learn() if self.envs.learns and not filling else {}
 
     # --- acting ---
 

@@ -117,6 +117,8 @@ class OnPolicyLearner(Learner):
         with self.collector.rollout(self.envs, self.iterations, guidance.needs_next_obs) as collected:
             rollout = guidance.scale_extrinsic(collected)
             self.env_steps += hp.num_steps * hp.num_envs
+            if not self.envs.learns:
+                return {}
             if self.episodes is not None:
                 return self.update_on_episodes(self.episodes, rollout, lr)
             fitted = {} if self.critic is None else self.critic.fit(rollout, self.env_steps, self.iterations)

@@ -29,7 +29,8 @@ PREFIX = "pettingzoo/"
 REWARD, TERMINATED, TRUNCATED, PRESENT, ACTS = range(5)
 OUTCOME = 5
 AGENTS, OUTCOMES = "agents", "outcomes"  # the entries of an observation
-RETURN = "return"  # entry of info
+RETURN = "return"  # entry of info: returns of behaviours
+RETURNS = "returns"  # entry of info: returns of agents
 # Warnings for the authors of environments.
 IGNORED = {
     "The old environment creation API has been deprecated": DeprecationWarning,
@@ -48,7 +49,8 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
     - An action is a tuple with one per agent; those of absent agents, and of others' turns, are ignored. One that the
       agent's action mask forbids is replaced, see `masks.legal`.
     - The reward is the sum of all agents' rewards, added in their order.
-    - ``info["return"]`` has the return so far of each behaviour: the mean over its agents.
+    - ``info["return"]`` has the return so far of each behaviour, the mean over its agents, and ``info["returns"]`` that
+      of each agent.
     - An episode ends when no agent is left. It is truncated if an agent's last step was, and else terminated.
 
     Attributes:
@@ -139,7 +141,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         of_behaviours = {
             name: sum(self.returns[agent] for agent in agents) / len(agents) for name, agents in self.groups.items()
         }
-        return {**infos, RETURN: of_behaviours}
+        return {**infos, RETURN: of_behaviours, RETURNS: dict(self.returns)}
 
     def _acting(self) -> list[str]:
         """Return the agents whose actions count now."""

@@ -16,13 +16,16 @@ def behaviour_of(agent: str) -> str:
     return name if name and number.isdigit() else agent
 
 
-def grouped(agents: Sequence[str], table: Mapping[str, Sequence[str]], where: str) -> dict[str, list[str]]:
-    """Return the agents of each behaviour, in the environment's order.
+def grouped(
+    agents: Sequence[str], table: Mapping[str, Sequence[str]], where: str, kind: str = "behaviour"
+) -> dict[str, list[str]]:
+    """Return the agents of each behaviour or team, in the environment's order.
 
     Args:
         agents: names of all agents.
         table: agents of each behaviour; empty for `behaviour_of`.
         where: name of the environment in error messages.
+        kind: what the table groups agents into.
 
     Raises:
         EnvSpecError: the table names an unknown agent, one twice, or leaves one out; or a name is no identifier.
@@ -37,21 +40,21 @@ def grouped(agents: Sequence[str], table: Mapping[str, Sequence[str]], where: st
             for agent in members:
                 if agent not in agents:
                     raise EnvSpecError(
-                        f"{where}: behaviours name agents of the environment, but {name} names {agent!r}, and there "
+                        f"{where}: {kind}s name agents of the environment, but {name} names {agent!r}, and there "
                         f"are {', '.join(agents)}"
                     )
                 if agent in owner:
                     raise EnvSpecError(
-                        f"{where}: an agent has one behaviour, but {agent!r} is in {owner[agent]} and in {name}"
+                        f"{where}: an agent has one {kind}, but {agent!r} is in {owner[agent]} and in {name}"
                     )
                 owner[agent] = name
         if left := [agent for agent in agents if agent not in owner]:
-            raise EnvSpecError(f"{where}: every agent has a behaviour, but {', '.join(left)} is in none; add it to one")
+            raise EnvSpecError(f"{where}: every agent has a {kind}, but {', '.join(left)} is in none; add it to one")
         groups = {name: [agent for agent in agents if owner[agent] == name] for name in table}
     for name in groups:
         if not name.isidentifier():
             raise EnvSpecError(
-                f"{where}: the name of a behaviour is an identifier, since its hyperparameters are named after it, but "
-                f"got {name!r}; name it in the environment's `behaviours`"
+                f"{where}: the name of a {kind} is an identifier, since hyperparameters are named after it, but got "
+                f"{name!r}; name it in the environment's `{kind}s`"
             )
     return groups

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from ...errors import UnsupportedSpace
 from ..base.spec import EnvSpec
 from .adapter import make_joint
+from .grouping import grouped
 
 Space = spaces.Space[Any]
 
@@ -32,11 +33,20 @@ class Behaviour(NamedTuple):
 
 
 class Roster(NamedTuple):
-    """The agents of an environment, and their behaviours by name."""
+    """The agents of an environment, and their behaviours by name.
+
+    Attributes:
+        agents: names of all agents.
+        behaviours: the behaviours.
+        turns: whether agents act one after another.
+        teams: indices of each team's agents. Unless the spec has teams, each behaviour is one, or if there is a single
+            behaviour, each agent.
+    """
 
     agents: tuple[str, ...]
     behaviours: dict[str, Behaviour]
     turns: bool
+    teams: dict[str, tuple[int, ...]]
 
 
 @lru_cache(maxsize=64)
@@ -62,6 +72,9 @@ def roster_of(spec: EnvSpec) -> Roster:
                             f"{of_agents[slot]}; give them behaviours of their own in the environment's `behaviours`"
                         )
             behaviours[name] = Behaviour(name, slots, tuple(agents), env.observed[first], env.acted[first])
-        return Roster(env.agents, behaviours, env.turns)
+        alone = env.groups if len(behaviours) > 1 else {agent: [agent] for agent in env.agents}
+        teams = grouped(env.agents, spec.teams, spec.id, "team") if spec.teams else alone
+        slots_of = {name: tuple(map(env.agents.index, agents)) for name, agents in teams.items()}
+        return Roster(env.agents, behaviours, env.turns, slots_of)
     finally:
         env.close()

@@ -124,7 +124,14 @@ class BehaviourView(Envs):
 
     An agent that has left is absent until the next episode: its rewards are zeros, its observations constant, and no
     end is reported. The state of the shared environments is not part of a view's.
+
+    Attributes:
+        ghosts: rows (B,) that another policy plays, so that nothing is learned from them; None if there are none.
+        on_step: function called with the results of each step and the episodes that ended in it, (P, B).
     """
+
+    ghosts: NDArray[np.bool_] | None = None
+    on_step: Callable[[StepResult, NDArray[np.bool_]], None] | None = None
 
     def __init__(self, shared: SharedEnvs, behaviour: Behaviour) -> None:
         envs, self.shared, self.behaviour = shared.envs, shared, behaviour
@@ -152,6 +159,13 @@ class BehaviourView(Envs):
         outcomes = self._own(self.shared.form.outcomes(joint))
         self.here = outcomes[..., PRESENT] > 0
         self.present = None if self.alone else outcomes[..., ACTS] > 0
+        if self.ghosts is not None and self.present is not None:
+            self.present &= ~self.ghosts
+
+    def give(self, ghosts: NDArray[np.bool_]) -> None:
+        """Give rows (B,) to another policy."""
+        self.ghosts, self.learns = ghosts, not ghosts.all()
+        self.see()
 
     def _own(self, outcomes: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return this behaviour's outcomes (P, B, 5)."""
@@ -171,12 +185,19 @@ class BehaviourView(Envs):
         next_obs = self.shared.form.observed(self.behaviour, step.next_obs)
         self.returns += reward.reshape(-1)
         self.elapsed += self.here.reshape(-1)
-        ended = np.flatnonzero(terminated | truncated)
+        over_now = terminated | truncated
+        if self.ghosts is not None:
+            reward[:, self.ghosts] = 0
+        ended = np.flatnonzero(over_now)
         if len(ended):
-            self._finished.append((ended, self.returns[ended].copy(), self.elapsed[ended].copy()))
+            counted = ended if self.ghosts is None else ended[~self.ghosts[ended % self.num_envs]]
+            self._finished.append((counted, self.returns[counted].copy(), self.elapsed[counted].copy()))
             self.returns[ended], self.elapsed[ended] = 0, 0
         self.see()
-        return StepResult(next_obs, reward, terminated, truncated)
+        step = StepResult(next_obs, reward, terminated, truncated)
+        if self.on_step is not None:
+            self.on_step(step, over_now)
+        return step
 
     def abandon(self, mask: Array) -> None:
         raise NotImplementedError(f"{self.spec.id}: the agents of a shared environment cannot begin anew one by one")
@@ -211,6 +232,7 @@ class SharedEnvs:
         views: each behaviour's view.
         meet: function that a view calls when it has acted, and that returns once the joint step is made; None if a
             single behaviour steps alone.
+        replace: functions of a behaviour's actions (P, B, ...), by its name, that replace those of other policies.
     """
 
     def __init__(self, envs: Envs, roster: Roster) -> None:
@@ -221,6 +243,7 @@ class SharedEnvs:
         self.actions: dict[str, Array] = {}
         self.results: dict[str, StepResult] = {}
         self.meet: Callable[[str], None] | None = None
+        self.replace: dict[str, Callable[[Array], Array]] = {}
         self.views = {name: BehaviourView(self, behaviour) for name, behaviour in roster.behaviours.items()}
 
     def step(self, view: BehaviourView, actions: Array) -> StepResult:
@@ -236,6 +259,7 @@ class SharedEnvs:
 
     def exchange(self) -> None:
         """Step the joint environments with the actions of all behaviours."""
-        step = self.envs.step(self.form.joined(self.actions, self.roster, (self.envs.num_members, self.envs.num_envs)))
+        actions = {name: self.replace[name](x) if name in self.replace else x for name, x in self.actions.items()}
+        step = self.envs.step(self.form.joined(actions, self.roster, (self.envs.num_members, self.envs.num_envs)))
         self.actions = {}
         self.results = {name: view.receive(step) for name, view in self.views.items()}

@@ -116,6 +116,7 @@ class Envs(ABC):
         present: environments whose next action counts, (P, N), such as those of agents that have not left; None if all
             always do.
         turns: whether a running episode may wait for others, so that its next action does not count yet.
+        learns: whether training learns from what happens now.
         watched: whether `watch` must see every step.
         on_episode_end: function called with finished episodes in order (members, returns, lengths) when tallies are
             read.
@@ -135,6 +136,7 @@ class Envs(ABC):
     restarting: bool = False
     present: NDArray[np.bool_] | None = None
     turns: bool = False
+    learns: bool = True
     watched: bool = False
     first: int = 0
     on_episode_end: Callable[[Array, Array, Array], None] | None = None

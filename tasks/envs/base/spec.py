@@ -52,6 +52,7 @@ class EnvSpec:
             for instance. The self-test finds this out where a second one fails; say so where that takes long.
         behaviours: agents of each behaviour that is trained, by its name.
         behaviour: name of the behaviour that this task trains.
+        teams: agents of each team, by its name, for self-play.
         scale: largest value of its uint8 images, where their space says 255 but the values are codes, as in MiniGrid's
             grids (10). Values are divided by it. None trusts the bounds of the space.
 
@@ -69,6 +70,7 @@ class EnvSpec:
     masks: str = ""
     behaviours: Mapping[str, Sequence[str]] = field(default_factory=dict)
     behaviour: str = ""
+    teams: Mapping[str, Sequence[str]] = field(default_factory=dict)
     scale: int | None = None
 
     def __post_init__(self) -> None:
@@ -93,7 +95,8 @@ class EnvSpec:
         object.__setattr__(self, "info", _reductions(self.info, f"{self.id}: info"))
         if self.masks not in ("", IN_INFO):
             raise EnvSpecError(f"{self.id}: masks must be {IN_INFO!r}, or be left out, but got {self.masks!r}")
-        object.__setattr__(self, "behaviours", _groups(self.behaviours, f"{self.id}: behaviours"))
+        for name in ("behaviours", "teams"):
+            object.__setattr__(self, name, _groups(getattr(self, name), f"{self.id}: {name}"))
         try:
             parse(self.parameters, tuple(self.info))
         except ValueError as error:
@@ -168,6 +171,7 @@ class EnvSpec:
             "masks": self.masks,
             "behaviours": deepcopy(self.behaviours),
             "behaviour": self.behaviour,
+            "teams": deepcopy(self.teams),
             "scale": self.scale,
         }
         return content | {name: value for name, value in later.items() if value}
@@ -223,7 +227,7 @@ def _reductions(info: Any, where: str) -> dict[str, str]:
 
 
 def _groups(table: Any, where: str) -> dict[str, list[str]]:
-    """Return the agents of each behaviour, or raise EnvSpecError."""
+    """Return the agents of each behaviour or team, or raise EnvSpecError."""
     groups: dict[str, list[str]] = {}
     for name, agents in table.items() if isinstance(table, Mapping) else [("", ())]:
         names = isinstance(agents, list | tuple) and agents and all(isinstance(agent, str) for agent in agents)

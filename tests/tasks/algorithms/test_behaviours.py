@@ -7,13 +7,17 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from hunt_env import Hunt, Lone
 from rekindle import PPO, Behaviours
+from rekindle.tasks.algorithms.behaviours import BehavioursLearner
+from rekindle.tasks.algorithms.self_play import SelfPlay, packed
 from rekindle.tasks.envs import EnvSpec, make_envs
 from rekindle.tasks.envs.agents.roster import roster_of
 from rekindle.tasks.envs.agents.views import SharedEnvs
 from rekindle.tasks.errors import UnsupportedSpace
+from rekindle.tasks.evaluation import measure_episodes
 from rekindle.tasks.runtime.lockstep import Lockstep
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 
@@ -32,6 +36,9 @@ SMALL: dict[str, Any] = {
 }
 
 
+SELF_PLAY: dict[str, Any] = {"use": True, "save_steps": 32, "swap_steps": 32, "team_change": 32, "window": 2}
+
+
 class TestHunt(ExactnessSuite):
     task = Behaviours
     env = HUNT
@@ -40,6 +47,7 @@ class TestHunt(ExactnessSuite):
     inert = frozenset({"hunter.model.std_init"})
 
 
+@pytest.mark.slow  # TestSelfPlay is its quick sibling
 class TestTicTacToe(VariantSuite):
     task = Behaviours
     env = EnvSpec("pettingzoo/classic:tictactoe_v3", behaviours={"x": ["player_1"], "o": ["player_2"]})
@@ -55,7 +63,72 @@ class TestTicTacToe(VariantSuite):
         "o.batch_size": 16,
         "o.n_step": 3,
     }
+    variants: ClassVar = ({}, {f"{name}.self_play.{option}": x for name in "xo" for option, x in SELF_PLAY.items()})
     inert = frozenset({"x.model.std_init"})
+
+
+class TestSelfPlay(VariantSuite):
+    task = Behaviours
+    env = "pettingzoo/classic:tictactoe_v3"
+    hyperparameters: ClassVar = {
+        "epoch_steps": 64,
+        "num_envs": 2,
+        "player.num_steps": 16,
+        "player.num_minibatches": 2,
+        "player.optimizer.lr": 0.02,
+        "player.target_kl": None,
+        **{f"player.self_play.{option}": x for option, x in SELF_PLAY.items()},
+    }
+    variants: ClassVar = ({"player.model.memory": "gru", "player.normalize_obs": True},)
+    inert = frozenset({"player.model.std_init"})
+
+
+def self_play_of(**options: Any) -> tuple[BehavioursLearner, SelfPlay]:
+    values = {**TestSelfPlay.hyperparameters, **{f"player.self_play.{name}": x for name, x in options.items()}}
+    task = Behaviours(TestSelfPlay.env, seed=5).init(**values)
+    learner = task.member_ref().learner
+    assert isinstance(learner, BehavioursLearner)
+    return learner, learner.self_play["player"]
+
+
+def test_teams_learn_in_turn_against_policies_of_the_pool() -> None:
+    learner, pool = self_play_of(team_change=64, save_steps=48, window=2, play_against_latest_model_ratio=0.0)
+    view = learner.shared.views["player"]
+    teams, initial = [], packed(learner.learners["player"], 0)
+    for _ in range(4):  # blocks of 32 steps
+        assert view.ghosts is not None
+        teams.append(view.ghosts.tolist())
+        assert view.present is not None
+        assert not (view.present & view.ghosts).any()
+        learner.run_block()
+    # agents of two environments: the second agents are played by others at first, from step 64 on the first ones
+    assert teams == [[False, True] * 2] * 2 + [[True, False] * 2] * 2
+    # copies were due at steps 48 and 96, so the newest one replaces the initial policy
+    assert pool.saved == 3
+    assert not torch.equal(pool.policies[0, 0], initial)
+    assert torch.equal(packed(pool.past, 0), pool.policies[0, pool.opponent[0]])
+
+
+def test_a_rating_changes_by_what_the_result_exceeds_the_expectation() -> None:
+    _, pool = self_play_of(initial_elo=1000.0)
+    pool.rate(0, 1.0)
+    assert pool.ratings[0, [0, -1]].tolist() == [999.5, 1000.5]
+    pool.ratings[0, [0, -1]] = 1000, 1400  # expects 1 / (1 + 10^-1) = 10 / 11
+    pool.rate(0, -1.0)
+    assert pool.ratings[0, [0, -1]].tolist() == pytest.approx([1000 + 10 / 11, 1400 - 10 / 11])
+    pool.opponent[0] = pool.hp.window  # against itself nothing changes
+    pool.rate(0, 1.0)
+    assert pool.ratings[0, -1] == pytest.approx(1400 - 10 / 11)
+
+
+def test_evaluation_plays_each_team_in_turn_against_random_actions() -> None:
+    learner, _ = self_play_of()
+    moves: list[np.ndarray] = []
+    measured = measure_episodes(learner, 4, on_step=lambda obs, actions, running: moves.append(actions[0]))
+    assert measured.returns.tolist() == measured.info["return.player"].tolist()
+    assert set(np.unique(measured.returns)) <= {-1.0, 0.0, 1.0}
+    first = np.stack(moves[:1])[0]
+    assert first[0, 0] == first[2, 0]  # the policy is greedy, and begins in every other game
 
 
 def test_absent_agents_get_no_rewards_and_do_not_count() -> None:
@@ -142,6 +215,14 @@ def test_agents_act_by_name() -> None:
         (HUNT, {"wolf.gamma": 0.9}, ValueError, "there is no hyperparameter 'wolf.gamma'"),
         (HUNT, {"deer.algorithm": "qlearn"}, ValueError, "deer.algorithm must be one of"),
         ("pettingzoo/hunt_env:Mismatched", {}, UnsupportedSpace, "hunter_0 is .* and that of hunter_1 is"),
+        (HUNT, {"hunter.self_play.use": True}, ValueError, "two teams or more, but the agents of hunter are in"),
+        (
+            HUNT,
+            {"hunter.self_play.use": True, "deer.self_play.use": True, "deer.self_play.team_change": 7},
+            ValueError,
+            "team_change is 100000 for hunter, 7 for deer; give them the same",
+        ),
+        ({"id": HUNT, "teams": {"all": ["hunter_0"]}}, {}, ValueError, "every agent has a team, but hunter_1, deer_0"),
         ({"id": HUNT, "behaviours": {"all": ["hunter_0"]}}, {}, ValueError, "hunter_1, deer_0 is in none"),
         ({"id": HUNT, "behaviours": {"all": ["wolf_0"]}}, {}, ValueError, "'wolf_0', and there are hunter_0"),
         ("pettingzoo/hunt_env:make_anything", {}, ValueError, r"write def make_anything\(...\) -> ParallelEnv"),

@@ -1,0 +1,99 @@
+"""Episodes of a policy against opponents.
+
+The policy plays each team in turn, and opponents play the others: episode e is that of team e modulo the number of
+teams. The returns are those of the agents that the policy plays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from ..envs import EnvSpec
+from ..envs.agents.adapter import RETURN, RETURNS
+from ..envs.agents.roster import Roster
+from ..experience.exploration import UniformActions
+from ..rng.streams import Bits, Keys
+
+Array = NDArray[Any]
+Act = Callable[[Array], Array]
+Around = Callable[[str, Act, Keys], Act]  # a behaviour, the function that acts for it, and random streams
+
+
+def random_actor(keys: Bits, space: gym.Space[Any], rows: int, where: str, mask: slice | None) -> Act:
+    """Return a function that plays uniformly among the allowed actions.
+
+    Args:
+        keys: random streams, (P,).
+        space: action space of an agent.
+        rows: B, rows of each member.
+        where: name of the task in error messages.
+        mask: columns of an action mask in observations (P, B, D).
+    """
+    uniform, steps = UniformActions(keys, space, rows, where), count()
+    return lambda obs: uniform(next(steps), None if mask is None else obs[..., mask] > 0.5)
+
+
+class Contest:
+    """Evaluation against opponents, see `learner.Contest`."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        teams: Mapping[str, tuple[int, ...]],
+        acts: Callable[[int, bool, Keys, Around], Act],
+        opponent: Callable[[str, int, Keys], Act],
+    ) -> None:
+        """Describe the teams and who plays them.
+
+        Args:
+            roster: agents and behaviours.
+            teams: slots of each team, by name.
+            acts: function that returns the function that acts, with another one around that of each behaviour.
+            opponent: function of a behaviour, a number of episodes and random streams; it returns the function that
+                acts for all agents of the behaviour in these episodes.
+        """
+        self.roster, self.teams, self.acts, self.opponent = roster, [*teams.values()], acts, opponent
+
+    def reported(self, env: EnvSpec) -> EnvSpec:
+        slots = [slot for team in self.teams for slot in team]
+        names = [f"{RETURN}.{name}" for name in self.roster.behaviours]
+        names += [f"{RETURNS}.{self.roster.agents[slot]}" for slot in slots]
+        return replace(env, info={**dict.fromkeys(names, "last"), **env.info})
+
+    def actor(self, episodes: int, deterministic: bool, keys: Keys) -> Act:
+        def around(name: str, act: Act, own_keys: Keys) -> Act:
+            slots, sides = self.roster.behaviours[name].slots, self.teams
+            theirs = np.array([slot not in sides[e % len(sides)] for e in range(episodes) for slot in slots])
+            if not {*slots} & {slot for team in sides for slot in team}:
+                return act
+            other = self.opponent(name, episodes, own_keys)
+
+            def acts(obs: Array) -> Array:
+                actions = act(obs)
+                rows = theirs.reshape(1, -1, *[1] * (actions.ndim - 2))
+                return np.where(rows, other(obs).astype(actions.dtype, copy=False), actions)
+
+            return acts
+
+        return self.acts(episodes, deterministic, keys, around)
+
+    def credited(self, returns: Array, info: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        agents, sides = self.roster.agents, self.teams
+        kept = {name: x.copy() for name, x in info.items() if not name.startswith(f"{RETURNS}.")}
+        credited = np.empty_like(returns)
+        for side, team in enumerate(sides):
+            episodes = slice(side, None, len(sides))
+            own = {slot: info[f"{RETURNS}.{agents[slot]}"][:, episodes] for slot in team}
+            credited[:, episodes] = np.mean([*own.values()], 0)
+            for name, behaviour in self.roster.behaviours.items():
+                played = [own[slot] for slot in behaviour.slots if slot in own]
+                if played or any(slot in other for slot in behaviour.slots for other in sides):
+                    kept[f"{RETURN}.{name}"][:, episodes] = np.mean(played, 0) if played else np.nan
+        return credited, kept
