@@ -164,7 +164,11 @@ EXPLANATIONS = {
     "replay.name": "how transitions are drawn from the buffer: alike, or surprising ones more often",
     "scale_reward": "divide rewards by the running deviation of returns; for rewards far from 1",
     "sde_sample_freq": "steps after which this noise is drawn anew; -1 for once per rollout (SB3: sde_sample_freq)",
-    "sde_std_init": "initial standard deviation of state-dependent noise (SB3: exp of log_std_init)",
+    "sde_clip_mean": "largest mean of an action before it is squashed; none for no limit (SB3: clip_mean)",
+    "sde_std_init": (
+        "initial standard deviation of state-dependent noise (SB3: exp of log_std_init, times the root of the last "
+        "layer's width)"
+    ),
     "sequence_length": "steps of a replayed sequence; raise it if more must be remembered (ML-Agents: sequence_length)",
     "shared_critic": (
         "let the critic use the actor's layers; saves time, but both losses shape them (SB3: shared features_extractor)"

@@ -16,7 +16,8 @@ from ...shell import quoted
 from ...study.searched import open_space
 from ..output import tables
 from ..output.terminal import new_console, note, print_json
-from ..run_files.mlagents import convert
+from ..run_files import mlagents, rl_zoo
+from ..run_files.reading import read
 from ..run_files.writing import to_toml, write
 from .options import parse_env
 
@@ -62,8 +63,12 @@ def probe(arguments: argparse.Namespace) -> int:
 
 
 def import_config(arguments: argparse.Namespace) -> int:
-    """Print or write the run file for an ML-Agents configuration."""
-    content, without = convert(arguments.file, parse_env(arguments.env), arguments.behavior)
+    """Print or write the run file for another tool's configuration."""
+    file, env = arguments.file, parse_env(arguments.env or arguments.named_env)
+    if rl_zoo.is_of_zoo(whole := read(file)):
+        content, without = rl_zoo.convert(file, whole, env, arguments.behavior, arguments.algo)
+    else:
+        content, without = mlagents.convert(file, whole, env, arguments.behavior)
     if arguments.json:
         return print_json({"config": content, "without": without})
     text = "".join(f"# no counterpart: {printable(line)}\n" for line in without) + to_toml(content)

@@ -101,11 +101,17 @@ def add_probe(commands: Any) -> None:
 
 def add_other_tools(commands: Any) -> None:
     """Add the commands that read and write files of other tools."""
-    text = "convert an ML-Agents configuration into a run file, and list settings without a counterpart"
+    text = "convert a configuration of ML-Agents or rl-zoo3 into a run file, and list settings without a counterpart"
     parser = command(commands, "import-config", text, "spaces.import_config")
-    parser.add_argument("file", type=Path, metavar="FILE", help="configuration, such as mlagents.yaml")
+    parser.add_argument("file", type=Path, metavar="FILE", help="configuration, such as mlagents.yaml or ppo.yml")
     parser.add_argument("env", metavar="ENV", nargs="?", help="environment, as for tune; ML-Agents' files name none")
-    option(parser, "--behavior NAME", "behavior to convert, if the file has several")
+    option(parser, "--env ENV", "the same as an option", dest="named_env")
+    option(
+        parser,
+        "--behavior|--entry NAME",
+        "behavior of ML-Agents, or entry of rl-zoo3, to convert; by default the only one, or that of ENV",
+    )
+    option(parser, "--algo NAME", "algorithm of a file of rl-zoo3 (default: its name)")
     option(parser, "--output RUN.TOML", "write the run file here (default: stdout)", type=Path)
     text = "copy the learning curves of a study or task to other tools; rerun to add new points"
     parser = command(commands, "export-curves", text, "curves.export_curves")

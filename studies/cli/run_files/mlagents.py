@@ -7,14 +7,14 @@ of `time_horizon` steps, becomes `num_envs` environments that take `num_steps` e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ....spaces.errors import SpaceError, near
 from ....tasks import load
 from ....tasks.identity import TaskIdentity
-from .reading import read
+from .settings import Converted, Settings, flat, listed
 
 ENCODERS = {
     "simple": "simple",
@@ -45,56 +45,69 @@ DIRECT = {  # names of hyperparameters by path below a behavior
     "reward_signals.gail.use_actions": "gail.use_actions",
     "reward_signals.gail.use_vail": "gail.variational",
 }
-SCHEDULES = {"learning_rate_schedule": "lr_schedule", "beta_schedule": "ent_coef_schedule"} | {
-    "epsilon_schedule": "clip_coef_schedule"
+SCHEDULES = {  # with the value at which ML-Agents' linear decay ends
+    "learning_rate": ("lr_schedule", 0.0),
+    "beta": ("ent_coef_schedule", 1e-5),
+    "epsilon": ("clip_coef_schedule", 0.1),
 }
 SIGNALS = {"curiosity": "icm", "rnd": "rnd", "gail": "gail"}
 OF_SIGNAL = {"gamma": "gamma", "strength": "strength", "learning_rate": "lr", "network_settings.hidden_units": "width"}
+BATCH = "hyperparameters.batch_size"
 READ = ("behaviors", "default_settings", "environment_parameters")  # sections that become parts of the run file
-COMMON: dict[str, Any] = {"max_steps": 500_000, "network_settings.hidden_units": 128, "network_settings.num_layers": 2}
-COMMON |= {"reward_signals.extrinsic.gamma": 0.99}
-DEFAULTS: dict[str, dict[str, Any]] = {  # of ML-Agents, by trainer and path
-    "ppo": COMMON
-    | {"hyperparameters.learning_rate": 3e-4, "hyperparameters.learning_rate_schedule": "linear"}
-    | {"hyperparameters.batch_size": 1024, "hyperparameters.buffer_size": 10_240, "hyperparameters.num_epoch": 3}
-    | {"hyperparameters.beta": 5e-3, "hyperparameters.epsilon": 0.2, "hyperparameters.lambd": 0.95},
-    "sac": COMMON
-    | {"hyperparameters.learning_rate": 3e-4, "hyperparameters.batch_size": 128, "hyperparameters.buffer_size": 50_000}
-    | {"hyperparameters.tau": 0.005, "hyperparameters.init_entcoef": 1.0, "hyperparameters.buffer_init_steps": 0},
+# Defaults of ML-Agents, by trainer and path: mlagents/trainers/settings.py of release 22, and the trainers' own files.
+COMMON: dict[str, Any] = {
+    **{"max_steps": 500_000, "network_settings.hidden_units": 128, "network_settings.num_layers": 2},
+    **{"reward_signals.extrinsic.gamma": 0.99, "hyperparameters.learning_rate": 3e-4},
 }
-ABSENT: tuple[Any, ...] = (None, False, {}, "")  # values that switch something off
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "ppo": COMMON
+    | {"hyperparameters.batch_size": 1024, "hyperparameters.buffer_size": 10_240, "hyperparameters.num_epoch": 3}
+    | {"hyperparameters.beta": 5e-3, "hyperparameters.epsilon": 0.2, "hyperparameters.lambd": 0.95}
+    | {"hyperparameters.learning_rate_schedule": "linear"},
+    "sac": COMMON
+    | {"hyperparameters.batch_size": 128, "hyperparameters.buffer_size": 50_000, "hyperparameters.tau": 0.005}
+    | {"hyperparameters.init_entcoef": 1.0, "hyperparameters.buffer_init_steps": 0}
+    | {"hyperparameters.learning_rate_schedule": "constant", "hyperparameters.steps_per_update": 1},
+}
+OF_SIGNALS: dict[str, Any] = {
+    "gamma": 0.99,
+    "strength": 1.0,
+    "learning_rate": 3e-4,
+    "network_settings.hidden_units": 128,
+}
+OF_CLONING = {"strength": 1.0, "steps": 0, "samples_per_update": 0}
+MEMORY = {"network_settings.memory.sequence_length": 64}
+FIXED: dict[str, dict[str, Any]] = {  # what ML-Agents has no setting for
+    "ppo": {"vf_coef": 1.0, "max_grad_norm": None, "target_kl": None, "normalize_reward": False}
+    | {"optimizer.eps": 1e-8, "model.activation": "silu"},
+    "sac": {"entropy.choice_target": 0.2},
+}
 
 
-class Converted(NamedTuple):
-    """A run file, and the settings without a counterpart."""
-
-    content: dict[str, Any]
-    without: list[str]
-
-
-def convert(path: Path, env: str | Mapping[str, Any] | None = None, behavior: str | None = None) -> Converted:
+def convert(
+    path: Path, whole: Mapping[str, Any], env: str | Mapping[str, Any] | None, behavior: str | None
+) -> Converted:
     """Return the run file of one behavior.
 
     Args:
         path: path of the YAML file.
+        whole: its content.
         env: environment, which ML-Agents' file does not name.
         behavior: name of the behavior; None for the only one.
 
     Raises:
         ValueError: the file is not such a configuration, a value is invalid, or the trainer has no counterpart.
     """
-    whole = read(path)
-    name, flat = _behavior(whole, path, behavior)
-    trainer = flat.pop("trainer_type", "ppo")
-    if trainer not in ("ppo", "sac"):
+    name, given = _behavior(whole, path, behavior)
+    trainer = given.pop("trainer_type", "ppo")
+    if trainer not in DEFAULTS:
         raise ValueError(
             f"only the trainers ppo and sac have counterparts, but behavior {name} has trainer_type {trainer!r}"
         )
-    given, flat = flat, DEFAULTS[trainer] | {path: value for path, value in flat.items() if value is not None}
-    values, names = _hyperparameters(trainer, flat)
-    space = load(trainer).learner.hyperparameters
-    unknown = sorted(values.keys() - space.flat().keys())
-    values = {each: value for each, value in values.items() if each in space.flat()}
+    settings = Settings(_with_defaults(trainer, given))
+    values, space = _hyperparameters(trainer, settings), load(trainer).learner.hyperparameters
+    unknown = {name: value for name, value in values.items() if name not in space.flat()}
+    values = {name: value for name, value in values.items() if name not in unknown}
     try:
         space.validate(values)
     except SpaceError as error:
@@ -107,19 +120,35 @@ def convert(path: Path, env: str | Mapping[str, Any] | None = None, behavior: st
         content["env"] = {**own, "parameters": parameters}
     elif env:
         content["env"] = env
-    if "max_steps" in flat:
-        content["env_steps"] = int(flat["max_steps"])
-    if "keep_checkpoints" in flat or "checkpoint_interval" in flat:
-        content["snapshots"] = _snapshots(flat, int(values.get("epoch_steps", space.flat()["epoch_steps"].default)))
-    outside = dict(_flat({name: part or {} for name, part in whole.items() if name not in READ}))
+    content["env_steps"] = int(settings.take("max_steps"))
+    keep, interval = settings.take("keep_checkpoints"), settings.take("checkpoint_interval")
+    if keep is not None or interval is not None:
+        epoch_steps = int(values.get("epoch_steps", space.flat()["epoch_steps"].default))
+        content["snapshots"] = _snapshots(keep, interval, epoch_steps)
+    outside = dict(flat({name: part or {} for name, part in whole.items() if name not in READ}))
     if isinstance(seed := outside.pop("env_settings.seed", None), int) and seed >= 0:
         content["seed"] = seed
     if device := outside.pop("torch_settings.device", None):
         content["device"] = device
     content["hyperparameters"] = values
-    names |= dict.fromkeys(("max_steps", "keep_checkpoints", "checkpoint_interval"))
-    left = {path: value for path, value in given.items() if path not in names or names[path] in unknown} | outside
-    return Converted(content, [f"{path}: {value}" for path, value in left.items() if value not in ABSENT])
+    return Converted(content, listed(settings.without(given, unknown) | outside))
+
+
+def _with_defaults(trainer: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with ML-Agents' defaults for absent ones."""
+    defaults, have = dict(DEFAULTS[trainer]), Settings(given).have
+    for signal in SIGNALS:
+        if have(prefix := f"reward_signals.{signal}."):
+            lr = {"learning_rate": 1e-4} if signal == "rnd" else {"use_actions": False} if signal == "gail" else {}
+            defaults |= {f"{prefix}{name}": value for name, value in (OF_SIGNALS | lr).items()}
+            if (size := given.get(f"{prefix}encoding_size")) is not None:  # deprecated
+                defaults[f"{prefix}network_settings.hidden_units"] = size
+    if have("behavioral_cloning."):
+        defaults |= {f"behavioral_cloning.{name}": value for name, value in OF_CLONING.items()}
+        defaults["behavioral_cloning.batch_size"] = given.get(BATCH, defaults[BATCH])
+    if have("network_settings.memory."):
+        defaults |= MEMORY
+    return defaults | {path: value for path, value in given.items() if value is not None}
 
 
 def _behavior(whole: Mapping[str, Any], path: Path, behavior: str | None) -> tuple[str, dict[str, Any]]:
@@ -132,15 +161,13 @@ def _behavior(whole: Mapping[str, Any], path: Path, behavior: str | None) -> tup
     name = behavior or next(iter(behaviors))
     if name not in behaviors:
         raise ValueError(f"{path} has no behavior {name!r}{near(name, list(behaviors))}")
-    return name, dict(_flat(whole.get("default_settings") or {})) | dict(_flat(behaviors[name] or {}))
+    return name, dict(flat(whole.get("default_settings") or {})) | dict(flat(behaviors[name] or {}))
 
 
-def _snapshots(flat: Mapping[str, Any], epoch_steps: int) -> str:
+def _snapshots(keep: Any, interval: Any, epoch_steps: int) -> str:
     """Return the value of `snapshots`, with the interval in whole epochs."""
-    keep = int(flat.get("keep_checkpoints", 5))  # ML-Agents' default
-    if "checkpoint_interval" not in flat:
-        return str(keep)
-    return f"every:{max(1, round(int(flat['checkpoint_interval']) / epoch_steps))}:{keep}"
+    keep = 5 if keep is None else int(keep)  # ML-Agents' default
+    return str(keep) if interval is None else f"every:{max(1, round(int(interval) / epoch_steps))}:{keep}"
 
 
 def _sees_images(trainer: str, env: str | Mapping[str, Any]) -> bool:
@@ -152,70 +179,59 @@ def _sees_images(trainer: str, env: str | Mapping[str, Any]) -> bool:
     return True
 
 
-class _Settings:
-    """Settings of a behavior by path, and the hyperparameters they became."""
-
-    def __init__(self, flat: Mapping[str, Any]):
-        self.flat = flat
-        self.names: dict[str, str | None] = {path: name for path, name in DIRECT.items() if path in flat}
-
-    def take(self, path: str, default: Any = None, name: str | None = None) -> Any:
-        """Return a setting, or the default if it is absent or null."""
-        self.names[path] = name
-        value = self.flat.get(path)
-        return default if value is None else value
-
-    def have(self, prefix: str) -> bool:
-        """Return whether any path begins with a prefix."""
-        return any(path.startswith(prefix) for path in self.flat)
-
-
-def _hyperparameters(trainer: str, flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """Return the hyperparameters, and the name that each used path got."""
-    settings = _Settings(flat)
-    values = {name: flat[path] for path, name in DIRECT.items() if path in flat}
+def _hyperparameters(trainer: str, settings: Settings) -> dict[str, Any]:
+    """Return the hyperparameters that settings become."""
+    direct = {path: name for path, name in DIRECT.items() if path in settings.values}
+    values = FIXED[trainer] | {name: settings.take(path, name=name) for path, name in direct.items()}
     values |= _rollouts_of_ppo(settings) if trainer == "ppo" else _memory_of_sac(settings)
-    values |= _schedules(settings) | _networks(trainer, settings) | _signals(settings)
-    return values, settings.names
+    return values | _schedules(trainer, settings) | _networks(trainer, settings) | _signals(settings)
 
 
-def _rollouts_of_ppo(settings: _Settings) -> dict[str, Any]:
-    size, batch = settings.take("hyperparameters.buffer_size"), settings.take("hyperparameters.batch_size")
-    horizon = settings.take("time_horizon", 64)
-    if size is None:
-        return {}
-    steps = min(int(horizon), int(size))
-    values = {"num_steps": steps, "num_envs": max(1, int(size) // steps)}
-    if batch is not None:
-        total, wanted = steps * values["num_envs"], int(size) / int(batch)
-        whole = [count for count in range(1, total + 1) if total % count == 0]
-        values["num_minibatches"] = min(whole, key=lambda count: abs(count - wanted))
-    return values
+def _rollouts_of_ppo(settings: Settings) -> dict[str, Any]:
+    size, batch = (int(settings.take(f"hyperparameters.{name}")) for name in ("buffer_size", "batch_size"))
+    steps = min(int(settings.take("time_horizon", 64)), size)
+    envs = max(1, size // steps)
+    total, wanted = steps * envs, size / batch
+    whole = [count for count in range(1, total + 1) if total % count == 0]
+    parts = min(whole, key=lambda count: abs(count - wanted))
+    return {"num_steps": steps, "num_envs": envs, "num_minibatches": parts}
 
 
-def _memory_of_sac(settings: _Settings) -> dict[str, Any]:
-    values: dict[str, Any] = {"lr_schedule.name": "constant"}  # ML-Agents' default for SAC
-    for name in ("buffer_size", "batch_size"):
-        if (size := settings.take(f"hyperparameters.{name}")) is not None:
-            values[name] = size
+def _memory_of_sac(settings: Settings) -> dict[str, Any]:
+    values = {name: int(settings.take(f"hyperparameters.{name}")) for name in ("buffer_size", "batch_size")}
     starts = int(settings.take("hyperparameters.buffer_init_steps", 0, "learning_starts"))
-    values["learning_starts"] = max(starts, int(values["batch_size"]))  # the first batch needs as many
-    if (steps := settings.take("hyperparameters.steps_per_update")) is not None:
-        values |= {"num_envs": 1, "num_steps": max(1, int(steps)), "num_updates": 1}
-    return values
+    values["learning_starts"] = max(starts, values["batch_size"])  # the first batch needs as many
+    steps = max(1, int(settings.take("hyperparameters.steps_per_update")))
+    return values | {"num_envs": 1, "num_steps": steps, "num_updates": 1}
 
 
-def _schedules(settings: _Settings) -> dict[str, Any]:
+def _schedules(trainer: str, settings: Settings) -> dict[str, Any]:
+    """Return the schedules.
+
+    Those of beta and epsilon are the learning rate's, unless they are given.
+    """
     values: dict[str, Any] = {}
-    for theirs, ours in SCHEDULES.items():
-        if (kind := settings.take(f"hyperparameters.{theirs}", name=f"{ours}.name")) is not None:
-            values[f"{ours}.name"] = kind
-            if kind == "linear" and "max_steps" in settings.flat:
-                values[f"{ours}.horizon"] = int(settings.flat["max_steps"])
+    default = settings.take("hyperparameters.learning_rate_schedule")
+    horizon = int(settings.take("max_steps"))
+    for theirs, (ours, last) in SCHEDULES.items():
+        path = f"hyperparameters.{theirs}_schedule"
+        if trainer == "sac" and theirs != "learning_rate" and path not in settings.values:
+            continue
+        kind = settings.take(path, default, f"{ours}.name")
+        values[f"{ours}.name"] = kind
+        if kind != "linear":
+            continue
+        first = float(settings.values.get(f"hyperparameters.{theirs}") or 0)
+        if last <= first or not first:
+            values[f"{ours}.horizon"] = horizon
+            if last and first:
+                values[f"{ours}.final"] = last / first
+        else:  # ML-Agents' would rise to it
+            values |= {f"{ours}.name": "piecewise", f"{ours}.points": [[0, 1.0], [horizon, last / first]]}
     return values
 
 
-def _networks(trainer: str, settings: _Settings) -> dict[str, Any]:
+def _networks(trainer: str, settings: Settings) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if encoder := settings.take("network_settings.vis_encode_type"):
         values["model.encoder"] = ENCODERS.get(encoder, encoder)
@@ -229,22 +245,15 @@ def _networks(trainer: str, settings: _Settings) -> dict[str, Any]:
     return values
 
 
-def _signals(settings: _Settings) -> dict[str, Any]:
+def _signals(settings: Settings) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for theirs, ours in SIGNALS.items():
         if settings.have(f"reward_signals.{theirs}."):
             values[f"{ours}.use"] = True
+            settings.take(f"reward_signals.{theirs}.encoding_size", name=f"{ours}.width")  # see _with_defaults
         for key, name in OF_SIGNAL.items():
-            if (path := f"reward_signals.{theirs}.{key}") in settings.flat:
+            if (path := f"reward_signals.{theirs}.{key}") in settings.values:
                 values[f"{ours}.{name}"] = settings.take(path, name=f"{ours}.{name}")
     if settings.have("behavioral_cloning."):
         values["cloning.use"] = True
     return values
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

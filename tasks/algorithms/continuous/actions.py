@@ -343,7 +343,9 @@ class StateDependentHead(SoftHead):
     The standard deviations follow from learned σ (L, k) and z.
     """
 
-    def __init__(self, actions: SoftActions, width: int, std_init: Tensor, sample_freq: int):
+    def __init__(
+        self, actions: SoftActions, width: int, std_init: Tensor, sample_freq: int, clip_mean: Tensor | None = None
+    ):
         """Describe the head.
 
         Args:
@@ -351,8 +353,10 @@ class StateDependentHead(SoftHead):
             width: L.
             std_init: initial standard deviations when all of z are 1 or -1, (P, 1).
             sample_freq: steps between two draws of θ.
+            clip_mean: largest absolute value of a mean, (P, 1); None for no limit.
         """
         super().__init__(actions)
+        self.clip_mean = None if clip_mean is None else clip_mean.unsqueeze(-1)
         self.std_init, self.sample_freq, self.width = std_init, sample_freq, width
         k = actions.continuous_dim
         self.used = actions.outputs - k
@@ -375,7 +379,8 @@ class StateDependentHead(SoftHead):
 
     def _join(self, out: Tensor, log_std: Tensor) -> Tensor:
         k = self.actions.continuous_dim
-        return torch.cat([out[..., :k], log_std, out[..., k : self.used]], -1)
+        mean = out[..., :k] if self.clip_mean is None else out[..., :k].clamp(-self.clip_mean, self.clip_mean)
+        return torch.cat([mean, log_std, out[..., k : self.used]], -1)
 
     def noise(self, keys: Callable[[str], Bits], num_envs: int, tensors: Mapping[str, Tensor]) -> Noise:
         log_std = tensors["actor.log_std"]
@@ -394,5 +399,7 @@ class StateDependentHead(SoftHead):
 def soft_head(actions: SoftActions, hp: SimpleNamespace) -> SoftHead:
     """Return the last layer that hyperparameters of a soft policy ask for."""
     if hp.use_sde:
-        return StateDependentHead(actions, actor_layers(hp.model)[-1], hp.sde_std_init, hp.sde_sample_freq)
+        return StateDependentHead(
+            actions, actor_layers(hp.model)[-1], hp.sde_std_init, hp.sde_sample_freq, hp.sde_clip_mean
+        )
     return SoftHead(actions)

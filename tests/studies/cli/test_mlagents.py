@@ -77,7 +77,7 @@ def test_a_configuration_becomes_a_run_file(file: Path, cli: Cli) -> None:
     hp = content["hyperparameters"]
     assert (hp["num_steps"], hp["num_envs"], hp["num_minibatches"], hp["update_epochs"]) == (128, 16, 16, 3)
     assert hp["lr_schedule"] == {"name": "linear", "horizon": 3_000_000}
-    assert hp["model"] == {"width": 512, "layers": 2, "encoder": "simple"}
+    assert hp["model"] == {"width": 512, "layers": 2, "encoder": "simple", "activation": "silu"}
     assert hp["rnd"] == {"use": True, "gamma": 0.99, "strength": 0.01, "lr": 0.0001, "width": 64}
     file.write_text(PYRAMIDS.replace("keep_checkpoints: 5", "keep_checkpoints: 3\n    checkpoint_interval: 100000"))
     status, out, errors = cli("import-config", str(file), "my_envs:Pyramids-v0")
@@ -154,6 +154,45 @@ def test_minibatches_divide_the_rollout(
     hp = json.loads(cli("import-config", str(file), "--json")[1])["config"]["hyperparameters"]
     assert hp["num_minibatches"] == minibatches
     assert hp["num_steps"] * hp["num_envs"] % minibatches == 0
+
+
+def test_schedules_are_those_of_ml_agents(file: Path, cli: Cli) -> None:
+    # Linear decay ends at 1e-5 (beta) and 0.1 (epsilon), and follows the learning rate's unless it is given.
+    schedules = "max_steps: 1000, hyperparameters: {beta: 0.01, epsilon: 0.2"
+    file.write_text(f"behaviors: {{A: {{trainer_type: ppo, {schedules}}}}}}}")
+    hp = json.loads(cli("import-config", str(file), "--json")[1])["config"]["hyperparameters"]
+    assert (hp["ent_coef_schedule.name"], hp["clip_coef_schedule.name"]) == ("linear", "linear")
+    assert hp["ent_coef_schedule.final"] == pytest.approx(1e-3)
+    assert hp["clip_coef_schedule.final"] == pytest.approx(0.5)
+    assert hp["clip_coef_schedule.horizon"] == 1000
+    more = f"{schedules}, learning_rate_schedule: constant, epsilon_schedule: linear".replace(
+        "epsilon: 0.2", "epsilon: 0.05"
+    )
+    file.write_text(f"behaviors: {{A: {{trainer_type: ppo, {more}}}}}}}")
+    hp = json.loads(cli("import-config", str(file), "--json")[1])["config"]["hyperparameters"]
+    assert (hp["lr_schedule.name"], hp["ent_coef_schedule.name"]) == ("constant", "constant")
+    assert hp["clip_coef_schedule.points"] == [[0, 1.0], [1000, 2.0]]  # ML-Agents' epsilon rises to 0.1
+
+
+def test_signals_have_the_defaults_of_ml_agents(file: Path, cli: Cli) -> None:
+    file.write_text(
+        "behaviors:\n  A:\n    trainer_type: ppo\n    hyperparameters: {batch_size: 256}\n"
+        "    reward_signals: {gail: {demo_path: d}, rnd: {strength: 0.1}, curiosity: {encoding_size: 32}}\n"
+        "    behavioral_cloning: {demo_path: d}\n"
+    )
+    found = json.loads(cli("import-config", str(file), "--json")[1])
+    hp = found["config"]["hyperparameters"]
+    assert (hp["gail.use_actions"], hp["gail.strength"], hp["gail.width"], hp["gail.lr"]) == (False, 1.0, 128, 3e-4)
+    assert (hp["rnd.strength"], hp["rnd.lr"], hp["icm.strength"], hp["icm.width"]) == (0.1, 1e-4, 1.0, 32)
+    assert (hp["cloning.samples_per_update"], hp["cloning.batch_size"], hp["vf_coef"]) == (0, 256, 1.0)
+    assert (hp["max_grad_norm"], hp["normalize_reward"], hp["target_kl"], hp["optimizer.eps"]) == (
+        None,
+        False,
+        None,
+        1e-8,
+    )
+    demos = [f"{section}.demo_path: d" for section in ("reward_signals.gail", "behavioral_cloning")]
+    assert sorted(found["without"]) == sorted(demos)
 
 
 def test_sections_of_older_releases_are_listed(file: Path, cli: Cli) -> None:

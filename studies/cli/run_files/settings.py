@@ -1,0 +1,61 @@
+"""Settings of another tool's configuration, and the hyperparameters they become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+ABSENT: tuple[Any, ...] = (None, False, {}, "")  # values that switch something off
+
+
+class Converted(NamedTuple):
+    """A run file, and the settings without a counterpart."""
+
+    content: dict[str, Any]
+    without: list[str]
+
+
+class Settings:
+    """Settings by path, and the hyperparameters they became.
+
+    Attributes:
+        values: settings by path, with the tool's defaults for absent ones.
+        names: name of the hyperparameter that each used path became; None for those that became something else.
+    """
+
+    def __init__(self, values: Mapping[str, Any]):
+        self.values = values
+        self.names: dict[str, str | None] = {}
+
+    def take(self, path: str, default: Any = None, name: str | None = None) -> Any:
+        """Return a setting, or the default if it is absent or null."""
+        self.names[path] = name
+        value = self.values.get(path)
+        return default if value is None else value
+
+    def have(self, prefix: str) -> bool:
+        """Return whether any path begins with a prefix."""
+        return any(path.startswith(prefix) for path in self.values)
+
+    def without(self, given: Mapping[str, Any], unknown: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the given settings that became nothing.
+
+        Args:
+            given: settings without defaults.
+            unknown: hyperparameters that the task lacks.
+        """
+        return {p: value for p, value in given.items() if p not in self.names or self.names[p] in unknown}
+
+
+def listed(settings: Mapping[str, Any], absent: tuple[Any, ...] = ABSENT) -> list[str]:
+    """Return settings without a counterpart as lines."""
+    return [f"{path}: {value}" for path, value in settings.items() if value not in absent]
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of nested mappings by path."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,177 @@
+"""Files of rl-zoo3 become run files that train; what has no counterpart is listed or refused by name."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sb3_contrib
+import stable_baselines3
+from rekindle.studies.cli.run_files.rl_zoo import DEFAULTS
+
+Cli = Callable[..., tuple[int, str, str]]
+CLASSES = {"ppo_lstm": "RecurrentPPO", "qrdqn": "QRDQN", "crossq": "CrossQ"}
+PPO = """
+atari: {n_timesteps: !!float 1e7, policy: CnnPolicy, frame_stack: 4, n_envs: 8, n_steps: 128, batch_size: 256,
+  learning_rate: lin_2.5e-4, clip_range: lin_0.1, env_wrapper: [stable_baselines3.common.atari_wrappers.AtariWrapper]}
+CartPole-v1: &classic
+  n_envs: 8
+  n_timesteps: !!float 1e5
+  policy: 'MlpPolicy'
+  n_steps: 32
+  batch_size: 256
+  clip_range: lin_0.2
+  learning_rate: lin_0.001
+  ent_coef: 0.0
+  normalize: true
+Pendulum-v1:
+  <<: *classic
+  normalize: "dict(norm_obs=True, norm_reward=False, clip_obs=5)"
+  n_steps: 100
+  batch_size: 64
+  use_sde: True
+  policy_kwargs: "dict(log_std_init=-2, ortho_init=False, activation_fn=nn.ReLU, net_arch=dict(pi=[64, 32], vf=[16]))"
+  callback: rl_zoo3.callbacks.SaveVecNormalizeCallback
+"""
+
+
+@pytest.fixture
+def convert(tmp_path: Path, cli: Cli) -> Callable[..., Any]:
+    def converted(algorithm: str, text: str, *arguments: str) -> Any:
+        (tmp_path / f"{algorithm}.yml").write_text(text)
+        status, out, errors = cli("import-config", str(tmp_path / f"{algorithm}.yml"), *arguments, "--json")
+        assert status == 0, errors
+        return json.loads(out)
+
+    return converted
+
+
+@pytest.mark.parametrize("algorithm", DEFAULTS)
+def test_defaults_are_those_of_stable_baselines3(algorithm: str) -> None:
+    name = CLASSES.get(algorithm, algorithm.upper())
+    kind = getattr(stable_baselines3, name, None) or getattr(sb3_contrib, name)
+    arguments = {name: each.default for name, each in inspect.signature(kind).parameters.items()}
+    assert {name: arguments[name] for name in DEFAULTS[algorithm]} == DEFAULTS[algorithm]
+    policy = ("policy", "env", "seed", "device", "action_noise", "policy_kwargs", "verbose", "tensorboard_log")
+    of_class = ("rollout_buffer", "replay_buffer", "optimize_memory", "stats_window", "_init", "use_sde_at_warmup")
+    left = [name for name in arguments if name not in DEFAULTS[algorithm] and not name.startswith((*policy, *of_class))]
+    assert not left
+
+
+def test_an_entry_becomes_a_run_file(convert: Callable[..., Any]) -> None:
+    found = convert("ppo", PPO, "--env", "CartPole-v1")
+    assert found["without"] == []
+    content, hp = found["config"], found["config"]["hyperparameters"]
+    assert (content["task"], content["env"], content["env_steps"]) == ("ppo", "CartPole-v1", 100_000)
+    assert (hp["num_steps"], hp["num_envs"], hp["num_minibatches"], hp["update_epochs"]) == (32, 8, 1, 10)
+    assert (hp["optimizer.lr"], hp["lr_schedule.name"], hp["lr_schedule.horizon"]) == (0.001, "linear", 100_000)
+    assert (hp["clip_coef"], hp["clip_coef_schedule.name"], hp["clip_coef_schedule.final"]) == (0.2, "linear", 1e-12)
+    assert hp["vf_coef"] == 1.0  # twice theirs, 0.5 by default
+    assert (hp["target_kl"], hp["ent_coef"], hp["normalize_obs"], hp["normalize_reward"]) == (None, 0.0, True, True)
+
+
+def test_all_settings_without_a_counterpart_are_listed(convert: Callable[..., Any]) -> None:
+    found = convert("ppo", PPO, "--env", "Pendulum-v1")
+    hp = found["config"]["hyperparameters"]
+    assert (hp["model.hidden"], hp["model.critic_hidden"], hp["model.activation"]) == ([64, 32], [16], "relu")
+    assert hp["model.std_init"] == pytest.approx(math.exp(-2) * math.sqrt(32))  # with as many activations equal to 1
+    assert (hp["normalize_obs"], hp["normalize_reward"], hp["num_minibatches"]) == (True, False, 10)
+    assert sorted(found["without"]) == [
+        "batch_size: 64 (num_minibatches = 10, 80 steps each)",  # 800 / 64 is 12.5
+        "callback: rl_zoo3.callbacks.SaveVecNormalizeCallback",
+        "normalize.clip_obs: 5",
+        "policy_kwargs.ortho_init: False",
+    ]
+
+
+def test_games_of_atari_have_one_entry(convert: Callable[..., Any]) -> None:
+    content = convert("ppo", PPO, "--env", "ALE/Pong-v5")["config"]
+    wrappers = [wrapper["entry_point"] for wrapper in content["env"]["wrappers"]]
+    assert wrappers == [
+        "stable_baselines3.common.atari_wrappers:AtariWrapper",
+        "gymnasium.wrappers:FrameStackObservation",
+    ]
+    assert content["env"]["wrappers"][1]["kwargs"] == {"stack_size": 4, "padding_type": "zero"}
+    hp = content["hyperparameters"]
+    assert (hp["model.encoder"], hp["model.width"], hp["model.layers"], hp["model.activation"]) == (
+        "nature",
+        512,
+        1,
+        "relu",
+    )
+    assert (hp["model.shared_critic"], hp["num_minibatches"]) == (True, 4)
+
+
+def test_off_policy_settings_have_their_counterparts(convert: Callable[..., Any]) -> None:
+    dqn = "CartPole-v1: {n_timesteps: 5e4, policy: MlpPolicy, train_freq: 256, gradient_steps: 128, "
+    dqn += "target_update_interval: 10, exploration_fraction: 0.16, learning_starts: 10}"
+    found = convert("dqn", dqn)
+    hp = found["config"]["hyperparameters"]
+    assert (hp["num_steps"], hp["num_updates"], hp["target_interval"], hp["tau"]) == (256, 128, 5, 1.0)
+    assert (hp["exploration.horizon"], hp["double"], hp["n_step"], hp["buffer_size"]) == (8000, False, 1, 1_000_000)
+    assert found["without"] == ["learning_starts: 10 (32, which a batch needs)"]
+    tqc = "E-v0: {n_timesteps: 100, policy: MlpPolicy, ent_coef: auto_0.1, use_sde: true, train_freq: 8, n_envs: 2, "
+    tqc += "gradient_steps: -1, top_quantiles_to_drop_per_net: 5, policy_kwargs: 'dict(n_critics=3, n_quantiles=20)'}"
+    hp = convert("tqc", tqc)["config"]["hyperparameters"]
+    assert (hp["critics"], hp["quantiles"], hp["dropped_quantiles"], hp["num_updates"]) == (3, 20, 5, 16)
+    assert (hp["entropy.learn"], hp["entropy.alpha"], hp["sde_sample_freq"], hp["sde_clip_mean"]) == (True, 0.1, 8, 2.0)
+    td3 = "E-v0: {n_timesteps: 100, policy: MlpPolicy, noise_type: normal, noise_std: 0.3, train_freq: [1, episode]}"
+    found = convert("td3", td3)
+    hp = found["config"]["hyperparameters"]
+    assert (hp["exploration.noise"], hp["exploration.std"], hp["model.hidden"]) == ("gaussian", 0.3, [400, 300])
+    assert (
+        "train_freq: [1, 'episode'] (1 step instead, with one gradient step per environment step)" in found["without"]
+    )
+
+
+def test_hindsight_is_that_of_rl_zoo(convert: Callable[..., Any]) -> None:
+    kwargs = "\"dict(goal_selection_strategy='future', n_sampled_goal=4, copy_info_dict=True)\""
+    text = f"E-v0: {{policy: M, replay_buffer_class: HerReplayBuffer, replay_buffer_kwargs: {kwargs}}}"
+    found = convert("sac", text)
+    hp = found["config"]["hyperparameters"]
+    assert (hp["replay.relabel"], hp["replay.relabel_ratio"]) == ("future", 0.8)
+    assert "replay_buffer_kwargs.copy_info_dict: True" in found["without"]
+    text = "E-v0: {policy: M, model_class: tqc, goal_selection_strategy: episode, n_sampled_goal: 1}"  # of old files
+    content = convert("her", text)["config"]
+    assert (content["task"], content["hyperparameters"]["replay.relabel"]) == ("tqc", "episode")
+
+
+def test_a_memory_is_that_of_rl_zoo(convert: Callable[..., Any]) -> None:
+    text = "CartPole-v1: {n_timesteps: 100, policy: MlpLstmPolicy, n_envs: 8, n_steps: 16, "
+    text += "policy_kwargs: 'dict(net_arch=[32], lstm_hidden_size=64)'}"
+    found = convert("ppo_lstm", text)
+    hp = found["config"]["hyperparameters"]
+    assert (hp["model.memory"], hp["model.width"], hp["model.hidden"]) == ("lstm", 64, [32])
+    assert hp["num_minibatches"] == 1  # of 128 steps, the default
+
+
+def test_settings_without_a_counterpart_are_refused_by_name(tmp_path: Path, cli: Cli) -> None:
+    cases = [
+        ("ars", "E-v0: {n_timesteps: 1, policy: LinearPolicy}", (), "ars has no counterpart here; these have: a2c"),
+        ("mine", "E-v0: {policy: MlpPolicy}", (), "has the name of its algorithm (ppo_lstm, a2c"),
+        ("ppo", PPO, ("--env", "Acrobot-v1"), "but none of Acrobot-v1"),
+        ("ppo", PPO, ("--entry", "atari"), "atari has settings for many environments; name one with --env"),
+        ("ppo", "E-v0: {policy: M, policy_kwargs: 'dict(a=open(1))'}", (), "of literals and dict(), but got open(1)"),
+        ("ppo", "E-v0: {policy: M, learning_rate: cos_1}", (), "a linear schedule such as lin_0.001, but got 'cos_1'"),
+        ("ppo", "E-v0: {policy: M, policy_kwargs: 'dict(net_arch=[])'}", (), "networks have hidden layers"),
+        ("ppo", "E-v0: {policy: M, gamma: 2}", (), "E-v0 has a value that ppo does not take: gamma"),
+    ]
+    for algorithm, text, arguments, message in cases:
+        (file := tmp_path / f"{algorithm}.yml").write_text(text)
+        status, _, errors = cli("import-config", str(file), *arguments)
+        assert (status, message in errors) == (2, True), errors
+
+
+def test_a_converted_entry_trains(convert: Callable[..., Any], tmp_path: Path, sqlite_url: str, cli: Cli) -> None:
+    convert("ppo", PPO, "--entry", "CartPole-v1")
+    run = str(tmp_path / "run.toml")
+    assert cli("import-config", str(tmp_path / "ppo.yml"), "--env", "Pendulum-v1", "--output", run)[0] == 0
+    small = ("num_envs=2", "epoch_steps=200", "update_epochs=1")
+    options = [word for value in small for word in ("--set", value)]
+    status, out, errors = cli("train", run, "--epochs", "1", *options, "--storage", sqlite_url, "--json")
+    assert (status, json.loads(out)["epochs"]) == (0, 1), errors
