@@ -1,0 +1,254 @@
+"""Record trainings of many configurations in many environments, the data behind a study's first trials.
+
+    OMP_NUM_THREADS=1 python benchmarks/record_trainings.py FILE [--task ppo] [--limit 500] [--processes 2] [--only ENV]
+
+Each line of FILE is one configuration in one environment with some seeds, as JSON: the mean return of the training's
+episodes in each epoch, and the greedy policy's in a few episodes at the epochs in RUNGS. A file that exists is
+continued: what it holds is not trained again. Work goes by blocks of configurations through every environment, so
+whatever is there when time is up covers all of them about equally.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+EPOCHS, EPOCH_STEPS = 27, 4096
+RUNGS = {3: 5, 9: 5, EPOCHS: 10}  # episodes of an evaluation at these epochs
+BATCH = 16  # configurations
+SEEDS = 2
+SHORT = ("Breakout", "SpaceInvaders")  # train a third of the epochs
+SLOW = 8  # seconds of a training from which each seed trains alone
+
+for game in ("breakout", "space_invaders"):  # MinAtar registers none by itself
+    gymnasium.register(
+        f"MinAtar-{game}-v1", "minatar.gym:BaseEnv", max_episode_steps=2500,
+        kwargs={"game": game, "use_minimal_action_set": True},
+    )  # fmt: skip
+FLAT = [
+    {"entry_point": "gymnasium.wrappers:FlattenObservation"},
+    {"entry_point": "gymnasium.wrappers:DtypeObservation", "kwargs": {"dtype": "float32"}},
+]
+MODULE = "rekindle.benchmarks.record_trainings"
+# Environments with seconds of one core per training, which only balance the work.
+ENVIRONMENTS: dict[str, tuple[dict[str, Any], float]] = {
+    "CartPole-v1": ({"id": "CartPole-v1"}, 3),
+    "Acrobot-v1": ({"id": "Acrobot-v1"}, 3),
+    "MountainCar-v0": ({"id": "MountainCar-v0"}, 3),
+    "MountainCarContinuous-v0": ({"id": "MountainCarContinuous-v0"}, 3),
+    "Pendulum-v1": ({"id": "Pendulum-v1"}, 3),
+    "FrozenLake-v1": ({"id": "FrozenLake-v1"}, 5),
+    "FrozenLake8x8-v1": ({"id": "FrozenLake8x8-v1"}, 5),
+    "CliffWalkingSlippery-v1": ({"id": "CliffWalkingSlippery-v1", "max_episode_steps": 200}, 5),
+    "Taxi-v4": ({"id": "Taxi-v4"}, 6),
+    "Blackjack-v1": ({"id": "Blackjack-v1"}, 6),
+    "LunarLander-v3": ({"id": "LunarLander-v3"}, 11),
+    "LunarLanderContinuous-v3": ({"id": "LunarLanderContinuous-v3"}, 11),
+    "LunarLander-windy": ({"id": "LunarLander-v3", "kwargs": {"enable_wind": True}}, 12),
+    "Swimmer-v5": ({"id": "Swimmer-v5"}, 12),
+    "InvertedPendulum-v5": ({"id": "InvertedPendulum-v5"}, 10),
+    "Hopper-v5": ({"id": "Hopper-v5"}, 12),
+    "HalfCheetah-v5": ({"id": "HalfCheetah-v5"}, 14),
+    "Breakout": ({"id": f"{MODULE}:MinAtar-breakout-v1", "wrappers": FLAT}, 15),
+    "SpaceInvaders": ({"id": f"{MODULE}:MinAtar-space_invaders-v1", "wrappers": FLAT}, 15),
+    "CartPole-v0": ({"id": "CartPole-v0"}, 3),
+}
+
+# Settings of rl-zoo3 for these and similar environments (github.com/DLR-RM/rl-baselines3-zoo, hyperparams/ppo.yml), as
+# far as they exist here, and few-step changes of the defaults.
+SDE = {"use_sde": True, "normalize_obs": True}
+LINEAR = {"lr_schedule.name": "linear", "lr_schedule.horizon": EPOCHS * EPOCH_STEPS}
+PPO: list[dict[str, Any]] = [
+    {},
+    {"normalize_obs": True},
+    {**SDE, "sde_sample_freq": 16, "gamma": 0.999},
+    {
+        "normalize_obs": True, "gamma": 0.9999, "gae_lambda": 0.98, "optimizer.lr": 6e-4, "num_envs": 4,
+        "num_steps": 1024,
+    },
+    {**SDE, "sde_sample_freq": 4, "gamma": 0.9, "model.std_init": 0.3, "optimizer.lr": 1e-3, "num_steps": 256},
+    {
+        **SDE, "sde_sample_freq": -1, "gamma": 0.9999, "gae_lambda": 0.9, "optimizer.lr": 1e-4, "ent_coef": 4e-3,
+        "clip_coef": 0.1, "max_grad_norm": 5.0, "vf_coef": 0.2, "model.std_init": 0.3, "num_steps": 32,
+    },
+    {
+        **LINEAR, "gamma": 0.98, "gae_lambda": 0.8, "ent_coef": 0.0, "num_steps": 32, "num_minibatches": 1,
+        "update_epochs": 20, "target_kl": None,
+    },
+    {
+        "normalize_obs": True, "gamma": 0.99, "gae_lambda": 0.98, "ent_coef": 0.0, "update_epochs": 4,
+        "num_minibatches": 32,
+    },
+    {
+        "gamma": 0.999, "gae_lambda": 0.98, "ent_coef": 0.01, "num_steps": 512, "update_epochs": 4,
+        "num_minibatches": 32, "optimizer.lr": 3e-4, "target_kl": None,
+    },
+    {
+        "num_envs": 1, "num_steps": 2048, "num_minibatches": 32, "optimizer.lr": 3e-4, "target_kl": None,
+        "ent_coef": 0.0,
+    },
+    {
+        "normalize_obs": True, "num_envs": 4, "num_steps": 512, "num_minibatches": 32, "gamma": 0.98,
+        "gae_lambda": 0.92, "optimizer.lr": 2e-4, "target_kl": None, "max_grad_norm": 0.8, "vf_coef": 0.6,
+        "model.std_init": 0.3, "model.activation": "relu", "model.width": 128,
+    },
+    {"rnd.use": True, "rnd.strength": 0.3, "gamma": 0.999, "normalize_obs": True},
+    {"gamma": 0.9999, "gae_lambda": 0.995, "normalize_obs": True, "ent_coef": 1e-4},
+    {"ent_coef": 0.05, "gamma": 0.995, "optimizer.lr": 2.5e-3, "model.activation": "relu"},
+    {
+        "normalize_obs": True, "optimizer.lr": 3e-3, "num_steps": 64, "num_minibatches": 4, "target_kl": 0.05,
+        "gamma": 0.98,
+    },
+    {**SDE, "sde_sample_freq": 8, "gamma": 0.999, "gae_lambda": 0.98, "model.std_init": 1.5, "num_steps": 512},
+]  # fmt: skip
+
+
+def drawn(rng: random.Random) -> dict[str, Any]:
+    """Return a configuration of PPO at random, with settings for hard environments among common ones."""
+    found: dict[str, Any] = {
+        "optimizer.lr": _log(rng, 1e-4, 4e-3),
+        "gamma": rng.choice([0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999]),
+        "gae_lambda": rng.choice([0.8, 0.9, 0.95, 0.98, 0.995]),
+        "ent_coef": _log(rng, 1e-6, 1e-1),
+        "vf_coef": round(rng.uniform(0.2, 1.0), 2),
+        "max_grad_norm": rng.choice([0.5, 0.5, 1.0, 5.0, None]),
+        "clip_coef": rng.choice([0.1, 0.2, 0.3, 0.4]),
+        "target_kl": rng.choice([None, 0.01, 0.02, 0.05]),
+        "update_epochs": rng.choice([3, 5, 10, 10]),
+        "num_minibatches": rng.choice([2, 4, 8, 16, 32]),
+        "num_steps": rng.choice([32, 64, 128, 256, 512]),
+        "normalize_obs": rng.random() < 0.5,
+        "normalize_reward": rng.random() < 0.85,
+        "model.activation": rng.choice(["tanh", "tanh", "relu", "silu"]),
+        "model.width": rng.choice([32, 64, 64, 128]),
+        "model.layers": rng.choice([1, 2, 2]),
+        "model.std_init": _log(rng, 0.1, 1.5),
+    }
+    if rng.random() < 0.3:
+        found |= {"use_sde": True, "sde_sample_freq": rng.choice([-1, 4, 8, 16, 64])}
+    if rng.random() < 0.25:
+        found |= LINEAR
+    if rng.random() < 0.12:
+        found |= {"rnd.use": True, "rnd.strength": _log(rng, 1e-2, 1.0)}
+    return found
+
+
+def _log(rng: random.Random, low: float, high: float) -> float:
+    return float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.3g}")
+
+
+def configurations() -> list[dict[str, Any]]:
+    """Return the 64 configurations of PPO: the defaults first, then named ones, then drawn ones."""
+    rng = random.Random(36)
+    return [*PPO, *(drawn(rng) for _ in range(64 - len(PPO)))]
+
+
+def fitting(env: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values without those that the environment's actions cannot have."""
+    from rekindle.tasks.envs import EnvSpec, spaces_of
+
+    if hasattr(spaces_of(EnvSpec.of(env)).action, "low"):
+        return values
+    return {name: value for name, value in values.items() if "sde" not in name and name != "model.std_init"}
+
+
+Job = tuple[str, int, tuple[int, ...], int, float]
+
+
+def train(job: Job) -> dict[str, Any]:
+    """Train one configuration in one environment with these seeds until a time; return its line."""
+    import rekindle
+    import torch
+    from rekindle.spaces import unflatten
+    from rekindle.tasks.errors import TaskError
+
+    torch.set_num_threads(1)
+    name, index, seeds, epochs, ends = job
+    line: dict[str, Any] = {"env": name, "configuration": index, "seeds": seeds}
+    if time.time() > ends:
+        return line | {"error": "no time"}
+    env = ENVIRONMENTS[name][0]
+    training: list[list[float | None]] = [[] for _ in seeds]
+    scores: dict[int, list[float | None]] = {}
+    began = time.time()
+    try:
+        values = {**fitting(env, configurations()[index]), "epoch_steps": EPOCH_STEPS}
+        tasks: list[Any] = [rekindle.PPO(env, seed=seed).init(**unflatten(values)) for seed in seeds]
+        cohort = rekindle.Cohort(tasks)
+        for epoch in range(1, epochs + 1):
+            if time.time() > ends:
+                return line | {"error": "no time"}
+            cohort.fit(epoch)
+            for curve, task in zip(training, tasks, strict=True):
+                curve.append(_short(task.metrics.get("episode_return")))
+            if epoch in RUNGS:
+                scores[epoch] = [_short(task.evaluate(RUNGS[epoch])) for task in tasks]
+    except (TaskError, ValueError, RuntimeError) as error:
+        line["error"] = f"{type(error).__name__}: {error}"[:300]
+    return line | {"training": training, "scores": scores, "seconds": round(time.time() - began, 2)}
+
+
+def _short(value: Any) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
+
+
+def jobs(done: set[tuple[str, int, int]], only: Sequence[str], count: int, ends: float) -> Iterator[Job]:
+    """Yield what is to be trained, block by block of configurations, in each the longest first.
+
+    Both seeds of a fast environment train as one cohort. The second seed of a slow one comes after others' first.
+    """
+    names = sorted(only or ENVIRONMENTS, key=lambda name: -ENVIRONMENTS[name][1])
+    blocks = [range(first, min(first + BATCH, count)) for first in range(0, count, BATCH)]
+    order = [(block, place + 2 * later, later) for place, block in enumerate(blocks) for later in (0, 1)]
+    for block, _, later in sorted(order, key=lambda entry: entry[1:]):
+        for name in names:
+            together = ENVIRONMENTS[name][1] < SLOW
+            seeds = (range(SEEDS) if not later else ()) if together else (range(1, SEEDS) if later else (0,))
+            for index in block:
+                missing = tuple(seed for seed in seeds if (name, index, seed) not in done)
+                if missing:
+                    yield name, index, missing, 9 if name in SHORT else EPOCHS, ends
+
+
+def main() -> None:
+    """Train what is missing until all is there or time is up."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--count", type=int, default=64, help="of configurations")
+    parser.add_argument("--only", action="append", default=[], metavar="ENV", choices=list(ENVIRONMENTS))
+    options = parser.parse_args()
+    ends = time.time() + options.limit
+    lines = [json.loads(text) for text in options.file.read_text().splitlines()] if options.file.exists() else []
+    done = {(line["env"], line["configuration"], seed) for line in lines for seed in line["seeds"]}
+    todo = list(jobs(done, options.only, options.count, ends))
+    print(f"{len(todo)} cohorts to train, {len(lines)} there", flush=True)
+    context = multiprocessing.get_context("fork")
+    with context.Pool(min(options.processes, 4)) as pool:  # compiles kernels into the cache, before many would
+        warm = [("CartPole-v1", 0), ("Pendulum-v1", 0), ("Pendulum-v1", 1), ("CartPole-v1", 1)]
+        pool.map(train, [(name, index, (0, 1), 3, ends) for name, index in warm], chunksize=1)
+    print(f"kernels are compiled, {ends - time.time():.0f} s left", flush=True)
+    with context.Pool(options.processes) as pool, options.file.open("a") as out:
+        for number, line in enumerate(pool.imap_unordered(train, todo), 1):
+            error = line.get("error")
+            if error != "no time":
+                out.write(json.dumps(line, separators=(",", ":")) + "\n")
+                out.flush()
+            if error not in (None, "no time"):
+                print(line["env"], line["configuration"], error, flush=True)
+            if number % 50 == 0 and error is None:
+                print(f"{number} of {len(todo)}, {ends - time.time():.0f} s left", flush=True)
+
+
+if __name__ == "__main__":
+    main()
