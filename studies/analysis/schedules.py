@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from ...tasks.cohort import Cohort
 from ...tasks.registry import task_of
 from ...tasks.rng import streams
 from ...tasks.task import Task
 from ..engine.lineage import LineageTask, lineage, restore
+from ..engine.views import MeanView, View
 from ..errors import BadConfig
 from ..options.entries import check_count
 from ..statistics.intervals import FEWEST, mean_interval
@@ -23,10 +24,35 @@ from ..storage.store import Store
 from ..study.objectives import Bounds
 from ..study.stored_form import MOST_SEEDS
 
-Json = dict[str, Any]
+
+class StageView(View):
+    """Part of a schedule."""
+
+    from_: Annotated[int, "epochs at its start"]
+    to: Annotated[int, "epochs at its end"]
+    hyperparameters: Annotated[Mapping[str, Any], "value by dotted name, of those that change"]
 
 
-def schedule_json(store: Store, uid: str, seeds: int, say: Callable[[str], None], device: str = "cpu") -> Json:
+class MeasuredView(MeanView):
+    """Mean of results on fresh seeds, and the results."""
+
+    results: Annotated[Sequence[float], "results by seed"]
+
+
+class ScheduleView(View):
+    """Results of a lineage's hyperparameters as a schedule, on fresh seeds."""
+
+    uid: Annotated[str, "uid of the last task"]
+    epochs: Annotated[int, "its epochs"]
+    stages: Annotated[Sequence[StageView], "parts of the schedule"]
+    recorded: Annotated[float, "result of the task itself"]
+    schedule: Annotated[MeasuredView, "results of the schedule"]
+    last: Annotated[MeasuredView, "results of its last hyperparameters throughout"]
+    gain: Annotated[MeasuredView, "schedule minus last, seed by seed"]
+    luck: Annotated[float, "recorded minus the mean of the schedule"]
+
+
+def schedule_view(store: Store, uid: str, seeds: int, say: Callable[[str], None], device: str = "cpu") -> ScheduleView:
     """Train a lineage as a schedule on fresh seeds.
 
     Args:
@@ -62,16 +88,16 @@ def schedule_json(store: Store, uid: str, seeds: int, say: Callable[[str], None]
     say(f"training the last hyperparameters on the same {seeds} seeds")
     static = _train(links[-1:], ends[-1:], fresh, device)
     before = recorded.evaluate()
-    return {
-        "uid": uid,
-        "epochs": recorded.epochs,
-        "stages": _stages(links, ends),
-        "recorded": before,
-        "schedule": _summary(scheduled, static, bounds=recorded.learner.bounds),
-        "last": _summary(static, scheduled, bounds=recorded.learner.bounds),
-        "gain": _summary([one - other for one, other in zip(scheduled, static, strict=True)]),
-        "luck": before - statistics.fmean(scheduled),
-    }
+    return ScheduleView(
+        uid=uid,
+        epochs=recorded.epochs,
+        stages=_stages(links, ends),
+        recorded=before,
+        schedule=_summary(scheduled, static, bounds=recorded.learner.bounds),
+        last=_summary(static, scheduled, bounds=recorded.learner.bounds),
+        gain=_summary([one - other for one, other in zip(scheduled, static, strict=True)]),
+        luck=before - statistics.fmean(scheduled),
+    )
 
 
 def _train(links: Sequence[LineageTask], ends: Sequence[int], seeds: Sequence[int], device: str) -> list[float]:
@@ -87,17 +113,17 @@ def _train(links: Sequence[LineageTask], ends: Sequence[int], seeds: Sequence[in
     return [task.evaluate() for task in tasks]
 
 
-def _stages(links: Sequence[LineageTask], ends: Sequence[int]) -> list[Json]:
+def _stages(links: Sequence[LineageTask], ends: Sequence[int]) -> list[StageView]:
     """Return the hyperparameters that change, with their values in each stage."""
     values: list[Mapping[str, Any]] = [link.identity["hyperparameters"] for link in links]
     changed = [name for name in values[-1] if any(each.get(name) != values[-1][name] for each in values)]
     stages, begin = [], 0
     for each, end in zip(values, ends, strict=True):
-        stages.append({"from": begin, "to": end, "hyperparameters": {name: each.get(name) for name in changed}})
+        stages.append(StageView(from_=begin, to=end, hyperparameters={name: each.get(name) for name in changed}))
         begin = end
     return stages
 
 
-def _summary(results: Sequence[float], *alike: Sequence[float], bounds: Bounds = (None, None)) -> Json:
+def _summary(results: Sequence[float], *alike: Sequence[float], bounds: Bounds = (None, None)) -> MeasuredView:
     value, low, high = mean_interval(results, alike).within(*bounds, results)
-    return {"value": value, "low": low, "high": high, "results": list(results)}
+    return MeasuredView(value=value, low=low, high=high, results=list(results))

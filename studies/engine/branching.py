@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from ...spaces import flatten
 from ...tasks import load
@@ -13,25 +13,44 @@ from ..storage.branches import Start
 from ..storage.retention import INIT
 from ..storage.store import Store
 from .lineage import LineageTask, NotEqual, lineage, restore, retrain
+from .views import View
 
 
 class BadFork(ValueError):
     """A fork or replay that is not possible."""
 
 
+class ReplayedView(View):
+    """A task of a lineage that was trained again."""
+
+    uid: Annotated[str, "uid"]
+    from_: Annotated[int, "epochs at its start"]
+    to: Annotated[int, "epochs at its end"]
+    digest: Annotated[str, "digest of the state there"]
+
+
+class ReplayView(View):
+    """Comparison of a lineage with its storage."""
+
+    uid: Annotated[str, "uid of the last task"]
+    equal: Annotated[bool, "whether the digests are equal"]
+    epochs: Annotated[int, "epochs of the compared checkpoint"]
+    digest: Annotated[str, "its digest"]
+    replayed: Annotated[str | None, "digest of the state that was trained again; null if it did not get that far"]
+    reason: Annotated[str | None, "why it did not"]
+    lineage: Annotated[Sequence[ReplayedView], "tasks that were trained again"]
+
+
 def replay(
-    store: Store, uid: str, at_task_end: Callable[[Mapping[str, Any]], None] = lambda row: None, device: str = "cpu"
-) -> dict[str, Any]:
+    store: Store, uid: str, at_task_end: Callable[[ReplayedView], None] = lambda row: None, device: str = "cpu"
+) -> ReplayView:
     """Train a lineage again, and compare the last digest with storage.
 
     Args:
         store: store of the lineage.
         uid: last task of the lineage.
-        at_task_end: called with each row of the result's "lineage" as soon as its task is trained.
+        at_task_end: called with each of the result's tasks as soon as it is trained.
         device: see `Task`.
-
-    Returns:
-        The JSON of `rekindle replay`.
 
     Raises:
         BadFork: no complete checkpoint at the end of an epoch is stored.
@@ -43,11 +62,11 @@ def replay(
             f"a replay is compared with a whole checkpoint, but those of task {uid} leave the replay memory out; train "
             "it without --snapshots no-replay, in another storage"
         )
-    rows: list[dict[str, Any]] = []
+    rows: list[ReplayedView] = []
 
     def add_row(link: LineageTask, epochs: int, digest: str) -> None:
         begins = link.start.epochs if link.start else 0
-        rows.append({"uid": link.uid, "from": begins, "to": epochs, "digest": digest})
+        rows.append(ReplayedView(uid=link.uid, from_=begins, to=epochs, digest=digest))
         at_task_end(rows[-1])
 
     reason, digest = None, None
@@ -55,15 +74,15 @@ def replay(
         digest = retrain(lineage(store, uid), saved.epochs, at_task_end=add_row, device=device).digest
     except NotEqual as error:
         reason = str(error)
-    return {
-        "uid": uid,
-        "equal": digest == saved.digest,
-        "epochs": saved.epochs,
-        "digest": saved.digest,
-        "replayed": digest,
-        "reason": reason,
-        "lineage": rows,
-    }
+    return ReplayView(
+        uid=uid,
+        equal=digest == saved.digest,
+        epochs=saved.epochs,
+        digest=saved.digest,
+        replayed=digest,
+        reason=reason,
+        lineage=rows,
+    )
 
 
 def _last_at_epoch_end(store: Store, uid: str) -> Saved:

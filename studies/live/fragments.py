@@ -5,54 +5,52 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from ..engine.json_views import Json
 from ..engine.progress import clock
 from ..report.drawing import escape, number
 from ..report.markup import part, table
-from .views import View, trial_name
+from .views import FailureView, HolderView, RunningView, WatchView
 
 WIDTH, HEIGHT = 130, 22  # size of a curve in pixels
 
 
-def fragment(view: View) -> str:
+def fragment(now: WatchView) -> str:
     """Return the part of a study's page that changes."""
-    now = view.to_json()
-    counts = ", ".join(f"{count} {state}" for state, count in now["counts"].items())
-    best = now["best"]
+    counts = ", ".join(f"{count} {state}" for state, count in now.counts.items())
+    best = now.best
     words = [
-        f"{now['state'].capitalize()}: {counts}.",
-        f"Best {number(best['value'])}, trial {best['trial']} at epoch {best['epochs']}." if best else "No result yet.",
-        f"{now['epochs']:,} of {now['epochs_total']:,} epochs{_pace(now)}.",
+        f"{now.state.capitalize()}: {counts}.",
+        f"Best {number(best.value)}, trial {best.trial} at epoch {best.epochs}." if best else "No result yet.",
+        f"{now.epochs:,} of {now.epochs_total:,} epochs{_pace(now)}.",
     ]
-    bar = f'<progress max="{max(1, now["epochs_total"])}" value="{now["epochs"]}"></progress>'
-    rungs = [(str(rung["epochs"]), str(rung["done"]), str(rung["expected"])) for rung in now["rungs"]]
+    bar = f'<progress max="{max(1, now.epochs_total)}" value="{now.epochs}"></progress>'
+    rungs = [(str(rung.epochs), str(rung.done), str(rung.expected)) for rung in now.rungs]
     return "".join(
         [
             f'<div class="verdict">{"".join(f"<p>{escape(text)}</p>" for text in words)}{bar}</div>',
             part("Rungs", "", table(("epochs", "done", "expected"), rungs, "nnn")),
-            part("In training", "", _running(now["running"])),
-            part("Workers", "", _workers(now["workers"])),
-            part("Last failures", "", _failures(now["failures"])),
+            part("In training", "", _running(now.running)),
+            part("Workers", "", _workers(now.workers)),
+            part("Last failures", "", _failures(now.failures)),
         ]
     )
 
 
-def _pace(now: Json) -> str:
-    if not now["epochs_per_second"]:
+def _pace(now: WatchView) -> str:
+    if not now.epochs_per_second:
         return ""
-    left = "" if now["seconds_left"] is None else f", about {clock(now['seconds_left'])} left"
-    return f", {now['env_steps_per_second']:,.0f} steps and {now['epochs_per_second']:.3g} epochs a second{left}"
+    left = "" if now.seconds_left is None else f", about {clock(now.seconds_left)} left"
+    return f", {now.env_steps_per_second:,.0f} steps and {now.epochs_per_second:.3g} epochs a second{left}"
 
 
-def _running(rows: Sequence[Json]) -> str:
+def _running(rows: Sequence[RunningView]) -> str:
     cells = [
         (
-            escape(trial_name(row)),
-            f"{row['epochs']}/{row['target']}",
-            clock(row["seconds"]),
-            number(row["curve"][-1]) if row["curve"] else "",
-            _curve(row["curve"]),
-            escape(row["worker"]),
+            escape(row.name),
+            f"{row.epochs}/{row.target}",
+            clock(row.seconds),
+            number(row.curve[-1]) if row.curve else "",
+            _curve(row.curve),
+            escape(row.worker),
         )
         for row in rows
     ]
@@ -73,20 +71,18 @@ def _curve(values: Sequence[float]) -> str:
     )
 
 
-def _workers(rows: Sequence[Json]) -> str:
-    cells = [
-        (escape(row["name"]), row["state"], clock(row["seconds"]), ", ".join(map(str, row["trials"]))) for row in rows
-    ]
+def _workers(rows: Sequence[HolderView]) -> str:
+    cells = [(escape(row.name), row.state, clock(row.seconds), ", ".join(map(str, row.trials))) for row in rows]
     return table(("process", "state", "since", "holds trials"), cells, "--n-") if cells else ""
 
 
-def _failures(rows: Sequence[Json]) -> str:
+def _failures(rows: Sequence[FailureView]) -> str:
     cells = [
         (
-            f"{datetime.fromtimestamp(row['time']):%H:%M:%S}",
-            str(row["trial"]),
-            escape(f"{row['kind']}, {'retried' if row['retry'] else 'for good'}"),
-            f'<span class="wrap">{escape(row["text"])}</span>',
+            f"{datetime.fromtimestamp(row.time):%H:%M:%S}",
+            str(row.trial),
+            escape(row.outcome),
+            f'<span class="wrap">{escape(row.text)}</span>',
         )
         for row in rows
     ]

@@ -21,7 +21,7 @@ from ..report.drawing import escape
 from ..report.markup import document, table
 from ..report.page import page
 from .fragments import fragment
-from .views import LiveStudy, View
+from .views import LiveStudy, WatchView
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -49,14 +49,14 @@ class Studies:
     def __init__(self, store: Store):
         self.store, self._lock = store, threading.Lock()
         self._live: dict[str, LiveStudy] = {}
-        self._views: dict[str, tuple[float, View]] = {}
+        self._views: dict[str, tuple[float, WatchView]] = {}
         self._reports: dict[str, tuple[tuple[int, set[int]], str]] = {}
 
     def names(self) -> list[str]:
         """Return the names of all studies, oldest first."""
         return [study.name for study in self.store.studies()]
 
-    def view(self, name: str) -> View:
+    def view(self, name: str) -> WatchView:
         """Return a view of a study, or raise UnknownStudy."""
         with self._lock:
             at, view = self._views.get(name, (0.0, None))
@@ -65,7 +65,7 @@ class Studies:
                 self._views[name] = time.monotonic(), view
             return view
 
-    def _look(self, name: str) -> View:
+    def _look(self, name: str) -> WatchView:
         """Look at a study, or at a later one of its name."""
         with suppress(StudyReplaced):
             if name in self._live:
@@ -104,14 +104,14 @@ class Studies:
         view, query = self.view(name), f"study={quote(name, safe='')}"
         body = [
             f"<nav><a href='/'>all studies</a> · <a href='/report?{query}'>report</a></nav><h1>{escape(name)}</h1>",
-            f"<p class='soft'>{escape(view.snapshot.config.title)}, seed {view.snapshot.config.seed}</p>",
+            f"<p class='soft'>{escape(view.title)}, seed {view.seed}</p>",
             f'<div id="live" data-from="/live?{query}">{fragment(view)}</div>',
         ]
         return document(name, "".join(body), POLL, "<noscript><meta http-equiv='refresh' content='5'></noscript>")
 
     def json(self, name: str) -> Json:
         """Return the object that `rekindle watch --json` prints."""
-        return {"format": 1, "study": name, **self.view(name).to_json()}
+        return {"format": 1, **self.view(name).to_json()}
 
 
 class Server(ThreadingHTTPServer):

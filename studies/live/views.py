@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
 
-from ..engine.json_views import HELD, Json
+from ..engine.json_views import HELD
 from ..engine.progress import Snapshot, Speed, StudyProgress
+from ..engine.views import View
 from ..schedulers.seeds import replicate_seed
 from ..storage.locks.owner import Owner
 from ..storage.rows import Claim, Event, Trial
@@ -22,59 +23,93 @@ FAILURES = 5  # shown
 DIED, SILENT, ALIVE = "died", "silent", "trains"
 
 
-@dataclass(frozen=True)
-class View:
-    """A study at one moment.
+class RunningView(View):
+    """A trial in training."""
 
-    Attributes:
-        snapshot: progress of the study.
-        speed: environment steps and epochs per second.
-        left: estimated seconds to the end; None while unknown.
-        running: {trial, seed, env, uid, epochs, target, curve [values], worker, seconds} of each trial in training.
-        workers: {name, state, trials [numbers], seconds (since it took the first)} of each process that holds trials.
-        failures: {time, trial, kind, retry, text} of the latest failures.
-    """
-
-    snapshot: Snapshot
-    speed: tuple[float, float]
-    left: float | None
-    running: list[Json]
-    workers: list[Json]
-    failures: list[Json]
+    trial: Annotated[int, "number of its configuration"]
+    seed: Annotated[int | None, "seed; null if trials have one"]
+    env: Annotated[str | None, "environment; null if there is one"]
+    uid: Annotated[str, "uid of its task"]
+    epochs: Annotated[int, "epochs trained"]
+    target: Annotated[int, "epochs at the end of its rung"]
+    curve: Annotated[Sequence[float], "last values of its learning curve"]
+    worker: Annotated[str, "name of the process that trains it"]
+    seconds: Annotated[float, "time since that took it"]
 
     @property
-    def state(self) -> str:
-        """State as in `rekindle status`: complete, running, stalled, ..."""
-        if self.snapshot.complete or self.snapshot.held:
-            return HELD[self.snapshot.held.kind] if self.snapshot.held and not self.snapshot.complete else "complete"
-        return "running" if any(worker["state"] == ALIVE for worker in self.workers) else "stalled"
+    def name(self) -> str:
+        """Number, environment and seed."""
+        return f"{self.trial}{'' if self.env is None else f' {self.env}'}" + (
+            "" if self.seed is None else f" seed {self.seed}"
+        )
 
-    def to_json(self) -> Json:
-        """Return the view in the form that `cli` documents."""
-        now = self.snapshot
-        best = dict(zip(("value", "trial", "epochs"), now.best, strict=True)) if now.best else None
-        rungs = [{"epochs": epochs, "done": done, "expected": total} for epochs, done, total in now.rungs]
-        return {
-            "title": now.config.title,
-            "seed": now.config.seed,
-            "state": self.state,
-            "counts": now.counts,
-            "rungs": rungs,
-            "epochs": now.epochs,
-            "epochs_total": now.epochs_total,
-            "env_steps": now.env_steps,
-            "env_steps_per_second": self.speed[0],
-            "epochs_per_second": self.speed[1],
-            "seconds_left": self.left,
-            "best": best,
-            "running": self.running,
-            "workers": self.workers,
-            "failures": self.failures,
-        }
+
+class HolderView(View):
+    """A process that holds trials."""
+
+    name: Annotated[str, "name of the process"]
+    state: Annotated[str, "trains, silent or died"]
+    trials: Annotated[Sequence[int], "numbers of their configurations"]
+    seconds: Annotated[float, "time since it took the first"]
+
+
+class FailureView(View):
+    """A failure of a trial."""
+
+    time: Annotated[float, "time"]
+    trial: Annotated[int | None, "number of its configuration"]
+    kind: Annotated[str | None, "kind of failure"]
+    retry: Annotated[bool, "whether the trial is tried again"]
+    text: Annotated[str, "message"]
+
+    @property
+    def outcome(self) -> str:
+        """Kind of failure, and whether the trial is tried again."""
+        return f"{self.kind}, {'retried' if self.retry else 'for good'}"
+
+
+class ReachedView(View):
+    """A rung of a running study."""
+
+    epochs: Annotated[int, "total epochs at the rung"]
+    done: Annotated[int, "number of trials that finished it"]
+    expected: Annotated[int, "number of trials that will"]
+
+
+class BestView(View):
+    """Best result of a running study."""
+
+    value: Annotated[float, "first objective"]
+    trial: Annotated[int, "number of its configuration"]
+    epochs: Annotated[int, "epochs trained"]
+
+
+class WatchView(View):
+    """A study at one moment."""
+
+    study: Annotated[str, "name"]
+    title: Annotated[str, "task and environment"]
+    seed: Annotated[int, "seed of all randomness"]
+    state: Annotated[str, "as in `status`"]
+    counts: Annotated[Mapping[str, int], "number of trials by state, those not suggested yet as open"]
+    rungs: Annotated[Sequence[ReachedView], "rungs"]
+    epochs: Annotated[int, "epochs trained"]
+    epochs_total: Annotated[int, "epochs to be trained in all"]
+    env_steps: Annotated[int, "environment steps trained"]
+    env_steps_per_second: Annotated[float, "environment steps a second"]
+    epochs_per_second: Annotated[float, "epochs a second"]
+    seconds_left: Annotated[float | None, "estimated time to the end"]
+    best: Annotated[BestView | None, "best result"]
+    running: Annotated[Sequence[RunningView], "trials in training"]
+    workers: Annotated[Sequence[HolderView], "processes that hold trials"]
+    failures: Annotated[Sequence[FailureView], "latest failures"]
 
 
 class LiveStudy:
     """Source of views that reads only the rows that have changed.
+
+    Attributes:
+        snapshot: progress at the last look.
 
     Args:
         store: store of the study; it may be read-only.
@@ -84,30 +119,49 @@ class LiveStudy:
         UnknownStudy: the study does not exist.
     """
 
+    snapshot: Snapshot
+
     def __init__(self, store: Store, name: str):
         self.store, self.name = store, name
         self.progress, self.speed = StudyProgress(store, name), Speed()
         self._trials: dict[str, Trial] = {}
         self._curves: dict[str, dict[int, float]] = {}  # values by uid and epoch
         self._read: dict[str, int] = {}  # last epoch read, by uid
-        self._event, self._failures = 0, list[Json]()
+        self._event, self._failures = 0, list[FailureView]()
 
-    def look(self) -> View:
+    def look(self) -> WatchView:
         """Return a view of the present state."""
-        known = self.progress.rows.revision
-        snapshot = self.progress.look()
-        if not self._trials or known != self.progress.rows.revision:
+        revision = self.progress.rows.revision
+        now = self.snapshot = self.progress.look()
+        if not self._trials or revision != self.progress.rows.revision:
             self._trials = {trial.uid: trial for trial in self.progress.rows.trials.values()}
-        self.speed.add(snapshot)
+        self.speed.add(now)
         claims = [claim for claim in self.store.claims() if claim.uid in self._trials]
         self._read_curves(claims)
-        return View(
-            snapshot,
-            (self.speed.steps(), self.speed.epochs()),
-            None if snapshot.complete else self.speed.left(snapshot),
-            [self._running(claim) for claim in claims],
-            self._workers(claims),
-            self._failed(),
+        workers = self._workers(claims)
+        if now.complete:
+            state = "complete"
+        elif now.held:
+            state = HELD[now.held.kind]
+        else:
+            state = "running" if any(worker.state == ALIVE for worker in workers) else "stalled"
+        return WatchView(
+            study=self.name,
+            title=now.config.title,
+            seed=now.config.seed,
+            state=state,
+            counts=now.counts,
+            rungs=[ReachedView(epochs=epochs, done=done, expected=total) for epochs, done, total in now.rungs],
+            epochs=now.epochs,
+            epochs_total=now.epochs_total,
+            env_steps=now.env_steps,
+            env_steps_per_second=self.speed.steps(),
+            epochs_per_second=self.speed.epochs(),
+            seconds_left=None if now.complete else self.speed.left(now),
+            best=BestView(value=now.best[0], trial=now.best[1], epochs=now.best[2]) if now.best else None,
+            running=[self._running(claim) for claim in claims],
+            workers=workers,
+            failures=self._failed(),
         )
 
     def _read_curves(self, claims: list[Claim]) -> None:
@@ -125,57 +179,51 @@ class LiveStudy:
                 names = [name for name in (EPISODE_RETURN, objective) if any(name in row for _, row in rows)]
                 self._curves[uid] |= {epoch: row[names[0]] for epoch, row in rows if names and names[0] in row}
 
-    def _running(self, claim: Claim) -> Json:
+    def _running(self, claim: Claim) -> RunningView:
         trial, rows = self._trials[claim.uid], self.progress.rows
         target = max((rows.config.rungs[r] for n, r in rows.ready if n == trial.number), default=claim.epochs)
         points, names = sorted(self._curves[claim.uid].items())[-POINTS:], labels(rows.config.environments)
-        return {
-            "trial": trial.configuration,
-            "seed": replicate_seed(rows.config, trial.replicate) if trial.seeds > len(names) else None,
-            "env": names[trial.replicate % len(names)] if len(names) > 1 else None,
-            "uid": claim.uid,
-            "epochs": max(claim.epochs, self._read.get(claim.uid, 0)),
-            "target": target,
-            "curve": [value for _, value in points],
-            "worker": _name(claim.owner),
-            "seconds": claim.age,
-        }
+        return RunningView(
+            trial=trial.configuration,
+            seed=replicate_seed(rows.config, trial.replicate) if trial.seeds > len(names) else None,
+            env=names[trial.replicate % len(names)] if len(names) > 1 else None,
+            uid=claim.uid,
+            epochs=max(claim.epochs, self._read.get(claim.uid, 0)),
+            target=target,
+            curve=[value for _, value in points],
+            worker=_name(claim.owner),
+            seconds=claim.age,
+        )
 
-    def _workers(self, claims: list[Claim]) -> list[Json]:
+    def _workers(self, claims: list[Claim]) -> list[HolderView]:
         of_owner: dict[str, list[Claim]] = {}
         for claim in claims:
             of_owner.setdefault(claim.owner, []).append(claim)
         return [
-            {
-                "name": _name(owner),
-                "state": DIED if Owner.parse(owner).is_dead() else SILENT if own[0].left < 0 else ALIVE,
-                "trials": sorted({self._trials[claim.uid].configuration for claim in own}),
-                "seconds": own[0].age,
-            }
-            for owner, own in of_owner.items()
+            HolderView(
+                name=_name(owner),
+                state=DIED if Owner.parse(owner).is_dead() else SILENT if taken[0].left < 0 else ALIVE,
+                trials=sorted({self._trials[claim.uid].configuration for claim in taken}),
+                seconds=taken[0].age,
+            )
+            for owner, taken in of_owner.items()
         ]
 
-    def _failed(self) -> list[Json]:
+    def _failed(self) -> list[FailureView]:
         self._event, events = self.store.failures(self.name, self._event, FAILURES)
-        self._failures = [*self._failures, *(self._failure(event) for event in events)][-FAILURES:]
+        self._failures = [*self._failures, *map(self._failure, events)][-FAILURES:]
         return self._failures
 
-    def _failure(self, event: Event) -> Json:
+    def _failure(self, event: Event) -> FailureView:
         lines = str(event.data.get("report") or "").strip().splitlines()
         trial = self._trials.get(event.uid)
-        return {
-            "time": event.created,
-            "trial": trial.configuration if trial else None,
-            "kind": event.data.get("kind"),
-            "retry": bool(event.data.get("retry")),
-            "text": lines[-1] if lines else "",
-        }
-
-
-def trial_name(row: Json) -> str:
-    """Return the name of a running trial: its number, environment and seed."""
-    env = "" if row["env"] is None else f" {row['env']}"
-    return f"{row['trial']}{env}" + ("" if row["seed"] is None else f" seed {row['seed']}")
+        return FailureView(
+            time=event.created,
+            trial=trial.configuration if trial else None,
+            kind=event.data.get("kind"),
+            retry=bool(event.data.get("retry")),
+            text=lines[-1] if lines else "",
+        )
 
 
 def _name(owner: str) -> str:

@@ -150,7 +150,7 @@ def test_a_population_explores_it_whose_members_train_alone(sqlite_url: str) -> 
     with Store(sqlite_url) as store:
         branches = [trial for trial in store.trials("s") if "start" in trial.attrs]
         assert branches
-        assert replay(store, branches[0].uid)["equal"]
+        assert replay(store, branches[0].uid).equal
 
 
 def test_optuna_seeks_its_own_objective(sqlite_url: str) -> None:

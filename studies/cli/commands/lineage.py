@@ -7,9 +7,10 @@ from functools import partial
 
 from ....tasks.identity import uid_of
 from ....tasks.registry import task_of
-from ...analysis.schedules import schedule_json
+from ...analysis.schedules import schedule_view
 from ...engine import branching
 from ...engine.lineage import lineage
+from ...report.verdicts import interval_texts
 from ...study.number_text import in_digits
 from ...workers.training import TaskStorage
 from ..output import tables
@@ -27,18 +28,18 @@ def replay(arguments: argparse.Namespace) -> int:
         result = branching.replay(
             store,
             uid,
-            lambda row: note(errors, f"task {row['uid']}, epochs {row['from']} to {row['to']}: {row['digest'][:12]}"),
+            lambda row: note(errors, f"task {row.uid}, epochs {row.from_} to {row.to}: {row.digest[:12]}"),
             arguments.device,
         )
-    status = 0 if result["equal"] else options.FAILED
+    status = 0 if result.equal else options.FAILED
     if arguments.json:
         return print_json(result, status)
-    equal = "equal" if result["equal"] else "not equal"
-    reason = f": {result['reason']}" if result["reason"] else ""
+    equal = "equal" if result.equal else "not equal"
+    reason = f": {result.reason}" if result.reason else ""
     note(
         new_console(),
-        f"{equal}: task {uid} after {result['epochs']} epochs has the digest {result['digest']}, "
-        f"and trained again {result['replayed'] or 'it did not get that far'}{reason}",
+        f"{equal}: task {uid} after {result.epochs} epochs has the digest {result.digest}, "
+        f"and trained again {result.replayed or 'it did not get that far'}{reason}",
     )
     return status
 
@@ -81,20 +82,20 @@ def schedule(arguments: argparse.Namespace) -> int:
     errors = new_console(stderr=True)
     with existing_store(arguments) as store:
         uid = whole_uid(store, arguments.uid)
-        result = schedule_json(store, uid, arguments.seeds, partial(note, errors), arguments.device)
+        result = schedule_view(store, uid, arguments.seeds, partial(note, errors), arguments.device)
     if arguments.json:
         return print_json(result)
     out = new_console()
-    for stage in result["stages"]:
-        values = ", ".join(f"{name}={tables.number(value)}" for name, value in stage["hyperparameters"].items())
-        note(out, f"epochs {stage['from']} to {stage['to']}: {values}")
-    for key, text in (
-        ("schedule", "this schedule"),
-        ("last", "its last hyperparameters from the first epoch on"),
-        ("gain", "gain by the schedule"),
+    for stage in result.stages:
+        values = ", ".join(f"{name}={tables.number(value)}" for name, value in stage.hyperparameters.items())
+        note(out, f"epochs {stage.from_} to {stage.to}: {values}")
+    for mean, text in (
+        (result.schedule, "this schedule"),
+        (result.last, "its last hyperparameters from the first epoch on"),
+        (result.gain, "gain by the schedule"),
     ):
-        value, low, high = in_digits([result[key][end] for end in ("value", "low", "high")])
+        [(value, low, high)] = interval_texts([mean])
         note(out, f"{text}, on {arguments.seeds} fresh seeds: {value} (95% interval {low} to {high})")
-    found, luck = in_digits([result["recorded"], result["luck"]])
-    note(out, f"the recorded result is {found}; luck, what fresh seeds do not repeat: {luck}")
+    recorded, luck = in_digits([result.recorded, result.luck])
+    note(out, f"the recorded result is {recorded}; luck, what fresh seeds do not repeat: {luck}")
     return 0

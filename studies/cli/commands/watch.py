@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from rich.live import Live
 
 from ...errors import UnknownStudy
-from ...live.views import LiveStudy, View
+from ...live.views import LiveStudy, WatchView
 from ...storage.store import Store
 from ..output.live_progress import Progress
 from ..output.terminal import new_console, note, print_json
@@ -31,15 +31,15 @@ def watch(arguments: argparse.Namespace) -> int:
         name = arguments.study or youngest(store)
         study = LiveStudy(store, name)
         if arguments.json:
-            return print_json({"study": name, **study.look().to_json()})
+            return print_json(study.look())
         out = new_console()
         progress = Progress(out, name, store.url)
         progress.clock = "watched"
         if not out.is_terminal:
-            out.print(picture(progress, study.look()))
+            out.print(picture(progress, study.look(), study.snapshot))
             return 0
         view = _follow(study, progress, arguments.every)
-        note(out, f"{name}: {view.state}; {progress.line(view.snapshot)}")
+        note(out, f"{name}: {view.state}; {progress.line(study.snapshot)}")
     return 0
 
 
@@ -55,16 +55,16 @@ def youngest(store: Store) -> str:
     return studies[-1].name
 
 
-def _follow(study: LiveStudy, progress: Progress, every: float) -> View:
+def _follow(study: LiveStudy, progress: Progress, every: float) -> WatchView:
     """Show the study until q or Ctrl-C; return the last view."""
     progress.speed = study.speed
     view = study.look()
     with _keys() as ended, Live(console=progress.console, screen=True, auto_refresh=False) as live:
         try:
-            live.update(picture(progress, view), refresh=True)
+            live.update(picture(progress, view, study.snapshot), refresh=True)
             while not ended(every):
                 view = study.look()
-                live.update(picture(progress, view), refresh=True)
+                live.update(picture(progress, view, study.snapshot), refresh=True)
         except KeyboardInterrupt:
             pass
     return view

@@ -9,9 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.json_views import Json
-from ...engine.progress import clock
-from ...live.views import ALIVE, DIED, View, trial_name
+from ...engine.progress import Snapshot, clock
+from ...live.views import ALIVE, DIED, FailureView, HolderView, RunningView, WatchView
 from ...redact import printable
 from ...study.number_text import in_digits
 from .live_progress import Progress
@@ -30,18 +29,19 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BLOCKS[round((value - low) / step)] for value in values)
 
 
-def picture(progress: Progress, view: View) -> RenderableType:
+def picture(progress: Progress, view: WatchView, snapshot: Snapshot) -> RenderableType:
     """Return the whole view of a study.
 
     Args:
         progress: progress, for its panel and the console's size.
         view: present state of the study.
+        snapshot: its progress.
     """
     progress.state = view.state if view.state != "stalled" else "stalled: no process trains it"
-    progress.workers = sum(worker["state"] == ALIVE for worker in view.workers)
+    progress.workers = sum(worker.state == ALIVE for worker in view.workers)
     room = max(6, progress.console.height - FIXED_LINES) if progress.console.is_terminal else 1000
     workers = view.workers[: max(2, room // 3)]
-    parts: list[RenderableType] = [progress.panel(view.snapshot)]
+    parts: list[RenderableType] = [progress.panel(snapshot)]
     if view.running:
         parts.append(_running(view.running, max(3, room - len(workers))))
     if view.workers:
@@ -66,37 +66,37 @@ def _table(title: str, *columns: str, left: Sequence[str] = ()) -> Table:
     return table
 
 
-def _more(table: Table, rows: Sequence[Json], shown: int) -> Table:
+def _more(table: Table, rows: Sequence[object], shown: int) -> Table:
     if len(rows) > shown:
         table.add_row("", Text(f"and {len(rows) - shown} more", "bright_black"))
     return table
 
 
-def _running(rows: Sequence[Json], most: int) -> Table:
+def _running(rows: Sequence[RunningView], most: int) -> Table:
     table = _table("\nin training", "trial", "epoch", "for", "last", "curve", "worker", left=("curve", "worker"))
-    values = in_digits(row["curve"][-1] if row["curve"] else None for row in rows[:most])
+    values = in_digits(row.curve[-1] if row.curve else None for row in rows[:most])
     for row, value in zip(rows, values, strict=False):
-        name = Text(printable(trial_name(row)))
-        epochs = f"{row['epochs']}/{row['target']}"
-        curve, worker = Text(sparkline(row["curve"]), "cyan"), Text(printable(row["worker"])[:20])
-        table.add_row(name, epochs, clock(row["seconds"]), value, curve, worker)
+        name = Text(printable(row.name))
+        epochs = f"{row.epochs}/{row.target}"
+        curve, worker = Text(sparkline(row.curve), "cyan"), Text(printable(row.worker)[:20])
+        table.add_row(name, epochs, clock(row.seconds), value, curve, worker)
     return _more(table, rows, most)
 
 
-def _workers(rows: Sequence[Json], most: int) -> Table:
+def _workers(rows: Sequence[HolderView], most: int) -> Table:
     table = _table("\nworkers", "process", "state", "since", "holds trials", left=("process", "state", "holds trials"))
     for row in rows[:most]:
-        trials = ", ".join(map(str, row["trials"][:8])) + (", ..." if len(row["trials"]) > 8 else "")
-        state = Text(row["state"], STYLES.get(row["state"], "yellow"))
-        table.add_row(Text(printable(row["name"])[:28]), state, clock(row["seconds"]), trials)
+        trials = ", ".join(map(str, row.trials[:8])) + (", ..." if len(row.trials) > 8 else "")
+        state = Text(row.state, STYLES.get(row.state, "yellow"))
+        table.add_row(Text(printable(row.name)[:28]), state, clock(row.seconds), trials)
     return _more(table, rows, most)
 
 
-def _failures(rows: Sequence[Json]) -> Table:
+def _failures(rows: Sequence[FailureView]) -> Table:
     table = _table("\nlast failures", "at", "trial", "kind", "message", left=("kind", "message"))
     for row in rows:
-        time = f"{datetime.fromtimestamp(row['time']):%H:%M:%S}"
-        kind = f"{row['kind']}, {'retried' if row['retry'] else 'for good'}"
-        message = Text(printable(row["text"]), overflow="ellipsis")
-        table.add_row(time, str(row["trial"]), Text(printable(kind), "red"), message)
+        time = f"{datetime.fromtimestamp(row.time):%H:%M:%S}"
+        kind = row.outcome
+        message = Text(printable(row.text), overflow="ellipsis")
+        table.add_row(time, str(row.trial), Text(printable(kind), "red"), message)
     return table

@@ -15,7 +15,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -73,10 +72,11 @@ def get(server: Server, path: str, method: str = "GET", **headers: str) -> tuple
 
 def test_the_pace_is_told_once_it_is_known(storage: Store) -> None:
     view = LiveStudy(storage, NAME).look()
-    assert "epochs.</p>" in fragment(replace(view, speed=(0.0, 0.0)))
-    paced = fragment(replace(view, speed=(12345.6, 2.0), left=65.0))
+    assert "epochs.</p>" in fragment(view.replace(epochs_per_second=0.0))
+    fast = view.replace(env_steps_per_second=12345.6, epochs_per_second=2.0)
+    paced = fragment(fast.replace(seconds_left=65.0))
     assert " epochs, 12,346 steps and 2 epochs a second, about 1:05 left.</p>" in paced
-    assert ", 12,346 steps and 2 epochs a second.</p>" in fragment(replace(view, speed=(12345.6, 2.0), left=None))
+    assert ", 12,346 steps and 2 epochs a second.</p>" in fragment(fast.replace(seconds_left=None))
 
 
 def test_a_study_that_was_made_anew_is_shown_and_not_the_one_before(sqlite_url: str) -> None:
@@ -84,11 +84,11 @@ def test_a_study_that_was_made_anew_is_shown_and_not_the_one_before(sqlite_url: 
         run(sqlite_url, surrogate(4))
         studies = Studies(store)
         studies.report("s")
-        assert studies.view("s").snapshot.complete
+        assert studies.view("s").state == "complete"
         delete(store, "s", dry_run=False)
         run(sqlite_url, surrogate(2, seed=1))
         studies._views.clear()  # as half a second later
-        assert len(studies.view("s").snapshot.last) == 2
+        assert sum(studies.view("s").counts.values()) == 2
         assert studies.report("s") == page([report_view(store, "s")])
         delete(store, "s", dry_run=False)
         studies._views.clear()

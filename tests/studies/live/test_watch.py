@@ -79,10 +79,10 @@ def test_a_view_shows_each_workers_trials_and_failures(filled: Store) -> None:
 def test_the_dead_and_the_silent_train_nothing(filled: Store) -> None:
     train(filled, dead_owner())
     study = LiveStudy(filled, NAME)
-    assert [worker["state"] for worker in study.look().workers] == ["died"]
+    assert [worker.state for worker in study.look().workers] == ["died"]
     assert study.look().state == "stalled"
     hold(filled, uid(RUNNING), "elsewhere:boot:7:1", -5.0)
-    assert [worker["state"] for worker in study.look().workers] == ["silent"]
+    assert [worker.state for worker in study.look().workers] == ["silent"]
 
 
 @on_sqlite
@@ -203,4 +203,4 @@ def test_a_running_training_is_named_by_its_seed(url: str) -> None:
         StudyRunner(store, "s").advance()
         for trial in store.trials("s"):
             held.enter_context(store.open(trial.uid, {}))
-        assert sorted(row["seed"] for row in LiveStudy(store, "s").look().running) == [7, 8]
+        assert sorted(row.seed for row in LiveStudy(store, "s").look().running) == [7, 8]

@@ -86,7 +86,7 @@ def check_population(store: Store, trials: list[Trial]) -> int:
             *_, link, _ = lineage(store, row["uid"])
             assert link.uid == before["uid"]
     uids = {told(trial)["uid"] for trial in trials}
-    assert all(replay(store, uid)["equal"] for uid in uids)
+    assert all(replay(store, uid).equal for uid in uids)
     return sum(len(lineage(store, uid)) > 1 for uid in uids)
 
 
@@ -231,7 +231,7 @@ def test_a_hunt_is_exact_however_many_processes_train_it_and_some_are_killed(
     assert len({(row["uid"], row["epochs"]) for row in rows}) == max_trials
     longest = max(rows, key=lambda row: row["epochs"])
     with Store(url) as store:
-        assert replay(store, longest["uid"])["digest"] == longest["digest"]
+        assert replay(store, longest["uid"]).digest == longest["digest"]
     client.storage._db.close_connection()
 
 
@@ -289,7 +289,7 @@ def test_the_orion_command_trains_a_population_on_postgresql(postgres_url: str, 
         by_id = {trial.id: trial for trial in trials}
         assert [told(t)["resumed"] == told(by_id[t.parent])["epochs"] for t in trials if t.parent] == [True, True]
         branched = [uid for uid in {told(t)["uid"] for t in trials} if len(lineage(store, uid)) == 2]
-        assert [replay(store, uid)["equal"] for uid in branched] == [True]
+        assert [replay(store, uid).equal for uid in branched] == [True]
     assert list(tmp_path.glob("pbt-v1*")) == []
 
 
@@ -363,7 +363,7 @@ def test_the_orion_command_tries_a_trial_again_whose_step_outlasts_its_grace(
         said, [trial] = run()
         assert trial.status == "completed", said
         assert (told(trial)["uid"], told(trial)["epochs"], told(trial)["resumed"]) == (before.uid, 3, 1)
-        assert replay(store, before.uid)["equal"]
+        assert replay(store, before.uid).equal
         assert not {event.kind for event in store.events(before.uid)} & {"takeover", FAILED}  # nobody was killed
 
 
