@@ -7,9 +7,9 @@ Results go to stdout, progress and errors to stderr. Exit status: 0 done; 1 fail
 stopped answering, ...); 2 bad input; 130 and 143 stopped by SIGINT and SIGTERM, with everything saved.
 
 With ``--json``, stdout is one JSON object. Its names are stable within one "format" (now 1); new names may be added.
-``evaluate``, ``export-policy`` and ``import-policy`` are documented in `cli.commands.policy`; ``fsck``, ``gc``,
-``delete``, ``export`` and ``import`` in `cli.commands.upkeep`; ``export-curves`` in `cli.commands.curves`;
-``plugins`` in `cli.commands.plugins`:
+``evaluate``, ``export-policy`` and ``import-policy`` are documented in `cli.commands.policy`; ``match`` in
+`cli.commands.match`; ``fsck``, ``gc``, ``delete``, ``export`` and ``import`` in `cli.commands.upkeep`;
+``export-curves`` in `cli.commands.curves`; ``plugins`` in `cli.commands.plugins`:
 
     tune, trials  format, study, state ("running", "paused", "stopped", "complete"),
                   held (the command that stopped or paused it, or null; if a bound stopped it, who is "budget", "goal"

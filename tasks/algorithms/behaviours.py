@@ -32,7 +32,7 @@ from ..envs.agents.roster import roster_of
 from ..envs.agents.views import SharedEnvs
 from ..envs.base.masks import mask_in
 from ..errors import StateMismatch, UnsupportedSpace
-from ..evaluation import acting, evaluation_keys
+from ..evaluation import acting, evaluation_keys, measure_episodes
 from ..learner import Learner
 from ..networks.recurrent import States
 from ..registry import load
@@ -41,7 +41,7 @@ from ..runtime import INFO
 from ..runtime.lockstep import Lockstep
 from ..runtime.metric_means import Tally
 from ..task import Task
-from .contest import Act, Around, Contest, random_actor
+from .contest import OPPONENTS, Act, Around, Contest, random_actor
 from .self_play import SelfPlay, self_play_space
 
 ALGORITHMS = ("ppo", "ppo2", "a2c", "dqn", "sac", "td3", "ddpg", "tqc", "crossq")
@@ -333,6 +333,15 @@ class BehavioursLearner(Learner):
     def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         raise UnsupportedSpace(f"{self.env.id} has a policy for each behaviour, and only one can be exported")
 
+    def contest_with(self, other: BehavioursLearner) -> Contest:
+        """Return the contest of two learners of one member each."""
+
+        def opponent(name: str, episodes: int, keys: streams.Keys) -> Act:
+            count = episodes * self.shared.views[name].agents
+            return other.learners[name].actor(count, False, lambda purpose: keys(f"opponent.{purpose}"))
+
+        return Contest(self.shared.roster, self.shared.roster.teams, self.opposed, opponent)
+
     # --- state ---
 
     @property
@@ -506,6 +515,41 @@ class Behaviours(Task):
             return of_agents(play(joint))
 
         return act
+
+    def match(self, other: Behaviours, games: int = 200, seed: int | None = None) -> list[int]:
+        """Play games against another task's policies, and return the results.
+
+        Actions are sampled as in training. The policies play each team in turn. A result is 1 where this task's agents
+        had the higher return, 0 for equal ones, and -1.
+
+        Args:
+            other: a task in an environment with the same agents and spaces.
+            games: number of games.
+            seed: seed of the games; None for that of evaluation.
+
+        Raises:
+            UnsupportedSpace: the agents or their spaces differ, or all are in one team.
+        """
+        own, theirs = roster_of(self.env), roster_of(other.env)
+        if (own.agents, own.behaviours) != (theirs.agents, theirs.behaviours):
+            raise UnsupportedSpace(
+                f"{self} plays against policies of the same agents with the same spaces, but {other} has "
+                f"{', '.join(theirs.agents)} in {', '.join(theirs.behaviours)}; name a task of {self.env.id}"
+            )
+        if len(own.teams) < 2:
+            raise UnsupportedSpace(
+                f"{self}: a match is played between two teams or more, but {', '.join(own.agents)} are in one; give "
+                "the environment's `teams`"
+            )
+        learner, opponents = self.member_ref().learner, other.member_ref().learner
+        assert isinstance(learner, BehavioursLearner)
+        assert isinstance(opponents, BehavioursLearner)
+        before, learner.contest = learner.contest, learner.contest_with(opponents)
+        try:
+            measured = measure_episodes(learner, games, deterministic=False, **self._elsewhere(None, seed))
+        finally:
+            learner.contest = before
+        return np.sign(measured.returns[0] - measured.info[OPPONENTS][0]).astype(int).tolist()
 
     def _joint(self, observation: Any) -> tuple[dict[str, Any], Callable[[Any], dict[str, Any]]]:
         """Return a joint observation, and a function for its action.

@@ -23,6 +23,7 @@ from ..rng.streams import Bits, Keys
 
 Array = NDArray[Any]
 Act = Callable[[Array], Array]
+OPPONENTS = "opponents_return"  # entry of info
 Around = Callable[[str, Act, Keys], Act]  # a behaviour, the function that acts for it, and random streams
 
 
@@ -92,6 +93,9 @@ class Contest:
             episodes = slice(side, None, len(sides))
             own = {slot: info[f"{RETURNS}.{agents[slot]}"][:, episodes] for slot in team}
             credited[:, episodes] = np.mean([*own.values()], 0)
+            opponents = {slot for other in sides for slot in other} - {*team}
+            others = [info[f"{RETURNS}.{agents[slot]}"][:, episodes] for slot in sorted(opponents)]
+            kept.setdefault(OPPONENTS, np.empty_like(returns))[:, episodes] = np.mean(others, 0)
             for name, behaviour in self.roster.behaviours.items():
                 played = [own[slot] for slot in behaviour.slots if slot in own]
                 if played or any(slot in other for slot in behaviour.slots for other in sides):

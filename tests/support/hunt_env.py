@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import ParallelEnv
+from pettingzoo import AECEnv, ParallelEnv
 
 
 class Hunt(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no types
@@ -86,3 +86,43 @@ def make_hunt(hunters: int = 1) -> ParallelEnv:
 
 def make_anything(hunters: int = 1):  # type: ignore[no-untyped-def]
     return Hunt(hunters)
+
+
+class Nim(AECEnv):  # type: ignore[misc]  # PettingZoo has no types
+    """Two players take one or two of seven matches in turn; who takes the last one wins."""
+
+    metadata: ClassVar = {"name": "nim", "is_parallelizable": False}
+    render_mode: ClassVar = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.possible_agents = ["player_0", "player_1"]
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        matches = spaces.Box(0, 1, (7,), np.float32)
+        return spaces.Dict({"observation": matches, "action_mask": spaces.Box(0, 1, (2,), np.int8)})
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents, self.left, self.agent_selection = [*self.possible_agents], 7, "player_0"
+        self.rewards, self._cumulative_rewards = dict.fromkeys(self.agents, 0), dict.fromkeys(self.agents, 0)
+        self.terminations, self.truncations = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, False)
+        self.infos: dict[str, Any] = {agent: {} for agent in self.agents}
+
+    def observe(self, agent: str) -> dict[str, Any]:
+        mask = [agent == self.agent_selection and self.left > taken for taken in range(2)]
+        return {"observation": np.eye(8, dtype=np.float32)[self.left][1:], "action_mask": np.array(mask, np.int8)}
+
+    def step(self, action: int | None) -> None:
+        if self.terminations[self.agent_selection]:
+            self._was_dead_step(action)
+            return
+        assert action is not None
+        assert action < self.left, "the mask forbids it"
+        self.left -= int(action) + 1
+        mover, self.agent_selection = self.agent_selection, f"player_{1 - int(self.agent_selection[-1])}"
+        if not self.left:
+            self.rewards = {agent: 1 if agent == mover else -1 for agent in self.agents}
+            self.terminations = dict.fromkeys(self.agents, True)

@@ -45,7 +45,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Print statistics of evaluation returns, on seeds reserved for evaluation."""
     if arguments.video is not None:
         check_video(arguments.video)
-    task, greedy = _task(arguments), not arguments.stochastic
+    task, greedy = stored_task(arguments), not arguments.stochastic
     task.eval_envs = arguments.eval_envs
     env = options.parse_env(arguments.env)
     if not task.env and env is None and arguments.record is None and arguments.video is None:
@@ -72,7 +72,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 def export_policy(arguments: argparse.Namespace) -> int:
     """Write the networks of a checkpoint as weights or as a program."""
-    task = _task(arguments)
+    task = stored_task(arguments)
     file = task.export_policy(arguments.file, arguments.format)
     count = sum(tensor.numel() for tensor in task.parameters())
     form = format_of(file, arguments.format, str(task))
@@ -100,7 +100,7 @@ def import_policy(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _task(arguments: argparse.Namespace) -> Task:
+def stored_task(arguments: argparse.Namespace) -> Task:
     """Return the task in the state of a checkpoint, without a storage."""
     with existing_store(arguments) as store:
         short, _, at = arguments.checkpoint.partition("@")

@@ -107,6 +107,12 @@ def add_policy(commands: Any) -> None:
         type=output,
     )
     add("--video FILE", "write one more episode as a video, such as policy.mp4 (needs the extra `video`)", type=output)
+    text = "play two policies of an environment of several agents against each other, and say who wins"
+    parser = command(commands, "match", text, "match.match")
+    add_checkpoint(parser)
+    parser.add_argument("other", metavar="UID", help="the other one, in the same form")
+    option(parser, "--games N", "number of games; each policy plays each team in turn", default=200)
+    option(parser, "--seed N", "seed of the games (default: that of evaluation)", type=seed)
     text = "write the networks of a stored checkpoint to a file, for use but not for resuming"
     parser = command(commands, "export-policy", text, "policy.export_policy")
     add_checkpoint(parser)

@@ -195,3 +195,9 @@ def test_two_runs_are_too_few() -> None:
         mean_interval([1.0, 2.0])
     with pytest.raises(TooFewRuns, match="there are 1"):
         interval(mean, np.zeros((1, 3)))
+
+
+def test_the_score_interval_is_wilsons() -> None:
+    # Newcombe (1998), Two-sided confidence intervals for the single proportion, table I
+    found = [[round(abs(x), 4) for x in intervals.wilson(*counts)[1:]] for counts in ((81, 263), (15, 148), (0, 20))]
+    assert found == [[0.2553, 0.3662], [0.0624, 0.1605], [0.0, 0.1611]]

@@ -69,7 +69,7 @@ class TestTicTacToe(VariantSuite):
 
 class TestSelfPlay(VariantSuite):
     task = Behaviours
-    env = "pettingzoo/classic:tictactoe_v3"
+    env = "pettingzoo/hunt_env:Nim"
     hyperparameters: ClassVar = {
         "epoch_steps": 64,
         "num_envs": 2,
