@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .tasks.algorithms.continuous.td3 import TD3 as TD3
     from .tasks.algorithms.continuous.tqc import TQC as TQC
     from .tasks.algorithms.dqn.dqn import DQN as DQN
+    from .tasks.algorithms.dqn.qrdqn import QRDQN as QRDQN
     from .tasks.algorithms.ppo import PPO as PPO
     from .tasks.algorithms.ppo2 import PPO2 as PPO2
     from .tasks.algorithms.svpg import SVPG as SVPG

@@ -95,7 +95,13 @@ def _off_policy(name: str, worlds: Any, hp: dict[str, Any], common: dict[str, An
     if name in ("td3", "ddpg"):
         return getattr(stable_baselines3, name.upper())("MlpPolicy", worlds, **_deterministic(worlds, hp), **common)
     interval = hp["target_interval"] * hp["num_steps"] * hp["num_envs"] // hp["num_updates"]  # in environment steps
-    return stable_baselines3.DQN(
+    made: Any = stable_baselines3.DQN
+    if name == "qrdqn":
+        import sb3_contrib
+
+        made = sb3_contrib.QRDQN
+        common["policy_kwargs"] |= {"n_quantiles": hp["quantiles"], "optimizer_kwargs": {"eps": hp["optimizer.eps"]}}
+    return made(
         "MlpPolicy",
         worlds,
         target_update_interval=max(1, interval),

@@ -17,6 +17,7 @@ ALGORITHMS = {
     "dqn": ".tasks.algorithms.dqn.dqn:DQN",
     "ppo": ".tasks.algorithms.ppo:PPO",
     "ppo2": ".tasks.algorithms.ppo2:PPO2",
+    "qrdqn": ".tasks.algorithms.dqn.qrdqn:QRDQN",
     "sac": ".tasks.algorithms.continuous.sac:SAC",
     "svpg": ".tasks.algorithms.svpg:SVPG",
     "svpg-ppo": ".tasks.algorithms.svpg:SVPGPPO",

@@ -230,6 +230,11 @@ class MLP:
         self.activation = ACTIVATIONS[activation].apply
 
     @property
+    def names(self) -> list[str]:
+        """Names of the layers."""
+        return [f"{self.prefix}.{layer}" for layer in range(len(self.sizes) - 1)]
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of one member's parameters, by name."""
         shapes: dict[str, tuple[int, ...]] = {}
@@ -248,8 +253,7 @@ class MLP:
 
     def layers(self, tensors: Mapping[str, Tensor]) -> Layers:
         """Look up (weight, bias) of every layer, once for many calls."""
-        names = [f"{self.prefix}.{layer}" for layer in range(len(self.sizes) - 1)]
-        return [(tensors[f"{name}.weight"], tensors[f"{name}.bias"]) for name in names]
+        return [(tensors[f"{name}.weight"], tensors[f"{name}.bias"]) for name in self.names]
 
     def __call__(self, layers: Layers, x: Tensor) -> Tensor:
         """Map (P, B, inputs) to (P, B, outputs)."""

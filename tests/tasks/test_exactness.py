@@ -57,6 +57,7 @@ CONTINUOUS = {
 }
 SEVERAL = {"choices": EnvSpec("own_envs:RowsWalk-v0"), "bits": EnvSpec("own_envs:BitsWalk-v0")}
 HYBRID = {"hybrid": EnvSpec("own_envs:HybridWalk-v0"), "branches": EnvSpec("own_envs:BranchWalk-v0")}
+RAINBOW = {"distribution": "categorical", "atoms": 11, "model.noisy": True, "model.dueling": True, "n_step": 3}
 SHORTER = ("num_steps", "epoch_steps", "learning_starts", "batch_size")
 TINY = {"tiny image": EnvSpec("own_envs:ImageWalk-v0")}  # too small for the default encoder
 IMAGES = ("image", "tiny image", "tiny image, Box", "Atari image", "Atari, vector")
@@ -98,6 +99,8 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any], dict[str, EnvSpec]]] = {
     "behaviours": ("behaviours", BEHAVIOURS, AGENTS),
     "dqn": ("dqn", REPLAYS, DISCRETE),
     "dqn, n-step, prioritized": ("dqn", {**REPLAYS, "n_step": 3, "replay.name": "prioritized"}, DISCRETE),
+    "qrdqn": ("qrdqn", {**REPLAYS, "quantiles": 5}, DISCRETE),
+    "dqn, Rainbow": ("dqn", {**REPLAYS, **RAINBOW}, DISCRETE),
     "sac": ("sac", REPLAYS, {name: env for name, env in FAMILIES.items() if name not in TINY}),
     "td3": ("td3", REPLAYS, CONTINUOUS),
     "ddpg": ("ddpg", REPLAYS, CONTINUOUS),

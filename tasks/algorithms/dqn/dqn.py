@@ -1,15 +1,17 @@
 """Deep Q-learning (DQN): Mnih et al. (2015), doi:10.1038/nature14236.
 
-Four parts of Rainbow, Hessel et al. (2018), arXiv:1710.02298, are independent options: double Q-learning, dueling
-networks, prioritized replay and n-step returns.
+The parts of Rainbow, Hessel et al. (2018), arXiv:1710.02298, are independent options: double Q-learning, dueling
+networks, prioritized replay, n-step returns, noisy networks and distributions of returns.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....spaces import Space, categorical, integer, log_real, maybe, ordinal, sizes
+from ....spaces import Dimension, Space, categorical, integer, log_real, maybe, ordinal, real, sizes
 from ...cuda.graphs import captured
 from ...envs import EnvSpec, spaces_of
 from ...envs.base.encode import Observations
@@ -30,13 +32,70 @@ from ...networks.encoders import encoder_choice
 from ...networks.fused.losses import huber
 from ...networks.masks import FORBIDDEN, allowed_in
 from ...networks.optimizers import Optimizer, clip_norm, norms, optimizer_space, schedule_space
+from ...rng.draws import Normals
 from ...rng.streams import Keys
 from ...signals.replay_guidance import make_replay_guidance
 from ...task import Task
 from ..off_policy import check_replay_in_env, off_policy_space
 from ..off_policy_learner import OffPolicyLearner
-from .networks import QImitator, QMemory, QNetwork, RecurrentQNetwork, Values
+from .distributions import DISTRIBUTIONS, ReturnDistribution, distribution_space
+from .networks import NOISES, QImitator, QMemory, QNetwork, RecurrentQNetwork, Values
 from .steps import CompiledSteps
+
+
+def dqn_space(lr: float, **more: Dimension | Space | None) -> Space:
+    """Return the hyperparameters of deep Q-learning.
+
+    Every `target_interval` gradient steps, the target network moves by the fraction `tau` towards the online one. tau =
+    1 copies it, as in the paper (with a target_interval of 100, say); the default averages (Polyak).
+
+    Args:
+        lr: default learning rate.
+        more: further hyperparameters of the algorithm, or others in place of those of the same name; None leaves one
+            out.
+    """
+    first: dict[str, Dimension | Space | None] = {
+        "optimizer": optimizer_space(lr=lr, eps=1e-8),
+        "lr_schedule": schedule_space(),
+        "model": model_space(),
+        "exploration": epsilon_space(),
+        "double": categorical(False, True, default=True, structural=True),
+        "target_interval": integer(1, 1000, log=True, default=1, accept=(1, 10**9)),
+        "tau": log_real(0.003, 1.0, default=0.005, accept=(0.0, 1.0)),
+        "critic_loss": replace(critic_loss_choice("huber"), when={"distribution": "none"}),
+        "max_grad_norm": maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=10.0),
+        **off_policy_space(n_step=3),
+    }
+    return Space(**{name: entry for name, entry in {**more, **first, **more}.items() if entry is not None})
+
+
+def model_space() -> Space:
+    """Return the hyperparameters of the networks."""
+    rest: dict[str, Any] = {"structural": True, "search": False, "silent": True}
+    return Space(
+        width=ordinal(32, 64, 128, 256, default=64, accept=(1, 65536), structural=True),
+        hidden=sizes(1, 65536, silent=True),  # widths of the hidden layers, if they differ
+        layers=integer(1, 3, default=2, accept=(1, 16), structural=True, when={"hidden": None}),
+        activation=categorical("tanh", "relu", "silu", "elu", default="relu", structural=True, search=False),
+        dueling=categorical(False, True, default=False, structural=True),
+        encoder=encoder_choice(),
+        # With a recurrent core, a batch consists of sequences of `sequence_length` steps, each after `burn_in`
+        # steps without gradients.
+        memory=categorical("none", "lstm", "gru", default="none", **rest),
+        sequence_length=ordinal(8, 16, 32, default=16, accept=(1, 65536), structural=True, when=REMEMBERS),
+        burn_in=ordinal(0, 4, 8, 16, default=8, accept=(0, 65536), structural=True, when=REMEMBERS),
+        noisy=categorical(False, True, default=False, **rest, help="explore by noise in the weights (noisy networks)"),
+        noisy_std=real(
+            0.1,
+            1.0,
+            default=0.5,
+            accept=(0.0, 10.0),
+            search=False,
+            structural=True,
+            when={"noisy": True},
+            help="initial standard deviation of that noise, times the root of a layer's inputs",
+        ),
+    )
 
 
 class DQNLearner(OffPolicyLearner):
@@ -44,34 +103,23 @@ class DQNLearner(OffPolicyLearner):
 
     policy: QNetwork
     knows_masks = True
-    hyperparameters = Space(
-        optimizer=optimizer_space(lr=1e-3, eps=1e-8),
-        lr_schedule=schedule_space(),
-        model=Space(
-            width=ordinal(32, 64, 128, 256, default=64, accept=(1, 65536), structural=True),
-            hidden=sizes(1, 65536, silent=True),  # widths of the hidden layers, if they differ
-            layers=integer(1, 3, default=2, accept=(1, 16), structural=True, when={"hidden": None}),
-            activation=categorical("tanh", "relu", "silu", "elu", default="relu", structural=True, search=False),
-            dueling=categorical(False, True, default=False, structural=True),
-            encoder=encoder_choice(),
-            # With a recurrent core, a batch consists of sequences of `sequence_length` steps, each after `burn_in`
-            # steps without gradients.
-            memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False, silent=True),
-            sequence_length=ordinal(8, 16, 32, default=16, accept=(1, 65536), structural=True, when=REMEMBERS),
-            burn_in=ordinal(0, 4, 8, 16, default=8, accept=(0, 65536), structural=True, when=REMEMBERS),
-        ),
-        exploration=epsilon_space(),
-        double=categorical(False, True, default=True, structural=True),
-        # Every `target_interval` gradient steps, the target network moves by the fraction `tau` towards the online
-        # one. tau = 1 copies it, as in the paper (with a target_interval of 100, say); the default averages (Polyak).
-        target_interval=integer(1, 1000, log=True, default=1, accept=(1, 10**9)),
-        tau=log_real(0.003, 1.0, default=0.005, accept=(0.0, 1.0)),
-        critic_loss=critic_loss_choice("huber"),
-        max_grad_norm=maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=10.0),
-        **off_policy_space(n_step=3),
-    )
+    hyperparameters = dqn_space(lr=1e-3, **distribution_space())
     parts = (*OffPolicyLearner.parts, "optimizer")
-    in_kernel = ("learn", "update", "step", "targets", "guide")
+    in_kernel = ("learn", "update", "step", "losses", "targets", "guide")
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        super().check(values)
+        if values.get("distribution") == "categorical" and values["v_min"] >= values["v_max"]:
+            raise ValueError(
+                f"{cls.algorithm()}: v_min must be below v_max, but they are {values['v_min']} and {values['v_max']}; "
+                "give the least and the greatest return that you expect"
+            )
+
+    @classmethod
+    def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
+        idle = [f"exploration.{name}" for name in epsilon_space().flat()] if fixed.get("model.noisy") else []
+        return idle + super().without_effect(env, fixed)
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
@@ -97,7 +145,8 @@ class DQNLearner(OffPolicyLearner):
         super().build()
         hp, actions = self.hp, self.uniform_actions.largest + 1
         network = QNetwork if hp.model.memory == "none" else RecurrentQNetwork
-        self.policy = network(self.envs.obs_shape, actions, hp, self.seeds, self.device)
+        self.distribution = self.distribution_of(hp)
+        self.policy = network(self.envs.obs_shape, actions, hp, self.seeds, self.device, self.distribution)
         self.memory = self.policy.memory(hp.num_envs)
         if isinstance(self.memory, QMemory):
             state_size = self.memory.tensors["state"].shape[-1]
@@ -108,18 +157,44 @@ class DQNLearner(OffPolicyLearner):
         self.demonstrations = self.guidance.examples
         self.exploration = EpsilonGreedy(self.keys("explore"), actions, hp.num_envs)
         self.epsilon = Epsilon(hp.exploration)
-        self.limit = 1.0 if hp.critic_loss == "huber" else math.inf  # error beyond which the loss is linear
+        self.limit = math.inf if vars(hp).get("critic_loss") == "mse" else 1.0  # error beyond which the loss is linear
+        self.noise = self.noise_of(self.keys)
+        self.update_noise = Normals(self.keys("update noise"), (NOISES, self.policy.noise_size), self.device)
         self.target_interval = hp.target_interval.long().cpu().numpy()
 
+    @classmethod
+    def distribution_of(cls, hp: SimpleNamespace) -> ReturnDistribution | None:
+        """Return the form of distributions of returns; None for action values."""
+        return None if hp.distribution == "none" else DISTRIBUTIONS[hp.distribution](hp)
+
+    def noise_of(self, keys: Keys) -> Callable[[int], Tensor] | None:
+        """Return the noise of acting, by step; None without."""
+        size = self.policy.noise_size
+        return Normals(keys("noise"), (size,), self.device) if size else None
+
     def explore(self, features: Tensor, position: int) -> np.ndarray:
-        epsilon = self.epsilon(position * self.hp.num_envs)
-        return self.exploration(position, epsilon, partial(self._greedy, features), self.allowed(features))
+        return self.act(features, position, self.epsilon(position * self.hp.num_envs), self.exploration, self.noise)
+
+    def act(
+        self,
+        features: Tensor,
+        step: int,
+        epsilon: np.ndarray,
+        exploration: EpsilonGreedy,
+        noise: Callable[[int], Tensor] | None,
+    ) -> np.ndarray:
+        """Return actions (P, N) that explore by noise or by epsilon."""
+        if noise is not None:
+            return self._greedy(features, noise(step))
+        return exploration(step, epsilon, partial(self._greedy, features), self.allowed(features))
 
     def allowed(self, features: Tensor) -> np.ndarray | None:
         """Return the mask (P, N, actions) in observations; None without one."""
         return None if self.mask is None else allowed_in(features, self.mask).cpu().numpy()
 
     def update(self, batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        if self.policy.noise_size:
+            batch = {**batch, "noise": self.update_noise(self.progress.updates)}
         with self.policy.autograd:
             result = self.step(batch, self.measured)
             due = self.progress.updates % self.target_interval == 0
@@ -134,12 +209,11 @@ class DQNLearner(OffPolicyLearner):
         The metrics include the gradient's norm if `measured`.
         """
         values = self.policy.of_batch(batch, self.hp.double)
-        q, weight = values.q, batch.get("weight", batch.get("mask"))
-        losses, errors = huber(q, batch["action"], self.targets(batch, values), weight, self.limit)
+        losses, errors = self.losses(batch, values)
         step = clip_norm(self.policy.gradient(losses), self.hp.max_grad_norm)
         self.optimizer.step(step.gradient, self.scheduled(self.hp.optimizer.lr))
         sizes = norms(step, "q") if measured else {}
-        return {"loss": losses.detach(), "q": q.detach().amax(-1).mean(1), **sizes}, errors
+        return {"loss": losses.detach(), "q": self.mean_value(values), **sizes}, errors
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's loss (P,) and metrics on a batch.
@@ -147,9 +221,28 @@ class DQNLearner(OffPolicyLearner):
         The batch's tensors are (P, B, ...). No gradients are computed.
         """
         values = self.policy.of_batch(batch, self.hp.double, learn=False)
+        return self.losses(batch, values)[0], {"q": self.mean_value(values)}
+
+    def losses(self, batch: Mapping[str, Tensor], values: Values) -> tuple[Tensor, Tensor]:
+        """Return each member's loss (P,), and errors (P, B) that are priorities."""
         weight = batch.get("weight", batch.get("mask"))
-        losses, _ = huber(values.q, batch["action"], self.targets(batch, values), weight, self.limit)
-        return losses, {"q": values.q.amax(-1).mean(1)}
+        if self.distribution is None:
+            return huber(values.q, batch["action"], self.targets(batch, values), weight, self.limit)
+        taken, target = taken_of(values.q, batch["action"]), taken_of(values.target, self.next_actions(batch, values))
+        reward = self.guidance.total(batch["reward"], batch)
+        losses, errors = self.distribution.losses(taken, reward, batch["discount"], target)
+        return (losses if weight is None else losses * weight).mean(1), errors
+
+    def mean_value(self, values: Values) -> Tensor:
+        """Return the mean of the greatest values of a batch, (P,)."""
+        return self.policy.means(values.q.detach()).amax(-1).mean(1)
+
+    def next_actions(self, batch: Mapping[str, Tensor], values: Values) -> Tensor:
+        """Return the next states' greedy actions (P, B), those of `targets`."""
+        q = self.policy.means(values.target if values.online is None else values.online)
+        if self.mask is not None:
+            q = torch.where(allowed_in(batch["next_obs"], self.mask), q, FORBIDDEN)
+        return q.argmax(-1)
 
     def targets(self, batch: Mapping[str, Tensor], values: Values) -> Tensor:
         """Return the targets y, (P, B), of a batch.
@@ -174,19 +267,22 @@ class DQNLearner(OffPolicyLearner):
         return self.guidance.total(batch["reward"], batch) + batch["discount"] * value
 
     def kernel(self) -> CompiledSteps | None:
+        if self.distribution is not None:
+            return None
         return CompiledSteps.covering(self, self.policy, self.optimizer, self.limit, self.target_interval)
 
     def actor(
         self, episodes: int, deterministic: bool = True, keys: Keys | None = None, memory: Any = None
     ) -> Callable[[np.ndarray], np.ndarray]:
         keys = keys or partial(evaluation_keys, self.members)
-        exploration = EpsilonGreedy(keys("explore"), self.exploration.actions, episodes)
+        exploration, noise = EpsilonGreedy(keys("explore"), self.exploration.actions, episodes), self.noise_of(keys)
         epsilon, steps, memory = self.epsilon(self.env_steps), count(), memory or self.acting_memory(episodes)
 
         def act(obs: np.ndarray) -> np.ndarray:
             features = memory(self.tensor(self.normalize(obs)))
-            greedy = partial(self._greedy, features)
-            return greedy() if deterministic else exploration(next(steps), epsilon, greedy, self.allowed(features))
+            if deterministic:
+                return self._greedy(features)
+            return self.act(features, next(steps), epsilon, exploration, noise)
 
         return act
 
@@ -203,19 +299,25 @@ class DQNLearner(OffPolicyLearner):
         features, _ = self.policy.remembered(self.tensor(self.normalize(obs)), state)
         return self._allowed_values(features).max(-1)
 
-    def _greedy(self, features: Tensor) -> np.ndarray:
+    def _greedy(self, features: Tensor, noise: Tensor | None = None) -> np.ndarray:
         """Return greedy actions (P, N).
 
         Callers disable gradients, since `no_grad` here would take a tenth of the time.
         """
-        actions: np.ndarray = self._allowed_values(features).argmax(-1)
+        actions: np.ndarray = self._allowed_values(features, noise).argmax(-1)
         return actions
 
-    def _allowed_values(self, features: Tensor) -> np.ndarray:
+    def _allowed_values(self, features: Tensor, noise: Tensor | None = None) -> np.ndarray:
         """Return q(s, ·), (P, N, actions), very low for forbidden actions."""
-        values = self.policy.quick_values(features)
+        values = self.policy.quick_values(features, noise)
         allowed = self.allowed(features)
         return values if allowed is None else np.where(allowed, values, np.float32(FORBIDDEN))
+
+
+def taken_of(distributions: Tensor, actions: Tensor) -> Tensor:
+    """Return the distributions (P, B, k) of actions (P, B)."""
+    index = actions.unsqueeze(-1).unsqueeze(-1).expand(*actions.shape, 1, distributions.shape[-1])
+    return distributions.gather(2, index).squeeze(2)
 
 
 class DQN(Task):

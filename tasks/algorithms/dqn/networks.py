@@ -5,7 +5,7 @@ Notation: P members, N environments, B rows of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -31,17 +31,20 @@ from ...networks.mlp import (
     initialize,
     shapes_of,
 )
+from ...networks.noisy import NoisyMLP
 from ...networks.recurrent import ActingMemory, Core, States
+from .distributions import ReturnDistribution
 
 Views = tuple[Mapping[str, Tensor], list[Layers]]  # parameters by name, and the layers of the heads
+NOISES = 3  # uses of noisy heads in a gradient step
 FUSED = {"relu": ACTIVATIONS["relu"], "elu": ACTIVATIONS["elu"], "tanh": PRODUCT_RULE_TANH}
 
 
 class Values(NamedTuple):
-    """Action values for a batch.
+    """Outputs of the networks for a batch: action values, or distributions.
 
     Attributes:
-        q: q(s, ·), (P, B, actions), with gradients.
+        q: q(s, ·), (P, B, actions) or (P, B, actions, atoms), with gradients.
         target: q'(s', ·) of the target network in the next states, without gradients.
         online: q(s', ·) of the online network in the next states, without gradients; None unless requested.
     """
@@ -54,11 +57,22 @@ class Values(NamedTuple):
 class QNetwork(Stacked):
     """Action values q(s, ·) of P members, with their target networks.
 
-    Dueling networks compute q = v + a - mean a: Wang et al. (2016), arXiv:1511.06581, eq. 9.
+    Dueling networks compute q = v + a - mean a: Wang et al. (2016), arXiv:1511.06581, eq. 9. With a distribution of
+    returns, they do so for each atom, and q is the mean of the distribution.
+
+    Attributes:
+        distribution: form of distributions; None for action values.
+        noise_size: normal numbers of one use of noisy heads; 0 without noise.
     """
 
     def __init__(
-        self, obs_shape: tuple[int, ...], actions: int, hp: SimpleNamespace, seeds: list[int], device: torch.device
+        self,
+        obs_shape: tuple[int, ...],
+        actions: int,
+        hp: SimpleNamespace,
+        seeds: list[int],
+        device: torch.device,
+        distribution: ReturnDistribution | None = None,
     ):
         """Initialize the networks, and copy them to the target networks.
 
@@ -68,14 +82,21 @@ class QNetwork(Stacked):
             hp: hyperparameters, of which `model` and batch_size are used.
             seeds: seeds of the members.
             device: device of all tensors.
+            distribution: form of distributions of returns; None for action values.
         """
         model = hp.model
+        self.distribution, self.atoms = distribution, 1 if distribution is None else distribution.atoms
         self.encoder = encoder_for(model, "features", obs_shape)
         trunk = self.trunk(model)
         hidden = [trunk[-1].features, *actor_layers(model)]
-        self.heads = [MLP("q", [*hidden, actions], model.activation, last_gain=1.0)]
-        if model.dueling:
-            self.heads.append(MLP("value", [*hidden, 1], model.activation, last_gain=1.0))
+        heads = {"q": actions * self.atoms} | ({"value": self.atoms} if model.dueling else {})
+        self.heads = [
+            NoisyMLP(name, [*hidden, outputs], model.activation, model.noisy_std)
+            if model.noisy
+            else MLP(name, [*hidden, outputs], model.activation, last_gain=1.0)
+            for name, outputs in heads.items()
+        ]
+        self.noise_size = sum(head.noise_size for head in self.heads if isinstance(head, NoisyMLP))
         networks: list[Network] = [*trunk, *self.heads]
         self._capturable = hp.model.encoder in ENCODERS
         self.parameters, self.target = (Parameters(shapes_of(networks), len(seeds), device) for _ in range(2))
@@ -86,7 +107,7 @@ class QNetwork(Stacked):
             (tensors, [head.layers(tensors) for head in self.heads])
             for tensors in (self.parameters.views, self.parameters.leaves, self.target.views)
         )
-        sizes, plain = self.heads[0].sizes, not shapes_of(trunk) and not model.dueling
+        sizes, plain = self.heads[0].sizes, not (shapes_of(trunk) or model.dueling or model.noisy)
         self.fused: FusedMLP | None = None
         self._beside: FusedMLP | None = None  # a second one for values without gradients, since each keeps its buffers
         self._acting: ActingMLP | None = None
@@ -95,7 +116,8 @@ class QNetwork(Stacked):
             given = (sizes, FUSED[model.activation], self.parameters.vector)
             self.fused, self._beside = (FusedMLP(*given, len(seeds), hp.batch_size) for _ in range(2))
             self._acting, self._rows = ActingMLP.of(*given), hp.batch_size
-            self.autograd = Tape()
+            if distribution is None:
+                self.autograd = Tape()
 
     def trunk(self, model: SimpleNamespace) -> list[Encoder | Core]:
         """Return the networks in front of the heads."""
@@ -123,22 +145,30 @@ class QNetwork(Stacked):
         return self._capturable and self.parameters.vector.is_cuda
 
     @captured
-    def acting_values(self, features: Tensor) -> Tensor:
-        """Return q(s, ·) for the result of `remembered`, in torch operations only."""
-        return self.values(features)
+    def acting_values(self, features: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return q(s, ·) for the result of `remembered`, in torch operations only.
 
-    def quick_values(self, features: Tensor) -> NDArray[np.float32]:
+        Noisy heads take normal numbers (P, noise_size), or None for their means.
+        """
+        return self.means(self.values(features, noise))
+
+    def quick_values(self, features: Tensor, noise: Tensor | None = None) -> NDArray[np.float32]:
         """Return q(s, ·), (P, N, actions), for any number N of rows.
 
-        Kernels compute it where they can, without gradients.
+        Kernels compute it where they can, without gradients. The arguments are those of `acting_values`.
         """
         rows = features.shape[1]
         if self._acting is not None:
-            return self._acting(self.encoder({}, features))[0]
+            values = self._acting(self.encoder({}, features))[0]
+            return values if self.distribution is None else self.means(self._split(torch.from_numpy(values))).numpy()
         if rows == 1:
             features = torch.cat([features, features], 1)  # see Exactness in networks/mlp.py
-        values: NDArray[np.float32] = self.acting_values(features)[:, :rows].cpu().numpy()
+        values = self.acting_values(features, noise)[:, :rows].cpu().numpy()
         return values
+
+    def means(self, outputs: Tensor) -> Tensor:
+        """Return q, (P, ..., actions), of the networks' outputs."""
+        return outputs if self.distribution is None else self.distribution.mean(outputs)
 
     # --- learning ---
 
@@ -146,22 +176,25 @@ class QNetwork(Stacked):
         """Return the action values of a batch.
 
         Args:
-            batch: tensors (P, B, ...) as the sampler draws them.
+            batch: tensors (P, B, ...) as the sampler draws them; and `noise` (P, 3, noise_size) of noisy heads, for q,
+                the target and the online network.
             double: whether the online network's values of the next states are needed.
             learn: whether gradients are needed.
         """
-        q = self(batch["obs"]) if learn else self.values(batch["obs"])
-        target = self.target_values(batch["next_obs"])
-        return Values(q, target, self.values(batch["next_obs"]) if double else None)
+        learned, targets, online = self._noises(batch)
+        q = self(batch["obs"], learned) if learn else self.values(batch["obs"], learned)
+        target = self.target_values(batch["next_obs"], targets)
+        return Values(q, target, self.values(batch["next_obs"], online) if double else None)
 
-    def __call__(self, obs: Tensor) -> Tensor:
-        """Return q(s, ·) with gradients.
+    def _noises(self, batch: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
+        """Return a batch's normal numbers for q, target and online network."""
+        return batch["noise"].unbind(1) if "noise" in batch else [None] * NOISES
 
-        Observations are (P, B, ...), values (P, B, actions).
-        """
+    def __call__(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return the outputs for observations (P, B, ...), with gradients."""
         if self.fused is None:
-            return self._q(*self._leaves, obs)
-        return self.fused(self.parameters.vector, self.encoder({}, obs))[0]
+            return self._q(*self._leaves, obs, noise)
+        return self._split(self.fused(self.parameters.vector, self.encoder({}, obs))[0])
 
     def gradient(self, losses: Tensor) -> Tensor:
         """Return the gradient (P, D) of each member's loss (P,)."""
@@ -169,26 +202,39 @@ class QNetwork(Stacked):
             return self.parameters.gradient(losses)
         return self.autograd.gradient(losses, self.fused.leaf)
 
-    def values(self, obs: Tensor) -> Tensor:
-        """Return q(s, ·) without gradients."""
-        return self._evaluated(self.parameters, self._views, obs)
+    def values(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return the outputs without gradients."""
+        return self._evaluated(self.parameters, self._views, obs, noise)
 
-    def target_values(self, obs: Tensor) -> Tensor:
-        """Return q'(s, ·) of the target network."""
-        return self._evaluated(self.target, self._target_views, obs)
+    def target_values(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return the outputs of the target network."""
+        return self._evaluated(self.target, self._target_views, obs, noise)
 
-    def _evaluated(self, parameters: Parameters, views: Views, obs: Tensor) -> Tensor:
+    def _evaluated(self, parameters: Parameters, views: Views, obs: Tensor, noise: Tensor | None) -> Tensor:
         tensors, layers = views
         if self._beside is None or obs.shape[1] != self._rows:
-            return self._q(tensors, layers, obs)
-        return self._beside.evaluate(parameters.vector, self.encoder(tensors, obs))
+            return self._q(tensors, layers, obs, noise)
+        return self._split(self._beside.evaluate(parameters.vector, self.encoder(tensors, obs)))
 
-    def _q(self, tensors, layers, obs: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        return self._of_features(layers, self.encoder(tensors, obs))
+    def _q(self, tensors, layers, obs: Tensor, noise: Tensor | None = None) -> Tensor:  # type: ignore[no-untyped-def]
+        return self._of_features((tensors, layers), self.encoder(tensors, obs), noise)
 
-    def _of_features(self, layers: list[Layers], features: Tensor) -> Tensor:
-        q, *value = (head(weights, features) for head, weights in zip(self.heads, layers, strict=True))
-        return value[0] + q - q.mean(-1, keepdim=True) if value else q
+    def _of_features(self, views: Views, features: Tensor, noise: Tensor | None) -> Tensor:
+        tensors, layers = views
+        if noise is not None:
+            noisy = [head for head in self.heads if isinstance(head, NoisyMLP)]
+            parts = noise.split([head.noise_size for head in noisy], 1)
+            layers = [head.noisy_layers(tensors, part) for head, part in zip(noisy, parts, strict=True)]
+        q, *value = (self._split(head(weights, features)) for head, weights in zip(self.heads, layers, strict=True))
+        if not value:
+            return q
+        if self.distribution is None:
+            return value[0] + q - q.mean(-1, keepdim=True)
+        return value[0] + q - q.transpose(-1, -2).contiguous().mean(-1).unsqueeze(-2)
+
+    def _split(self, outputs: Tensor) -> Tensor:
+        """Return outputs (P, B, n), or distributions (P, B, actions, atoms)."""
+        return outputs if self.distribution is None else outputs.unflatten(-1, (-1, self.atoms))
 
     def copy_target(self, member: int) -> None:
         """Copy one member's online network into its target network."""
@@ -233,17 +279,18 @@ class RecurrentQNetwork(QNetwork):
         states = self.core(views, self.encoder(views, obs).unsqueeze(2), begins, state).squeeze(2)
         return states[..., : self.core.width].contiguous(), states
 
-    def acting_values(self, features: Tensor) -> Tensor:
-        return self._of_features(self._views[1], features)
+    def acting_values(self, features: Tensor, noise: Tensor | None = None) -> Tensor:
+        return self.means(self._of_features(self._views, features, noise))
 
     def of_batch(self, batch: Mapping[str, Tensor], double: bool, learn: bool = True) -> Values:
-        (_, layers), (target_views, target_layers) = self._views, self._target_views
-        learned, learned_layers = self._leaves if learn else self._views
-        states = self._states(learned, batch)
+        learned, noises = self._leaves if learn else self._views, self._noises(batch)
+        states = self._states(learned[0], batch)
         with torch.no_grad():
-            target = self._of_features(target_layers, self._later(self._states(target_views, batch)))
-            online = self._of_features(layers, self._later(states)) if double else None
-        return Values(self._of_features(learned_layers, states[:, :, : self.length].flatten(1, 2)), target, online)
+            target_states = self._later(self._states(self._target_views[0], batch))
+            target = self._of_features(self._target_views, target_states, noises[1])
+            online = self._of_features(self._views, self._later(states), noises[2]) if double else None
+        q = self._of_features(learned, states[:, :, : self.length].flatten(1, 2), noises[0])
+        return Values(q, target, online)
 
     def _states(self, tensors: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
         """Return the core's outputs after the burn-in."""
@@ -295,7 +342,7 @@ class QImitator:
 
     def __call__(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, None]:
         """Return q(s, ·), with gradients."""
-        return self.policy._q(*self.policy._leaves, batch["obs"]), None
+        return self.policy.means(self.policy._q(*self.policy._leaves, batch["obs"])), None
 
     def imitation_loss(self, q: Tensor, actions: Tensor) -> Tensor:
         """Return J, (P, B)."""

@@ -15,13 +15,13 @@ from rekindle.tasks import load
 from rekindle.tasks.envs import EnvSpec
 from rekindle.tasks.identity import TaskIdentity
 
-ALL = [(task, name) for task in ("ppo", "a2c", "dqn", "sac") for name in presets(task)]
+ALL = [(task, name) for task in ("ppo", "a2c", "dqn", "qrdqn", "sac") for name in presets(task)]
 
 
 @pytest.mark.parametrize(("task", "name"), ALL)
 def test_a_preset_is_valid_where_it_was_found(task: str, name: str) -> None:
     preset, algorithm = presets(task)[name], load(task)
-    assert "rl-baselines3-zoo" in preset.source
+    assert "rl-baselines3-zoo" in preset.source or "arXiv:" in preset.source
     for env in preset.envs:
         spec = EnvSpec.of(env)
         algorithm.learner.space_in(spec)
