@@ -14,6 +14,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any
@@ -22,6 +23,7 @@ from . import STUCK, watcher
 
 _words: Any = [0] * watcher.WORDS
 _limit: float | None = STUCK
+_simulators = 0, ""  # a process, and the name by which it marks what its environments start
 
 
 def tick() -> None:
@@ -89,6 +91,29 @@ def watched(
         yield
 
 
+@contextmanager
+def simulating() -> Iterator[None]:
+    """Mark processes that start inside this context: they end with this one.
+
+    Where nobody watches this process, as in a program of the user's, a watcher ends them even if it is killed.
+    """
+    global _simulators
+    if watcher.STARTED_BY in os.environ:
+        yield
+        return
+    if _simulators[0] != os.getpid():
+        _simulators = os.getpid(), new_name()
+        with anonymous_file("rekindle-progress") as page:
+            os.ftruncate(page.fileno(), 8 * watcher.WORDS)
+            process = _start_watcher(_simulators[1], (page.fileno(),) * 2, math.inf, (), os.environ)
+        weakref.finalize(watcher, _end_watcher, process, os.getpid())
+    os.environ[watcher.STARTED_BY] = _simulators[1]
+    try:
+        yield
+    finally:
+        os.environ.pop(watcher.STARTED_BY, None)
+
+
 def starting(name: str) -> dict[str, str]:
     """Return environment variables for processes that a named one starts."""
     return {**os.environ, watcher.STARTED_BY: "/".join(filter(None, (os.environ.get(watcher.STARTED_BY), name)))}
@@ -117,15 +142,7 @@ def _watcher(seconds: float, then: Sequence[str], environment: Mapping[str, str]
         os.ftruncate(page.fileno(), 8 * watcher.WORDS)
         tell_in(memoryview(mmap.mmap(page.fileno(), 8 * watcher.WORDS)).cast("q"))
         files = (page.fileno(), trace.fileno())
-        arguments = [name, *map(str, files), str(os.getpid()), str(seconds), *then]
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", watcher.__file__, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env=apart(os.environ if environment is None else environment),
-            pass_fds=files,
-            start_new_session=True,  # Ctrl-C reaches this process alone
-        )
+        process = _start_watcher(name, files, seconds, then, os.environ if environment is None else environment)
         faulthandler.register(watcher.TRACE, trace)
         os.environ[watcher.STARTED_BY] = starting(name)[watcher.STARTED_BY]
         try:
@@ -135,7 +152,27 @@ def _watcher(seconds: float, then: Sequence[str], environment: Mapping[str, str]
             if before is not None:
                 os.environ[watcher.STARTED_BY] = before
             faulthandler.unregister(watcher.TRACE)
-            process.communicate()  # closes the watcher's stdin, at which it ends
+            _end_watcher(process, os.getpid())
+
+
+def _start_watcher(
+    name: str, files: tuple[int, int], seconds: float, then: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start the process that watches this one, see `watcher.watch`."""
+    arguments = [name, *map(str, files), str(os.getpid()), str(seconds), *then]
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", watcher.__file__, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env=apart(environment),
+        pass_fds=files,
+        start_new_session=True,  # Ctrl-C reaches this process alone
+    )
+
+
+def _end_watcher(process: subprocess.Popen[bytes], owner: int) -> None:
+    if os.getpid() == owner:
+        process.communicate()  # closes the watcher's stdin, at which it ends
 
 
 def anonymous_file(name: str) -> IO[bytes]:

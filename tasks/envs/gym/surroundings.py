@@ -18,9 +18,11 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 
 from ...errors import EnvironmentFailed
+from ...runtime.progress import simulating
 
 
 class Setting(NamedTuple):
@@ -40,23 +42,29 @@ class Guard:
     Attributes:
         outside: values of the settings for the learner, read when the context was last entered.
         own: by the index of a setting, the value that the environment's code has set.
+        marks: marks the processes that the code starts, unless the environment is one of Gymnasium's, see `simulating`.
     """
 
     def __init__(self, id: str) -> None:
         self.id = id
         self.settings, self.own = _settings(), dict[int, Any]()
         self.outside: list[Any] = []
+        self.marks: AbstractContextManager[None] = nullcontext()
+        self.simulates = not str(getattr(gym.registry.get(id), "entry_point", "")).startswith("gymnasium.")
         self.depth = 0  # garbage collection may close one environment within another one's code
 
     def __enter__(self) -> None:
         self.depth += 1
         if self.depth == 1:
+            self.marks = simulating() if self.simulates else nullcontext()
+            self.marks.__enter__()
             self.outside = [setting.get() for setting in self.settings]
             self.apply(len(self.settings))
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self.depth == 1:
             self.leave([setting.get() for setting in self.settings])
+            self.marks.__exit__(None, None, None)
         self.depth -= 1
         if isinstance(error, StopIteration):
             raise stopped(self.id) from error

@@ -69,13 +69,14 @@ class Child:
             # It imports environments from the same folders, and uses one thread: the parallelism is the processes.
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
             self.name = progress.new_name()
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "rekindle.tasks.envs.processes.child", str(its.fileno()), str(memory)],
-                env={**progress.starting(self.name), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL,
-                pass_fds=(its.fileno(), memory),
-                process_group=0,  # Ctrl-C reaches the parent alone
-            )
+            with progress.simulating():
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "rekindle.tasks.envs.processes.child", str(its.fileno()), str(memory)],
+                    env={**progress.starting(self.name), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(its.fileno(), memory),
+                    process_group=0,  # Ctrl-C reaches the parent alone
+                )
         self.answered = False
         self.channel = Connection(ours.detach())
         self.readable = select.poll()
