@@ -1,6 +1,7 @@
 """Probes: short looks at environments, with random actions and untrained policies.
 
-It ends after a number of steps, so all that it finds follows from the seed.
+It ends after a number of steps, so all that it finds follows from the seed; only environments in which these take
+longer than SECONDS are left earlier, and `slow` says so.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .rng import streams
 from .runtime.progress import at_work
 
 STEPS = 2_000  # half of them with random actions
-MORE_STEPS, QUICK = 10_000, 5.0  # taken instead, if they take fewer seconds, where episodes are long
+MORE_STEPS = 10_000  # taken instead where episodes are long
 ENOUGH = 3  # complete episodes of random actions, and untrained policies with one
 EPISODES = 20  # at most, of random actions, and of all untrained policies together
 POLICIES = 5  # at most; each has initial weights of its own
@@ -56,8 +57,7 @@ def probe(
     Args:
         algorithm: class of the task.
         identity: its identity.
-        steps: largest number of steps, of all environments together; None for STEPS, or MORE_STEPS where these are
-            quick and needed.
+        steps: largest number of steps, of all environments together; None for STEPS, or MORE_STEPS where needed.
         on_step: function called at each step; it may raise to stop.
 
     Raises:
@@ -66,7 +66,7 @@ def probe(
     env = identity.env
     with at_work():
         played = _Probe(identity, STEPS if steps is None else steps, on_step).play(algorithm.learner)
-        if steps is None and not played.is_enough and played.seconds * MORE_STEPS < QUICK * STEPS:
+        if steps is None and not played.is_enough:
             played = _Probe(identity, MORE_STEPS, on_step).play(algorithm.learner)
     space = spaces_of(env).observation
     names = list(space.spaces) if isinstance(space, gym.spaces.Dict) else []

@@ -15,6 +15,7 @@ from ..statistics.intervals import FEWEST, mean_interval
 from ..storage.commands import PROBE, Command, add, commands
 from ..storage.studies import revise
 from ..study.number_text import counted, in_digits, in_digits_alone
+from ..study.objectives import RETURN
 from .views import BaselineView, FailedProbeView, MomentsView, ProbeView, RestoreView
 
 if TYPE_CHECKING:
@@ -173,9 +174,14 @@ def _warnings(probe: ProbeView) -> list[str]:
     return texts
 
 
-def lines_of(probe: ProbeView | FailedProbeView | None, whole: bool = False) -> list[str]:
-    """Return the baselines or (whole) all of the text, and the warnings."""
+def lines_of(
+    probe: ProbeView | FailedProbeView | None, whole: bool = False, objectives: Iterable[str] = (RETURN,)
+) -> list[str]:
+    """Return the baselines or (whole) all of the text, and the warnings.
+
+    The baselines are returns, which compare with no other objective.
+    """
     if probe is None:
         return []
-    text = probe.text if whole else baselines_text(probe.baselines)
+    text = probe.text if whole else baselines_text(probe.baselines) if RETURN in objectives else ""
     return [*([text] if text else []), *probe.warnings]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import gymnasium as gym
@@ -42,7 +43,7 @@ class Fixed(gym.Env[Any, Any]):
 gym.register("Fixed-v0", Fixed)
 
 
-def found(task: type[Task] = PPO, steps: int = 400, **kwargs: Any) -> dict[str, Any]:
+def found(task: type[Task] = PPO, steps: int | None = 400, **kwargs: Any) -> dict[str, Any]:
     env = {"id": "Fixed-v0", "kwargs": kwargs}
     return probe(task, TaskIdentity.of(task, env, 3, SMALL), steps)
 
@@ -85,6 +86,16 @@ def test_an_environment_that_fails_now_and_then_is_probed_between_its_failures()
     assert set(seen["failures"]) == {"RuntimeError: the simulator lost its mind"}
     assert {*seen["random"], *seen["untrained"][0]} == {3.0}
     assert len(seen["lengths"]) >= 40 - 5 * len(seen["failures"])  # a failure ends the episodes beside it
+
+
+@pytest.mark.parametrize("seconds", [1e-6, 0.05])
+def test_the_length_of_episodes_alone_gives_a_probe_more_steps(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    clock = itertools.count(step=seconds)
+    monkeypatch.setattr(probing, "STEPS", 40)
+    monkeypatch.setattr(probing, "MORE_STEPS", 120)
+    monkeypatch.setattr(probing.time, "monotonic", lambda: next(clock))
+    assert found(steps=None, length=4)["steps"] == 40
+    assert found(steps=None, length=16)["steps"] == 120
 
 
 def test_a_slow_environment_ends_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:

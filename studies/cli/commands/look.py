@@ -83,7 +83,7 @@ def trials(arguments: argparse.Namespace) -> int:
         return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmation))
     out = new_console()
     out.print(tables.trials_table(study))
-    for line in lines_of(study.probe):
+    for line in lines_of(study.probe, objectives=study.objectives):
         note(out, f"for comparison: {line}")
     if confirmation is not None:
         tables.print_confirmation(out, confirmation)

@@ -67,7 +67,7 @@ def create(arguments: argparse.Namespace) -> int:
         if arguments.json:
             return print_json(study_view(store, name).to_json())
         device = "" if arguments.device == "cpu" else f" --device {arguments.device}"
-        command = f"rekindle worker {option('--study', name)} --storage {repeated(store)}{device}"
+        command = command_line("worker", name, f"--storage {repeated(store)}{device}")
         note(new_console(), f"study {name} waits for workers:\n{command}")
         if hides_password(store):
             note(new_console(), "# it takes the password from PGPASSWORD or ~/.pgpass")
@@ -176,7 +176,7 @@ def confirm(arguments: argparse.Namespace) -> int:
         return print_json(result)
     out = new_console()
     tables.print_confirmation(out, result)
-    for line in lines_of(probe):
+    for line in lines_of(probe, objectives=[result["objective"]]):
         note(out, f"for comparison: {line}")
     return 0 if result.winner is not None else options.FAILED
 
@@ -317,7 +317,7 @@ def _print_study(
     for rung in study.agreement:
         if rung.misleads:
             note(out, tables.misleading(rung, study.rungs))
-    for line in lines_of(study.probe):
+    for line in lines_of(study.probe, objectives=study.objectives):
         note(out, f"for comparison: {line}")
     for finding in findings:
         if finding.check in OF_LEARNING:
