@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+STORAGE = "--storage"
+_storage: ContextVar[Sequence[str]] = ContextVar("storage", default=())
+
+
+@contextmanager
+def in_storage(url: str | None) -> Iterator[None]:
+    """Name a storage, if any, in all commands printed inside this context."""
+    token = _storage.set([] if url is None else [option(STORAGE, url)])
+    try:
+        yield
+    finally:
+        _storage.reset(token)
 
 
 def command_line(command: str, study: str, *options: str) -> str:
     """Return a command on a study, with options that are quoted already."""
-    word = quoted(study)
-    words = [*options, "--", word] if study.startswith("-") else [word, *options]
+    word = option("--study", study) if command == "worker" else quoted(study)
+    options = options if any(each.startswith(STORAGE) for each in options) else (*options, *_storage.get())
+    words = [*options, "--", word] if word.startswith("-") and word == quoted(study) else [word, *options]
     return " ".join(["rekindle", command, *words])
 
 

@@ -8,6 +8,7 @@ import sys
 import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib import import_module
 from io import TextIOWrapper
 from itertools import islice
@@ -16,6 +17,7 @@ from typing import Any
 
 from ..garbage import end_quickly, importing
 from ..redact import masked, printable
+from ..shell import in_storage
 from .commands.options import FAILED, USAGE
 from .parsers import make_parser
 from .run_files.reading import expand
@@ -164,15 +166,18 @@ def _run(arguments: Namespace) -> int:
     module, _, function = arguments.run.rpartition(".")
     with importing(arguments.own_process):
         run = getattr(import_module(f".commands.{module}", __package__), function)
-        from ..storage.sql.database import full_url
+        from ..storage.sql.database import full_url, without_password
 
     arguments.url = full_url(arguments.storage)  # while the working directory is still the user's
-    if getattr(arguments, "env", None) is None:
-        return int(run(arguments))
-    from ...tasks.runtime import STUCK
-    from ...tasks.runtime.progress import watched
+    is_usual = arguments.storage == arguments.parser.get_default("storage")
+    with ExitStack() as stack:
+        stack.enter_context(in_storage(None if is_usual else without_password(arguments.url)))
+        if getattr(arguments, "env", None) is not None:
+            from ...tasks.runtime import STUCK
+            from ...tasks.runtime.progress import watched
 
-    with watched(getattr(arguments, "stuck", STUCK)):  # the environment's spaces are read before any trial begins
+            # the environment's spaces are read before any trial begins
+            stack.enter_context(watched(getattr(arguments, "stuck", STUCK)))
         return int(run(arguments))
 
 

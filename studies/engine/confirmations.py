@@ -37,7 +37,7 @@ from ..schedulers.confirming import (
     standing,
 )
 from ..schedulers.registry import remembered, without_finalist
-from ..shell import command_line, option
+from ..shell import command_line
 from ..statistics.intervals import FEWEST, Interval, improvement_interval, mean_interval
 from ..storage.rows import Segment
 from ..study import FRESH_SEEDS, TOP
@@ -114,7 +114,7 @@ def confirmation_config(
     shown = study_view(store, study)
     ranked = rank(shown.trials, objectives)
     if not ranked or ranked[0].epochs < config.rungs[-1]:
-        cure = f"`rekindle worker {option('--study', study)}` trains it to its end"
+        cure = f"`{command_line('worker', study)}` trains it to its end"
         if shown.state == "complete":
             cure = f"`{command_line('extend', study, '--trials N')}` gives it more trials"
         raise BadConfig(
@@ -202,7 +202,7 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
         if not standing(Confirmation.of(last), by_seed(last, store.segments(name))).over:
             if _numbers(last) == _numbers(config):
                 return name
-            resume = f"rekindle worker {option('--study', name)}"
+            resume = command_line("worker", name)
             raise StudyMismatch(
                 f"a confirmation keeps its numbers until it is complete, but {name} has {_text(last)}, and would now "
                 f"have {_text(config)}; `{resume}` completes it, and `{command_line('delete', name)}` removes it, so "

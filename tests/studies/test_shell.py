@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from rekindle.studies.engine.progress import look
-from rekindle.studies.shell import option, quoted
+from rekindle.studies.shell import command_line, option, quoted
 from rekindle.studies.storage.store import Store
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -53,3 +53,12 @@ def test_a_shell_reads_a_quoted_word_as_it_was(word: str) -> None:
     assert words_of(f"rekindle {shown}") == [word]
     given = words_of(f"rekindle {option('--study', word)}")
     assert given == ([f"--study={word}"] if word.startswith("-") else ["--study", word])
+
+
+def test_printed_commands_name_the_storage_of_their_command(sqlite_url: str, cli: Cli) -> None:
+    where = f"--storage {sqlite_url}"
+    assert cli("create", "surrogate", "--study", "s", "--trials", "2", "--epochs", "1:3", *where.split())[0] == 0
+    assert f"rekindle worker --study s {where}`" in cli("confirm", "s", *where.split())[2]
+    assert cli("stop", "s", *where.split())[0] == 0
+    assert f"`rekindle resume s {where}` continues it" in cli("stop", "s", *where.split())[2]
+    assert command_line("resume", "s") == "rekindle resume s"

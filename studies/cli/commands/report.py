@@ -9,6 +9,7 @@ from ...report.data import report_view
 from ...report.page import write_report
 from ...report.pictures import ENDINGS, check_ending, save
 from ...report.pictures import plot as picture
+from ...shell import in_storage
 from ..output.terminal import new_console, note, print_json
 from .storage import existing_store
 
@@ -18,9 +19,9 @@ def report(arguments: argparse.Namespace) -> int:
     names = list(dict.fromkeys(arguments.study))
     if arguments.output.suffix in ENDINGS:
         raise ValueError(f"a report is a page of HTML, but -o is {arguments.output}; rekindle plot makes pictures")
-    with existing_store(arguments) as store:
+    with existing_store(arguments) as store, in_storage(None):  # a report may be read elsewhere
         reports = [report_view(store, name) for name in names]
-    write_report(reports, arguments.output)
+        write_report(reports, arguments.output)
     if arguments.json:
         return print_json({"file": str(arguments.output), "studies": reports})
     note(new_console(), f"{arguments.output}: a report on {', '.join(names)}")

@@ -7,7 +7,7 @@ from functools import partial
 
 from ...options.worker_options import WORKER
 from ...shell import quoted
-from ...storage.sql.database import sqlite_file
+from ...storage.sql.database import sqlite_file, without_password
 from ...storage.sql.retry import RetryPolicy
 from ...storage.store import Store
 from ..output.terminal import new_console, note
@@ -29,8 +29,7 @@ def database_exists(arguments: argparse.Namespace) -> bool:
 
 def repeated(store: Store) -> str:
     """Return the storage's URL without its password, quoted for a shell."""
-    url = store.database.url.set(password=None)
-    return quoted(url.difference_update_query(["password"]).render_as_string(hide_password=False))
+    return quoted(without_password(store.database.url.render_as_string(hide_password=False)))
 
 
 def hides_password(store: Store) -> bool:

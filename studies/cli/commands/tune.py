@@ -42,7 +42,7 @@ from ...options.study_options import STUDY
 from ...options.worker_options import WORKER
 from ...redact import printable
 from ...samplers.registry import size_of
-from ...shell import command_line, option
+from ...shell import command_line
 from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
@@ -176,7 +176,7 @@ def confirm(arguments: argparse.Namespace) -> int:
         return print_json(result)
     out = new_console()
     tables.print_confirmation(out, result)
-    for line in lines_of(probe, objectives=[result["objective"]]):
+    for line in lines_of(probe, objectives=[result.objective]):
         note(out, f"for comparison: {line}")
     return 0 if result.winner is not None else options.FAILED
 

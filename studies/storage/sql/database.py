@@ -233,6 +233,15 @@ def full_url(url: str) -> str:
         return url
 
 
+def without_password(url: str) -> str:
+    """Return a URL without its password."""
+    try:
+        bare = _checked(url)
+    except BadURL:
+        return masked_url(url)
+    return bare.set(password=None).difference_update_query(["password"]).render_as_string(hide_password=False)
+
+
 def sqlite_url(path: Path) -> str:
     """Return the URL of a SQLite file at any path."""
     return sa.URL.create("sqlite", database=str(path)).render_as_string()
