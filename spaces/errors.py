@@ -30,12 +30,17 @@ class WrongType(SpaceError):
 STABLE_BASELINES3 = """
     learning_rate=optimizer.lr n_steps=num_steps n_envs=num_envs n_epochs=update_epochs batch_size=num_minibatches
     clip_range=clip_coef clip_range_vf=clip_value use_rms_prop=optimizer.name rms_prop_eps=optimizer.eps
-    log_std_init=model.std_init net_arch=model.hidden lr=optimizer.lr activation_fn=model.activation
+    log_std_init=model.std_init,sde_std_init net_arch=model.hidden lr=optimizer.lr activation_fn=model.activation
     optimizer_class=optimizer.name exploration_fraction=exploration.horizon train_freq=num_steps
     gradient_steps=num_updates exploration_initial_eps=exploration.start ent_coef=entropy.alpha
-    replay_buffer_class=replay.name exploration_final_eps=exploration.final target_update_interval=target_interval
+    replay_buffer_class=replay.name,replay.relabel exploration_final_eps=exploration.final
+    target_update_interval=target_interval
     policy_kwargs=model.hidden,model.activation,model.encoder
-    target_entropy=entropy.target,entropy.choice_target
+    target_entropy=entropy.target,entropy.choice_target n_critics=critic.ensemble,critics n_quantiles=quantiles
+    top_quantiles_to_drop_per_net=dropped_quantiles noise_std=exploration.std noise_type=exploration.noise
+    action_noise=exploration.noise lstm_hidden_size=model.width features_extractor_class=model.encoder
+    share_features_extractor=model.shared_critic clip_mean=sde_clip_mean optimizer_kwargs=optimizer.eps
+    goal_selection_strategy=replay.relabel n_sampled_goal=replay.relabel_ratio
 """
 PYRADO_AND_ML_AGENTS = """
     num_updates_per_step=num_updates num_init_memory_steps=learning_starts memory_size=buffer_size
@@ -66,11 +71,15 @@ SYNONYMS = {theirs: ours.split(",") for theirs, _, ours in _PAIRS}
 _SNAPSHOTS, _EPOCHS = "snapshots, an argument of the task (--snapshots)", "epochs, an argument of fit (--epochs)"
 ARGUMENTS = {
     "num_workers": "env_processes, an argument of the task (--env-processes)",
-    **dict.fromkeys(("max_iter", "max_steps", "max_epoch", "total_timesteps", "max_learning_step"), _EPOCHS),
+    **dict.fromkeys(
+        ("max_iter", "max_steps", "max_epoch", "total_timesteps", "n_timesteps", "max_learning_step"), _EPOCHS
+    ),
     **dict.fromkeys(
         ("snapshot_mode", "keep_checkpoints", "checkpoint_interval", "save_interval", "n_checkpoint"), _SNAPSHOTS
     ),
     **dict.fromkeys(("initialize_from", "init_path"), "warm_start, an argument of the task (--warm-start)"),
+    **dict.fromkeys(("env_wrapper", "frame_stack"), "wrappers, in the environment's JSON"),
+    "env_kwargs": "kwargs, in the environment's JSON",
     "device": "an argument of the task (--device)",
     "seed": "an argument of the task (--seed)",
     "logger": "an argument of the task",

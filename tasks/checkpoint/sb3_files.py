@@ -1,8 +1,9 @@
 """Policies of Stable-Baselines3: the networks in a file that its `save` wrote.
 
-PPO, A2C, DQN and SAC are read with an MlpPolicy, and all but SAC with a CnnPolicy for images. No code from the file is
-run: weights are read as tensors only, and the pickled data next to them is not read at all. Greedy actions are those of
-the model. If it saw normalized observations, the statistics come from the file that its VecNormalize wrote.
+PPO, A2C, DQN, SAC, TD3 and DDPG are read, and of its contributions TQC, CrossQ, RecurrentPPO and MaskablePPO: with an
+MlpPolicy, and PPO, A2C and DQN with a CnnPolicy for images, too. No code from the file is run: weights are read as
+tensors only, and the pickled data next to them is not read at all. Greedy actions are those of the model. If it saw
+normalized observations, the statistics come from the file that its VecNormalize wrote.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ..errors import StateMismatch
 
@@ -29,7 +31,9 @@ ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "SiLU": "silu", "ELU": "elu"}
 NORMALIZATION = {"clip_obs": 10.0, "epsilon": 1e-8}  # as of `experience.normalizers`
 ARRAYS = {"numpy.ndarray", "numpy.dtype", *(f"numpy._core.multiarray.{name}" for name in ("scalar", "_reconstruct"))}
 NETWORKS = "networks are those of an MlpPolicy or CnnPolicy"
-COPIES = ("q_net_target.", "critic_target.", "pi_features_extractor.", "vf_features_extractor.")
+SOURCES = "a policy is taken from a PPO, A2C, DQN, SAC, TD3, DDPG, TQC, CrossQ, RecurrentPPO or MaskablePPO"
+COPIES = ("q_net_target.", "critic_target.", "actor_target.", "pi_features_extractor.", "vf_features_extractor.")
+GATES = (0, 1, 3, 2)  # of torch's LSTM, in our order: input, forget and output gate, cell
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ def _networks(path: Path) -> ImportedPolicy:
     except Exception as error:  # noqa: BLE001 - what is damaged may raise anything
         reason = getattr(error, "strerror", None) or str(error).partition(".")[0]
         raise StateMismatch(f"{path} must be a model that Stable-Baselines3 saved, but: {reason}") from None
-    for mark, convert in (("action_net.weight", _actor_critic), ("q_net.q_net.0.weight", _dqn), ("actor.mu.", _sac)):
+    for mark, convert in CONVERTERS.items():
         if any(name.startswith(mark) for name in model.weights):
             try:
                 found = convert(model)
@@ -145,34 +149,42 @@ def _networks(path: Path) -> ImportedPolicy:
             model.check_whole()
             return found
     some = ", ".join(list(model.weights)[:3])
-    raise model.refuse("a policy is taken from a PPO, A2C, DQN or SAC", f"networks named {some}, ...")
+    raise model.refuse(SOURCES, f"networks named {some}, ...")
 
 
 def _actor_critic(model: _Model) -> ImportedPolicy:
     if "cg_max_steps" in model.data:  # of conjugate gradients; the networks alone look like those of A2C
-        raise model.refuse("a policy is taken from a PPO, A2C, DQN or SAC", "one of TRPO")
+        raise model.refuse(SOURCES, "one of TRPO")
     pairs = [(x, model.weights.get(name.replace("pi_features", "vf_features"))) for name, x in model.weights.items()]
     if any(other is not None and not torch.equal(x, other) for x, other in pairs):
         raise model.refuse("actor and critic share the encoder of images", "share_features_extractor=False")
     filters, dense = model.features("features_extractor")
     pi, vf = (model.layers(f"mlp_extractor.{name}_net") for name in ("policy", "value"))
     activation = model.activation("Tanh", bool(filters), [*pi, *vf])
-    policy = filters | _named("actor", [*dense, *pi, model.layer("action_net")])
-    policy |= _named("critic", [*dense, *vf, model.layer("value_net")])
+    actor, critic = [*dense, *pi, model.layer("action_net")], [*dense, *vf, model.layer("value_net")]
+    shape = _shape(model, activation, actor[:-1], critic[:-1])
+    memory: dict[str, Tensor] = {}
+    if "lstm_actor.weight_ih_l0" in model.weights:
+        if filters:
+            raise model.refuse("memories are of vectors, as a layer stands between images and memory", "a CnnPolicy")
+        memory, actor, critic = _memory(model, actor, critic)
+        shape |= {"memory": "lstm", "width": len(memory["memory.hidden.weight"]), "hidden": _widths(actor[:-1])}
+        shape.pop("layers", None)
+    policy = filters | memory | _named("actor", actor) | _named("critic", critic)
     if "log_std" in model.weights:
-        policy["actor.log_std"] = _log_std(model, len(model.layer("action_net")[1]))
-    hyperparameters: dict[str, Any] = {"model": _shape(model, activation, [*dense, *pi], [*dense, *vf])}
+        policy["actor.log_std"] = _log_std(model, len(actor[-1][1]))
+    hyperparameters: dict[str, Any] = {"model": shape}
     hyperparameters["normalize_reward"] = False  # the critic's values are in units of the environment's rewards
     if model.data.get("use_sde"):
         hyperparameters["use_sde"] = True
     return ImportedPolicy("ppo" if "clip_range" in model.data else "a2c", hyperparameters, policy)
 
 
-def _log_std(model: _Model, actions: int) -> Tensor:
+def _log_std(model: _Model, actions: int, name: str = "log_std") -> Tensor:
     """Return log deviations: a row, or one for each activation (use_sde)."""
     if model.kwargs.get("squash_output"):
         raise model.refuse("actions of PPO and A2C are clipped", "squash_output=True")
-    log_std = model.take("log_std")
+    log_std = model.take(name)
     if not model.data.get("use_sde"):
         return log_std.unsqueeze(0)
     if model.kwargs.get("use_expln"):
@@ -188,20 +200,158 @@ def _dqn(model: _Model) -> ImportedPolicy:
     return ImportedPolicy("dqn", {"model": shape}, filters | _named("q", [*dense, *layers]))
 
 
-def _sac(model: _Model) -> ImportedPolicy:
+def _memory(
+    model: _Model, actor: list[Layer], critic: list[Layer]
+) -> tuple[dict[str, Tensor], list[Layer], list[Layer]]:
+    """Return one recurrent core in place of the actor's and the critic's.
+
+    The core has the units of both side by side, which do not see one another. The layers behind it see those of their
+    own network.
+    """
+    if "critic.weight" in model.weights:
+        raise model.refuse("actor and critic remember with an LSTM", "enable_critic_lstm=False")
+    cores = [_lstm(model, "lstm_actor")]
+    if "lstm_critic.weight_ih_l0" in model.weights:
+        cores.append(_lstm(model, "lstm_critic"))
+        own, other = (len(hidden[0]) for _, hidden, _ in cores)
+        actor = [_padded(actor[0], after=other), *actor[1:]]
+        critic = [_padded(critic[0], before=own), *critic[1:]]
+    inputs, hidden, biases = zip(*cores, strict=True)  # each of four gates
+    weights = [torch.cat(gates) for gates in zip(*inputs, strict=True)]
+    recurrent = [torch.block_diag(*gates) for gates in zip(*hidden, strict=True)]
+    bias = [torch.cat(gates) for gates in zip(*biases, strict=True)]
+    core = {
+        "input.weight": torch.cat(weights).T,
+        "hidden.weight": torch.cat(recurrent).T,
+        "input.bias": torch.cat(bias),
+    }
+    parameters = {f"memory.{name}": x.contiguous() for name, x in core.items()}
+    return parameters | {"memory.input.bias": parameters["memory.input.bias"].unsqueeze(0)}, actor, critic
+
+
+def _lstm(model: _Model, name: str) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Return weights and biases of the gates, in our order."""
+    inputs, hidden, *biases = (
+        model.take(f"{name}.{part}_l0") for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    )
+    parts = (tensor.chunk(len(GATES)) for tensor in (inputs, hidden, biases[0] + biases[1]))
+    weights, recurrent, bias = ([chunks[gate] for gate in GATES] for chunks in parts)
+    return weights, recurrent, bias
+
+
+def _padded(layer: Layer, before: int = 0, after: int = 0, outputs: int = 0) -> Layer:
+    """Return a layer with further inputs or outputs, whose weights are 0."""
+    weight, bias = layer
+    more = max(0, outputs - len(bias))
+    return functional.pad(weight, (before, after, 0, more)), functional.pad(bias, (0, more))
+
+
+def _soft(model: _Model) -> ImportedPolicy:
+    """Return a policy of SAC, TQC or CrossQ."""
+    if "actor.latent_pi.0.scale" in model.weights:
+        return _crossq(model)
     if model.features("actor.features_extractor")[0]:
-        raise model.refuse("SAC's policies are of vectors, as its encoders of images differ", "a CnnPolicy")
-    if "actor.log_std.weight" not in model.weights:
-        raise model.refuse("a policy with actor.mu is SAC's, without use_sde", "one without actor.log_std")
-    hidden, (mean, log_std) = model.layers("actor.latent_pi"), map(model.layer, ("actor.mu", "actor.log_std"))
-    last = (torch.cat([mean[0], log_std[0]]), torch.cat([mean[1], log_std[1]]))
-    policy, twins = _named("actor", [*hidden, last]), [model.layers(f"critic.qf{twin}") for twin in (0, 1)]
-    if not all(twins):
-        raise model.refuse("SAC has two critics, qf0 and qf1", "others")
-    for twin, layers in enumerate(twins):
-        policy |= _named(f"critic{twin}", layers)
+        raise model.refuse("SAC's and TQC's policies are of vectors, as its encoders of images differ", "a CnnPolicy")
+    hidden, critics = model.layers("actor.latent_pi"), _critics(model)
+    quantiles = len(critics[0][-1][1])
+    hyperparameters: dict[str, Any] = {}
+    if "actor.log_std" in model.weights:  # use_sde
+        clip = float(model.kwargs.get("clip_mean", 2.0))
+        mean = model.layer("actor.mu.0" if clip > 0 else "actor.mu")
+        policy = _named("actor", [*hidden, _padded(mean, outputs=2)])
+        policy["actor.log_std"] = _log_std(model, len(mean[1]), "actor.log_std")
+        hyperparameters |= {"use_sde": True, "sde_clip_mean": clip if clip > 0 else None}
+    else:
+        policy = _named("actor", [*hidden, _mean_and_deviation(model)])
+    for number, layers in enumerate(critics):
+        policy |= _named(f"critic{number}", layers)
     activation = model.activation("ReLU", False, hidden)
-    return ImportedPolicy("sac", {"model": _shape(model, activation, hidden, twins[0][:-1])}, policy)
+    hyperparameters["model"] = _shape(model, activation, hidden, critics[0][:-1])
+    if quantiles > 1:
+        return ImportedPolicy("tqc", hyperparameters | {"critics": len(critics), "quantiles": quantiles}, policy)
+    if len(critics) < 2:
+        raise model.refuse("SAC has two critics or more", "n_critics=1")
+    if len(critics) > 2:
+        hyperparameters["critic"] = {"ensemble": len(critics), "subset": len(critics)}
+    return ImportedPolicy("sac", hyperparameters, policy)
+
+
+def _critics(model: _Model) -> list[list[Layer]]:
+    """Return the layers of each critic."""
+    found: list[list[Layer]] = []
+    while layers := model.layers(f"critic.qf{len(found)}"):
+        found.append(layers)
+    if not found:
+        raise model.refuse("critics are named qf0, qf1 and so on", "none")
+    return found
+
+
+def _crossq(model: _Model) -> ImportedPolicy:
+    if "actor.log_std" in model.weights:
+        raise model.refuse("CrossQ's noise does not depend on states", "use_sde")
+    hidden, parameters = _renormalized(model, "actor.latent_pi", "actor")
+    policy = parameters | _named("actor", [*hidden, _mean_and_deviation(model)])
+    critics = []
+    for number in (0, 1):
+        layers, parameters = _renormalized(model, f"critic.qf{number}", f"critic{number}")
+        critics.append(layers)
+        policy |= parameters | _named(f"critic{number}", layers)
+    if not all(critics):
+        raise model.refuse("CrossQ has two critics", "others")
+    shape = _shape(model, model.activation("ReLU", False, hidden), hidden)
+    return ImportedPolicy("crossq", {"model": shape | {"critic_hidden": _widths(critics[0][:-1])}}, policy)
+
+
+def _mean_and_deviation(model: _Model) -> Layer:
+    """Return the last layer of a soft policy without use_sde."""
+    (mean, mean_bias), (log_std, log_std_bias) = (model.layer(f"actor.{name}") for name in ("mu", "log_std"))
+    return torch.cat([mean, log_std]), torch.cat([mean_bias, log_std_bias])
+
+
+def _renormalized(model: _Model, prefix: str, network: str) -> tuple[list[Layer], dict[str, Tensor]]:
+    """Return a network's layers, and the parameters that renormalize them."""
+    names = {"scale": "scale", "bias": "shift", "ra_mean": "mean", "ra_var": "variance"}
+    matches = (re.fullmatch(rf"{re.escape(prefix)}\.(\d+)\.ra_mean", name) for name in model.weights)
+    parameters: dict[str, Tensor] = {}
+    for number, index in enumerate(sorted(int(match[1]) for match in matches if match)):
+        model.taken.add(f"{prefix}.{index}.steps")
+        for theirs, ours in names.items():
+            parameters[f"{network}.{number}.{ours}"] = model.take(f"{prefix}.{index}.{theirs}").unsqueeze(0)
+    return model.layers(prefix), parameters
+
+
+def _deterministic(model: _Model) -> ImportedPolicy:
+    """Return a policy of TD3 or DDPG."""
+    if model.features("actor.features_extractor")[0]:
+        raise model.refuse("TD3's and DDPG's policies are of vectors", "a CnnPolicy")
+    actor, critics = model.layers("actor.mu"), _critics(model)
+    if len(critics) > 2:
+        raise model.refuse("TD3 has two critics, and DDPG one", f"{len(critics)}")
+    policy = _named("actor", [*actor[:-1], _padded(actor[-1], outputs=2)])
+    for number, layers in enumerate(critics):
+        of_lone = [*layers[:-1], _padded(layers[-1], outputs=2)]  # see Exactness in networks/mlp.py
+        policy |= _named(f"critic{number}", layers if len(critics) > 1 else of_lone)
+    activation = model.activation("ReLU", False, actor[:-1])
+    shape = _shape(model, activation, actor[:-1], critics[0][:-1])
+    return ImportedPolicy("ddpg" if len(critics) == 1 else "td3", {"model": shape}, policy)
+
+
+def _random_search(model: _Model) -> ImportedPolicy:
+    raise model.refuse(SOURCES, "one of ARS")
+
+
+def _quantile_network(model: _Model) -> ImportedPolicy:
+    raise model.refuse(SOURCES, "one of QR-DQN")
+
+
+CONVERTERS = {  # by the beginning of a weight's name
+    "action_net.weight": _actor_critic,
+    "action_net.0.": _random_search,
+    "q_net.q_net.0.weight": _dqn,
+    "quantile_net.": _quantile_network,
+    "actor.latent_pi.": _soft,
+    "actor.mu.": _deterministic,
+}
 
 
 class _Inert:
@@ -270,7 +420,7 @@ def _shape(
     model: _Model, activation: str, hidden: Sequence[Layer], critic: Sequence[Layer] | None = None
 ) -> dict[str, Any]:
     """Return the hyperparameters of networks with these hidden layers."""
-    widths, critics = ([len(bias) for _, bias in layers] for layers in (hidden, hidden if critic is None else critic))
+    widths, critics = _widths(hidden), _widths(hidden if critic is None else critic)
     if not widths or not critics:
         raise model.refuse("networks have hidden layers", "net_arch without any")
     shape: dict[str, Any] = {"activation": activation}
@@ -279,3 +429,7 @@ def _shape(
     else:
         shape["hidden"] = widths
     return shape if critics == widths else shape | {"critic_hidden": critics}
+
+
+def _widths(layers: Sequence[Layer]) -> list[int]:
+    return [len(bias) for _, bias in layers]

@@ -12,8 +12,10 @@ import gymnasium as gym
 import numpy as np
 import own_envs  # noqa: F401  # registers its environments
 import pytest
+import sb3_contrib
 import stable_baselines3 as sb3
 import torch
+from mask_envs import Forbidding
 from rekindle.tasks import EnvSpec, StateMismatch, import_policy, load
 from rekindle.tasks.networks.sde import variance
 from stable_baselines3.common.torch_layers import FlattenExtractor
@@ -42,20 +44,51 @@ CASES = [
         "Pendulum-v1",
         {"buffer_size": 10, "policy_kwargs": {"net_arch": [32, 32], "activation_fn": torch.nn.Tanh}},
     ),
+    (sb3.SAC, "MlpPolicy", "Pendulum-v1", {"buffer_size": 10, "policy_kwargs": {"n_critics": 3, "net_arch": [16]}}),
+    (sb3.SAC, "MlpPolicy", "MountainCarContinuous-v0", {"buffer_size": 10, "use_sde": True}),
+    (sb3.TD3, "MlpPolicy", "Pendulum-v1", {"buffer_size": 10, "policy_kwargs": {"net_arch": [40, 30]}}),
+    (sb3.DDPG, "MlpPolicy", "MountainCarContinuous-v0", {"buffer_size": 10, "policy_kwargs": {"net_arch": [40, 30]}}),
+    (
+        sb3_contrib.TQC,
+        "MlpPolicy",
+        "Pendulum-v1",
+        {"buffer_size": 10, "policy_kwargs": {"net_arch": {"pi": [16, 16], "qf": [32, 32]}, "n_critics": 3}},
+    ),
+    (sb3_contrib.TQC, "MlpPolicy", "Pendulum-v1", {"buffer_size": 10, "use_sde": True}),
+    (sb3_contrib.CrossQ, "MlpPolicy", "Pendulum-v1", {"buffer_size": 10, "policy_kwargs": {"net_arch": [32, 24]}}),
 ]
 
 
-def made(kind: Any, policy: str, env: str, arguments: dict[str, Any], path: Path) -> Any:
-    real = gym.make(env.removeprefix("own_envs:"))
+def made(kind: Any, policy: str, env: Any, arguments: dict[str, Any], path: Path) -> Any:
+    real = gym.make(env.removeprefix("own_envs:")) if isinstance(env, str) else env
     model = kind(policy, real, seed=3, device="cpu", **arguments)
     with torch.no_grad():  # as if it had learned, so that actions differ
         for number, parameter in enumerate(model.policy.parameters()):
             generator = torch.Generator().manual_seed(number)
             parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+        for number, (name, buffer) in enumerate(model.policy.named_buffers()):
+            if name.endswith(("ra_mean", "ra_var")):  # of batch renormalization
+                buffer += torch.rand(buffer.shape, generator=torch.Generator().manual_seed(number))
     if hasattr(model, "critic_target"):
         model.critic_target.load_state_dict(model.critic.state_dict())
     model.save(path)
     return model
+
+
+@torch.no_grad()
+def values_of(model: Any, observations: np.ndarray) -> torch.Tensor:
+    """Values of a model, as `Task.value` defines them."""
+    shown = model.policy.obs_to_tensor(observations)[0]
+    if hasattr(model.policy, "predict_values"):
+        return model.policy.predict_values(shown).squeeze(1)
+    if hasattr(model, "q_net"):
+        return model.q_net(shown).amax(1)
+    actions = model.policy.scale_action(model.predict(observations, deterministic=True)[0])
+    model.critic.train(False)
+    critics = model.critic(shown, torch.as_tensor(actions))
+    if isinstance(model, sb3_contrib.TQC):
+        return critics.flatten(1).mean(1)
+    return torch.cat(critics, 1).amin(1)
 
 
 @pytest.mark.parametrize(("kind", "policy", "env", "arguments"), CASES)
@@ -75,19 +108,54 @@ def test_a_model_acts_as_it_did_there(kind: Any, policy: str, env: str, argument
         first = getattr(model.action_space, "start", 0)  # which Stable-Baselines3 does not look at
         np.testing.assert_array_equal(ours - first, theirs)
         assert len(np.unique(theirs, axis=0)) > 1
-    if getattr(model, "use_sde", False):  # the spread of their noise is that of ours
+    if getattr(model, "use_sde", False) and found.task in ("ppo", "a2c"):  # the spread of their noise is that of ours
         with torch.no_grad():
             shown = torch.as_tensor(observations)
             z = model.policy.mlp_extractor.forward_actor(shown)
             spread = model.policy.get_distribution(shown).distribution.stddev
         np.testing.assert_allclose(variance(found.policy["actor.log_std"][None], z[None])[0].sqrt(), spread, rtol=1e-4)
-    if found.task != "sac":
-        with torch.no_grad():
-            shown = model.policy.obs_to_tensor(observations)[0]
-            of_critic = getattr(model.policy, "predict_values", None)
-            values = model.q_net(shown).amax(1) if of_critic is None else of_critic(shown).squeeze(1)
-        np.testing.assert_allclose(task.value(observations), values, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(task.value(observations), values_of(model, observations), rtol=1e-3, atol=1e-3)
     task.fit(0)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_memory_is_that_of_the_model(shared: bool, tmp_path: Path) -> None:
+    sizes = {"lstm_hidden_size": 24, "net_arch": {"pi": [16], "vf": [12]}}
+    kwargs = {**sizes, "shared_lstm": shared, "enable_critic_lstm": not shared}
+    model = made(
+        sb3_contrib.RecurrentPPO, "MlpLstmPolicy", "CartPole-v1", {"policy_kwargs": kwargs}, tmp_path / "m.zip"
+    )
+    found = import_policy(tmp_path / "m.zip")
+    assert (found.task, found.hyperparameters["model"]["width"]) == ("ppo", 24 if shared else 48)
+    task = load("ppo")("CartPole-v1", warm_start=tmp_path / "m.zip").init(**found.hyperparameters)
+    random = np.random.default_rng(0)
+    states: list[Any] = [None, None]
+    starts = np.ones(20, bool)
+    chosen = []
+    for _ in range(50):
+        observations = random.normal(size=(20, 4)).astype(np.float32)
+        theirs, states[0] = model.predict(observations, states[0], starts, deterministic=True)
+        ours, states[1] = task.predict(observations, states[1], starts)
+        np.testing.assert_array_equal(ours, theirs)
+        starts = random.random(20) < 0.1
+        chosen.append(ours)
+    assert 0.02 < np.mean(chosen) < 0.98
+    task.fit(0)
+
+
+def test_masks_are_those_of_the_model(tmp_path: Path) -> None:
+    env = EnvSpec("mask_envs:ForbiddingByMethod-v0", {"actions": "rows"})
+    model = made(sb3_contrib.MaskablePPO, "MlpPolicy", Forbidding("rows", "method"), {}, tmp_path / "m.zip")
+    found = import_policy(tmp_path / "m.zip")
+    task = load("ppo")(env, warm_start=tmp_path / "m.zip").init(**found.hyperparameters)
+    random = np.random.default_rng(0)
+    numbers = random.uniform(-1, 1, (1000, 2)).astype(np.float32)
+    masks = random.random((1000, 7)) < 0.5
+    masks[:, [0, 3]] |= ~np.stack([masks[:, :3].any(1), masks[:, 3:].any(1)], 1)
+    theirs = model.predict(numbers, deterministic=True, action_masks=masks)[0]
+    ours = task.predict({"action_mask": masks.astype(np.int8), "observation": numbers})[0]
+    np.testing.assert_array_equal(ours, theirs)
+    assert len(np.unique(ours, axis=0)) > 8
 
 
 def changed(path: Path, data: Any, weights: Any) -> Path:
@@ -111,8 +179,10 @@ def test_settings_without_a_counterpart_are_refused(tmp_path: Path) -> None:
     dqn = {f"q_net.q_net.{index}.{name}": x for index in (0, 2) for name, x in layer.items()}
     tqc = {f"actor.{place}.{name}": x for place in ("latent_pi.0", "mu", "log_std") for name, x in layer.items()}
     cases: list[tuple[Any, Any, str]] = [
-        ({}, td3, r"is SAC's, without use_sde, but got one without actor\.log_std"),
-        ({}, {"x.weight": torch.zeros(1)}, "a PPO, A2C, DQN or SAC, but got networks named x.weight"),
+        ({}, td3, "critics are named qf0, qf1 and so on, but got none"),
+        ({}, {"x.weight": torch.zeros(1)}, "a PPO, A2C, DQN, SAC, .* or MaskablePPO, but got networks named x.weight"),
+        ({}, {"action_net.0.weight": torch.zeros(2, 3)}, "but got one of ARS"),
+        ({}, {"quantile_net.quantile_net.0.weight": torch.zeros(2, 3)}, "but got one of QR-DQN"),
         (
             {"policy_kwargs": {"activation_fn": "<class 'torch.nn.modules.activation.GELU'>"}},
             dqn,
@@ -120,8 +190,8 @@ def test_settings_without_a_counterpart_are_refused(tmp_path: Path) -> None:
         ),
         ({}, dqn | {"q_net.features_extractor.own.weight": torch.zeros(3, 3)}, "but got q_net.*own.weight too"),
         ({}, dqn | {"q_net.q_net.0.weight": torch.zeros(2)}, "but got q_net.q_net.0, which is not one of their layers"),
-        ({"cg_max_steps": 15}, {"action_net.weight": torch.zeros(2, 3)}, "DQN or SAC, but got one of TRPO"),
-        ({}, tqc, "SAC has two critics, qf0 and qf1, but got others"),
+        ({"cg_max_steps": 15}, {"action_net.weight": torch.zeros(2, 3)}, "or MaskablePPO, but got one of TRPO"),
+        ({}, tqc, "critics are named qf0, qf1 and so on, but got none"),
         ([], dqn, "must be a model that.* saved, but: 'list' object has no"),
         ({}, [1], "must be a model that.* saved, but: 'list' object has no"),
         ({}, {f"q_net.q_net.0.{name}": x for name, x in layer.items()}, "networks have hidden layers"),
@@ -155,7 +225,7 @@ def test_settings_without_a_counterpart_are_refused(tmp_path: Path) -> None:
                 for place in ("actor.mu.0", "actor.features_extractor.cnn.0", "actor.features_extractor.linear.0")
                 for name, x in layer.items()
             },
-            "SAC's policies are of vectors, as its encoders of images differ, but got a CnnPolicy",
+            "TD3's and DDPG's policies are of vectors, but got a CnnPolicy",
         ),
     ]
     for data, weights, message in cases:
@@ -172,10 +242,22 @@ def test_policies_that_act_in_another_way_are_refused(tmp_path: Path) -> None:
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (sb3.PPO, {"use_sde": True, "policy_kwargs": {"squash_output": True}}, "but got squash_output=True"),
         (sb3.A2C, {"policy_kwargs": {"features_extractor_class": Scaled}}, "but got features_extractor.scale.weight"),
-        (sb3.SAC, {"buffer_size": 10, "policy_kwargs": {"n_critics": 3}}, "but got critic.qf2.0.weight too"),
+        (
+            sb3.SAC,
+            {"buffer_size": 10, "policy_kwargs": {"n_critics": 1}},
+            "SAC has two critics or more, but got n_crit",
+        ),
+        (
+            sb3_contrib.RecurrentPPO,
+            {"policy_kwargs": {"enable_critic_lstm": False}},
+            "remember with an LSTM, but got enable_critic_lstm=False",
+        ),
+        (sb3_contrib.RecurrentPPO, {"policy_kwargs": {"n_lstm_layers": 2}}, "but got lstm_actor.weight_ih_l1 too"),
+        (sb3_contrib.CrossQ, {"buffer_size": 10, "use_sde": True}, "noise does not depend on states, but got use_sde"),
     ]
     for kind, arguments, message in cases:
-        made(kind, "MlpPolicy", "Pendulum-v1", arguments, tmp_path / "model.zip")
+        policy = "MlpLstmPolicy" if kind is sb3_contrib.RecurrentPPO else "MlpPolicy"
+        made(kind, policy, "Pendulum-v1", arguments, tmp_path / "model.zip")
         with pytest.raises(StateMismatch, match=message):
             import_policy(tmp_path / "model.zip")
 
