@@ -101,5 +101,5 @@ def batch_of(learner: Any) -> dict[str, Tensor]:
     hp, guidance, rollout = learner.hp, learner.guidance, rollout_of(learner)
     batch: dict[str, Tensor] = learner.agent.advantages(rollout, hp.gamma, hp.gae_lambda)
     batch = guidance.augment_batch(batch, rollout)
-    batch["advantages"] = learner.standardizer(batch["advantages"])
+    batch["advantages"] = learner.standardizer(batch["advantages"], batch.get("weights"))
     return batch
