@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .tasks.algorithms.svpg import SVPG as SVPG
     from .tasks.algorithms.svpg import SVPGPPO as SVPGPPO
     from .tasks.algorithms.svpg import SVPGPPO2 as SVPGPPO2
+    from .tasks.algorithms.trpo import TRPO as TRPO
     from .tasks.cohort import Cohort
     from .tasks.envs.base.spec import EnvSpec
     from .tasks.errors import BadResume

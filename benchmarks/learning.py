@@ -52,7 +52,9 @@ def show(name: str, returns: list[float], took: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=("ppo", "ppo2", "a2c", "dqn", "qrdqn", "sac", "ddpg", "td3", "tqc", "crossq"))
+    parser.add_argument(
+        "task", choices=("ppo", "ppo2", "a2c", "trpo", "dqn", "qrdqn", "sac", "ddpg", "td3", "tqc", "crossq")
+    )
     parser.add_argument("env")
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--seeds", type=int, default=5)

@@ -21,7 +21,7 @@ def stable_baselines(algorithm: str, env: str, seed: int, hp: dict[str, Any], st
     common: dict[str, Any] = {"seed": seed, "device": "cpu", "learning_rate": _lr(hp, steps), "gamma": hp["gamma"]}
     worlds = make_vec_env(env, n_envs=hp["num_envs"], seed=seed)
     nets = [hp["model.width"]] * hp["model.layers"]
-    if name in ("ppo", "a2c"):
+    if name in ("ppo", "a2c", "trpo"):
         common["policy_kwargs"] = {"net_arch": {"pi": nets, "vf": nets}, "activation_fn": activation}
         return _on_policy(algorithm, worlds, hp, common)
     common["policy_kwargs"] = {"net_arch": nets, "activation_fn": activation}
@@ -47,6 +47,8 @@ def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], common: dict[str
     if hp["normalize_reward"]:
         worlds = VecNormalize(worlds, norm_obs=False, gamma=hp["gamma"])
     name = NAMES.get(algorithm, algorithm)
+    if name == "trpo":
+        return _trpo(worlds, hp, common)
     made, kind = getattr(stable_baselines3, name.upper()), "MlpPolicy"
     if (memory := hp.get("model.memory", "none")) != "none":
         from sb3_contrib import RecurrentPPO
@@ -82,6 +84,28 @@ def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], common: dict[str
         **sde,
         **common,
         **more,
+    )
+
+
+def _trpo(worlds: Any, hp: dict[str, Any], common: dict[str, Any]) -> Any:
+    import sb3_contrib
+
+    if hp["use_sde"]:
+        raise SystemExit("TRPO is compared without use_sde; leave it out")
+    return sb3_contrib.TRPO(
+        "MlpPolicy",
+        worlds,
+        n_steps=hp["num_steps"],
+        batch_size=hp["num_envs"] * hp["num_steps"] // hp["num_minibatches"],
+        gae_lambda=hp["gae_lambda"],
+        target_kl=hp["target_kl"],
+        cg_max_steps=hp["cg_steps"],
+        cg_damping=hp["cg_damping"],
+        line_search_shrinking_factor=hp["line_search_factor"],
+        line_search_max_iter=hp["line_search_steps"],
+        n_critic_updates=hp["update_epochs"],
+        normalize_advantage=hp["normalize_advantage"],
+        **common,
     )
 
 

@@ -24,6 +24,7 @@ ALGORITHMS = {
     "svpg-ppo2": ".tasks.algorithms.svpg:SVPGPPO2",
     "td3": ".tasks.algorithms.continuous.td3:TD3",
     "tqc": ".tasks.algorithms.continuous.tqc:TQC",
+    "trpo": ".tasks.algorithms.trpo:TRPO",
 }
 INSTRUMENTS = {  # an example, and tasks for testing drivers and schedulers
     "digits": ".tasks.examples.digits:Digits",

@@ -44,7 +44,8 @@ def on_policy_space(
         optimizer: default optimizer.
         num_steps: default number of steps in a rollout.
         steps: values of num_steps to search.
-        more: further hyperparameters of the algorithm, or others in place of those of the same name.
+        more: further hyperparameters of the algorithm, or others in place of those of the same name; None leaves one
+            out.
     """
     first: dict[str, Dimension | Space] = {
         "optimizer": optimizer_space(lr=lr, name=optimizer, eps=1e-5),
@@ -78,7 +79,8 @@ def on_policy_space(
         **whole_episodes_space(silent=True),
         **guidance_space(),
     }
-    return Space(**{**first, **dict.fromkeys(more), **last, **more})
+    entries = {**first, **dict.fromkeys(more), **last, **more}
+    return Space(**{name: entry for name, entry in entries.items() if entry is not None})
 
 
 def normalize_advantage(default: bool | str, search: bool = False) -> Dimension:

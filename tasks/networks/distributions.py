@@ -83,6 +83,9 @@ class Distribution(Protocol):
     def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return log π(a|s) and the entropy of π(·|s), each (...)."""
 
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        """Return the Kullback-Leibler divergence of π_new from π_old, (...)."""
+
     def imitation_loss(self, params: Tensor, actions: Tensor) -> Tensor:
         """Return the loss of imitating actions, (...).
 
@@ -122,6 +125,10 @@ class Categorical(Logits):
         entropy = -(log_probs.exp() * log_probs).sum(-1)
         return log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy
 
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        before = log_softmax(old)
+        return (before.exp() * (before - log_softmax(new))).sum(-1)
+
 
 class MultiCategorical(Logits):
     """k choices, the i-th of nvec[i] values, independent given the observation."""
@@ -141,6 +148,10 @@ class MultiCategorical(Logits):
         parts = zip(self.choices, params.split(self.sizes, -1), actions.unbind(-1), strict=True)
         log_probs, entropies = zip(*(choice.log_prob_and_entropy(p, a) for choice, p, a in parts), strict=True)
         return torch.stack(log_probs, -1).sum(-1), torch.stack(entropies, -1).sum(-1)
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        parts = zip(self.choices, old.split(self.sizes, -1), new.split(self.sizes, -1), strict=True)
+        return torch.stack([choice.kl(*pair) for choice, *pair in parts], -1).sum(-1)
 
 
 class Bernoulli(Logits):
@@ -164,6 +175,10 @@ class Bernoulli(Logits):
         pair = log_softmax(torch.stack([torch.zeros_like(params), params], -1))  # log P(0), log P(1)
         index = actions.flatten(-len(self.action_shape)).long().unsqueeze(-1)
         return pair.gather(-1, index).squeeze(-1).sum(-1), -(pair.exp() * pair).sum(-1).sum(-1)
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        before, after = (log_softmax(torch.stack([torch.zeros_like(x), x], -1)) for x in (old, new))
+        return (before.exp() * (before - after)).sum(-1).sum(-1)
 
 
 class Units:
@@ -252,6 +267,11 @@ class Gaussian(Distribution):
         log_prob = (-0.5 * z * z - log_std - 0.5 * LOG_2_PI).sum(-1)
         return log_prob, (log_std + 0.5 * (1 + LOG_2_PI)).sum(-1)
 
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        (mean, log_std), (new_mean, new_log_std) = (x[..., : 2 * self.size].chunk(2, -1) for x in (old, new))
+        spread = (2 * log_std).exp() + (mean - new_mean).square()
+        return (new_log_std - log_std + 0.5 * (spread * (-2 * new_log_std).exp() - 1)).sum(-1)
+
     def imitation_loss(self, params: Tensor, actions: Tensor) -> Tensor:
         return (params[..., : self.size] - self.numbers(actions)).square().mean(-1)
 
@@ -299,6 +319,10 @@ class Hybrid(Distribution):
         of_numbers = self.numbers.log_prob_and_entropy(numbers, taken)
         of_choices = self.choices.log_prob_and_entropy(logits, chosen)
         return of_numbers[0] + of_choices[0], of_numbers[1] + of_choices[1]
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        (numbers, logits), (new_numbers, new_logits) = self.split(old), self.split(new)
+        return self.numbers.kl(numbers, new_numbers) + self.choices.kl(logits, new_logits)
 
     def imitation_loss(self, params: Tensor, actions: Tensor) -> Tensor:
         (numbers, logits), (taken, chosen) = self.split(params), self.parts(actions)

@@ -90,6 +90,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any], dict[str, EnvSpec]]] = {
     "ppo": ("ppo", MINIBATCHES, ACTORS),
     "ppo2": ("ppo2", MINIBATCHES, ACTORS),
     "a2c": ("a2c", ROLLOUTS, ACTORS),
+    "trpo": ("trpo", {**MINIBATCHES, "cg_steps": 3, "update_epochs": 2}, ACTORS),
     "ppo, lstm": ("ppo", {**MINIBATCHES, "model.memory": "lstm"}, ACTORS),
     "a2c, gru": ("a2c", {**ROLLOUTS, "model.memory": "gru"}, ACTORS),
     "ppo2, sde": ("ppo2", {**MINIBATCHES, "use_sde": True, "sde_sample_freq": 4}, CONTINUOUS),

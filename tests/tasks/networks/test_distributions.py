@@ -93,6 +93,19 @@ def test_log_prob_and_entropy_are_those_of_torch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
+def test_a_divergence_is_the_mean_difference_of_log_probabilities(name: str) -> None:
+    dist, samples = EVERY[name], 4000
+    old, new = (params_of(dist, 1, 1, seed=seed) for seed in (0, 1))
+    many = old.expand(1, samples, -1)
+    actions = dist.sample(many, noise_of(dist, 1, samples))
+    before, after = (dist.log_prob_and_entropy(x.expand_as(many), actions)[0] for x in (old, new))
+    difference = (before - after).double()
+    error = 5 * difference.std().item() / samples**0.5 + 1e-5
+    assert dist.kl(old, new).item() == pytest.approx(difference.mean().item(), abs=error)
+    torch.testing.assert_close(dist.kl(old, old), torch.zeros(1, 1), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_gradients_are_those_of_torch(name: str) -> None:
     dist = EVERY[name]
     params = params_of(dist, 4, 5).double().requires_grad_()
