@@ -180,7 +180,7 @@ class Space(Mapping[str, "Dimension | Space"]):
                 raise SpaceError(f"{path} is given twice")
             dimension = self._flat[path]
             try:
-                flat[path] = dimension.check(_read_for(dimension, text), path)
+                flat[path] = dimension.check(read_for(dimension, text), path)
             except SpaceError as error:
                 raise type(error)(f"{error} ({dimension.help})" if dimension.help else str(error)) from None
         return unflatten(flat)
@@ -451,7 +451,7 @@ def _fixed(dimension: Dimension, value: object, path: str) -> Fixed:
     return Fixed(values=(dimension.check(value, path),), **same)
 
 
-def _read_for(dimension: Dimension, text: str) -> Value:
+def read_for(dimension: Dimension, text: str) -> Value:
     """Return a command line's value, as the dimension reads it."""
     if isinstance(dimension, Choice) and text in dimension.values:
         return text

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .dimension import Dimension
-from .space import Space
+from .space import Space, read_for
 from .values import Nested, Value, flatten
 
 
@@ -43,8 +43,9 @@ class Variants(Space):
         return self.of(values, fixed or {}).validate(values, fixed=fixed)
 
     def parse(self, *assignments: str) -> Nested:
-        pairs = (text.partition("=") for text in assignments)
-        return self.of({name.strip(): text.strip() for name, _, text in pairs}).parse(*assignments)
+        pairs = ((name.strip(), text.strip()) for name, _, text in (each.partition("=") for each in assignments))
+        chosen = {name: read_for(self.selectors[name], text) for name, text in pairs if name in self.selectors}
+        return self.of(chosen).parse(*assignments)
 
     def identifying(self, values: Mapping[str, Any]) -> dict[str, Value]:
         return self.of(values).identifying(values)

@@ -3,13 +3,16 @@
 Names and meanings are those of ML-Agents' documentation, "Training Configuration File" and "Training ML-Agents":
 https://github.com/Unity-Technologies/ml-agents/tree/develop/docs. PPO's buffer of `buffer_size` experiences, in pieces
 of `time_horizon` steps, becomes `num_envs` environments that take `num_steps` each. A schedule ends at `max_steps`.
+Several behaviors, or one with `self_play`, become the task `behaviours`, whose environments they share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....spaces.errors import SpaceError, near
 from ....tasks import load
@@ -52,6 +55,7 @@ SCHEDULES = {  # with the value at which ML-Agents' linear decay ends
 }
 SIGNALS = {"curiosity": "icm", "rnd": "rnd", "gail": "gail"}
 OF_SIGNAL = {"gamma": "gamma", "strength": "strength", "learning_rate": "lr", "network_settings.hidden_units": "width"}
+SELF_PLAY = ("save_steps", "team_change", "swap_steps", "window", "play_against_latest_model_ratio", "initial_elo")
 BATCH = "hyperparameters.batch_size"
 READ = ("behaviors", "default_settings", "environment_parameters")  # sections that become parts of the run file
 # Defaults of ML-Agents, by trainer and path: mlagents/trainers/settings.py of release 22, and the trainers' own files.
@@ -77,6 +81,8 @@ OF_SIGNALS: dict[str, Any] = {
 }
 OF_CLONING = {"strength": 1.0, "steps": 0, "samples_per_update": 0}
 MEMORY = {"network_settings.memory.sequence_length": 64}
+LENGTH = ("max_steps", "keep_checkpoints", "checkpoint_interval")
+EPOCH = 4096  # steps of an epoch, unless it is given
 FIXED: dict[str, dict[str, Any]] = {  # what ML-Agents has no setting for
     "ppo": {"vf_coef": 1.0, "max_grad_norm": None, "target_kl": None, "normalize_reward": False}
     | {"optimizer.eps": 1e-8, "model.activation": "silu"},
@@ -87,18 +93,73 @@ FIXED: dict[str, dict[str, Any]] = {  # what ML-Agents has no setting for
 def convert(
     path: Path, whole: Mapping[str, Any], env: str | Mapping[str, Any] | None, behavior: str | None
 ) -> Converted:
-    """Return the run file of one behavior.
+    """Return the run file of one behavior, or of all.
 
     Args:
         path: path of the YAML file.
         whole: its content.
         env: environment, which ML-Agents' file does not name.
-        behavior: name of the behavior; None for the only one.
+        behavior: name of the behavior; None for all.
 
     Raises:
         ValueError: the file is not such a configuration, a value is invalid, or the trainer has no counterpart.
     """
-    name, given = _behavior(whole, path, behavior)
+    behaviors = [_converted(name, given, path) for name, given in _behaviors(whole, path, behavior).items()]
+    several = len(behaviors) > 1 or bool(behaviors[0].self_play)
+    first, values = behaviors[0], _shared(behaviors) if several else behaviors[0].values
+    if "model.encoder" in values and env is not None and not _sees_images(first.trainer, env):
+        del values["model.encoder"]  # ML-Agents' files name an encoder for every behavior
+    content: dict[str, Any] = {"task": "behaviours" if several else first.trainer}
+    if parameters := whole.get("environment_parameters"):
+        own = env if isinstance(env, Mapping) else {"id": env or "package:Environment-v0"}
+        content["env"] = {**own, "parameters": parameters}
+    elif env:
+        content["env"] = env
+    steps, keep, interval = zip(*([each.settings.take(path) for path in LENGTH] for each in behaviors), strict=True)
+    content["env_steps"] = int(max(steps))
+    if keep[0] is not None or interval[0] is not None:
+        content["snapshots"] = _snapshots(keep[0], interval[0], int(values.get("epoch_steps", EPOCH)))
+    outside = dict(flat({name: part or {} for name, part in whole.items() if name not in READ}))
+    if isinstance(seed := outside.pop("env_settings.seed", None), int) and seed >= 0:
+        content["seed"] = seed
+    if device := outside.pop("torch_settings.device", None):
+        content["device"] = device
+    content["hyperparameters"] = values
+    left: dict[str, Any] = {}
+    for each in behaviors:
+        prefix = f"{each.name}." if len(behaviors) > 1 else ""
+        left |= {f"{prefix}{path}": x for path, x in each.settings.without(each.given, each.unknown).items()}
+    return Converted(content, listed(left | outside))
+
+
+class _Behavior(NamedTuple):
+    """A behavior: its settings, and the hyperparameters that they become.
+
+    Attributes:
+        name: its name.
+        trainer: name of the algorithm.
+        given: its settings, by path.
+        settings: those with defaults.
+        values: hyperparameters, by dotted name.
+        unknown: those that the algorithm lacks.
+        self_play: those of self-play.
+    """
+
+    name: str
+    trainer: str
+    given: dict[str, Any]
+    settings: Settings
+    values: dict[str, Any]
+    unknown: dict[str, Any]
+    self_play: dict[str, Any]
+
+
+def _converted(name: str, given: dict[str, Any], path: Path) -> _Behavior:
+    """Convert a behavior.
+
+    Raises:
+        ValueError: a value is invalid, or the trainer has no counterpart.
+    """
     trainer = given.pop("trainer_type", "ppo")
     if trainer not in DEFAULTS:
         raise ValueError(
@@ -112,26 +173,35 @@ def convert(
         space.validate(values)
     except SpaceError as error:
         raise ValueError(f"{path}: behavior {name} has a value that {trainer} does not take: {error}") from None
-    if "model.encoder" in values and env is not None and not _sees_images(trainer, env):
-        del values["model.encoder"]  # ML-Agents' files name an encoder for every behavior
-    content: dict[str, Any] = {"task": trainer}
-    if parameters := whole.get("environment_parameters"):
-        own = env if isinstance(env, Mapping) else {"id": env or "package:Environment-v0"}
-        content["env"] = {**own, "parameters": parameters}
-    elif env:
-        content["env"] = env
-    content["env_steps"] = int(settings.take("max_steps"))
-    keep, interval = settings.take("keep_checkpoints"), settings.take("checkpoint_interval")
-    if keep is not None or interval is not None:
-        epoch_steps = int(values.get("epoch_steps", space.flat()["epoch_steps"].default))
-        content["snapshots"] = _snapshots(keep, interval, epoch_steps)
-    outside = dict(flat({name: part or {} for name, part in whole.items() if name not in READ}))
-    if isinstance(seed := outside.pop("env_settings.seed", None), int) and seed >= 0:
-        content["seed"] = seed
-    if device := outside.pop("torch_settings.device", None):
-        content["device"] = device
-    content["hyperparameters"] = values
-    return Converted(content, listed(settings.without(given, unknown) | outside))
+    self_play: dict[str, Any] = {}
+    if settings.have("self_play."):
+        options = {option: settings.take(f"self_play.{option}") for option in SELF_PLAY}
+        if options["team_change"] is None:
+            options["team_change"] = 5 * int(options["save_steps"] or 20_000)  # ML-Agents' defaults
+        self_play = {"self_play.use": True} | {f"self_play.{k}": x for k, x in options.items() if x is not None}
+    return _Behavior(name, trainer, given, settings, values, unknown, self_play)
+
+
+def _shared(behaviors: Sequence[_Behavior]) -> dict[str, Any]:
+    """Return the hyperparameters of behaviors that share environments.
+
+    Rollouts of all end together, so an epoch is a whole number of the longest of them.
+    """
+    num_envs = max(each.values["num_envs"] for each in behaviors)
+    block = math.lcm(*(each.values["num_steps"] for each in behaviors)) * num_envs
+    shared: dict[str, Any] = {"num_envs": num_envs, "epoch_steps": max(1, round(EPOCH / block)) * block}
+    for each in behaviors:
+        own = {"algorithm": each.trainer, **each.values, **each.self_play}
+        if (parts := own.get("num_minibatches")) is not None:
+            own["num_minibatches"] = _divisor(own["num_steps"] * num_envs, parts * num_envs / own["num_envs"])
+        name = re.sub(r"\W|^(?=\d)", "_", each.name)  # hyperparameters are named after it
+        shared |= {f"{name}.{key}": value for key, value in own.items() if key not in shared}
+    return shared
+
+
+def _divisor(total: int, wanted: float) -> int:
+    """Return the divisor of a number that is nearest to another one."""
+    return min((n for n in range(1, total + 1) if total % n == 0), key=lambda n: abs(n - wanted))
 
 
 def _with_defaults(trainer: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,17 +221,16 @@ def _with_defaults(trainer: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return defaults | {path: value for path, value in given.items() if value is not None}
 
 
-def _behavior(whole: Mapping[str, Any], path: Path, behavior: str | None) -> tuple[str, dict[str, Any]]:
-    """Return a behavior's name, and its settings by path, defaults included."""
+def _behaviors(whole: Mapping[str, Any], path: Path, behavior: str | None) -> dict[str, dict[str, Any]]:
+    """Return the settings of behaviors, by name and path."""
     behaviors = whole.get("behaviors")
     if not isinstance(behaviors, Mapping) or not behaviors:
         raise ValueError(f"an ML-Agents configuration has behaviors, but {path} has none")
-    if behavior is None and len(behaviors) > 1:
-        raise ValueError(f"a run file has one behavior, but {path} has {', '.join(behaviors)}; give --behavior")
-    name = behavior or next(iter(behaviors))
-    if name not in behaviors:
-        raise ValueError(f"{path} has no behavior {name!r}{near(name, list(behaviors))}")
-    return name, dict(flat(whole.get("default_settings") or {})) | dict(flat(behaviors[name] or {}))
+    if behavior is not None and behavior not in behaviors:
+        raise ValueError(f"{path} has no behavior {behavior!r}{near(behavior, list(behaviors))}")
+    default = dict(flat(whole.get("default_settings") or {}))
+    names = behaviors if behavior is None else [behavior]
+    return {name: default | dict(flat(behaviors[name] or {})) for name in names}
 
 
 def _snapshots(keep: Any, interval: Any, epoch_steps: int) -> str:
@@ -191,10 +260,7 @@ def _rollouts_of_ppo(settings: Settings) -> dict[str, Any]:
     size, batch = (int(settings.take(f"hyperparameters.{name}")) for name in ("buffer_size", "batch_size"))
     steps = min(int(settings.take("time_horizon", 64)), size)
     envs = max(1, size // steps)
-    total, wanted = steps * envs, size / batch
-    whole = [count for count in range(1, total + 1) if total % count == 0]
-    parts = min(whole, key=lambda count: abs(count - wanted))
-    return {"num_steps": steps, "num_envs": envs, "num_minibatches": parts}
+    return {"num_steps": steps, "num_envs": envs, "num_minibatches": _divisor(steps * envs, size / batch)}
 
 
 def _memory_of_sac(settings: Settings) -> dict[str, Any]:

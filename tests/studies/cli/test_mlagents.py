@@ -221,6 +221,51 @@ def test_a_file_without_any_counterpart_is_refused(old: str, new: str, message: 
 
 def test_one_of_several_behaviors_is_chosen(file: Path, cli: Cli) -> None:
     file.write_text("behaviors: {A: {trainer_type: ppo}, B: {trainer_type: sac}}")
-    assert "has A, B; give --behavior" in cli("import-config", str(file))[2]
     assert json.loads(cli("import-config", str(file), "--behavior", "B", "--json")[1])["config"]["task"] == "sac"
     assert "no behavior 'C'" in cli("import-config", str(file), "--behavior", "C")[2]
+
+
+def test_several_behaviors_become_one_task(file: Path, cli: Cli) -> None:
+    sizes = "{buffer_size: 1024, batch_size: 128}"
+    play = "{save_steps: 50000, window: 20, play_against_latest_model_ratio: 0.7, swap_steps: 1000}"
+    file.write_text(
+        f"behaviors:\n  Goalie: {{trainer_type: ppo, time_horizon: 128, hyperparameters: {sizes}, self_play: {play}}}\n"
+        "  Striker 2: {trainer_type: sac, max_steps: 7e5, summary_freq: 3}\n"
+    )
+    found = json.loads(cli("import-config", str(file), "pettingzoo/package:Soccer", "--json")[1])
+    content, hp = found["config"], found["config"]["hyperparameters"]
+    assert (content["task"], content["env"], content["env_steps"]) == (
+        "behaviours",
+        "pettingzoo/package:Soccer",
+        700_000,
+    )
+    assert (hp["num_envs"], hp["epoch_steps"], hp["Goalie.num_steps"], hp["Goalie.num_minibatches"]) == (
+        8,
+        4096,
+        128,
+        8,
+    )
+    assert (hp["Goalie.algorithm"], hp["Striker_2.algorithm"], hp["Striker_2.num_steps"]) == ("ppo", "sac", 1)
+    options = {name.removeprefix("Goalie.self_play."): x for name, x in hp.items() if "self_play" in name}
+    assert options == {
+        "use": True,
+        "save_steps": 50_000,
+        "team_change": 250_000,
+        "window": 20,
+        "play_against_latest_model_ratio": 0.7,
+        "swap_steps": 1000,
+    }
+    assert found["without"] == ["Striker 2.summary_freq: 3"]
+
+
+def test_a_converted_game_trains(file: Path, tmp_path: Path, sqlite_url: str, cli: Cli) -> None:
+    file.write_text(
+        "behaviors: {player: {trainer_type: ppo, max_steps: 64, time_horizon: 16, hyperparameters: {buffer_size: 64,"
+        " batch_size: 32}, self_play: {window: 5}}}\n"
+    )
+    run = str(tmp_path / "run.toml")
+    assert cli("import-config", str(file), "pettingzoo/hunt_env:Nim", "--output", run)[0] == 0
+    words = ["--set", "epoch_steps=64", "--eval-episodes", "2", "--storage", sqlite_url, "--json"]
+    status, out, errors = cli("train", run, *words)
+    assert status == 0, errors
+    assert json.loads(out)["hyperparameters"]["player.self_play.window"] == 5
