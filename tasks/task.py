@@ -18,6 +18,7 @@ from ..spaces import Space, flatten, unflatten
 from ..spaces.values import plain, whole_number
 from .base_learner import BaseLearner, MemberRef, inexact_in, lies_within_epoch
 from .catalog import label
+from .checkpoint.manifests import canonical_json
 from .checkpoint.policy_files import write_policy
 from .checkpoint.retention import Keep
 from .checkpoint.state import Packed, Tree, materialized, pack, unpack
@@ -940,7 +941,8 @@ class Task:
 
     def about(self) -> dict[str, Any]:
         """Return the metadata that is written with a policy."""
-        return {"task": self.name, "env": self.env.id, "uid": self.uid, "epochs": self.epochs, "state": self.digest}
+        about = {"task": self.name, "env": self.env.id, "uid": self.uid, "epochs": self.epochs, "state": self.digest}
+        return about | {"identity": canonical_json(self.identity.to_json()).decode()}
 
     def report(self) -> dict[str, Any]:
         """Return everything known about the task, as JSON."""

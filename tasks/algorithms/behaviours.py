@@ -42,6 +42,7 @@ from ..runtime.lockstep import Lockstep
 from ..runtime.metric_means import Tally
 from ..task import Task
 from .contest import OPPONENTS, Act, Around, Contest, random_actor
+from .players import PlayerActor, check_player, frozen, player_actor
 from .self_play import SelfPlay, self_play_space
 
 ALGORITHMS = ("ppo", "ppo2", "a2c", "dqn", "sac", "td3", "ddpg", "tqc", "crossq")
@@ -66,6 +67,7 @@ class BehavioursLearner(Learner):
     Attributes:
         shared: the shared environments.
         learners: the learners, by behaviour.
+        players: functions that make fixed policies act, by behaviour.
         lockstep: runs the learners side by side.
         block: steps of each shared environment after which all learners are between two iterations.
         self_play: pools of past policies, by behaviour, of those that play against themselves.
@@ -77,7 +79,7 @@ class BehavioursLearner(Learner):
         epoch_steps=integer(1, 10**9, default=4096, structural=True, search=False),
     )
 
-    scratch = (*Learner.scratch, "lockstep")
+    scratch = (*Learner.scratch, "lockstep", "players")
 
     @classmethod
     def space_in(cls, env: EnvSpec) -> Space:
@@ -100,7 +102,9 @@ class BehavioursLearner(Learner):
         num_envs, epoch_steps = values["num_envs"], values["epoch_steps"]
         roster = roster_of(env)
         _check_teams(env, values)
-        for name, behaviour in roster.behaviours.items():
+        for name in env.players:
+            check_player(env, name)
+        for name, behaviour in roster.learning.items():
             learner, spec = load(values[name][ALGORITHM]).learner, replace(env, behaviour=name)
             own = _own_values(values, name, len(behaviour.slots))
             flat = flatten(own)
@@ -122,7 +126,7 @@ class BehavioursLearner(Learner):
             except ValueError as error:
                 raise type(error)(f"behaviour {name}: {error}") from None
             rollout = own["num_steps"] * num_envs
-            if len(roster.behaviours) > 1 and epoch_steps % rollout:
+            if len(roster.learning) > 1 and epoch_steps % rollout:
                 best = max(1, epoch_steps // rollout) * rollout
                 raise ValueError(
                     f"behaviours end an epoch together, so epoch_steps ({epoch_steps}) must be divisible by "
@@ -132,7 +136,7 @@ class BehavioursLearner(Learner):
     @classmethod
     def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
         names = []
-        for name in roster_of(env).behaviours:
+        for name in roster_of(env).learning:
             learner = load(fixed.get(f"{name}.{ALGORITHM}", ALGORITHMS[0])).learner
             own = {path.removeprefix(f"{name}."): value for path, value in fixed.items() if path.startswith(f"{name}.")}
             names += [f"{name}.{path}" for path in learner.without_effect(replace(env, behaviour=name), own)]
@@ -153,9 +157,13 @@ class BehavioursLearner(Learner):
         try:
             self.shared = SharedEnvs(self.envs, roster)
             self.learners: dict[str, Learner] = {}
+            self.players: dict[str, PlayerActor] = {}
             for name, view in self.shared.views.items():
                 alone = len(roster.behaviours) == 1
                 seeds = self.seeds if alone else [behaviour_seed(seed, name) for seed in self.seeds]
+                if name in self.env.players:
+                    self.players[name] = player_actor(view, self.env, seeds, self.device)
+                    continue
                 own = [_own_values(member, name, view.agents) for member in values]
                 learner = load(values[0][name][ALGORITHM]).learner
                 self.learners[name] = learner(view.spec, seeds, own, self.device, envs=view)
@@ -165,16 +173,16 @@ class BehavioursLearner(Learner):
         self.self_play: dict[str, SelfPlay] = {}
         for name, learner in self.learners.items() if self.teams else ():
             if (hp := getattr(self.hp, name).self_play).use:
-                small = {"buffer_size": learner.hp.num_envs, "stats_window_size": None}
-                own = [_own_values(member, name, self.shared.views[name].agents) for member in values]
-                own = [{**member, **{k: v for k, v in small.items() if k in member}} for member in own]
-                past = type(learner)(learner.env, learner.seeds, own, self.device, envs=learner.envs)
+                view = self.shared.views[name]
+                own = [_own_values(member, name, view.agents) for member in values]
+                past = frozen(type(learner), view, learner.seeds, own, self.device)
                 pool = self.self_play[name] = SelfPlay(learner, past, hp)
-                self.shared.replace[name], self.shared.views[name].on_step = pool.replaced, pool.see
-        self.first, self.agents = next((self.learners[name], view.agents) for name, view in self.shared.views.items())
+                self.shared.replace[name], view.on_step = pool.replaced, pool.see
+        name, self.first = next(iter(self.learners.items()))
+        self.agents = self.shared.views[name].agents
         self.block = math.lcm(*(learner.hp.num_steps for learner in self.learners.values()))
         self.lockstep = Lockstep(self.shared.exchange)
-        self.shared.meet = self.lockstep.meet
+        self.shared.meet = self.lockstep.meet if len(self.learners) > 1 else None
         self.tally = Tally(self.members)
         self.take_sides()
 
@@ -205,6 +213,8 @@ class BehavioursLearner(Learner):
         target = before + self.block * self.hp.num_envs
         for pool in self.self_play.values():
             pool.begin_block(before)
+        for name, player in self.players.items():  # its random numbers depend on the block alone
+            self.shared.players[name] = player(self.shared.views[name].num_envs, partial(self._keys, name, before))
         jobs = {
             name: partial(learner.run_epoch, partial(self.reached, name, target))
             for name, learner in self.learners.items()
@@ -242,6 +252,10 @@ class BehavioursLearner(Learner):
             self.take_sides()
             for name in self.self_play:
                 self.learners[name].truncate_all()
+
+    def _keys(self, name: str, env_steps: int, purpose: str) -> streams.Bits:
+        """Return the keys of a player's stream in a block."""
+        return streams.keys(self.seeds, "player", name, purpose, env_steps)
 
     def reached(self, name: str, env_steps: int) -> bool:
         """Return whether a behaviour's learner has done these steps.
@@ -305,6 +319,10 @@ class BehavioursLearner(Learner):
             actors[name] = learner.actor(count, deterministic, drawn, memory.get(name))
             if around is not None:
                 actors[name] = around(name, actors[name], drawn)
+
+        for name, player in self.players.items():
+            count, drawn = episodes * self.shared.views[name].agents, keys or partial(evaluation_keys, self.members)
+            actors[name] = player(count, partial(_prefixed, drawn, name))
 
         def act(obs: np.ndarray) -> np.ndarray:
             form, roster = self.shared.form, self.shared.roster
@@ -408,7 +426,7 @@ class BehavioursLearner(Learner):
 @lru_cache(maxsize=64)
 def _space(env: EnvSpec) -> Space:
     """Return the hyperparameters in an environment, nested by behaviour."""
-    names = list(roster_of(env).behaviours)
+    names = list(roster_of(env).learning)
     choice = categorical(*ALGORITHMS, default=ALGORITHMS[0], structural=True, search=False, help=ALGORITHM_HELP)
     assert isinstance(choice, Choice)
 
@@ -436,14 +454,14 @@ def _own_values(values: Mapping[str, Any], name: str, agents: int) -> dict[str, 
 def competing_teams(env: EnvSpec, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Return the slots of each team whose agents learn by self-play."""
     roster = roster_of(env)
-    slots = {slot for name, b in roster.behaviours.items() if values[name][SELF_PLAY]["use"] for slot in b.slots}
+    slots = {slot for name, b in roster.learning.items() if values[name][SELF_PLAY]["use"] for slot in b.slots}
     teams = {name: tuple(slot for slot in team if slot in slots) for name, team in roster.teams.items()}
     return {name: team for name, team in teams.items() if team}
 
 
 def _check_teams(env: EnvSpec, values: Mapping[str, Any]) -> None:
     """Raise ValueError unless self-play has two teams that change together."""
-    playing = {name: values[name][SELF_PLAY] for name in roster_of(env).behaviours if values[name][SELF_PLAY]["use"]}
+    playing = {name: values[name][SELF_PLAY] for name in roster_of(env).learning if values[name][SELF_PLAY]["use"]}
     if playing and len(teams := competing_teams(env, values)) < 2:
         raise ValueError(
             f"{env.id}: self-play is played between two teams or more, but the agents of {', '.join(playing)} are in "

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from gymnasium import spaces
 
+from ....spaces.errors import near
 from ...errors import UnsupportedSpace
-from ..base.spec import EnvSpec
+from ..base.spec import EnvSpec, EnvSpecError
 from .adapter import make_joint
 from .grouping import grouped
 
@@ -39,6 +40,7 @@ class Roster(NamedTuple):
         agents: names of all agents.
         behaviours: the behaviours.
         turns: whether agents act one after another.
+        learning: the behaviours that no fixed policy plays.
         teams: indices of each team's agents. Unless the spec has teams, each behaviour is one, or if there is a single
             behaviour, each agent.
     """
@@ -47,6 +49,7 @@ class Roster(NamedTuple):
     behaviours: dict[str, Behaviour]
     turns: bool
     teams: dict[str, tuple[int, ...]]
+    learning: dict[str, Behaviour]
 
 
 @lru_cache(maxsize=64)
@@ -75,6 +78,17 @@ def roster_of(spec: EnvSpec) -> Roster:
         alone = env.groups if len(behaviours) > 1 else {agent: [agent] for agent in env.agents}
         teams = grouped(env.agents, spec.teams, spec.id, "team") if spec.teams else alone
         slots_of = {name: tuple(map(env.agents.index, agents)) for name, agents in teams.items()}
-        return Roster(env.agents, behaviours, env.turns, slots_of)
+        for name in spec.players:
+            if name not in behaviours:
+                raise EnvSpecError(
+                    f"{spec.id}: players are policies of its behaviours, {', '.join(behaviours)}, but one is of {name}"
+                    f"{near(name, behaviours)}"
+                )
+        learning = {name: behaviour for name, behaviour in behaviours.items() if name not in spec.players}
+        if not learning:
+            raise EnvSpecError(
+                f"{spec.id}: at least one behaviour learns, but players play {', '.join(behaviours)}; leave one out"
+            )
+        return Roster(env.agents, behaviours, env.turns, slots_of, learning)
     finally:
         env.close()

@@ -232,6 +232,7 @@ class SharedEnvs:
         views: each behaviour's view.
         meet: function that a view calls when it has acted, and that returns once the joint step is made; None if a
             single behaviour steps alone.
+        players: functions of observations (P, B, ...) that act for behaviours without a learner, by name.
         replace: functions of a behaviour's actions (P, B, ...), by its name, that replace those of other policies.
     """
 
@@ -244,14 +245,14 @@ class SharedEnvs:
         self.results: dict[str, StepResult] = {}
         self.meet: Callable[[str], None] | None = None
         self.replace: dict[str, Callable[[Array], Array]] = {}
+        self.players: dict[str, Callable[[Array], Array]] = {}
         self.views = {name: BehaviourView(self, behaviour) for name, behaviour in roster.behaviours.items()}
 
     def step(self, view: BehaviourView, actions: Array) -> StepResult:
         """Act with one behaviour, and return its results of the joint step."""
         name = view.behaviour.name
         self.actions[name] = actions
-        if len(self.views) > 1:
-            assert self.meet is not None, "several behaviours step in lockstep"
+        if self.meet is not None:
             self.meet(name)
         else:
             self.exchange()
@@ -260,6 +261,7 @@ class SharedEnvs:
     def exchange(self) -> None:
         """Step the joint environments with the actions of all behaviours."""
         actions = {name: self.replace[name](x) if name in self.replace else x for name, x in self.actions.items()}
+        actions |= {name: act(self.views[name].obs) for name, act in self.players.items()}
         step = self.envs.step(self.form.joined(actions, self.roster, (self.envs.num_members, self.envs.num_envs)))
         self.actions = {}
         self.results = {name: view.receive(step) for name, view in self.views.items()}

@@ -53,6 +53,7 @@ class EnvSpec:
         behaviours: agents of each behaviour that is trained, by its name.
         behaviour: name of the behaviour that this task trains.
         teams: agents of each team, by its name, for self-play.
+        players: by behaviour, ``random`` or a policy's file, which plays it without learning, see `algorithms.players`.
         scale: largest value of its uint8 images, where their space says 255 but the values are codes, as in MiniGrid's
             grids (10). Values are divided by it. None trusts the bounds of the space.
 
@@ -71,6 +72,7 @@ class EnvSpec:
     behaviours: Mapping[str, Sequence[str]] = field(default_factory=dict)
     behaviour: str = ""
     teams: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    players: Mapping[str, str] = field(default_factory=dict)
     scale: int | None = None
 
     def __post_init__(self) -> None:
@@ -97,6 +99,10 @@ class EnvSpec:
             raise EnvSpecError(f"{self.id}: masks must be {IN_INFO!r}, or be left out, but got {self.masks!r}")
         for name in ("behaviours", "teams"):
             object.__setattr__(self, name, _groups(getattr(self, name), f"{self.id}: {name}"))
+        players = self.players
+        if not isinstance(players, Mapping) or not all(isinstance(x, str) for pair in players.items() for x in pair):
+            raise EnvSpecError(f"{self.id}: players must be a dict of behaviours and policies, but got {players!r}")
+        object.__setattr__(self, "players", dict(players))
         try:
             parse(self.parameters, tuple(self.info))
         except ValueError as error:
@@ -172,6 +178,7 @@ class EnvSpec:
             "behaviours": deepcopy(self.behaviours),
             "behaviour": self.behaviour,
             "teams": deepcopy(self.teams),
+            "players": dict(self.players),
             "scale": self.scale,
         }
         return content | {name: value for name, value in later.items() if value}

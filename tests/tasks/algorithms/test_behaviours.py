@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -129,6 +132,53 @@ def test_evaluation_plays_each_team_in_turn_against_random_actions() -> None:
     assert set(np.unique(measured.returns)) <= {-1.0, 0.0, 1.0}
     first = np.stack(moves[:1])[0]
     assert first[0, 0] == first[2, 0]  # the policy is greedy, and begins in every other game
+
+
+@pytest.fixture(scope="module")
+def deer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A policy of the deer in a file, as a player's name."""
+    task = Behaviours(HUNT, seed=7).init(**SMALL)
+    file = task.save_policy(tmp_path_factory.mktemp("players") / "deer.safetensors")
+    return f"{file}@{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+
+
+@pytest.mark.parametrize("player", ["random", "file"])
+def test_a_player_acts_and_does_not_learn(player: str, deer: str) -> None:
+    env = {"id": HUNT, "players": {"deer": deer if player == "file" else player}}
+    values = {name: x for name, x in SMALL.items() if not name.startswith("deer")}
+    whole, parts = (Behaviours(env, seed=3).init(**values) for _ in range(2))
+    whole.fit(2)
+    parts.fit(1)
+    again = Behaviours(env, seed=3).init(**values)
+    again.load_state_dict(parts.state_dict())
+    again.fit(2)
+    assert again.digest == whole.digest
+    assert all(name.startswith("hunter") for name in whole.policy())
+    assert {"episode_return.hunter", "policy_loss.hunter"} <= whole.metrics.keys()
+    assert "episode_return.deer" not in whole.metrics
+    assert len(whole.measure(3)["info.return.deer"]) == 3
+    if player == "file":
+        seen = {"deer_0": np.array([3.0, 2.0], np.float32)}
+        own = Behaviours(HUNT, seed=7).init(**SMALL)
+        assert whole.act(seen).keys() == own.act(seen).keys() == {"deer_0"}
+
+
+def test_a_player_that_does_not_fit_is_refused(deer: str, tmp_path: Path) -> None:
+    file = deer.partition("@")[0]
+    lone = PPO("CartPole-v1", seed=1).init()
+    other = lone.save_policy(tmp_path / "other.safetensors")
+    digest = hashlib.sha256(other.read_bytes()).hexdigest()
+    refused = [
+        ({"deer": "uniform"}, "must be 'random' or a policy's file, such as deer.safetensors@1a2b3c4d"),
+        ({"deer": file}, f"the file's name is {re.escape(deer[:-4])}"),
+        ({"deer": f"{file}@00000000"}, "since results depend on it"),
+        ({"deer": f"{other}@{digest}"}, r"has the behaviour's observation space, Box\(-20.0, 20.0, \(2,\)"),
+        ({"wolf": "random"}, "players are policies of its behaviours, hunter, deer, but one is of wolf"),
+        ({"deer": "random", "hunter": "random"}, "at least one behaviour learns"),
+    ]
+    for players, message in refused:
+        with pytest.raises(ValueError, match=message):
+            Behaviours({"id": HUNT, "players": players}).init()
 
 
 def test_absent_agents_get_no_rewards_and_do_not_count() -> None:
