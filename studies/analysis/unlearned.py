@@ -45,7 +45,14 @@ Curve = Sequence[tuple[int, Mapping[str, float]]]
 
 @dataclass(frozen=True)
 class Finding:
-    """A defect of a study, and its cure."""
+    """A defect of a study, and its cure.
+
+    Attributes:
+        check: nothing learned, one learned, equal, too short, edge, no effect, seeds, first rung, failures, idle or
+            pruned.
+        text: the defect.
+        cure: the cure.
+    """
 
     check: str
     text: str

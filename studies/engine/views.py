@@ -27,21 +27,17 @@ class View:
     """
 
     fields: ClassVar[tuple[str, ...]] = ()
+    merged: ClassVar[frozenset[str]] = frozenset()  # fields whose JSON is an object, the names of which stand here
 
     def __init_subclass__(cls) -> None:
         """List the fields, those of the base first."""
         cls.fields = (*dict.fromkeys((*cls.fields, *get_annotations(cls))),)
 
     def __init__(self, **values: Any):
-        required = {name for name in self.fields if self.default(name) is REQUIRED}
+        required = {name for name in self.fields if default_of(type(self), name) is REQUIRED}
         if wrong := (values.keys() - {*self.fields}) | (required - values.keys()):
             raise TypeError(f"{type(self).__name__} has the fields {', '.join(self.fields)}; check {sorted(wrong)}")
         vars(self).update(values)
-
-    @classmethod
-    def default(cls, name: str) -> Any:
-        """Return the default of a field, or REQUIRED."""
-        return getattr(cls, name, REQUIRED)
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values."""
@@ -53,13 +49,18 @@ class View:
         return form
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self.replace()) == vars(other)
+        return type(self) is type(other) and all(getattr(self, name) == getattr(other, name) for name in self.fields)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a view is immutable, but {name} was assigned; replace() returns a changed copy")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+def default_of(view: type[View], name: str) -> Any:
+    """Return the default of a field, or REQUIRED."""
+    return getattr(view, name, REQUIRED)
 
 
 def key_of(name: str) -> str:
@@ -74,8 +75,11 @@ def to_json(value: Any) -> Any:
     has its default.
     """
     if isinstance(value, View):
-        pairs = ((name, getattr(value, name)) for name in value.fields)
-        return {key_of(name): to_json(content) for name, content in pairs if content != value.default(name)}
+        form: dict[str, Any] = {}
+        for name in value.fields:
+            if (content := getattr(value, name)) != default_of(type(value), name):
+                form |= to_json(content) if name in value.merged else {key_of(name): to_json(content)}
+        return form
     if is_dataclass(value):
         value = vars(value)
     elif hasattr(value, "_asdict"):
@@ -498,3 +502,4 @@ class TaskView(View):
     metrics: Annotated[Sequence[Mapping[str, float]], "epoch, and number by name"]
     checkpoints: Annotated[Sequence[CheckpointView], "stored checkpoints"]
     events: Annotated[Sequence[Mapping[str, Any]], "time, kind, and what belongs to the kind"]
+    config: Annotated[Mapping[str, Any] | None, "run file, with --config"] = None

@@ -45,7 +45,13 @@ class TooFewRuns(ValueError):
 
 
 class Interval(NamedTuple):
-    """An estimate and its confidence interval."""
+    """An estimate and its confidence interval.
+
+    Attributes:
+        estimate: estimate.
+        low: lower end of the 95% interval.
+        high: upper end.
+    """
 
     estimate: float
     low: float

@@ -36,7 +36,7 @@ class Command:
 
     Attributes:
         number: index among the study's commands.
-        kind: one of the constants above.
+        kind: stop, pause, resume, cancel, exclude, enqueue, extend, bound, check, probe or weight.
         data: arguments, such as trial numbers.
         who: user and machine, or the bound that was reached.
         why: reason given by the user.

@@ -53,19 +53,6 @@ class Deletion:
     checkpoints: int
     kept: dict[str, str]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the deletion as JSON."""
-        kept = [{"uid": uid, "why": why} for uid, why in self.kept.items()]
-        return {
-            "study": self.study,
-            "confirmation": next(iter(self.confirmations), None),
-            "confirmations": self.confirmations,
-            "trials": self.trials,
-            "tasks": self.tasks,
-            "checkpoints": self.checkpoints,
-            "kept": kept,
-        }
-
 
 def delete(store: Store, name: str, *, dry_run: bool = True) -> Deletion:
     """Delete a study, or the task with this uid or unique prefix.

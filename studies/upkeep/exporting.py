@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -44,7 +44,13 @@ Row = dict[str, Any]
 class Transferred:
     """Numbers of rows in a file.
 
-    Of these, ``new`` checkpoints were not in the database before the import.
+    Attributes:
+        study: name of the study.
+        trials: number of trials.
+        tasks: number of tasks.
+        checkpoints: number of checkpoints.
+        blobs: number of blobs.
+        new: number of checkpoints that were not in the database before the import.
     """
 
     study: str
@@ -53,10 +59,6 @@ class Transferred:
     checkpoints: int
     blobs: int
     new: int = 0
-
-    def to_json(self) -> Row:
-        """Return the numbers as JSON."""
-        return asdict(self)
 
 
 def export_study(store: Store, name: str, path: Path) -> Transferred:

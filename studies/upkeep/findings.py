@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 TRAINED_AGAIN = "training is exact, so what is trained again is the same"
@@ -97,12 +97,6 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.place}: {self.law}, but {self.what}; {self.cure}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the finding as JSON."""
-        form = asdict(self) | {"law": self.law, "cure": self.cure, "repairable": self.repairable}
-        del form["key"]
-        return form
 
 
 @dataclass(frozen=True)

@@ -68,12 +68,6 @@ class Garbage:
     size: int
     ids: Sequence[int]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the garbage as JSON."""
-        names = ("study", "number", "state")
-        trials = [dict(zip(names, row, strict=True)) for row in self.trials]
-        return {"uid": self.uid, "trials": trials, "epochs": [*self.epochs], "kept": [*self.kept], "bytes": self.size}
-
 
 def gc(
     store: Store, rules: GcRules = RULES, *, studies: Collection[str] | None = None, dry_run: bool = True

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..errors import StoreError
 from ..storage.store import Store
@@ -22,18 +21,17 @@ INCREMENTAL = 2  # value of PRAGMA auto_vacuum for a file that can give back pag
 
 @dataclass(frozen=True)
 class Shrunk:
-    """Sizes of the database's files before and after, and the method.
+    """Sizes of the database's files before and after.
 
-    Sizes are in bytes; the method is in words.
+    Attributes:
+        before: bytes before.
+        after: bytes after.
+        how: method, in words.
     """
 
     before: int
     after: int
     how: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the sizes as JSON."""
-        return asdict(self)
 
 
 def shrink(store: Store) -> Shrunk | None:

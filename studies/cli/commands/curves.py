@@ -1,7 +1,4 @@
-"""``rekindle export-curves``: copies of curves for other tools.
-
-With ``--json`` stdout is one JSON object: format, name, copies [{to, runs, points (written by this command)}].
-"""
+"""``rekindle export-curves``: copies of curves for other tools."""
 
 from __future__ import annotations
 
@@ -9,20 +6,37 @@ import argparse
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import Annotated
 
 from ...curves.copying import Copy
 from ...curves.runs import Curves
 from ...curves.sinks import opened, parse
 from ...engine.optuna_mirror import Mirror
+from ...engine.views import View
 from ..output.terminal import new_console, note, print_json
 from .storage import existing_store
 
 OPTUNA = "optuna"  # target for the copy in Optuna's tables, which are in the storage itself
 POLL = (2.0, 8.0)  # shortest and longest pause in seconds between two reads
 SHARE = 0.1  # fraction of the time for copying, within POLL; Optuna takes a second even for a small study
+
+
+class CopyView(View):
+    """A copy of curves."""
+
+    to: Annotated[str, "target"]
+    runs: Annotated[int, "number of runs"]
+    points: Annotated[int, "number of points written by this command"]
+
+
+class CopiesView(View):
+    """Copies of the curves of a study or task."""
+
+    name: Annotated[str, "its name or uid"]
+    copies: Annotated[Sequence[CopyView], "copies"]
 
 
 def export_curves(arguments: argparse.Namespace) -> int:
@@ -46,13 +60,13 @@ def export_curves(arguments: argparse.Namespace) -> int:
             over.wait(min(max(POLL[0], (time.monotonic() - start) / SHARE), POLL[1]))
             reader.refresh()
     written = [
-        {"to": text, "runs": len(copy.runs), "points": copy.points}
+        CopyView(to=text, runs=len(copy.runs), points=copy.points)
         for text, copy in zip([text for text in arguments.to if text != OPTUNA], copies, strict=True)
     ]
     if arguments.json:
-        return print_json({"name": arguments.name, "copies": written})
+        return print_json(CopiesView(name=arguments.name, copies=written))
     for each in written:
-        note(new_console(), f"{each['to']}: {each['points']} new epochs of {each['runs']} runs")
+        note(new_console(), f"{each.to}: {each.points} new epochs of {each.runs} runs")
     return 0
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Annotated, Any
 
 from ....tasks.identity import uid_of
 from ....tasks.registry import task_of
@@ -17,7 +19,18 @@ from ..output import tables
 from ..output.terminal import new_console, note, print_json
 from . import options
 from .storage import existing_store, whole_uid
-from .train import fit_task
+from .train import TrainView, fit_task
+
+
+class ForkView(TrainView):
+    """A trained branch of a task."""
+
+    merged = frozenset({"result", "before"})
+
+    from_: Annotated[str, "uid of the task that it branches from"]
+    at: Annotated[int, "epoch at which it does"]
+    changed: Annotated[Mapping[str, Sequence[Any]], "old and new value by dotted name"]
+    before: Annotated[Mapping[str, float], "result of that task after as many epochs: return_before"]
 
 
 def replay(arguments: argparse.Namespace) -> int:
@@ -61,17 +74,17 @@ def fork(arguments: argparse.Namespace) -> int:
             result = fit_task(task, row.epochs, new_console(stderr=True))
         finally:
             task.release()
-    result |= {"from": uid, "at": arguments.at, "changed": changed, f"{own}_before": before}
     if arguments.json:
-        return print_json(result)
+        of = {"from_": uid, "at": arguments.at, "changed": changed, "before": {f"{own}_before": before}}
+        return print_json(ForkView(**vars(result), **of))
     table = {
         "uid": new,
         "from": f"{uid} at epoch {arguments.at}",
         **{name: f"{tables.number(old)} -> {tables.number(value)}" for name, (old, value) in changed.items()},
-        "epochs": result["epochs"],
-        own: result[own],
+        "epochs": result.epochs,
+        **result.result,
         f"{own} without the change": before,
-        "digest": result["digest"],
+        "digest": result.digest,
     }
     new_console().print(tables.pairs_table(str(task), table))
     return 0

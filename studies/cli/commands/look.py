@@ -100,7 +100,7 @@ def show(arguments: argparse.Namespace) -> int:
         task = task_view(store, whole_uid(store, arguments.uid))
         content = _run_file(store, task) if arguments.config else {}
     if arguments.json:
-        return print_json(task.to_json() | ({"config": content} if arguments.config else {}))
+        return print_json(task.replace(config=content or None))
     if arguments.config:
         print(to_toml(content), end="")
         return 0

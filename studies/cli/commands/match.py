@@ -1,21 +1,33 @@
-"""``rekindle match``: two policies play against each other.
-
-With ``--json`` stdout is one JSON object: format, uids [UID, UID], epochs [N, N], games, wins, draws, losses (of the
-first), score (wins and half of the draws, as a share), interval [low, high] (of the score, at 95%), winner (UID; null
-if the interval contains 1/2), digests [digest, digest].
-"""
+"""``rekindle match``: two policies play against each other."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from ....tasks.algorithms.behaviours import Behaviours
+from ...engine.views import View
 from ...statistics.intervals import wilson
 from ..output import tables
 from ..output.terminal import new_console, print_json
 from .policy import stored_task
+
+
+class MatchView(View):
+    """Result of games between two policies."""
+
+    uids: Annotated[Sequence[str], "uids of both tasks"]
+    epochs: Annotated[Sequence[int], "epochs of both checkpoints"]
+    games: Annotated[int, "number of games"]
+    wins: Annotated[int, "games that the first won"]
+    draws: Annotated[int, "games that nobody won"]
+    losses: Annotated[int, "games that the second won"]
+    score: Annotated[float, "wins and half of the draws, as a share"]
+    interval: Annotated[tuple[float, float], "95% interval of the score"]
+    winner: Annotated[str | None, "uid of the winner; null if the interval contains 1/2"]
+    digests: Annotated[Sequence[str], "digests of both states"]
 
 
 def match(arguments: argparse.Namespace) -> int:
@@ -23,14 +35,20 @@ def match(arguments: argparse.Namespace) -> int:
     names = arguments.checkpoint, arguments.other
     one, other = (_player(arguments, name) for name in names)
     results = Counter(one.match(other, arguments.games, arguments.seed))
-    score, *interval = wilson(results[1] + results[0] / 2, arguments.games)
-    winner = one.uid if interval[0] > 0.5 else other.uid if interval[1] < 0.5 else None
-    counts = {"games": arguments.games, "wins": results[1], "draws": results[0], "losses": results[-1], "score": score}
+    score, low, high = wilson(results[1] + results[0] / 2, arguments.games)
+    winner = one.uid if low > 0.5 else other.uid if high < 0.5 else None
+    counts: dict[str, Any] = {
+        "games": arguments.games,
+        "wins": results[1],
+        "draws": results[0],
+        "losses": results[-1],
+        "score": score,
+    }
     if arguments.json:
-        found: dict[str, Any] = {"uids": [one.uid, other.uid], "epochs": [one.epochs, other.epochs], **counts}
-        digests = [one.digest, other.digest]
-        return print_json(found | {"interval": interval, "winner": winner, "digests": digests})
-    out, (low, high) = new_console(), interval
+        result = {"uids": [one.uid, other.uid], "epochs": [one.epochs, other.epochs], **counts}
+        result |= {"interval": (low, high), "winner": winner, "digests": [one.digest, other.digest]}
+        return print_json(MatchView(**result))
+    out = new_console()
     out.print(tables.pairs_table(" against ".join(names), counts | {"95% interval": f"{low:.3f} to {high:.3f}"}))
     unknown = "the games do not tell which policy is stronger; play more --games"
     out.print(unknown if winner is None else f"{winner} is stronger", soft_wrap=True)

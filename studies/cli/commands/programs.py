@@ -5,10 +5,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from ....tasks.adapters.commands import Command
+from ...engine.views import View
 from ..run_files.reading import read
 from . import options
+
+
+class ResumeCheckView(View):
+    """Comparison of trainings with and without a kill."""
+
+    exact: Annotated[bool, "whether the kill changed nothing"]
+    differs: Annotated[str, "differences"]
+    outside: Annotated[Sequence[str], "files that a program wrote outside of its checkpoint folder"]
 
 
 def named(words: Sequence[str], space: str | None) -> str:
@@ -44,7 +54,7 @@ def check_resume(arguments: argparse.Namespace) -> int:
         remember(algorithm.learner, differs)
     written = [Path(name).name for name, *_ in outside]
     if arguments.json:
-        result = {"exact": not differences, "differs": differences, "outside": written}
+        result = ResumeCheckView(exact=not differences, differs=differs, outside=written)
         return print_json(result, options.FAILED if differences else 0)
     out = new_console()
     note(out, f"not exact: {differs}" if differences else f"exact: {arguments.epochs} epochs, with and without a kill")

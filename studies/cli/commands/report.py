@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+from ...engine.views import View
+from ...report.content import ReportView
 from ...report.data import report_view
 from ...report.page import write_report
 from ...report.pictures import ENDINGS, check_ending, save
@@ -12,6 +16,21 @@ from ...report.pictures import plot as picture
 from ...shell import in_storage
 from ..output.terminal import new_console, note, print_json
 from .storage import existing_store
+
+
+class ReportsView(View):
+    """A written report."""
+
+    file: Annotated[str, "path"]
+    studies: Annotated[Sequence[ReportView], "content"]
+
+
+class PlotView(View):
+    """A written picture."""
+
+    file: Annotated[str, "path"]
+    study: Annotated[str, "name of the study"]
+    kind: Annotated[str, "kind of picture"]
 
 
 def report(arguments: argparse.Namespace) -> int:
@@ -23,7 +42,7 @@ def report(arguments: argparse.Namespace) -> int:
         reports = [report_view(store, name) for name in names]
         write_report(reports, arguments.output)
     if arguments.json:
-        return print_json({"file": str(arguments.output), "studies": reports})
+        return print_json(ReportsView(file=str(arguments.output), studies=reports))
     note(new_console(), f"{arguments.output}: a report on {', '.join(names)}")
     return 0
 
@@ -35,6 +54,6 @@ def plot(arguments: argparse.Namespace) -> int:
     with existing_store(arguments) as store:
         save(picture(store, arguments.study, arguments.kind), path)
     if arguments.json:
-        return print_json({"file": str(path), "study": arguments.study, "kind": arguments.kind})
+        return print_json(PlotView(file=str(path), study=arguments.study, kind=arguments.kind))
     note(new_console(), f"{path}: {arguments.kind} of {arguments.study}")
     return 0

@@ -5,10 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import suppress
+from typing import Annotated
 
+from ...engine.views import View
 from ...live.serving import Server
 from ..output.terminal import new_console, note, print_json
 from .storage import existing_store
+
+
+class AddressView(View):
+    """Address of a server, printed when it answers."""
+
+    url: Annotated[str, "address, with the token"]
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -16,7 +24,7 @@ def serve(arguments: argparse.Namespace) -> int:
     out = new_console()
     with existing_store(arguments) as store, Server(store, arguments.host, arguments.port, arguments.token) as server:
         if arguments.json:
-            print_json({"url": server.url})
+            print_json(AddressView(url=server.url))
             sys.stdout.flush()
         else:
             note(out, f"{store.url}: {server.url} (Ctrl-C ends it)")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from ....spaces.values import REQUIRED
 from ....tasks import load
@@ -11,6 +13,7 @@ from ....tasks.envs import EnvSpec
 from ....tasks.identity import TaskIdentity
 from ....tasks.probing import probe as probed
 from ...engine.probes import described, lines_of
+from ...engine.views import Env, ProbeView, View
 from ...redact import printable
 from ...shell import quoted
 from ...study.searched import open_space
@@ -20,6 +23,41 @@ from ..run_files import mlagents, rl_zoo
 from ..run_files.reading import read
 from ..run_files.writing import to_toml, write
 from .options import parse_env
+
+
+class ProbedView(View):
+    """A probe of an environment."""
+
+    merged = frozenset({"probe"})
+
+    task: Annotated[str, "algorithm"]
+    env: Env
+    probe: Annotated[ProbeView, "results"]
+
+
+class HyperparameterView(View):
+    """A hyperparameter of a task."""
+
+    name: Annotated[str, "dotted name"]
+    searched: Annotated[str | None, "prior of searches"]
+    default: Annotated[Any, "default"]
+    when: Annotated[Sequence[str], "conditions under which it applies"]
+    help: Annotated[str, "explanation"]
+
+
+class SpaceView(View):
+    """Hyperparameters of a task."""
+
+    task: Annotated[str, "algorithm"]
+    env: Annotated[str | None, "environment"]
+    hyperparameters: Annotated[Sequence[HyperparameterView], "hyperparameters"]
+
+
+class ImportedConfigView(View):
+    """A converted configuration of another tool."""
+
+    config: Annotated[Mapping[str, Any], "run file"]
+    without: Annotated[Sequence[str], "settings without a counterpart"]
 
 
 def space(arguments: argparse.Namespace) -> int:
@@ -36,13 +74,12 @@ def space(arguments: argparse.Namespace) -> int:
     for row in hyperparameters.rows:
         default = None if row.dimension.default is REQUIRED else row.dimension.default
         only = [str(condition) for condition in row.conditions]
-        told = {"searched": searched.get(row.path), "default": default, "when": only, "help": row.dimension.help}
-        rows.append({"name": row.path, **told})
-    result = {"task": arguments.task, "env": arguments.env, "hyperparameters": rows}
+        prior, help_text = searched.get(row.path), row.dimension.help
+        rows.append(HyperparameterView(name=row.path, searched=prior, default=default, when=only, help=help_text))
     if arguments.json:
-        return print_json(result)
-    shown = [row | {"when": ", ".join(row["when"]), "searched": row["searched"] or ""} for row in rows]
-    new_console().print(tables.rows_table(str(arguments.task), shown, ("name", "searched", "default", "when", "help")))
+        return print_json(SpaceView(task=arguments.task, env=arguments.env, hyperparameters=rows))
+    cells = [row.to_json() | {"when": ", ".join(row.when), "searched": row.searched or ""} for row in rows]
+    new_console().print(tables.rows_table(str(arguments.task), cells, ("name", "searched", "default", "when", "help")))
     return 0
 
 
@@ -54,7 +91,7 @@ def probe(arguments: argparse.Namespace) -> int:
     result = described(probed(algorithm, identity, arguments.steps))
     seconds = time.monotonic() - began
     if arguments.json:
-        return print_json({"task": arguments.task, "env": identity.env.to_json(), **result.to_json()})
+        return print_json(ProbedView(task=arguments.task, env=identity.env.to_json(), probe=result))
     out = new_console()
     for line in lines_of(result, whole=True):
         note(out, line)
@@ -70,7 +107,7 @@ def import_config(arguments: argparse.Namespace) -> int:
     else:
         content, without = mlagents.convert(file, whole, env, arguments.behavior)
     if arguments.json:
-        return print_json({"config": content, "without": without})
+        return print_json(ImportedConfigView(config=content, without=without))
     text = "".join(f"# no counterpart: {printable(line)}\n" for line in without) + to_toml(content)
     if arguments.output is None:
         print(text, end="")

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from ....spaces import flatten
 from ...engine.checked_config import load_task
+from ...engine.views import View
 from ...options.study_options import EXTENDED
 from ...steering.steering import Steering
 from ...storage.commands import Command
 from ..output.terminal import new_console, note, print_json
 from .options import expand_files, priors_of
 from .storage import existing_store
+
+
+class SteeringView(View):
+    """A command that was given to a study."""
+
+    merged = frozenset({"command"})
+
+    study: Annotated[str, "name of the study"]
+    command: Annotated[Command, "the command"]
 
 
 def stop(arguments: argparse.Namespace) -> int:
@@ -62,7 +72,7 @@ def _give(arguments: argparse.Namespace, give: Callable[[Steering], Command]) ->
     with existing_store(arguments) as store:
         given = give(Steering(store, arguments.study))
     if arguments.json:
-        return print_json({"study": arguments.study} | given.to_json())
+        return print_json(SteeringView(study=arguments.study, command=given))
     note(new_console(), f"study {arguments.study}: {given}")
     return 0
 

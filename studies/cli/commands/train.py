@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from rich.console import Console
 
@@ -21,6 +21,7 @@ from ....tasks.signals.demonstrations import check_name
 from ....tasks.task import Task
 from ...curves.beside import copied
 from ...curves.sinks import located
+from ...engine.views import Env, Values, View
 from ...orion.trial import Results, say, whole
 from ...orion.trial import train as train_trial
 from ...storage.branches import Start
@@ -38,6 +39,25 @@ from . import options, warm_start
 from .storage import open_store, repeated
 
 OF_EPISODES = ("info.", "recent_")  # prefixes of metrics that a task reports after an episode has ended
+
+
+class TrainView(View):
+    """A trained task."""
+
+    merged = frozenset({"result"})
+
+    uid: Annotated[str, "uid"]
+    task: Annotated[str, "algorithm"]
+    env: Env
+    seed: Annotated[int, "seed"]
+    epochs: Annotated[int, "epochs trained"]
+    result: Annotated[Mapping[str, float | None], "last result by the name of the task's objective: return"]
+    digest: Annotated[str, "digest of the state"]
+    resumed: Annotated[bool, "whether it went on from a checkpoint"]
+    inexact: Annotated[Sequence[str], "reasons why it is not bit-exact"]
+    advice: Annotated[Sequence[str], "advice on it"]
+    hyperparameters: Values
+    metrics: Annotated[Mapping[str, float], "metrics of the last epoch by name"]
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -84,8 +104,8 @@ def train(arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(result)
     out = new_console()
-    head = {name: result[name] for name in ("uid", "epochs", task.learner.objective, "digest")}
-    out.print(tables.pairs_table(str(task), {**head, **result["hyperparameters"]}))
+    head = {"uid": result.uid, "epochs": result.epochs, **result.result, "digest": result.digest}
+    out.print(tables.pairs_table(str(task), {**head, **result.hyperparameters}))
     out.print(f"[cyan]rekindle show {task.uid[:8]} --storage {repeated(store)}[/]", soft_wrap=True)
     return 0
 
@@ -203,8 +223,8 @@ def _check_metric(name: str, make: Callable[[], Task]) -> None:
         choose("--no-better's metric", name, [*always, *task.fit(1)])
 
 
-def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | None = None) -> dict[str, Any]:
-    """Train a task, report progress, and return the result for JSON."""
+def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | None = None) -> TrainView:
+    """Train a task, report progress, and return the result."""
     if task.is_beyond(epochs):
         more = "" if task.epochs > epochs else " and a part of the next"
         raise ValueError(
@@ -241,17 +261,17 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
             f"nothing was learned: no gradient step was due in {task.epochs} epochs; train for more epochs, or lower "
             "learning_starts, min_rollouts or min_steps",
         )
-    return {
-        "uid": task.uid,
-        "task": task.name,
-        "env": task.env.to_json(),
-        "seed": task.seed,
-        "epochs": task.epochs,
-        own: score,
-        "digest": task.digest,
-        "resumed": task.resumed,
-        "inexact": task.inexact,
-        "advice": task.advice,
-        "hyperparameters": dict(task.identity.values),
-        "metrics": metrics,
-    }
+    return TrainView(
+        uid=task.uid,
+        task=task.name,
+        env=task.env.to_json(),
+        seed=task.seed,
+        epochs=task.epochs,
+        result={own: score},
+        digest=task.digest,
+        resumed=task.resumed,
+        inexact=task.inexact,
+        advice=task.advice,
+        hyperparameters=dict(task.identity.values),
+        metrics=metrics,
+    )

@@ -65,7 +65,7 @@ def create(arguments: argparse.Namespace) -> int:
     with open_store(arguments) as store:
         name, _ = make(store)
         if arguments.json:
-            return print_json(study_view(store, name).to_json())
+            return print_json(study_view(store, name))
         device = "" if arguments.device == "cpu" else f" --device {arguments.device}"
         command = command_line("worker", name, f"--storage {repeated(store)}{device}")
         note(new_console(), f"study {name} waits for workers:\n{command}")

@@ -1,16 +1,5 @@
 """``rekindle fsck``, ``gc``, ``delete``, ``export`` and ``import``: maintenance.
 
-With ``--json`` stdout is one JSON object:
-
-    fsck    format, storage, findings [{kind, place, law, what, cure, repairable}]; with --repair also
-            repairs [{kind, place, done, note}] and left [as findings]
-    gc      format, storage, dry_run, bytes, checkpoints (number), tasks [{uid, trials [{study, number, state}],
-            epochs, kept, bytes}], file (with --yes; null for PostgreSQL) {before, after (bytes), how}
-    delete  format, storage, dry_run, study, confirmation (the first, or null), confirmations [names], trials,
-            checkpoints (numbers), tasks [uid], kept [{uid, why}]
-    export, import  format, storage, file, bytes, study, trials, tasks, checkpoints, blobs, new (number of checkpoints
-            that the database did not have)
-
 fsck exits with 1 if any finding is left.
 """
 
@@ -19,24 +8,121 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from ...engine.confirmations import confirmations_of
 from ...engine.optuna_mirror import forget
+from ...engine.views import EMPTY, View
 from ...redact import printable
 from ...storage.store import Store
 from ...study.number_text import counted
 from ...upkeep.deleting import delete as remove
-from ...upkeep.exporting import export_study
+from ...upkeep.exporting import Transferred, export_study
+from ...upkeep.findings import Finding
 from ...upkeep.fsck import check, repair
 from ...upkeep.gc import gc as collect
 from ...upkeep.importing import import_study
-from ...upkeep.shrinking import shrink
+from ...upkeep.shrinking import Shrunk, shrink
 from ..output.terminal import new_console, note, print_json
 from .options import FAILED
 from .storage import existing_store, open_store
+
+
+class FaultView(View):
+    """A finding of a check of the storage."""
+
+    kind: Annotated[str, "name of the law that is broken"]
+    place: Annotated[str, "row"]
+    what: Annotated[str, "wrong value or state"]
+    law: Annotated[str, "the law"]
+    cure: Annotated[str, "cure"]
+    repairable: Annotated[bool, "whether --repair applies it"]
+
+    @classmethod
+    def of(cls, finding: Finding) -> FaultView:
+        """Return a view of a finding."""
+        return cls(**{name: getattr(finding, name) for name in cls.fields})
+
+
+class RepairView(View):
+    """A repair."""
+
+    kind: Annotated[str, "name of the law that was broken"]
+    place: Annotated[str, "row"]
+    done: Annotated[bool, "whether it was repaired"]
+    note: Annotated[str, "why not"]
+
+
+class FsckView(View):
+    """Findings of a check of the storage."""
+
+    storage: Annotated[str, "URL without password"]
+    findings: Annotated[Sequence[FaultView], "findings"]
+    repairs: Annotated[Sequence[RepairView] | None, "repairs, with --repair"] = None
+    left: Annotated[Sequence[FaultView] | None, "findings that are left, with --repair"] = None
+
+
+class OfTrialView(View):
+    """A trial that trains a task."""
+
+    study: Annotated[str, "name of its study"]
+    number: Annotated[int, "number"]
+    state: Annotated[str, "state"]
+
+
+class GarbageView(View):
+    """Checkpoints of a task that no trial needs."""
+
+    uid: Annotated[str, "uid of the task"]
+    trials: Annotated[Sequence[OfTrialView], "trials that train it"]
+    epochs: Annotated[Sequence[int], "epochs of the dropped checkpoints"]
+    kept: Annotated[Sequence[int], "epochs of the kept ones"]
+    bytes: Annotated[int, "size of the dropped ones"]
+
+
+class GcView(View):
+    """Dropped checkpoints."""
+
+    storage: Annotated[str, "URL without password"]
+    dry_run: Annotated[bool, "whether nothing was changed"]
+    bytes: Annotated[int, "size of the dropped checkpoints"]
+    checkpoints: Annotated[int, "their number"]
+    tasks: Annotated[Sequence[GarbageView], "by task"]
+    file: Annotated[Shrunk | Mapping[str, Any] | None, "sizes of the database's files, with --yes"] = EMPTY
+
+
+class KeptView(View):
+    """A task that stays."""
+
+    uid: Annotated[str, "uid"]
+    why: Annotated[str, "why it stays"]
+
+
+class DeleteView(View):
+    """Extent of a deletion."""
+
+    storage: Annotated[str, "URL without password"]
+    dry_run: Annotated[bool, "whether nothing was changed"]
+    study: Annotated[str | None, "name of the study"]
+    confirmation: Annotated[str | None, "its first confirmation"]
+    confirmations: Annotated[Sequence[str], "its confirmations"]
+    trials: Annotated[int, "number of trials"]
+    tasks: Annotated[Sequence[str], "uids of the tasks"]
+    checkpoints: Annotated[int, "number of checkpoints"]
+    kept: Annotated[Sequence[KeptView], "tasks that stay"]
+
+
+class TransferView(View):
+    """A study in a file."""
+
+    merged = frozenset({"rows"})
+
+    storage: Annotated[str, "URL without password"]
+    file: Annotated[str, "path"]
+    bytes: Annotated[int, "size"]
+    rows: Annotated[Transferred, "number of rows"]
 
 
 def fsck(arguments: argparse.Namespace) -> int:
@@ -45,14 +131,14 @@ def fsck(arguments: argparse.Namespace) -> int:
         findings = check(store)
         repairs = repair(store, findings) if arguments.repair else []
         left = check(store) if repairs else findings
-        result: dict[str, Any] = {"storage": store.url, "findings": [finding.to_json() for finding in findings]}
+    if arguments.json:
+        result = FsckView(storage=store.url, findings=[*map(FaultView.of, findings)])
         if arguments.repair:
-            result["repairs"] = [
-                {"kind": each.finding.kind, "place": each.finding.place, "done": each.done, "note": each.note}
+            repaired = [
+                RepairView(kind=each.finding.kind, place=each.finding.place, done=each.done, note=each.note)
                 for each in repairs
             ]
-            result["left"] = [finding.to_json() for finding in left]
-    if arguments.json:
+            result = result.replace(repairs=repaired, left=[*map(FaultView.of, left)])
         return print_json(result, FAILED if left else 0)
     for finding in findings:
         _print(str(finding))
@@ -76,11 +162,18 @@ def gc(arguments: argparse.Namespace) -> int:
         shrunk = shrink(store) if arguments.yes else None
     size, count = sum(each.size for each in garbage), sum(len(each.epochs) for each in garbage)
     if arguments.json:
-        result = {"storage": store.url, "dry_run": not arguments.yes, "bytes": size, "checkpoints": count}
-        result["tasks"] = [each.to_json() for each in garbage]
-        if arguments.yes:
-            result["file"] = shrunk.to_json() if shrunk else None
-        return print_json(result)
+        tasks = [
+            GarbageView(
+                uid=each.uid,
+                trials=[OfTrialView(study=study, number=number, state=state) for study, number, state in each.trials],
+                epochs=[*each.epochs],
+                kept=[*each.kept],
+                bytes=each.size,
+            )
+            for each in garbage
+        ]
+        result = GcView(storage=store.url, dry_run=not arguments.yes, bytes=size, checkpoints=count, tasks=tasks)
+        return print_json(result.replace(file=shrunk) if arguments.yes else result)
     for each in garbage:
         trials = ", ".join(f"trial {number} of {study} ({state})" for study, number, state in each.trials)
         trials = trials or "a policy that nothing starts from"
@@ -115,7 +208,10 @@ def delete(arguments: argparse.Namespace) -> int:
                 forget(store, name, partial(note, new_console(stderr=True)))
             shrink(store)
     if arguments.json:
-        return print_json({"storage": store.url, "dry_run": not agreed, **found.to_json()})
+        kept = [KeptView(uid=uid, why=why) for uid, why in found.kept.items()]
+        first = next(iter(found.confirmations), None)
+        extent = {**vars(found), "confirmation": first, "kept": kept}
+        return print_json(DeleteView(storage=store.url, dry_run=not agreed, **extent))
     _print("deleted" if agreed else "nothing was changed; the same command with --yes deletes")
     return 0
 
@@ -130,7 +226,7 @@ def export(arguments: argparse.Namespace) -> int:
         done = export_study(store, arguments.study, arguments.file)
         for name in confirmations_of(store, arguments.study):
             note(new_console(stderr=True), f"its confirmation, the study {name}, is not in the file; export it, too")
-    return _transferred(arguments, store, done.to_json(), "written to")
+    return _transferred(arguments, store, done, "written to")
 
 
 def load(arguments: argparse.Namespace) -> int:
@@ -139,17 +235,17 @@ def load(arguments: argparse.Namespace) -> int:
         raise ValueError(f"there is no file {arguments.file}; `rekindle export STUDY FILE` writes one")
     with open_store(arguments) as store:
         done = import_study(store, arguments.file)
-    return _transferred(arguments, store, done.to_json(), "read from")
+    return _transferred(arguments, store, done, "read from")
 
 
-def _transferred(arguments: argparse.Namespace, store: Store, done: Mapping[str, Any], how: str) -> int:
+def _transferred(arguments: argparse.Namespace, store: Store, done: Transferred, how: str) -> int:
     size = os.path.getsize(arguments.file)
     if arguments.json:
-        return print_json({"storage": store.url, "file": str(arguments.file), "bytes": size, **done})
-    new = f" ({done['new']} of them new)" if how == "read from" else ""
+        return print_json(TransferView(storage=store.url, file=str(arguments.file), bytes=size, rows=done))
+    new = f" ({done.new} of them new)" if how == "read from" else ""
     _print(
-        f"study {done['study']} {how} {arguments.file}: {counted(done['trials'], 'trial')}, "
-        f"{counted(done['tasks'], 'task')}, {counted(done['checkpoints'], 'checkpoint')}{new}, {size:,} bytes"
+        f"study {done.study} {how} {arguments.file}: {counted(done.trials, 'trial')}, "
+        f"{counted(done.tasks, 'task')}, {counted(done.checkpoints, 'checkpoint')}{new}, {size:,} bytes"
     )
     return 0
 

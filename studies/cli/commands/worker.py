@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import Annotated
 
 import optuna
 
@@ -13,6 +14,7 @@ from ...curves.beside import MIRROR_AFTER, MIRRORED, copied
 from ...engine.json_views import summary_view
 from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
+from ...engine.views import SummaryView, View
 from ...errors import StoreError
 from ...storage.commands import cure_of, hold_of
 from ...storage.store import Store
@@ -22,6 +24,13 @@ from ..output.terminal import log_json, new_console, note, print_json
 from .storage import existing_store
 
 ALL = ""  # stands for all studies in messages
+
+
+class WorkedView(View):
+    """Studies at the end of a worker of several studies."""
+
+    storage: Annotated[str, "URL without password"]
+    studies: Annotated[Sequence[SummaryView], "studies"]
 
 
 def worker(arguments: argparse.Namespace) -> int:
@@ -58,8 +67,8 @@ def worker(arguments: argparse.Namespace) -> int:
             _say_ends(store, names, say)
         if not arguments.json:
             return status
-        found = [summary_view(store, name).to_json() for name in names]
-        one = found[0] if len(arguments.study) == 1 else {"storage": store.url, "studies": found}
+        studies = [summary_view(store, name) for name in names]
+        one = studies[0] if len(arguments.study) == 1 else WorkedView(storage=store.url, studies=studies)
         return print_json(one, status)
 
 

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import ast
+import json
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
-STUDIES = Path(__file__).resolve().parents[3] / "studies"
+import pytest
+from jsonschema import Draft202012Validator
+from rekindle.studies.cli.dispatch import make_parser
+from rekindle.studies.engine.views import View, to_json
+from rekindle.studies.statistics.intervals import Interval
+from rekindle.studies.storage.store import Store
+from studying import run, surrogate
+
+ROOT = Path(__file__).resolve().parents[3]
 READERS = ("report", "cli", "engine", "live")
-SUBSCRIPTS = 133  # into options, run files, stored forms and rows of tables, but into no result
+SUBSCRIPTS = 120  # into options, stored forms and rows of tables, but into no result
 
 
 def test_results_are_views_and_not_read_by_string_subscripts() -> None:
@@ -15,9 +27,103 @@ def test_results_are_views_and_not_read_by_string_subscripts() -> None:
     nodes = [
         node
         for package in READERS
-        for path in (STUDIES / package).rglob("*.py")
+        for path in (ROOT / "studies" / package).rglob("*.py")
+        if path.parent.name != "run_files"  # which read the files of other tools
         for node in ast.walk(ast.parse(path.read_text()))
     ]
     keys = [node.slice for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)]
     assert len(nodes) > 50_000
     assert sum(isinstance(key.value, str) for key in keys) <= SUBSCRIPTS
+
+
+@pytest.fixture(scope="module")
+def tool() -> Any:
+    """The script that documents the JSON."""
+    spec = spec_from_file_location("json_output", ROOT / "docs/tools/json_output.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_and_the_schema_are_those_of_the_views(tool: Any) -> None:
+    cure = "run docs/tools/json_output.py"
+    assert tool.PAGE.read_text() == tool.page(), cure
+    assert tool.SCHEMA.read_text() == tool.schema(), cure
+
+
+def test_every_command_with_json_is_documented(tool: Any) -> None:
+    parsers = make_parser().commands
+    with_json = {name for name, parser in parsers.items() if "--json" in parser.format_help()}
+    assert with_json - tool.RESULTS.keys() == set()
+    assert tool.RESULTS.keys() - parsers.keys() == set()
+
+
+def test_fields_are_no_methods_of_a_view_and_all_are_described(tool: Any) -> None:
+    found: dict[str, Any] = {}
+    for result in tool.RESULTS.values():
+        tool.objects_in(result, found)
+    assert len(found) > 50
+    fields = [(kind, name, annotation) for kind in found.values() for name, annotation in tool.fields_of(kind).items()]
+    assert [(kind, name) for kind, name, _ in fields if issubclass(kind, View) and hasattr(View, name)] == []
+    assert [(kind, name) for kind, name, annotation in fields if not tool.described(kind, name, annotation)[1]] == []
+
+
+READING = ["trials s", "status", "show UID", "tasks", "watch s", "diagnose s", "space surrogate", "plugins", "fsck"]
+WORKING = [
+    *("confirm s --top 1 --seeds 3", "trials s", "trials s:confirmation", "compare s again=s", "report s -o r.html"),
+    *("plot s -o p.svg", "replay UID", "create surrogate --study new", "stop new", "export s s.rekindle"),
+    *(
+        "import s.rekindle",
+        "train surrogate --epochs 1",
+        "gc",
+        "gc --yes",
+        "delete new --yes",
+        "export-curves s --to csv:c",
+    ),
+]
+
+
+@pytest.mark.parametrize("lines", [READING, pytest.param(WORKING, marks=pytest.mark.slow)], ids=["reading", "working"])
+def test_output_follows_the_schema(
+    lines: list[str], tmp_path: Path, cli: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REKINDLE_STORAGE", url := "sqlite:///s.db")
+    run(url, surrogate(2, epochs=(1, 1, 2)))
+    with Store(url) as store:
+        uid = store.trials("s")[0].uid
+    schema = json.loads((ROOT / "studies/cli/schema.json").read_text())
+    for line in lines:
+        command, *words = line.replace("UID", uid).split()
+        status, out, err = cli(command, *words, "--json")
+        assert status == 0, err
+        validator = Draft202012Validator({**schema, "$ref": f"#/$defs/{command}"})
+        assert [error.message for error in validator.iter_errors(json.loads(out))] == [], line
+    wrong = json.loads(cli("watch", "s", "--json")[1]) | {"epochs": "many"}
+    [error] = Draft202012Validator({**schema, "$ref": "#/$defs/watch"}).iter_errors(wrong)
+    assert error.message == "'many' is not of type 'integer'"
+
+
+class PointView(View):
+    """A point."""
+
+    merged = frozenset({"more"})
+
+    x: int
+    from_: Interval
+    y: int = 0
+    more: Any = ()
+
+
+def test_a_view_is_immutable_compared_by_value_and_needs_its_fields() -> None:
+    point = PointView(x=1, from_=Interval(2.0, 1.0, 3.0))
+    assert point == PointView(x=1, from_=Interval(2.0, 1.0, 3.0), y=0) != point.replace(y=1)
+    assert to_json([point]) == [{"x": 1, "from": {"estimate": 2.0, "low": 1.0, "high": 3.0}}]
+    assert list(point.replace(y=2, more={"z": 3}).to_json()) == ["x", "from", "y", "z"]
+    with pytest.raises(AttributeError, match="a view is immutable, but x was assigned; replace"):
+        point.x = 2  # type: ignore[misc]
+    for wrong in ({"x": 1}, {"x": 1, "from_": 1, "z": 2}):
+        with pytest.raises(TypeError, match=r"PointView has the fields x, from_, y, more; check \['(from_|z)'\]"):
+            PointView(**wrong)  # type: ignore[arg-type]

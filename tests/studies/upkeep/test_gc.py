@@ -53,7 +53,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_go(filled: Store) -> None
         PRUNED: [1],
     }
     dropped = gc(filled, dry_run=False)
-    assert [each.to_json() for each in dropped] == [each.to_json() for each in planned]
+    assert dropped == planned
     assert sum(each.size for each in dropped) == size - stored(filled)
     assert gc(filled) == []
 
