@@ -232,7 +232,7 @@ class Hyperparameters(SimpleNamespace):
         raise AttributeError(f"the space has no hyperparameter {name!r}{near(name, [*vars(self)])}")
 
 
-def name_of(function: Function) -> str:
+def name_of(function: Callable[..., Any]) -> str:
     """Return the name by which other processes find a function.
 
     A script that runs is named as if it were imported.

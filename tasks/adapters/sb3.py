@@ -1,20 +1,21 @@
 """Algorithms of Stable-Baselines3 as tasks, in Rekindle's environments: ``sb3:PPO``.
 
-An algorithm of sb3_contrib has its name, too (``sb3:TQC``). The model trains by its own ``learn``, which is called once
-per epoch and continues where it was. After any number of epochs the parameters are those of one call of ``learn`` in
-these environments. The state is data: networks, optimizers, buffers, counters, the last observations, random
-generators and the environments.
+An algorithm of sb3_contrib has its name, too (``sb3:TQC``), and a subclass of the user's ``sb3:package.module:Class``.
+The model trains by its own ``learn``, which is called once per epoch and continues where it was. After any number of
+epochs the parameters are those of one call of ``learn`` in these environments. The state is data: networks, optimizers,
+buffers, counters, the last observations, moments of observations and rewards, random generators and the environments.
 """
 
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import random
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
 from typing import Any, ClassVar
@@ -29,23 +30,26 @@ try:
     from stable_baselines3.common.base_class import BaseAlgorithm
     from stable_baselines3.common.buffers import ReplayBuffer
     from stable_baselines3.common.noise import NormalActionNoise
-    from stable_baselines3.common.vec_env import VecEnv
+    from stable_baselines3.common.running_mean_std import RunningMeanStd
+    from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 except ImportError as error:
     raise ImportError(f"sb3: tasks need Stable-Baselines3: pip install stable-baselines3 ({error})") from error
 
-from ...spaces import Space, integer, log_real, near_one, ordinal, real
+from ...spaces import Space, categorical, integer, log_real, near_one, ordinal, real
 from ...spaces.errors import near
 from ...spaces.values import flatten
 from ..base_learner import BaseLearner
 from ..checkpoint.state import Tree
 from ..envs import EnvSpec, make_envs, spaces_of
 from ..envs.base.envs import Envs
+from ..envs.base.masks import mask_in
 from ..errors import StateMismatch, UnsupportedSpace
 from ..evaluation import evaluation_keys
 from ..registry import load
 from ..rng import streams
 from ..task import Task
 from .data import decode, encode
+from .functions import name_of
 
 COMMON = Space(
     learning_rate=log_real(1e-5, 1e-2, default=3e-4),
@@ -76,16 +80,44 @@ OFF_POLICY = Space(
 )
 TARGETS = Space(tau=log_real(1e-3, 0.1, default=0.005))
 NOISE = Space(noise_std=real(0.0, 1.0, default=0.1))
+GREEDY = Space(
+    exploration_fraction=real(0.0, 0.5, default=0.1),
+    target_update_interval=integer(1, 100_000, default=1000, structural=True, search=False),
+)
+TRUST_REGION = Space(
+    n_steps=ON_POLICY["n_steps"],
+    batch_size=ordinal(8, 32, 128, 512, accept=(1, 10**6), default=128, structural=True),
+    gae_lambda=ON_POLICY["gae_lambda"],
+    n_critic_updates=ordinal(5, 10, 20, 30, accept=(1, 1000), default=10, structural=True),
+    cg_max_steps=ordinal(5, 10, 20, 30, accept=(1, 1000), default=15, structural=True),
+    target_kl=log_real(1e-3, 0.1, default=0.01),
+)
+RANDOM_SEARCH = Space(
+    learning_rate=log_real(1e-4, 1.0, default=0.02),
+    n_delta=ordinal(4, 6, 8, 32, 64, accept=(1, 10**4), default=8, structural=True),
+    delta_std=log_real(0.01, 0.3, default=0.05),
+)
+# The ranges are those of rl-zoo's samplers, the defaults mostly those of Stable-Baselines3.
 SPACES = {
     "PPO": [ON_POLICY, PROXIMAL],
     "A2C": [ON_POLICY],
-    "DQN": [OFF_POLICY, Space(exploration_fraction=real(0.0, 0.5, default=0.1), target_update_interval=integer(
-        1, 100_000, default=1000, structural=True, search=False))],
+    "DQN": [OFF_POLICY, GREEDY],
     "SAC": [OFF_POLICY, TARGETS],
     "TD3": [OFF_POLICY, TARGETS, NOISE],
     "DDPG": [OFF_POLICY, TARGETS, NOISE],
-}  # fmt: skip
-OWN = ("num_envs", "epoch_steps", "total_steps", "noise_std")  # hyperparameters that no algorithm takes
+    "TQC": [OFF_POLICY, TARGETS, Space(top_quantiles_to_drop_per_net=integer(0, 24, default=2, structural=True))],
+    "CrossQ": [OFF_POLICY, Space(policy_delay=integer(1, 10, default=3, structural=True, search=False))],
+    "QRDQN": [OFF_POLICY, GREEDY],
+    "TRPO": [TRUST_REGION],
+    "ARS": [RANDOM_SEARCH],
+    "RecurrentPPO": [ON_POLICY, PROXIMAL],
+    "MaskablePPO": [ON_POLICY, PROXIMAL],
+}
+NORMALIZE = Space(
+    normalize=categorical("none", "obs", "reward", "both", default="none", structural=True, search=False, silent=True)
+)
+POLICIES = {"ARS": ("LinearPolicy", ""), "RecurrentPPO": ("MlpLstmPolicy", "CnnLstmPolicy")}  # for vectors, images
+OWN = ("num_envs", "epoch_steps", "total_steps", "noise_std", "normalize")  # hyperparameters that no algorithm takes
 
 
 class TaskVecEnv(VecEnv):
@@ -98,7 +130,7 @@ class TaskVecEnv(VecEnv):
         observation = gym.spaces.Box(low, high, envs.obs_shape, kind)
         self.envs = envs
         self.returns, self.lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
-        super().__init__(envs.num_envs, observation, copy.deepcopy(space.action))
+        super().__init__(envs.num_envs, observation, _from_zero(space.action))
 
     def reset(self) -> np.ndarray:
         self.envs.reset()
@@ -108,7 +140,7 @@ class TaskVecEnv(VecEnv):
         self.actions = np.asarray(actions)
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        result = self.envs.step(self.for_task(self.actions))
+        result = self.envs.step(self.actions[None])
         terminated, truncated, rewards = result.terminated[0], result.truncated[0], result.reward[0].copy()
         done = terminated | truncated
         self.returns += rewards
@@ -123,11 +155,6 @@ class TaskVecEnv(VecEnv):
         self.returns[done], self.lengths[done] = 0.0, 0
         return self.envs.obs[0].copy(), rewards, done.copy(), infos
 
-    def for_task(self, actions: np.ndarray) -> np.ndarray:
-        """Return actions (N, ...) as Rekindle's environments take them, (1, N, ...)."""
-        start = getattr(self.action_space, "start", 0)
-        return np.asarray(actions)[None] - start if np.any(start) else np.asarray(actions)[None]
-
     def close(self) -> None:
         self.envs.close()
 
@@ -138,10 +165,21 @@ class TaskVecEnv(VecEnv):
         raise NotImplementedError("the environments of a task have no attributes to set")
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError("the environments of a task have no methods to call")
+        if method_name == "action_masks" and (columns := mask_in(self.envs.obs_shape)):
+            return [*(self.envs.obs[0][:, columns] > 0.5)]
+        raise NotImplementedError(f"the environments of a task have no method {method_name}")
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
         return [True] * self.num_envs  # each reports its episodes, as a Monitor does
+
+
+def _from_zero(space: gym.Space[Any]) -> gym.Space[Any]:
+    """Return an action space whose choices count from 0."""
+    if isinstance(space, gym.spaces.Discrete):
+        return gym.spaces.Discrete(int(space.n))
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return gym.spaces.MultiDiscrete(space.nvec)
+    return copy.deepcopy(space)
 
 
 def resumable(algorithm: type[BaseAlgorithm]) -> type[BaseAlgorithm]:
@@ -170,16 +208,19 @@ class SB3Learner(BaseLearner):
 
     Attributes:
         model_class: the algorithm.
+        base: the algorithm of Stable-Baselines3 that it is or derives from.
         model: the model.
         envs: its environments.
     """
 
     parts, batched, needs_env = ("kept",), False, True
     objective, unit = "return", "env_steps"
-    scratch = ("model", "venv", "evaluation_envs")
+    scratch = ("model", "venv", "task_envs", "evaluation_envs")
     particles = None
     evaluation_envs: Envs | None = None
     model_class: ClassVar[type[BaseAlgorithm]]
+    base: ClassVar[str]
+    place: ClassVar[str]
     env_steps: int
 
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
@@ -188,17 +229,26 @@ class SB3Learner(BaseLearner):
 
     @classmethod
     def algorithm(cls) -> str:
-        return f"sb3:{cls.model_class.__name__}"
+        return cls.place
 
     def build(self) -> None:
         self.epoch_size = self.values["epoch_steps"]
         self.envs = make_envs(self.env, self.seeds, self.values["num_envs"], processes=self.env_processes)
-        self.venv = TaskVecEnv(self.envs, self.env)
+        self.masks = mask_in(self.envs.obs_shape)
+        if self.base == "MaskablePPO" and self.masks is None:
+            raise UnsupportedSpace(
+                f"{self.place} needs an environment that tells an action mask, but {self.env.id} has none; take sb3:PPO"
+            )
+        self.task_envs = TaskVecEnv(self.envs, self.env)
+        self.venv: VecEnv = self.task_envs
+        if (normalize := self.values["normalize"]) != "none":
+            what = {"norm_obs": normalize != "reward", "norm_reward": normalize != "obs"}
+            self.venv = VecNormalize(self.venv, gamma=self.values.get("gamma", 0.99), **what)
         options = {name: value for name, value in self.values.items() if name not in OWN}
         if "noise_std" in self.values:
             size = self.venv.action_space.shape or ()
             options["action_noise"] = NormalActionNoise(np.zeros(size), self.values["noise_std"] * np.ones(size))
-        policy = "CnnPolicy" if self.envs.obs_kind == "image" else "MlpPolicy"
+        policy = POLICIES.get(self.base, ("MlpPolicy", "CnnPolicy"))[self.envs.obs_kind == "image"]
         before = self.generator_states()
         try:
             seed = streams.seed_of(self.seeds[0], "sb3")
@@ -206,7 +256,7 @@ class SB3Learner(BaseLearner):
                 warnings.filterwarnings("ignore", "You are trying to run .* on the GPU", UserWarning)
                 self.model = self.model_class(policy, self.venv, seed=seed, device=self.device, **options)
             self.generators = self.generator_states()
-        except AssertionError as error:  # of the kind of its action space
+        except (AssertionError, ValueError) as error:  # of the kind of its action space, or without a policy for images
             raise UnsupportedSpace(f"{self.algorithm()} cannot act in {self.env.id}: {error}") from error
         finally:
             self.set_generator_states(before)
@@ -252,14 +302,21 @@ class SB3Learner(BaseLearner):
         self, episodes: int, deterministic: bool = True, keys: streams.Keys | None = None
     ) -> Callable[[np.ndarray], np.ndarray]:
         """Return a function that acts, see `Learner.actor`."""
-        draw, steps = keys or partial(evaluation_keys, 1), count()
+        draw, steps, memory = keys or partial(evaluation_keys, 1), count(), None
 
         @torch.no_grad()
         def act(obs: np.ndarray) -> np.ndarray:
-            seed = int(draw(f"sb3 {next(steps)}")[0] >> np.uint64(33))
+            nonlocal memory
+            step, seen = next(steps), obs[0]
+            options: dict[str, Any] = {"episode_start": np.full(len(seen), not step), "deterministic": deterministic}
+            if self.base == "MaskablePPO":
+                options["action_masks"] = seen[:, self.masks] > 0.5
+            if isinstance(self.venv, VecNormalize):
+                seen = self.venv.normalize_obs(seen)
+            seed = int(draw(f"sb3 {step}")[0] >> np.uint64(33))
             with nullcontext() if deterministic else self.seeded(seed):
-                actions, _ = self.model.predict(obs[0], deterministic=deterministic)
-            return self.venv.for_task(actions)
+                actions, memory = self.model.predict(seen, memory, **options)
+            return np.asarray(actions)[None]
 
         return act
 
@@ -303,24 +360,46 @@ class ModelPart:
 
     def member_state(self, member: int) -> Tree:
         learner = self.learner
-        episodes = [learner.venv.returns, learner.venv.lengths]
-        return encode([_state(learner.model), learner.generators, episodes], "the model")
+        episodes = [learner.task_envs.returns, learner.task_envs.lengths]
+        parts = [_state(learner.model), learner.generators, episodes]
+        return encode([*parts, _moments(learner.venv)] if learner.venv is not learner.task_envs else parts, "the model")
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
         learner = self.learner
-        model, generators, (learner.venv.returns, learner.venv.lengths) = decode(tree)
+        model, generators, episodes, *moments = decode(tree)
+        learner.task_envs.returns, learner.task_envs.lengths = episodes
         try:
             _load(learner.model, model)
+            for name, values in (moments[0] if moments else {}).items():
+                _set_moments(learner.venv, name, values)
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
             raise StateMismatch(f"{learner.algorithm()}: the state is of another model: {error}") from None
         learner.generators = generators
 
 
+def _moments(venv: VecEnv) -> dict[str, Any]:
+    """Return what VecNormalize has learned, and its environments' running sums."""
+    found: dict[str, Any] = {}
+    for name, value in vars(venv).items():
+        if isinstance(value, RunningMeanStd):
+            found[name] = [value.mean, value.var, value.count]
+        elif isinstance(value, np.ndarray):
+            found[name] = value
+    return found
+
+
+def _set_moments(venv: VecEnv, name: str, values: Any) -> None:
+    if isinstance(moments := getattr(venv, name, None), RunningMeanStd):
+        moments.mean, moments.var, moments.count = values
+    else:
+        setattr(venv, name, values)
+
+
 def _state(model: BaseAlgorithm) -> dict[str, Any]:
     """Return everything in a model that is data, by attribute."""
     found = {}
-    algorithm = type(model).__mro__[1]
-    given = {*inspect.signature(algorithm).parameters, "start_time", "horizon"} - {"policy"}  # a branch has its own
+    taken = [inspect.signature(part).parameters for part in type(model).__mro__ if issubclass(part, BaseAlgorithm)]
+    given = {"start_time", "horizon"}.union(*taken) - {"policy"}  # a branch has its own values of what it is given
     for name, value in vars(model).items():
         if name in given:
             continue
@@ -339,8 +418,10 @@ def _data(value: Any) -> Any:
         return value.state_dict()
     if isinstance(value, ReplayBuffer):
         return {name: x for name, x in vars(value).items() if isinstance(x, np.ndarray) or name in ("pos", "full")}
-    if isinstance(value, deque):
-        return [*value]
+    if isinstance(value, deque) or (isinstance(value, list) and all(isinstance(part, Mapping) for part in value)):
+        return [*value]  # results of episodes
+    if isinstance(value, tuple) and all(_data(part) is not ... for part in value):  # such as the states of an LSTM
+        return tuple(_data(part) for part in value)
     if value is None or isinstance(value, Tensor | np.ndarray | bool | int | float):
         return value
     return ...
@@ -372,14 +453,63 @@ def _load(model: BaseAlgorithm, state: Mapping[str, Any]) -> None:
         elif isinstance(value, Tensor):
             with torch.no_grad():
                 value.copy_(content)
+        elif isinstance(value, tuple):
+            setattr(model, name, _like(value, content))
         else:
             setattr(model, name, content)
 
 
+def _like(value: Any, content: Any) -> Any:
+    """Return data with the types of a nested tuple, and its devices."""
+    if isinstance(value, tuple):
+        parts = [_like(one, other) for one, other in zip(value, content, strict=True)]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return content.to(value.device) if isinstance(value, Tensor) else content
+
+
 def __getattr__(name: str) -> Any:
-    if name not in SPACES:
+    if name not in SPACES and ":" not in name:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return load(f"sb3:{name}")
+
+
+def SB3(model_class: type[BaseAlgorithm]) -> type[Task]:  # noqa: N802 - makes a class
+    """Return the task class of an algorithm or its subclass.
+
+    A subclass may choose its policy and any other argument in its constructor. Other processes import it, so it must
+    be at the top level of a module.
+
+    Args:
+        model_class: class of Stable-Baselines3 or sb3_contrib, or one that derives from it.
+
+    Raises:
+        ValueError: the class is none of these, or cannot be imported.
+    """
+    place = model_class.__name__ if model_class is _library(model_class.__name__) else name_of(model_class)
+    task: type[Task] = load(f"sb3:{place}")
+    return task
+
+
+def _library(name: str) -> type[BaseAlgorithm] | None:
+    """Return the algorithm of Stable-Baselines3 or sb3_contrib with this name."""
+    found: type[BaseAlgorithm] | None = getattr(stable_baselines3, name, None)
+    if found is None:
+        with suppress(ImportError):
+            found = getattr(importlib.import_module("sb3_contrib"), name, None)
+    return found
+
+
+def _subclass(place: str) -> type[BaseAlgorithm]:
+    module, _, name = place.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"the algorithm sb3:{place} cannot be imported: {error}") from error
+    if not isinstance(found, type) or not issubclass(found, BaseAlgorithm):
+        raise ValueError(
+            f"sb3:{place} must be a class that derives from an algorithm of Stable-Baselines3, not {found!r}"
+        )
+    return found
 
 
 def model(name: str) -> type[Task]:
@@ -392,11 +522,24 @@ def model(name: str) -> type[Task]:
         ValueError: there is no such algorithm, or it is not known to resume exactly.
     """
     short = name.removeprefix("sb3:")
-    if short not in SPACES:
+    if ":" not in short and short not in SPACES:
         raise ValueError(f"sb3: has {', '.join(SPACES)}, but got {short!r}{near(short, [*SPACES])}")
-    algorithm = resumable(getattr(stable_baselines3, short))
-    space = Space(**{key: entry for part in (COMMON, *SPACES[short]) for key, entry in part.items()})
-    content = {"__module__": __name__, "model_class": algorithm, "hyperparameters": space}
-    learner = type(f"{short}Learner", (SB3Learner,), content)
+    algorithm = _subclass(short) if ":" in short else _library(short)
+    if algorithm is None:
+        raise ValueError(f"{name} needs sb3_contrib: pip install sb3-contrib")
+    base = next((part.__name__ for part in algorithm.__mro__ if _library(part.__name__) is part), "")
+    if base not in SPACES:
+        raise ValueError(f"{name} must derive from {', '.join(SPACES)}, but it derives from {base or 'none of them'}")
+    space = {key: entry for part in (COMMON, *SPACES[base], NORMALIZE) for key, entry in part.items()}
+    if base == "ARS":  # returns are not discounted
+        del space["gamma"]
+    content = {
+        "__module__": __name__,
+        "model_class": resumable(algorithm),
+        "base": base,
+        "place": name,
+        "hyperparameters": Space(**space),
+    }
+    learner = type(f"{algorithm.__name__}Learner", (SB3Learner,), content)
     about = {"name": name, "learner": learner, "__module__": __name__, "__doc__": f"{short} of Stable-Baselines3."}
-    return type(short, (Task,), about)
+    return type(short, (Task,), about)  # found by `__getattr__` under this name

@@ -8,6 +8,7 @@ only PYTHONPATH has an effect. Commands other than ``python -c`` and ``python -m
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import fcntl
 import gc
@@ -145,7 +146,8 @@ def main(descriptor: int) -> None:
         for package in ("spaces", "tasks", "studies"):
             for found in pkgutil.walk_packages([f"{rekindle.__path__[0]}/{package}"], f"rekindle.{package}."):
                 if not found.name.endswith(MAINS) and "orion" not in found.name and ".cuda." not in found.name:
-                    importlib.import_module(found.name)
+                    with contextlib.suppress(ImportError):  # of an extra that is not installed
+                        importlib.import_module(found.name)
     gc.freeze()
     gc.enable()
     _serve(socket.socket(fileno=descriptor))

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+import own_models
 import pytest
+import sb3_contrib
 import stable_baselines3
 import torch
 from rekindle.studies.workers.goals import play
 from rekindle.tasks import EnvSpec, load
-from rekindle.tasks.adapters.sb3 import OWN, SPACES, NormalActionNoise, TaskVecEnv
+from rekindle.tasks.adapters.sb3 import OWN, POLICIES, SB3, SPACES, NormalActionNoise, TaskVecEnv
 from rekindle.tasks.envs import make_envs
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.rng import streams
 from rekindle.tasks.testing import ExactnessSuite
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 ON: dict[str, Any] = {"epoch_steps": 128, "num_envs": 2, "n_steps": 32, "total_steps": 384}
 OFF: dict[str, Any] = {
@@ -32,6 +35,13 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "SAC": ("Pendulum-v1", OFF),
     "TD3": ("Pendulum-v1", OFF),
     "DDPG": ("Pendulum-v1", OFF),
+    "TQC": ("Pendulum-v1", OFF),
+    "CrossQ": ("Pendulum-v1", OFF),
+    "QRDQN": ("CartPole-v1", {**OFF, "target_update_interval": 40, "train_freq": 4}),
+    "TRPO": ("CartPole-v1", {**ON, "batch_size": 32}),
+    "ARS": ("Pendulum-v1", {"epoch_steps": 3200, "num_envs": 2, "n_delta": 4, "total_steps": 9600}),
+    "RecurrentPPO": ("CartPole-v1", {**ON, "n_epochs": 5, "learning_rate": 1e-2}),
+    "MaskablePPO": ("mask_envs:Forbidding-v0", {**ON, "n_epochs": 5, "learning_rate": 1e-2}),
 }
 
 
@@ -74,34 +84,116 @@ class TestDDPG(ExactnessSuite):
     hyperparameters: ClassVar[dict[str, Any]] = SMALL["DDPG"][1]
 
 
-@pytest.mark.parametrize("name", [*SPACES])
+@pytest.mark.slow
+class TestTQC(ExactnessSuite):
+    task = load("sb3:TQC")
+    env = "MountainCarContinuous-v0"  # with small rewards: the loss is linear in large errors, whatever gamma is
+    hyperparameters: ClassVar[dict[str, Any]] = SMALL["TQC"][1]
+
+
+@pytest.mark.slow
+class TestCrossQ(ExactnessSuite):
+    task = load("sb3:CrossQ")
+    env = "Pendulum-v1"
+    hyperparameters: ClassVar[dict[str, Any]] = SMALL["CrossQ"][1]
+
+
+@pytest.mark.slow
+class TestQRDQN(ExactnessSuite):
+    task = load("sb3:QRDQN")
+    hyperparameters: ClassVar[dict[str, Any]] = SMALL["QRDQN"][1]
+
+
+@pytest.mark.slow
+class TestTRPO(ExactnessSuite):
+    task = load("sb3:TRPO")
+    hyperparameters: ClassVar[dict[str, Any]] = SMALL["TRPO"][1]
+
+
+@pytest.mark.slow
+class TestARS(ExactnessSuite):
+    task = load("sb3:ARS")
+    env = "Pendulum-v1"
+    test_another_seed_is_another_result = None  # its policy begins with zeros
+    hyperparameters: ClassVar[dict[str, Any]] = SMALL["ARS"][1]
+
+
+@pytest.mark.slow
+class TestRecurrentPPO(ExactnessSuite):
+    task = load("sb3:RecurrentPPO")
+    hyperparameters: ClassVar[dict[str, Any]] = SMALL["RecurrentPPO"][1]
+    inert = frozenset({"max_grad_norm"})
+
+
+@pytest.mark.slow
+class TestMaskablePPO(ExactnessSuite):
+    task = load("sb3:MaskablePPO")
+    env = "mask_envs:Forbidding-v0"
+    hyperparameters: ClassVar[dict[str, Any]] = SMALL["MaskablePPO"][1]
+    inert = frozenset({"max_grad_norm"})
+
+
+@pytest.mark.slow
+class TestNormalized(ExactnessSuite):
+    task = load("sb3:SAC")
+    env = "Pendulum-v1"
+    hyperparameters: ClassVar[dict[str, Any]] = {**SMALL["SAC"][1], "normalize": "both"}
+
+
+class TestAClassOfTheUser(ExactnessSuite):
+    task = SB3(own_models.Wide)
+    hyperparameters: ClassVar[dict[str, Any]] = SMALL["A2C"][1] | {"normalize": "obs"}
+    inert = frozenset({"max_grad_norm"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PPO, normalized", "SAC", *(pytest.param(name, marks=pytest.mark.slow) for name in SPACES if name != "SAC")],
+)
 def test_parameters_are_those_of_one_call_of_learn(name: str) -> None:
+    name, _, normalized = name.partition(", ")
     env, values = SMALL[name]
+    values = {**values, "normalize": "both"} if normalized else values
     task = load(f"sb3:{name}")(env, seed=3).init(**values)
     task.fit(1)
     task.fit(3)
-    envs = TaskVecEnv(make_envs(env, [3], 2), EnvSpec.of(env))
+    envs: VecEnv = TaskVecEnv(make_envs(env, [3], 2), EnvSpec.of(env))
+    if normalized:
+        envs = VecNormalize(envs, gamma=0.99)
     options = {key: value for key, value in (task.hyperparameters or {}).items() if key not in OWN}
     if "noise_std" in (task.hyperparameters or {}):
         options["action_noise"] = NormalActionNoise(np.zeros(1), np.full(1, task.hyperparameters["noise_std"]))
     seed, threads, before = streams.seed_of(3, "sb3"), torch.get_num_threads(), np.random.get_state()
     with torch.random.fork_rng():
         torch.set_num_threads(1)
-        alone = getattr(stable_baselines3, name)("MlpPolicy", envs, seed=seed, device="cpu", **options)
-        alone.learn(384)
+        algorithm = getattr(stable_baselines3, name, None) or getattr(sb3_contrib, name)
+        alone = algorithm(POLICIES.get(name, ("MlpPolicy",))[0], envs, seed=seed, device="cpu", **options)
+        alone.learn(3 * values["epoch_steps"])
         torch.set_num_threads(threads)
     np.random.set_state(before)
     model = task.member_ref().learner.model
-    assert model.num_timesteps == alone.num_timesteps == 384
+    assert model.num_timesteps == alone.num_timesteps >= 3 * values["epoch_steps"]
     for own, plain in zip(model.policy.parameters(), alone.policy.parameters(), strict=True):
         assert torch.equal(own, plain)
 
 
 def test_unknown_algorithms_and_unsuitable_spaces_are_refused() -> None:
-    with pytest.raises(ValueError, match="sb3: has PPO, A2C, DQN, SAC, TD3, DDPG, but got 'PPOO'; did you mean PPO"):
+    with pytest.raises(ValueError, match=r"sb3: has PPO, A2C, DQN, .* but got 'PPOO'; did you mean PPO"):
         load("sb3:PPOO")
     with pytest.raises(UnsupportedSpace, match="sb3:SAC cannot act in CartPole-v1: The algorithm only supports"):
         load("sb3:SAC")("CartPole-v1").init().probe()
+    with pytest.raises(UnsupportedSpace, match="sb3:MaskablePPO needs an environment that tells an action mask"):
+        load("sb3:MaskablePPO")("CartPole-v1").init().probe()
+    with pytest.raises(ValueError, match="sb3:own_models:nothing must be a class that derives from an algorithm"):
+        load("sb3:own_models:nothing")
+    with pytest.raises(ValueError, match="sb3:own_models:Missing cannot be imported"):
+        load("sb3:own_models:Missing")
+
+
+def test_no_forbidden_action_is_taken_in_evaluation() -> None:
+    task = load("sb3:MaskablePPO")("mask_envs:Forbidding-v0").init(**SMALL["MaskablePPO"][1])
+    task.fit(1)
+    assert np.isfinite(task.evaluate())
 
 
 @pytest.mark.parametrize("name", ["PPO", "DQN"])
