@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .tasks.adapters.functions import rng, task
     from .tasks.adapters.reporting import report
     from .tasks.algorithms.a2c import A2C as A2C
+    from .tasks.algorithms.ars import ARS as ARS
     from .tasks.algorithms.behaviours import Behaviours as Behaviours
     from .tasks.algorithms.continuous.crossq import CrossQ as CrossQ
     from .tasks.algorithms.continuous.ddpg import DDPG as DDPG

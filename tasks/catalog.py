@@ -11,6 +11,7 @@ from pathlib import PurePath
 
 ALGORITHMS = {
     "a2c": ".tasks.algorithms.a2c:A2C",
+    "ars": ".tasks.algorithms.ars:ARS",
     "behaviours": ".tasks.algorithms.behaviours:Behaviours",
     "crossq": ".tasks.algorithms.continuous.crossq:CrossQ",
     "ddpg": ".tasks.algorithms.continuous.ddpg:DDPG",

@@ -117,6 +117,7 @@ SMALLER = {name: env for name, env in ACTORS.items() if name != "Atari image"}  
 ALGORITHMS |= {
     "ppo, curious": ("ppo", {**MINIBATCHES, **CURIOUS}, SMALLER),
     "a2c, shown": ("a2c", {**ROLLOUTS, **SHOWN}, SMALLER),
+    "ars": ("ars", {"deltas": 2, "num_steps": 16, "num_envs": 2, "epoch_steps": 64}, VECTORS),
     "a2c, whole episodes": ("a2c", {**ROLLOUTS, **CURIOUS, **SHOWN, **VARIATIONAL, **WHOLE}, VECTORS),
     "ppo, variational": ("ppo", {**MINIBATCHES, **VARIATIONAL}, SMALLER),
     "ppo2, lstm, curious, shown": ("ppo2", {**MINIBATCHES, **CURIOUS, **SHOWN, "model.memory": "lstm"}, VECTORS),
