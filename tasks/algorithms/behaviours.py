@@ -3,6 +3,7 @@
 Every behaviour is a group of agents that share a policy. Its learner is that of an ordinary task, which sees each agent
 as an environment. The learners act and learn side by side, and meet at every step of the shared environments. With one
 algorithm this is independent learning with shared parameters, such as IPPO: de Witt et al. (2020), arXiv:2011.09533.
+With a central critic it is MAPPO: Yu et al. (2022), arXiv:2103.01955.
 
 Notation: P members, N shared environments of each, A agents of a behaviour.
 """
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, flatten, integer
 from ...spaces.choices import Choice
-from ...spaces.variants import Variants, without
+from ...spaces.variants import Variants
 from ..base_learner import check_counters
 from ..checkpoint.member_state import Part
 from ..checkpoint.state import Tree, check_same_form
@@ -42,14 +43,12 @@ from ..runtime.lockstep import Lockstep
 from ..runtime.metric_means import Tally
 from ..task import Task
 from .contest import OPPONENTS, Act, Around, Contest, random_actor
-from .players import PlayerActor, check_player, frozen, player_actor
+from .players import PlayerActor, check_player, frozen, player_actor, player_extras
 from .self_play import SelfPlay, self_play_space
+from .sharing import ALGORITHM, SELF_PLAY, algorithm_values, check_extras, extended, extras_of
 
 ALGORITHMS = ("ppo", "ppo2", "a2c", "dqn", "sac", "td3", "ddpg", "tqc", "crossq")
-ALGORITHM, SELF_PLAY = "algorithm", "self_play"
 ALGORITHM_HELP = "Algorithm that the behaviour learns by; its hyperparameters follow."
-# What the shared environments decide for all behaviours, and what would need environments of a behaviour's own.
-SHARED = ("num_envs", "epoch_steps", "eval_interval")
 # What does not know yet that an agent may be absent, or abandons episodes that others share: name -> the value without.
 UNSHARED = {
     "min_rollouts": None,
@@ -119,6 +118,7 @@ class BehavioursLearner(Learner):
                     f"{name}.model.memory must be 'none' where {learner.algorithm()} replays steps of agents that "
                     f"share environments, but got {own['model']['memory']!r}; use ppo for a memory"
                 )
+            check_extras(roster, name, values[name])
             try:
                 learner.check(own)
                 learner.check_env(spec)
@@ -155,7 +155,9 @@ class BehavioursLearner(Learner):
         self.envs = make_envs(self.env, self.seeds, self.hp.num_envs, processes=self.env_processes)
         self.window = None
         try:
-            self.shared = SharedEnvs(self.envs, roster)
+            extras = {name: extras_of(values[0][name]) for name in roster.learning}
+            extras |= {name: player_extras(self.env, name) for name in self.env.players}
+            self.shared = SharedEnvs(self.envs, roster, extras)
             self.learners: dict[str, Learner] = {}
             self.players: dict[str, PlayerActor] = {}
             for name, view in self.shared.views.items():
@@ -434,7 +436,7 @@ def _space(env: EnvSpec) -> Space:
         spaces = {}
         for name in names:
             space = load(chosen[f"{name}.{ALGORITHM}"]).learner.space_in(replace(env, behaviour=name))
-            spaces[name] = Space(**{ALGORITHM: choice}, **without(space, SHARED), **{SELF_PLAY: self_play_space()})
+            spaces[name] = Space(**{ALGORITHM: choice}, **extended(space), **{SELF_PLAY: self_play_space()})
         return BehavioursLearner.hyperparameters.extend(**spaces)
 
     return Variants(select, {f"{name}.{ALGORITHM}": choice for name in names})
@@ -445,7 +447,7 @@ def _own_values(values: Mapping[str, Any], name: str, agents: int) -> dict[str, 
 
     Its environments are its agents.
     """
-    own = {key: value for key, value in values[name].items() if key not in (ALGORITHM, SELF_PLAY)}
+    own = algorithm_values(values[name])
     own |= {"num_envs": values["num_envs"] * agents, "epoch_steps": values["epoch_steps"] * agents}
     space = load(values[name][ALGORITHM]).learner.hyperparameters
     return own | ({"eval_interval": 0} if "eval_interval" in space else {})

@@ -23,13 +23,14 @@ from ...spaces import unflatten
 from ..checkpoint.policy_files import read_policy
 from ..envs import EnvSpec, spaces_of
 from ..envs.agents.adapter import is_joint
-from ..envs.agents.views import BehaviourView
+from ..envs.agents.views import BehaviourView, Extras
 from ..envs.base.masks import mask_in
 from ..errors import UnsupportedSpace
 from ..learner import Learner
 from ..registry import load
 from ..rng.streams import Keys
 from .contest import Act, random_actor
+from .sharing import ALGORITHM, algorithm_values, extras_of
 
 RANDOM = "random"
 DIGITS = 8  # fewest digits of a file's sha256
@@ -43,11 +44,13 @@ class Saved(NamedTuple):
         learner: class of its learner.
         values: its hyperparameters.
         policy: its tensors, by name.
+        extras: what its observations have besides.
     """
 
     learner: type[Learner]
     values: dict[str, Any]
     policy: dict[str, Tensor]
+    extras: Extras
 
 
 def check_player(env: EnvSpec, name: str) -> None:
@@ -87,7 +90,7 @@ def saved_player(env: EnvSpec, name: str) -> Saved:
             "rekindle export-policy"
         ) from None
     policy = {path: torch.as_tensor(x) for path, x in read_policy(path, where).items()}
-    task, spec = load(identity["task"]), EnvSpec.from_json(identity["env"])
+    task, spec, extras = load(identity["task"]), EnvSpec.from_json(identity["env"]), Extras()
     values = unflatten(identity["hyperparameters"])
     if is_joint(spec):
         prefix = f"{name}."
@@ -95,8 +98,8 @@ def saved_player(env: EnvSpec, name: str) -> Saved:
         if not policy:
             raise ValueError(f"{where} needs a policy of this behaviour, but {file} has none")
         whole = task.learner.space_in(spec).validate(values)[name]
-        task, spec = load(whole["algorithm"]), replace(spec, behaviour=name)
-        values = {key: x for key, x in whole.items() if key not in ("algorithm", "self_play")}
+        task, spec, extras = load(whole[ALGORITHM]), replace(spec, behaviour=name), extras_of(whole)
+        values = algorithm_values(whole)
     own, theirs = spaces_of(replace(env, behaviour=name, players={})), spaces_of(spec)
     for what in ("observation", "action"):
         if getattr(own, what) != getattr(theirs, what):
@@ -109,7 +112,12 @@ def saved_player(env: EnvSpec, name: str) -> Saved:
         raise UnsupportedSpace(
             f"{where} has no memory, but {file} has {complete['model']['memory']!r}; train it without"
         )
-    return Saved(task.learner, complete, policy)
+    return Saved(task.learner, complete, policy, extras)
+
+
+def player_extras(env: EnvSpec, name: str) -> Extras:
+    """Return what the player of a behaviour sees besides."""
+    return Extras() if env.players[name] == RANDOM else saved_player(env, name).extras
 
 
 def player_actor(view: BehaviourView, env: EnvSpec, seeds: Sequence[int], device: torch.device) -> PlayerActor:

@@ -19,7 +19,7 @@ from ..checkpoint.member_state import Stacked
 from ..compiled.actor_critic import KINDS, ActorCriticKernels, LossForm, Perceptron
 from ..compiled.loading import kernels_of
 from ..cuda.graphs import captured
-from ..envs.base.masks import mask_in
+from ..envs.base.masks import mask_in, own_in
 from .distributions import Categorical, Distribution, Gaussian, distribution_for, finite
 from .encoders import ENCODERS, Encoder, SharedLayers, Unlearned, encoder_choice, encoder_for
 from .goal_conditioning import GoalEncoder, goal_choice
@@ -59,6 +59,7 @@ class ActorCritic(Stacked):
     `RecurrentActorCritic` has the same interface.
 
     Attributes:
+        own: columns of an observation that the actor sees; None for all.
         state_size: numbers in a recurrent state; 0 here.
         kernels: compiled kernels that replace torch where they cover the computation; None if they never do.
     """
@@ -95,9 +96,11 @@ class ActorCritic(Stacked):
         of_actor, of_critic = actor_layers(hp), critic_layers(hp)
         if hp.shared_critic:
             self.encoder, of_actor, of_critic = SharedLayers("features", self.encoder, of_actor, hp.activation), [], []
-        self.obs_shape, self.mask = obs_shape, mask_in(obs_shape)
+        self.obs_shape, self.mask, self.own = obs_shape, mask_in(obs_shape), own_in(obs_shape)
         trunk = self._trunk(hp)
         of_actor, of_critic = ([trunk[-1].features, *layers] for layers in (of_actor, of_critic))
+        if self.own is not None:
+            of_actor[0] = self.own.stop
         self.distribution: Distribution = (
             state_dependent(action_space, of_actor[-1], where) if sde else distribution_for(action_space, where)
         )
@@ -123,6 +126,7 @@ class ActorCritic(Stacked):
         covered = (
             type(self) is ActorCritic
             and type(self.encoder) is Unlearned
+            and self.own is None
             and len(self.obs_shape) == 1
             and type(self.distribution) in (Categorical, Gaussian)
             and getattr(self.distribution, "units", None) is None
@@ -147,6 +151,8 @@ class ActorCritic(Stacked):
         return tensors, self.actor.layers(tensors), self.critic.layers(tensors), tensors.get("actor.log_std")
 
     def _params(self, actor: Layers, features: Tensor, log_std: Tensor | None) -> Tensor:
+        if self.own is not None:  # the rest is for a central critic
+            features = features[..., self.own].contiguous()
         z = self.actor.hidden(actor, features)
         return self.distribution.params(affine(z, *actor[-1]), z, log_std)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -19,6 +20,7 @@ from ...errors import StateMismatch
 from ..base.encode import MixedShape, Observations
 from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
 from ..base.joined import Joined, can_join, leaves
+from ..base.masks import CentralShape, MaskedShape, mask_in
 from .adapter import ACTS, AGENTS, OUTCOME, PRESENT, REWARD, TERMINATED, TRUNCATED
 from .roster import Behaviour, Roster
 
@@ -33,13 +35,32 @@ def learner_space(space: Space) -> Space:
     return Joined(space) if can_join(space) else space
 
 
+class Extras(NamedTuple):
+    """Further parts of a behaviour's observations.
+
+    Attributes:
+        ids: which of the behaviour's agents it is, one-hot.
+        central: the observations of all agents, for a central critic.
+    """
+
+    ids: bool = False
+    central: bool = False
+
+
 class JointForm:
     """Conversion between joint observations and actions and those of each behaviour.
 
     Joint arrays are (P, N, ...), a behaviour's (P, N * A, ...).
     """
 
-    def __init__(self, roster: Roster, observation: Space, action: Joined, name: str) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        observation: Space,
+        action: Joined,
+        name: str,
+        extras: Mapping[str, Extras] = MappingProxyType({}),
+    ) -> None:
         """Find each agent's part of a joint row.
 
         Args:
@@ -47,7 +68,9 @@ class JointForm:
             observation: observation space of all agents.
             action: their actions as rows.
             name: name of the environment in error messages.
+            extras: what each behaviour's observations have besides; nothing if absent.
         """
+        self.extras = extras
         self.encoder = Observations(observation, name)
         self.encoders = {b.name: Observations(b.observation, name) for b in roster.behaviours.values()}
         self.numbers, self.images = self._parts(observation, len(roster.agents))
@@ -75,6 +98,17 @@ class JointForm:
             numbers[agent] = [begin if numbers[agent][1] == 0 else numbers[agent][0], end]
         return [slice(*span) for span in numbers], images
 
+    def shape_of(self, behaviour: Behaviour) -> tuple[int, ...]:
+        """Return the shape of a behaviour's observations."""
+        shape, extras = self.encoders[behaviour.name].shape, self.extras.get(behaviour.name, Extras())
+        if not any(extras):
+            return shape
+        own = shape[0] + extras.ids * len(behaviour.slots)
+        if extras.central:
+            return CentralShape(own + self.numbers[-1].stop, mask_in(shape), slice(0, own))
+        mask = mask_in(shape)
+        return (own,) if mask is None else MaskedShape(own, mask)
+
     def outcomes(self, joint: Array) -> NDArray[np.float32]:
         """Return the outcomes (P, N, agents, 5) in joint observations."""
         flat = self.encoder.numbers(joint.reshape(-1, *self.encoder.shape))
@@ -101,7 +135,18 @@ class JointForm:
                 continue
             row = np.concatenate([np.ascontiguousarray(numbers[:, columns]).view(np.uint8), *pictures], 1)
             out[:, index, 0, : row.shape[1]] = row
-        return out.reshape(len(joint), -1, *own.shape)
+        return self._with_extras(behaviour, out, numbers).reshape(len(joint), -1, *self.shape_of(behaviour))
+
+    def _with_extras(self, behaviour: Behaviour, own: Array, numbers: Array) -> Array:
+        """Return observations (rows, A, ...) with what they have besides."""
+        extras, form = self.extras.get(behaviour.name, Extras()), own.shape[:2]
+        parts = [own]
+        if extras.ids:
+            parts.append(np.broadcast_to(np.eye(form[1], dtype=np.float32), (*form, form[1])))
+        if extras.central:
+            joint = numbers[:, None, : self.numbers[-1].stop]
+            parts.append(np.broadcast_to(joint, (*form, joint.shape[-1])))
+        return np.concatenate(parts, -1) if len(parts) > 1 else own
 
     def joined(self, actions: Mapping[str, Array], roster: Roster, form: tuple[int, int]) -> NDArray[np.float32]:
         """Return joint actions (P, N, k).
@@ -141,7 +186,7 @@ class BehaviourView(Envs):
         self.mode, self.exact, self.reason = envs.mode, envs.exact, envs.reason
         self.obs_space, self.action_space = behaviour.observation, learner_space(behaviour.action)
         encoder = shared.form.encoders[behaviour.name]
-        self.obs_kind, self.obs_shape = encoder.kind, encoder.shape
+        self.obs_kind, self.obs_shape = encoder.kind, shared.form.shape_of(behaviour)
         self.alone = len(shared.roster.agents) == 1
         self.turns = shared.roster.turns
         self.reset()
@@ -236,11 +281,11 @@ class SharedEnvs:
         replace: functions of a behaviour's actions (P, B, ...), by its name, that replace those of other policies.
     """
 
-    def __init__(self, envs: Envs, roster: Roster) -> None:
+    def __init__(self, envs: Envs, roster: Roster, extras: Mapping[str, Extras] = MappingProxyType({})) -> None:
         action = envs.action_space
         assert isinstance(action, Joined)
         self.envs, self.roster = envs, roster
-        self.form = JointForm(roster, envs.obs_space, action, envs.spec.id)
+        self.form = JointForm(roster, envs.obs_space, action, envs.spec.id, extras)
         self.actions: dict[str, Array] = {}
         self.results: dict[str, StepResult] = {}
         self.meet: Callable[[str], None] | None = None

@@ -9,7 +9,7 @@ bits that may be 1, or 2n, for 0 and 1 of each bit.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -33,15 +33,40 @@ class MaskedShape(tuple[int, ...]):
         mask: columns of the mask.
     """
 
-    mask: slice
+    mask: slice | None
 
-    def __new__(cls, size: int, mask: slice) -> MaskedShape:
+    def __new__(cls, size: int, mask: slice | None) -> Self:
         self = super().__new__(cls, (size,))
         self.mask = mask
         return self
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         return self[0], self.mask
+
+
+class CentralShape(MaskedShape):
+    """The shape (D,) of a vector that a central critic sees.
+
+    The actor sees the agent's own part alone.
+
+    Attributes:
+        own: columns of the agent's own part, the first ones.
+    """
+
+    own: slice
+
+    def __new__(cls, size: int, mask: slice | None, own: slice = slice(None)) -> Self:
+        self = super().__new__(cls, size, mask)
+        self.own = own
+        return self
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self[0], self.mask, self.own
+
+
+def own_in(shape: tuple[int, ...]) -> slice | None:
+    """Return the columns of an agent's own observation; None if all are."""
+    return shape.own if isinstance(shape, CentralShape) else None
 
 
 def mask_in(shape: tuple[int, ...]) -> slice | None:

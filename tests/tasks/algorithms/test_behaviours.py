@@ -46,7 +46,10 @@ class TestHunt(ExactnessSuite):
     task = Behaviours
     env = HUNT
     hyperparameters: ClassVar = SMALL
-    variants: ClassVar = ({"hunter.normalize_obs": True, "deer.n_step": 3, "deer.normalize_obs": True},)
+    variants: ClassVar = (
+        {"hunter.normalize_obs": True, "deer.n_step": 3, "deer.normalize_obs": True}
+        | {"hunter.critic.central": "joint", "hunter.agent_ids": True, "deer.agent_ids": True},
+    )
     inert = frozenset({"hunter.model.std_init"})
 
 
@@ -179,6 +182,27 @@ def test_a_player_that_does_not_fit_is_refused(deer: str, tmp_path: Path) -> Non
     for players, message in refused:
         with pytest.raises(ValueError, match=message):
             Behaviours({"id": HUNT, "players": players}).init()
+
+
+def test_a_central_critic_sees_all_agents_and_the_actor_its_own() -> None:
+    central = {"hunter.critic.central": "joint", "hunter.agent_ids": True}
+    task = Behaviours(HUNT, seed=3).init(**SMALL, **central)
+    learner = task.member_ref().learner
+    assert isinstance(learner, BehavioursLearner)
+    seen = learner.shared.views["hunter"].obs[0]
+    first, second, deer = learner.envs.obs[0, 0, :1], learner.envs.obs[0, 0, 1:2], learner.envs.obs[0, 0, 2:4]
+    # its distance, which of two hunters it is, and the observations of both hunters and the deer
+    assert seen[0].tolist() == [*first, 1, 0, *first, *second, *deer]
+    assert seen[1].tolist() == [*second, 0, 1, *first, *second, *deer]
+    agent = learner.learners["hunter"].agent
+    assert agent is not None
+    obs = torch.from_numpy(learner.shared.views["hunter"].obs)
+    other = obs.clone()
+    other[..., 5:] += 1  # what only the critic sees
+    assert torch.equal(agent.policy.action_params(obs), agent.policy.action_params(other))
+    assert not torch.equal(agent.policy.value(obs), agent.policy.value(other))
+    with pytest.raises(UnsupportedSpace, match=r"so model\.memory must be 'none', but got 'gru'"):
+        Behaviours(HUNT).init(**{"hunter.critic.central": "joint", "hunter.model.memory": "gru"})
 
 
 def test_absent_agents_get_no_rewards_and_do_not_count() -> None:

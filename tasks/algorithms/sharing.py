@@ -1,0 +1,67 @@
+"""Hyperparameters of a behaviour besides those of its algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...spaces import Space, categorical
+from ...spaces.variants import without
+from ..envs.agents.roster import Roster
+from ..envs.agents.views import Extras
+from ..envs.base.encode import Observations
+from ..errors import UnsupportedSpace
+from ..networks.encoders import ENCODERS
+
+ALGORITHM, SELF_PLAY, CRITIC, CENTRAL, IDS = "algorithm", "self_play", "critic", "central", "agent_ids"
+CENTRAL_HELP = "the critic sees the observations of all agents, as in MAPPO"
+IDS_HELP = "add to observations which of the behaviour's agents it is"
+# What the shared environments decide for all behaviours, and what would need environments of a behaviour's own.
+SHARED = ("num_envs", "epoch_steps", "eval_interval")
+
+
+def extended(space: Space) -> dict[str, Any]:
+    """Return an algorithm's hyperparameters in an environment that agents share."""
+    entries = dict(without(space, SHARED).items())
+    critic = entries.get(CRITIC)
+    if "vf_coef" in space:  # it learns a critic v(s)
+        central = categorical("none", "joint", default="none", structural=True, search=False, help=CENTRAL_HELP)
+        entries[CRITIC] = critic.extend(central=central) if isinstance(critic, Space) else Space(central=central)
+    return entries | {IDS: categorical(False, True, default=False, structural=True, search=False, help=IDS_HELP)}
+
+
+def extras_of(values: Mapping[str, Any]) -> Extras:
+    """Return what the observations of a behaviour have besides."""
+    return Extras(values[IDS], values.get(CRITIC, {}).get(CENTRAL, "none") == "joint")
+
+
+def check_extras(roster: Roster, name: str, values: Mapping[str, Any]) -> None:
+    """Raise UnsupportedSpace unless observations can have what they should."""
+    extras, model = extras_of(values), values["model"]
+    seen = roster.behaviours if extras.central else [name] if extras.ids else []
+    for each in seen:
+        if Observations(roster.behaviours[each].observation, each).kind != "vector":
+            raise UnsupportedSpace(
+                f"{name}: {IDS} and {CRITIC}.{CENTRAL} are for observations that are vectors, but those of {each} have "
+                "images; leave them out"
+            )
+    if extras.central and model["encoder"] not in ENCODERS:
+        raise UnsupportedSpace(
+            f"{name}: a central critic sees more than the actor, but model.encoder {model['encoder']!r} serves both; "
+            "leave one of them out"
+        )
+    plain = {"memory": "none", "shared_critic": False, "goal_conditioning": "none"}
+    for option, value in plain.items():
+        if extras.central and model.get(option, value) != value:
+            raise UnsupportedSpace(
+                f"{name}: a central critic sees more than the actor, so model.{option} must be {value!r}, but got "
+                f"{model[option]!r}; leave one of them out"
+            )
+
+
+def algorithm_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters of a behaviour that are its algorithm's."""
+    own = {key: value for key, value in values.items() if key not in (ALGORITHM, SELF_PLAY, IDS)}
+    if critic := {key: value for key, value in own.pop(CRITIC, {}).items() if key != CENTRAL}:
+        own[CRITIC] = critic
+    return own
