@@ -200,14 +200,14 @@ class OnPolicyLearner(Learner):
 
         Return None if kernels do not cover them. The arguments are those of `take_steps`.
         """
-        hp, kernels, optimizer = self.hp, self.policy.kernels, self.optimizer.compiled
+        hp, kernels, rule = self.hp, self.policy.kernels, self.optimizer.rule
         size = batch["log_probs"].shape[1]
-        if kernels is None or optimizer is None or lr.shape[1] > 1 or self.mix_gradients is not None:
+        if kernels is None or rule is None or lr.shape[1] > 1 or self.mix_gradients is not None:
             return None
         if "weights" in batch or size == hp.num_minibatches or (form := self.kernel()) is None:
             return None
         moving = torch.ones_like(lr, dtype=torch.bool) if active is None else active.clone()
-        steps = Steps(optimizer, hp.num_minibatches, lr, hp.max_grad_norm, self.target_kl)
+        steps = Steps(rule, hp.num_minibatches, lr, hp.max_grad_norm, self.target_kl)
         take, factors = kernels.passes(batch, form, steps, moving)
         for number, order in enumerate(permutations(self.order, self.iterations, hp.update_epochs, size)):
             tick()

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
+from .records import Actions, Clipping, Experience, LossTerms, Pass, PolicyNetworks, Slope, UpdateRule
+
 KINDS = {"tanh": 0, "relu": 1, "elu": 2, "silu": 3}
 OPTIMIZERS = {"adam": 0, "adamw": 0, "rmsprop": 1}  # AdamW is Adam with a decay
 CLIPPING = {"none": 0, "ppo": 1, "ppo2": 2}
@@ -75,35 +77,18 @@ class LossForm:
     critic_loss: str = "mse"
 
 
-class CompiledOptimizer(NamedTuple):
-    """An optimizer, as kernels take it.
-
-    Attributes:
-        run: module of kernels.
-        form: one of OPTIMIZERS.
-        steps, square, other, settings: see `descent.optimize`; the first three share the memory of the state.
-    """
-
-    run: ModuleType
-    form: int
-    steps: NDArray[np.float32]
-    square: NDArray[np.float32]
-    other: NDArray[np.float32]
-    settings: NDArray[np.float32]
-
-
 class Steps(NamedTuple):
     """The rules of the gradient steps of a pass over a batch.
 
     Attributes:
-        optimizer: takes the steps.
+        rule: optimizer that takes the steps.
         parts: number of minibatches.
         lr: learning rates, (P, 1).
         max_grad_norm: largest norm of a gradient, (P, 1); None for no limit.
         target_kl: members are stopped above 1.5 times this approx_kl, (P, 1); None for never.
     """
 
-    optimizer: CompiledOptimizer
+    rule: UpdateRule
     parts: int
     lr: Tensor
     max_grad_norm: Tensor | None
@@ -134,7 +119,7 @@ class ActorCriticKernels:
 
     pieces: Sequence[Tensor] = ()
 
-    scratch = ("gradient", "pieces", "metrics", "run", "_vector", "_gradient", "_metrics")
+    scratch = ("gradient", "pieces", "metrics", "run", "networks", "_slope")
 
     def __init__(
         self,
@@ -159,9 +144,10 @@ class ActorCriticKernels:
         """
         self.run, self.numbers = run, numbers
         self.gradient, self.metrics = torch.zeros_like(vector), torch.zeros(len(vector), len(METRICS))
-        self._vector, self._gradient, self._metrics = vector.numpy(), self.gradient.numpy(), self.metrics.numpy()
-        self.layout = np.array([actor.start, critic.start, log_std, KINDS[activation], numbers], np.int64)
-        self.actor_sizes, self.critic_sizes = (np.array(x.sizes, np.int64) for x in (actor, critic))
+        of_actor, of_critic = (np.array(x.sizes, np.int64) for x in (actor, critic))
+        starts = (actor.start, critic.start, log_std)
+        self.networks = PolicyNetworks(vector.numpy(), of_actor, of_critic, *starts, KINDS[activation], numbers)
+        self._slope = Slope(self.gradient.numpy(), self.metrics.numpy())
 
     def act(self, obs: Tensor, noise: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Return actions (P, N, *shape).
@@ -174,18 +160,13 @@ class ActorCriticKernels:
         members, rows, outputs = noise.shape
         kind = torch.float32 if self.numbers else torch.int64
         actions = torch.empty(members, rows, outputs if self.numbers else 1, dtype=kind)
-        given = (array(obs), self._vector, self.layout, self.actor_sizes, noise.numpy())
-        self.run.act(*given, *self._split(actions))
+        self.run.act(array(obs), self.networks, noise.numpy(), self._split(actions))
         return actions.view(members, rows, *shape)
-
-    def play(self, noise: NDArray[np.float32], *arrays: Any) -> None:
-        """Play steps of a rollout, see `control.play`."""
-        self.run.play(self._vector, self.layout, self.actor_sizes, noise, *arrays)
 
     def values(self, obs: Tensor) -> Tensor:
         """Return v(s), (P, B), for observations (P, B, inputs)."""
         result = torch.empty(obs.shape[:2])
-        self.run.values(array(obs), self._vector, self.layout, self.critic_sizes, result.numpy())
+        self.run.values(array(obs), self.networks, result.numpy())
         return result
 
     def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor:
@@ -196,8 +177,7 @@ class ActorCriticKernels:
             actions: actions (P, B, ...).
         """
         result = torch.empty(obs.shape[:2])
-        given = (array(obs), self._vector, self.layout, self.actor_sizes, *self._split(actions))
-        self.run.log_probs(*given, result.numpy())
+        self.run.log_probs(array(obs), self.networks, self._split(actions), result.numpy())
         return result
 
     def loss(
@@ -207,7 +187,7 @@ class ActorCriticKernels:
 
         Differentiating the losses gives the gradient in the parameters `leaves`. The next call overwrites it.
         """
-        self.run.differentiate(*self._arguments(batch, form))
+        self.run.differentiate(self._experience(batch), self.networks, _terms(form), self._slope)
         increment_version(self.gradient)
         metrics = self.read(form)
         losses = metrics["policy_loss"] + form.vf_coef * metrics["value_loss"] - form.ent_coef * metrics["entropy"]
@@ -222,17 +202,16 @@ class ActorCriticKernels:
         (P, B), and whether this is the first pass over them. It takes members out of `moving` (P, 1) that target_kl
         stops, see `descent.descend`, and fills in the factors (P, 1) by which the last gradients were scaled.
         """
-        optimizer, absent = steps.optimizer, torch.zeros_like(steps.lr)
+        absent = torch.zeros_like(steps.lr)
         limits, target_kl = (absent if x is None else x for x in (steps.max_grad_norm, steps.target_kl))
         clips, stops, factors = steps.max_grad_norm is not None, steps.target_kl is not None, torch.ones_like(steps.lr)
-        loss = self._arguments(batch, form)
-        clipping = (clips, limits.numpy(), factors.numpy())
-        descent = (steps.lr.contiguous().numpy(), *optimizer[1:])
-        stopping = (stops, target_kl.numpy())
+        clipping = Clipping(clips, limits.numpy(), factors.numpy())
+        loss = (self._experience(batch), self.networks, _terms(form), self._slope, clipping)
+        descent = (steps.lr.contiguous().numpy(), steps.rule)
 
         def take(order: Tensor, first: bool) -> None:
-            given = (order.numpy(), steps.parts, moving.numpy(), first, *stopping)
-            optimizer.run.descend(*given, *loss, *clipping, *descent)
+            course = Pass(order.numpy(), steps.parts, first, moving.numpy(), stops, target_kl.numpy())
+            self.run.descend(course, *loss, *descent)
             increment_version(self.gradient)
 
         return take, factors
@@ -244,20 +223,22 @@ class ActorCriticKernels:
             del metrics["approx_kl"], metrics["clip_fraction"]
         return metrics
 
-    def _arguments(self, batch: Mapping[str, Tensor], form: LossForm) -> tuple[Any, ...]:
-        """Return the arguments of `policies.differentiate` for a batch (P, B, ...)."""
-        absent = torch.ones_like(form.vf_coef)
-        clip, clip_value = (absent if x is None else x for x in (form.clip_coef, form.clip_value))
-        clipping = 0 if form.clip_value is None else CLIPPING[form.clipping]
-        flags = (form.standardized, form.clip_coef is not None, clipping, form.critic_loss == "huber")
-        rows = [batch[name].numpy() for name in ("log_probs", "advantages", "returns", "values")]
-        coefficients = torch.stack([clip, form.vf_coef, form.ent_coef, clip_value], 1).numpy()
-        place = (self._vector, self._gradient, self.layout, self.actor_sizes, self.critic_sizes)
-        options = np.array(flags, np.int64)
-        return array(batch["obs"]), *place, *self._split(batch["actions"]), *rows, coefficients, options, self._metrics
+    def _experience(self, batch: Mapping[str, Tensor]) -> Experience:
+        """Return a batch (P, B, ...) as kernels take it."""
+        rows = (batch[name].numpy() for name in ("log_probs", "advantages", "returns", "values"))
+        return Experience(array(batch["obs"]), *self._split(batch["actions"]), *rows)
 
-    def _split(self, actions: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return actions as choices and as numbers, one of which is empty."""
-        if self.numbers:
-            return np.empty((0, 0, 0), np.int64), actions.flatten(2).numpy()
-        return actions.view(*actions.shape[:2], 1).numpy(), np.empty((0, 0, 0), np.float32)
+    def _split(self, actions: Tensor) -> Actions:
+        """Return actions as choices or as numbers."""
+        if self.networks.gaussian:
+            return Actions(np.empty((0, 0, 0), np.int64), actions.flatten(2).numpy())
+        return Actions(actions.view(*actions.shape[:2], 1).numpy(), np.empty((0, 0, 0), np.float32))
+
+
+def _terms(form: LossForm) -> LossTerms:
+    """Return the form of a loss as kernels take it."""
+    absent = torch.ones_like(form.vf_coef)
+    clip, clip_value = (absent if x is None else x for x in (form.clip_coef, form.clip_value))
+    clipping = 0 if form.clip_value is None else CLIPPING[form.clipping]
+    coefficients = torch.stack([clip, form.vf_coef, form.ent_coef, clip_value], 1).numpy()
+    return LossTerms(coefficients, form.standardized, form.clip_coef is not None, clipping, form.critic_loss == "huber")

@@ -23,6 +23,7 @@ from .decorators import inner, kernel
 from .layers import ONE, ZERO, F, weights_of
 from .perceptrons import head_of, perceptron
 from .policies import choose, deviations, outputs
+from .records import EnvModel, Played, PolicyNetworks, RunningEpisodes
 
 CARTPOLE, PENDULUM, ACROBOT, MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS = range(5)
 GRAVITY, POLE_MASS, TOTAL_MASS, HALF_LENGTH, FORCE, DT = 9.8, 0.1, 0.1 + 1.0, 0.5, 10.0, 0.02
@@ -204,7 +205,7 @@ def observe(model, s, i, obs, r, trig):
             obs[r, k] = F(s[k, i])
 
 
-@kernel("void(i8, u8[::1], f8[:,::1], i8[::1], f4[::1], f4[:,::1], f8[::1], b1[::1])")
+@kernel("i8, u8[::1], f8[:,::1], i8[::1], f4[::1], f4[:,::1], f8[::1], b1[::1]")
 def step(model, trig, s, choices, numbers, obs, rewards, terminated):
     """Step all environments; fill in observations, rewards and terminations.
 
@@ -234,94 +235,53 @@ def uniform(key, position):
     return np.float64(mixed(z + key) >> np.uint64(11)) * 2.0**-53
 
 
-@kernel(
-    "void(f4[:,::1], i8[::1], i8[::1], f4[:,:,:,::1], i8, i8, i8, i8, u8[::1], u8[::1], f8[:,::1], f4[::1],"
-    "f8[:,::1], i8[::1], f8[::1], i8[::1], f4[:,:,:,::1], i8[:,:,:,::1], f4[:,:,:,::1], f4[:,:,:,::1], f4[:,:,::1],"
-    "f4[:,:,::1], f4[:,:,::1], f8[:,:,::1], i8[:,:,::1])"
-)
-def play(
-    vector,
-    layout,
-    sizes,
-    noise,
-    first,
-    last,
-    model,
-    limit,
-    trig,
-    keys,
-    ranges,
-    bounds,
-    s,
-    episode,
-    returns,
-    elapsed,
-    obs,
-    choices,
-    numbers,
-    next_obs,
-    rewards,
-    terminated,
-    ended,
-    final_returns,
-    lengths,
-):
+@kernel(PolicyNetworks, "f4[:,:,:,::1], i8, i8", EnvModel, RunningEpisodes, Played)
+def play(networks, noise, first, last, model, episodes, played):
     """Play the steps from `first` to `last` (exclusive) of a rollout.
 
-    One member is played after the other.
-
-    - `vector`, `layout`, `sizes` and `starts` are those of `act`; the noise is (T, P, N, n).
-    - `model` is a constant of `control`, and `limit` the largest length of an episode.
-    - `keys` (M,) are the streams of initial states, which are uniform: `ranges` (components, 2) are their lowest
-      numbers and widths.
-    - `bounds` (2,) clip numbers before they act.
-    - `s` (components, M) are the states; `episode`, `returns` and `elapsed` (M,) are the number, return and length of
-      the running episodes. These arrays change in place.
-    - `final_returns` and `lengths` (T, P, N) are filled in where an episode ends. The other arrays are filled in at
-      each step; `Rollout` explains them.
+    One member is played after the other. The noise is (T, P, N, n). The running episodes change in place; `returns` and
+    `lengths` of what is played are filled in where an episode ends.
     """
-    members, _, rows, width = obs.shape
-    parts = len(s)
-    actor, _, _, kind, gaussian = layout
+    members, _, rows, width = played.obs.shape
+    s, parts, trig = episodes.state, len(episodes.state), model.trig
+    actor, sizes, gaussian = networks.actor, networks.actor_sizes, networks.gaussian
     n = sizes[-1]
     out = np.empty(n, F)
     for p in range(members):
-        w, b = weights_of(vector[p], head_of(sizes, actor), sizes[-2], n)
-        _, std = deviations(vector[p], layout, n)
-        before = obs[p, first]
+        own = networks.vector[p]
+        w, b = weights_of(own, head_of(sizes, actor), sizes[-2], n)
+        _, std = deviations(own, networks, n)
+        before = played.obs[p, first]
         for r in range(rows):
-            observe(model, s, p * rows + r, before, r, trig)
+            observe(model.number, s, p * rows + r, before, r, trig)
         for t in range(first, last):
-            h = perceptron(before, vector[p], actor, sizes, kind)
-            given, chosen, drawn, after, following = (
-                noise[t, p],
-                choices[p, t],
-                numbers[p, t],
-                next_obs[p, t],
-                obs[p, t + 1],
-            )
+            h = perceptron(before, own, actor, sizes, networks.activation)
+            drawn, choices, numbers = noise[t, p], played.choices[p, t], played.numbers[p, t]
+            after, following = played.next_obs[p, t], played.obs[p, t + 1]
             for r in range(rows):
                 i, choice, number = p * rows + r, 0, ZERO
                 outputs(r, h, w, b, out)
-                choose(r, out, given, std, chosen, drawn, gaussian)
+                choose(r, out, drawn, std, choices, numbers, gaussian)
                 if gaussian:
-                    number = min(max(drawn[r, 0], bounds[0]), bounds[1])
+                    number = min(max(numbers[r, 0], model.bounds[0]), model.bounds[1])
                 else:
-                    choice = chosen[r, 0]
-                reward, over = advance(model, s, i, choice, number, trig)
-                returns[i] += reward
-                elapsed[i] += 1
-                rewards[t, p, r], terminated[t, p, r] = reward, ONE if over else ZERO
-                observe(model, s, i, after, r, trig)
-                if over or elapsed[i] >= limit:
-                    ended[t, p, r], final_returns[t, p, r], lengths[t, p, r] = ONE, returns[i], elapsed[i]
-                    episode[i] += 1
-                    returns[i], elapsed[i] = 0.0, 0
+                    choice = choices[r, 0]
+                reward, over = advance(model.number, s, i, choice, number, trig)
+                episodes.returns[i] += reward
+                episodes.elapsed[i] += 1
+                played.rewards[t, p, r], played.terminated[t, p, r] = reward, ONE if over else ZERO
+                observe(model.number, s, i, after, r, trig)
+                if over or episodes.elapsed[i] >= model.limit:
+                    played.ended[t, p, r], played.returns[t, p, r] = ONE, episodes.returns[i]
+                    played.lengths[t, p, r] = episodes.elapsed[i]
+                    episodes.number[i] += 1
+                    episodes.returns[i], episodes.elapsed[i] = 0.0, 0
                     for k in range(parts):
-                        s[k, i] = ranges[k, 0] + ranges[k, 1] * uniform(keys[i], episode[i] * parts + k)
-                    observe(model, s, i, following, r, trig)
+                        draw = uniform(model.keys[i], episodes.number[i] * parts + k)
+                        s[k, i] = model.ranges[k, 0] + model.ranges[k, 1] * draw
+                    observe(model.number, s, i, following, r, trig)
                 else:
-                    ended[t, p, r] = ZERO
+                    played.ended[t, p, r] = ZERO
                     for k in range(width):
                         following[r, k] = after[r, k]
             before = following

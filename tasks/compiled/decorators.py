@@ -8,18 +8,29 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_type_hints
 
 _handlers: dict[int, Any] = {}  # handlers of signals, which wait until a kernel is compiled
 _arrived: list[int] = []  # signals that wait, each once
 
 
-def kernel(signature: str, **options: Any) -> Any:
-    """Compile a function for arguments of these types."""
+def kernel(*arguments: str | type, **options: Any) -> Any:
+    """Compile a function for arguments of these types, see `records`."""
     while _arrived and _is_main():
         arrived = _arrived.pop(0)
         _handlers[arrived](arrived, None)
+    signature = numba().types.void(*[kind for argument in arguments for kind in _types(argument)])
     return numba().njit(signature, cache=is_cached(), nogil=True, error_model="numpy", **options)
+
+
+def _types(argument: str | type) -> tuple[Any, ...]:
+    """Return numba's types of arguments, or the type of a record."""
+    if isinstance(argument, str):
+        types: tuple[Any, ...] = numba().core.sigutils.normalize_signature(f"void({argument})")[0]
+        return types
+    fields = get_type_hints(argument, include_extras=True).values()
+    kinds = [kind for field in fields for kind in _types(field.__metadata__[0])]
+    return (numba().types.BaseTuple.from_types(kinds, argument),)
 
 
 def inner(**options: Any) -> Any:

@@ -20,7 +20,7 @@ LOG_DENSITY = F(0.5 * math.log(2 * math.pi) + 2 * math.log(2))
 TWO = F(2.0)
 
 
-@kernel("void(f4[:,:,:,::1], i8, i8[:,::1], f4[:,:,:], f4[:,:,:], f4[:,:,:], f4[:,:], b1[:,:], b1[:,:])")
+@kernel("f4[:,:,:,::1], i8, i8[:,::1], f4[:,:,:], f4[:,:,:], f4[:,:,:], f4[:,:], b1[:,:], b1[:,:]")
 def store(numbers, slot, columns, obs, next_obs, action, reward, terminated, truncated):
     """Write one step's transitions (P, N, ...) into a slot."""
     members, _, envs, _ = numbers.shape
@@ -64,9 +64,7 @@ def n_step_rows(numbers, rows, gamma, n_step, envs, columns, obs, next_obs, acti
         reward[b], discount[b] = total, kept * (ONE - row[columns[4, 0]])
 
 
-@kernel(
-    "void(f4[:,:,::1], i8[:,:], f4[:,:], i8, i8, i8[:,::1],f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,::1], f4[:,::1])"
-)
+@kernel("f4[:,:,::1], i8[:,:], f4[:,:], i8, i8, i8[:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,::1], f4[:,::1]")
 def n_step_batch(numbers, rows, gamma, n_step, envs, columns, obs, next_obs, action, reward, discount):
     """Fill in the n-step transitions that begin at rows (P, B)."""
     for p in range(len(numbers)):
@@ -100,7 +98,7 @@ def huber_rows(q, choices, targets, weights, weighted, limit, errors, slopes):
     return F(total / rows)
 
 
-@kernel("void(f4[:,:,:], i8[:,:], f4[:,:], f4[:,:], b1, f4, f4[::1], f4[:,::1], f4[:,:,::1])")
+@kernel("f4[:,:,:], i8[:,:], f4[:,:], f4[:,:], b1, f4, f4[::1], f4[:,::1], f4[:,:,::1]")
 def huber(q, choices, targets, weights, weighted, limit, losses, errors, slopes):
     """Fill in mean losses (P,), errors (P, B), and slopes in q."""
     for p in range(len(q)):
@@ -108,7 +106,7 @@ def huber(q, choices, targets, weights, weighted, limit, losses, errors, slopes)
         losses[p] = huber_rows(q[p], choices[p], targets[p], weight, weighted, limit, errors[p], slopes[p])
 
 
-@kernel("void(f4[:,:,:,:], f4[:,:], f4[:,:], b1, f4, i8, f4[:,::1], f4[:,:,::1], f4[:,:,::1])")
+@kernel("f4[:,:,:,:], f4[:,:], f4[:,:], b1, f4, i8, f4[:,::1], f4[:,:,::1], f4[:,:,::1]")
 def twins(q, targets, weights, weighted, limit, by, losses, errors, slopes):
     """Fill in the losses, errors and slopes of twin critics.
 
@@ -127,7 +125,7 @@ def twins(q, targets, weights, weighted, limit, by, losses, errors, slopes):
                 errors[p, i, r], slopes[p, i, r] = error, weight * near / F(-by)
 
 
-@kernel("void(f4[:,:,:,:], f4[:,:,:], f4[:,:], f4, f4[:,::1])")
+@kernel("f4[:,:,:,:], f4[:,:,:], f4[:,:], f4, f4[:,::1]")
 def soft_value(q, entropies, alpha, sign, value):
     """Fill in the soft values (P, B) of twin critics.
 
@@ -143,7 +141,7 @@ def soft_value(q, entropies, alpha, sign, value):
             value[p, r] = sign * total
 
 
-@kernel("void(f4[:,:], f4[:,:,:,:], f4[:,:], f4, f4[:,:,:,::1], f4[:,:,::1])")
+@kernel("f4[:,:], f4[:,:,:,:], f4[:,:], f4, f4[:,:,:,::1], f4[:,:,::1]")
 def soft_value_slope(g, q, alpha, sign, to_q, to_entropies):
     """Fill in slopes in q and entropies from those in soft values."""
     members, rows, terms = to_entropies.shape
@@ -157,7 +155,7 @@ def soft_value_slope(g, q, alpha, sign, to_q, to_entropies):
                 to_entropies[p, r, j] = alpha[p, j] * x
 
 
-@kernel("void(f4[:,:,:], f4[:,:,:], i8, f4[:,:,::1], f4[:,:,::1], f4[:,:,::1])")
+@kernel("f4[:,:,:], f4[:,:,:], i8, f4[:,:,::1], f4[:,:,::1], f4[:,:,::1]")
 def squash(outputs, noise, first, c, spread, entropies):
     """Fill in squashed normal numbers, their scaled noise, and -log π.
 
@@ -181,7 +179,7 @@ def squash(outputs, noise, first, c, spread, entropies):
             entropies[p, r, 0] = total + F(k) * LOG_DENSITY
 
 
-@kernel("void(f4[:,:,:], f4[:,:,:], f4[:,:,::1], f4[:,:,:], f4[:,:,::1], f4[:,:], b1, i8, f4[:,:,::1])")
+@kernel("f4[:,:,:], f4[:,:,:], f4[:,:,::1], f4[:,:,:], f4[:,:,::1], f4[:,:], b1, i8, f4[:,:,::1]")
 def squash_slope(g_c, g_entropies, c, outputs, spread, weights, weighted, by, out):
     """Fill in slopes in outputs from slopes in c and -log π."""
     members, rows, k = c.shape
@@ -205,7 +203,7 @@ def follow_vector(target, vector, tau):
         target[i] = (ONE - tau) * target[i] + tau * vector[i]
 
 
-@kernel("void(f4[:,::1], f4[:,::1], f4[:,:], b1[:,:])")
+@kernel("f4[:,::1], f4[:,::1], f4[:,:], b1[:,:]")
 def follow(target, vector, tau, due):
     """Move the targets (P, D) that are due by fractions tau."""
     for p in range(len(target)):
@@ -223,7 +221,7 @@ def sum_of(x):
     return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]))
 
 
-@kernel("void(f8[:,:,::1], i8[:,::1], f8[:,::1])")
+@kernel("f8[:,:,::1], i8[:,::1], f8[:,::1]")
 def set_children(level, index, values):
     """Set children (P, B) in a sum tree's level to values.
 
@@ -239,7 +237,7 @@ def set_children(level, index, values):
             values[p, b] = sum_of(level[p, index[p, b]])
 
 
-@kernel("void(f8[:,:,::1], i8[:,::1], f8[:,::1])")
+@kernel("f8[:,:,::1], i8[:,::1], f8[:,::1]")
 def find_children(level, index, targets):
     """Find the children where running sums first exceed targets (P, B).
 

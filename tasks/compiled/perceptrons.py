@@ -166,7 +166,7 @@ def forward_member(x, vector, sizes, kind, units, out):
     outputs_of(h, weights, biases, out)
 
 
-@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,::1], f4[:,:,::1])")
+@kernel("f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,::1], f4[:,:,::1]")
 def forward(x, vector, sizes, kind, units, out):
     """Fill in hidden units, and outputs (P, B, outputs).
 
@@ -209,7 +209,7 @@ def backward_member(g, x, vector, sizes, kind, units, rows, slopes, gradient, le
     to_hidden(x, vector, gradient, FIRST, sizes, kind, units, units, rows, slopes, learn)
 
 
-@kernel("void(f4[:,:,::1], f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,::1], f4[:,::1], f4[:,::1], b1)")
+@kernel("f4[:,:,::1], f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,::1], f4[:,::1], f4[:,::1], b1")
 def backward(g, x, vector, sizes, kind, units, slopes, gradient, learn):
     """Propagate slopes g (P', B', outputs) of the outputs to all layers.
 
@@ -223,7 +223,7 @@ def backward(g, x, vector, sizes, kind, units, slopes, gradient, learn):
         backward_member(g[p], x[p, :own], *network, slopes[p], gradient[p], learn)
 
 
-@kernel("void(f4[:,::1], f4[:,::1], i8[::1], i8, i8, f4[:,:,::1])")
+@kernel("f4[:,::1], f4[:,::1], i8[::1], i8, i8, f4[:,:,::1]")
 def to_inputs(slopes, vector, sizes, first, copies, out):
     """Propagate the first layer's slopes to the inputs from `first` on.
 
@@ -241,7 +241,7 @@ def to_inputs(slopes, vector, sizes, first, copies, out):
                     out[p, r, j] += dot(g[r], weights[first + j])
 
 
-@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,:,::1], f4[:,:,::1])")
+@kernel("f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,:,::1], f4[:,:,::1]")
 def infer(x, vector, sizes, kind, last, out):
     """Fill in last hidden units and outputs for x (P, N, inputs)."""
     head = head_of(sizes, FIRST)
@@ -253,7 +253,7 @@ def infer(x, vector, sizes, kind, last, out):
             put(h[r], last[p, r], 0)
 
 
-@kernel("void(f4[:,:,:], f4[:,:,:], i8, f4[:,:,:])")
+@kernel("f4[:,:,:], f4[:,:,:], i8, f4[:,:,:]")
 def join(x, extra, copies, out):
     """Concatenate inputs and further numbers, and repeat them for each copy.
 

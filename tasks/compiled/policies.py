@@ -2,8 +2,7 @@
 
 Actions are one choice, in `choices` (P, B, 1), or independent normal numbers, in `numbers` (P, B, n).
 
-`layout` describes a policy's parameter vector: the starts of actor, critic and log standard deviations; then the
-activation, and whether actions are numbers. `sizes` are the sizes of a network's layers.
+`records` explains the arguments.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import numpy as np
 from .decorators import inner, kernel
 from .layers import HALF, ONE, SILU, ZERO, F, back, dot, put_weights, weights_of
 from .perceptrons import LEARN, head_of, hidden, number_of_units, perceptron, put, rows_of, to_hidden
+from .records import Actions, Experience, LossTerms, PolicyNetworks, Slope
 
 HALF_LOG_2_PI = F(0.5 * math.log(2 * math.pi))
 LARGEST = F(np.finfo(np.float32).max)
@@ -48,9 +48,9 @@ def log_normal(means, log_std, std, numbers, z):
 
 
 @inner()
-def deviations(vector, layout, n):
+def deviations(vector, networks, n):
     """Return a member's log standard deviations and standard deviations, (n,)."""
-    log_std = vector[layout[2] : layout[2] + n] if layout[4] else np.zeros(n, F)
+    log_std = vector[networks.log_std : networks.log_std + n] if networks.gaussian else np.zeros(n, F)
     return log_std, np.exp(log_std)
 
 
@@ -131,47 +131,35 @@ def to_parameters(x, head_slopes, w, vector, gradient, start, sizes, kind, units
 
 
 @inner()
-def scratch_for(rows, layout, actor_sizes, critic_sizes):
+def scratch_for(rows, networks):
     """Return arrays in which `differentiate_member` computes."""
-    n, kind = actor_sizes[-1], layout[3]
+    n, kind = networks.actor_sizes[-1], networks.activation
     of_rows = np.empty((rows, n), F), np.empty((rows, 1), F)
     of_outputs = np.empty(n, F), np.empty(n, F), np.empty(n, F)
-    return of_rows, of_outputs, arrays_for(actor_sizes, rows, kind), arrays_for(critic_sizes, rows, kind)
+    return (
+        of_rows,
+        of_outputs,
+        arrays_for(networks.actor_sizes, rows, kind),
+        arrays_for(networks.critic_sizes, rows, kind),
+    )
 
 
 @inner()
-def differentiate_member(
-    obs,
-    own,
-    g,
-    layout,
-    actor_sizes,
-    critic_sizes,
-    choices,
-    numbers,
-    old_log_probs,
-    advantages,
-    returns,
-    old_values,
-    coefficients,
-    options,
-    metrics,
-    scratch,
-):
+def differentiate_member(data, own, g, networks, terms, coefficients, metrics, scratch):
     """Fill in a member's gradient g and metrics, see `differentiate`."""
+    obs, actor_sizes, critic_sizes = data.obs, networks.actor_sizes, networks.critic_sizes
     rows, n = len(obs), actor_sizes[-1]
-    actor, critic, std_at, kind, gaussian = layout
-    standardized, ratios, clipping, huber = options
+    actor, critic, kind, gaussian = networks.actor, networks.critic, networks.activation, networks.gaussian
     share = ONE / F(rows)
     (slopes, value_slopes), (out, z, to_std), of_actor, of_critic = scratch
     h_actor = hidden(obs, own, actor, actor_sizes, kind, of_actor[0], of_actor[1])
     h_critic = hidden(obs, own, critic, critic_sizes, kind, of_critic[0], of_critic[1])
     wa, ba = weights_of(own, head_of(actor_sizes, actor), actor_sizes[-2], n)
     wc, bc = weights_of(own, head_of(critic_sizes, critic), critic_sizes[-2], 1)
-    log_std, std = deviations(own, layout, n)
+    log_std, std = deviations(own, networks, n)
     to_std[:] = ZERO
     clip, vf, ent, clip_value = coefficients
-    center, factor = standardizer(advantages, standardized)
+    center, factor = standardizer(data.advantages, terms.standardized)
     normal_entropy = ZERO
     for j in range(n):
         normal_entropy += log_std[j] + HALF_LOG_2_PI + HALF
@@ -180,12 +168,12 @@ def differentiate_member(
         for j in range(n):
             out[j] = dot(h_actor[r], wa[j]) + ba[j]
         if gaussian:
-            log_prob, entropy = log_normal(out, log_std, std, numbers[r], z), normal_entropy
+            log_prob, entropy = log_normal(out, log_std, std, data.numbers[r], z), normal_entropy
         else:
             entropy = log_softmax(out, z)
-            log_prob = out[choices[r, 0]]
-        advantage = (advantages[r] - center) * factor
-        loss, to, kl, far = surrogate(log_prob, old_log_probs[r], advantage, clip, ratios)
+            log_prob = out[data.choices[r, 0]]
+        advantage = (data.advantages[r] - center) * factor
+        loss, to, kl, far = surrogate(log_prob, data.log_probs[r], advantage, clip, terms.ratios)
         sum_loss += loss
         sum_entropy += entropy
         sum_kl += kl
@@ -198,16 +186,16 @@ def differentiate_member(
             else:
                 slopes[r, j] = ent * share * z[j] * (out[j] + entropy) - to * z[j]
         if not gaussian:
-            slopes[r, choices[r, 0]] += to
+            slopes[r, data.choices[r, 0]] += to
         value = dot(h_critic[r], wc[0]) + bc[0]
-        loss, to = value_loss(value, old_values[r], returns[r], clip_value, clipping, huber)
+        loss, to = value_loss(value, data.values[r], data.returns[r], clip_value, terms.clipping, terms.huber)
         sum_value += loss
         value_slopes[r, 0] = vf * to * share
     to_parameters(obs, slopes, wa, own, g, actor, actor_sizes, kind, of_actor[0], of_actor[1], of_actor[2])
     to_parameters(obs, value_slopes, wc, own, g, critic, critic_sizes, kind, of_critic[0], of_critic[1], of_critic[2])
     if gaussian:
         for j in range(n):
-            g[std_at + j] = to_std[j] - ent
+            g[networks.log_std + j] = to_std[j] - ent
     metrics[0] = sum_loss / rows
     metrics[1] = sum_entropy / rows
     metrics[2] = sum_kl / rows
@@ -215,85 +203,63 @@ def differentiate_member(
     metrics[4] = sum_value / rows
 
 
-@kernel(
-    "void(f4[:,:,::1], f4[:,::1], f4[:,::1], i8[::1], i8[::1], i8[::1], i8[:,:,::1], f4[:,:,::1], f4[:,::1],"
-    "f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], i8[::1], f4[:,::1])"
-)
-def differentiate(
-    obs,
-    vector,
-    gradient,
-    layout,
-    actor_sizes,
-    critic_sizes,
-    choices,
-    numbers,
-    old_log_probs,
-    advantages,
-    returns,
-    old_values,
-    coefficients,
-    options,
-    metrics,
-):
-    """Fill in the gradient (P, D) of the loss of a minibatch.
+@inner()
+def experience_of(data, p):
+    """Return one member's rows."""
+    return Experience(
+        data.obs[p],
+        data.choices[p],
+        data.numbers[p],
+        data.log_probs[p],
+        data.advantages[p],
+        data.returns[p],
+        data.values[p],
+    )
 
-    Observations are (P, B, inputs). `coefficients` (P, 4) are the clip range, the coefficients of the value loss and of
-    the entropy, and the clip range of values. `options` say whether advantages are standardized, whether there are
-    ratios, how values are clipped, and whether the critic's loss is Huber's. `metrics` (P, 5) get policy loss, entropy,
-    approx_kl, clip_fraction and value loss.
+
+@kernel(Experience, PolicyNetworks, LossTerms, Slope)
+def differentiate(data, networks, terms, slope):
+    """Fill in the gradient of a minibatch's loss, and its metrics.
+
+    The metrics are policy loss, entropy, approx_kl, clip_fraction and value loss.
     """
-    scratch = scratch_for(obs.shape[1], layout, actor_sizes, critic_sizes)
-    for p in range(len(obs)):
-        differentiate_member(
-            obs[p],
-            vector[p],
-            gradient[p],
-            layout,
-            actor_sizes,
-            critic_sizes,
-            choices[p],
-            numbers[p],
-            old_log_probs[p],
-            advantages[p],
-            returns[p],
-            old_values[p],
-            coefficients[p],
-            options,
-            metrics[p],
-            scratch,
-        )
+    scratch = scratch_for(data.obs.shape[1], networks)
+    for p in range(len(data.obs)):
+        own, g, metrics = networks.vector[p], slope.gradient[p], slope.metrics[p]
+        differentiate_member(experience_of(data, p), own, g, networks, terms, terms.coefficients[p], metrics, scratch)
 
 
-@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8[::1], i8[:,:,::1], f4[:,:,::1], f4[:,::1])")
-def log_probs(obs, vector, layout, sizes, choices, numbers, result):
+@kernel("f4[:,:,::1]", PolicyNetworks, Actions, "f4[:,::1]")
+def log_probs(obs, networks, actions, result):
     """Fill in log π (P, B) for observations (P, B, inputs)."""
     members, rows, _ = obs.shape
-    actor, _, _, kind, gaussian = layout
+    start, sizes = networks.actor, networks.actor_sizes
     n = sizes[-1]
     out, z = np.empty(n, F), np.empty(n, F)
     for p in range(members):
-        h = perceptron(obs[p], vector[p], actor, sizes, kind)
-        w, b = weights_of(vector[p], head_of(sizes, actor), sizes[-2], n)
-        log_std, std = deviations(vector[p], layout, n)
+        own = networks.vector[p]
+        h = perceptron(obs[p], own, start, sizes, networks.activation)
+        w, b = weights_of(own, head_of(sizes, start), sizes[-2], n)
+        log_std, std = deviations(own, networks, n)
         for r in range(rows):
             for j in range(n):
                 out[j] = dot(h[r], w[j]) + b[j]
-            if gaussian:
-                result[p, r] = log_normal(out, log_std, std, numbers[p, r], z)
+            if networks.gaussian:
+                result[p, r] = log_normal(out, log_std, std, actions.numbers[p, r], z)
             else:
                 log_softmax(out, z)
-                result[p, r] = out[choices[p, r, 0]]
+                result[p, r] = out[actions.choices[p, r, 0]]
 
 
-@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8[::1], f4[:,::1])")
-def values(obs, vector, layout, sizes, result):
+@kernel("f4[:,:,::1]", PolicyNetworks, "f4[:,::1]")
+def values(obs, networks, result):
     """Fill in v(s), (P, B), of observations (P, B, inputs)."""
     members, rows, _ = obs.shape
-    critic, kind = layout[1], layout[3]
+    start, sizes = networks.critic, networks.critic_sizes
     for p in range(members):
-        h = perceptron(obs[p], vector[p], critic, sizes, kind)
-        w, b = weights_of(vector[p], head_of(sizes, critic), sizes[-2], 1)
+        own = networks.vector[p]
+        h = perceptron(obs[p], own, start, sizes, networks.activation)
+        w, b = weights_of(own, head_of(sizes, start), sizes[-2], 1)
         for r in range(rows):
             result[p, r] = dot(h[r], w[0]) + b[0]
 
@@ -320,18 +286,19 @@ def outputs(r, h, w, b, out):
         out[j] = dot(h[r], w[j]) + b[j]
 
 
-@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8[::1], f4[:,:,::1], i8[:,:,::1], f4[:,:,::1])")
-def act(obs, vector, layout, sizes, noise, choices, numbers):
+@kernel("f4[:,:,::1]", PolicyNetworks, "f4[:,:,::1]", Actions)
+def act(obs, networks, noise, actions):
     """Fill in actions for observations (P, N, inputs)."""
     members, rows = obs.shape[:2]
-    actor, _, _, kind, gaussian = layout
+    start, sizes = networks.actor, networks.actor_sizes
     n = sizes[-1]
     out = np.empty(n, F)
     for p in range(members):
-        w, b = weights_of(vector[p], head_of(sizes, actor), sizes[-2], n)
-        _, std = deviations(vector[p], layout, n)
-        h = perceptron(obs[p], vector[p], actor, sizes, kind)
-        given, chosen, drawn = noise[p], choices[p], numbers[p]
+        own = networks.vector[p]
+        w, b = weights_of(own, head_of(sizes, start), sizes[-2], n)
+        _, std = deviations(own, networks, n)
+        h = perceptron(obs[p], own, start, sizes, networks.activation)
+        drawn, choices, numbers = noise[p], actions.choices[p], actions.numbers[p]
         for r in range(rows):
             outputs(r, h, w, b, out)
-            choose(r, out, given, std, chosen, drawn, gaussian)
+            choose(r, out, drawn, std, choices, numbers, networks.gaussian)

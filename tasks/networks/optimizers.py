@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +17,9 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, curve, integer, log_real, near_one, real
 from ..checkpoint.member_state import Stacked
-from ..compiled.actor_critic import OPTIMIZERS, CompiledOptimizer
+from ..compiled.actor_critic import OPTIMIZERS
 from ..compiled.loading import kernels_of
+from ..compiled.records import UpdateRule
 from ..runtime.progress import tick
 from .mlp import Parameters
 
@@ -263,10 +264,10 @@ class Optimizer(Stacked):
 
     Attributes:
         vector: parameters (P, D), changed in place.
-        compiled: the optimizer as kernels take it; None if there is no kernel for it.
+        rule: the optimizer as kernels take it; None if there is no kernel for it.
     """
 
-    scratch = ("compiled", "_all", "_vector")
+    scratch = ("rule", "_run", "_all", "_vector")
 
     def __init__(self, vector: Tensor, hp: SimpleNamespace):
         """Set the moments to 0.
@@ -282,8 +283,9 @@ class Optimizer(Stacked):
         self.tensors["steps"] = torch.zeros(len(vector), 1, device=vector.device)
         if "mean" in self.tensors:  # computed once, since it shows in short steps
             self._betas = [(1 - beta, beta.log()) for beta in (hp.beta1, hp.beta2)]
-        self.compiled = None if (run := kernels_of(vector)) is None else self._compiled(run)
-        if self.compiled is not None:
+        self._run = kernels_of(vector)
+        self.rule = None if self._run is None else self._rule()
+        if self.rule is not None:
             self._all, self._vector = np.ones((len(vector), 1), np.bool_), vector.numpy()
 
     def step(self, gradient: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
@@ -298,10 +300,10 @@ class Optimizer(Stacked):
         # The moments of a dead unit decay to denormal numbers, and stay there. (As a decorator, this takes longer than
         # Adam itself.)
         with FlushedDenormals():
-            if self.compiled is not None and lr.shape[1] == 1:
+            if self._run is not None and self.rule is not None and lr.shape[1] == 1:
                 moving = self._all if active is None else active.numpy()
-                given = (moving, self._vector, gradient.contiguous().numpy(), lr.contiguous().numpy())
-                self.compiled.run.optimize(*given, *self.compiled[1:])
+                step = (gradient.contiguous().numpy(), lr.contiguous().numpy(), self.rule)
+                self._run.optimize(moving, self._vector, *step)
             else:
                 self._step_active(gradient, lr, active)
 
@@ -315,7 +317,7 @@ class Optimizer(Stacked):
         for tensor, old in zip([self.vector, *self.tensors.values()], before, strict=True):
             tensor.copy_(torch.where(active, tensor, old))
 
-    def _compiled(self, run: ModuleType) -> CompiledOptimizer | None:
+    def _rule(self) -> UpdateRule | None:
         """Return the optimizer as kernels take it; None without a kernel."""
         hp, tensors = self.hp, self.tensors
         if (form := OPTIMIZERS.get(hp.name)) is None:
@@ -325,7 +327,7 @@ class Optimizer(Stacked):
         decay = hp.weight_decay if hp.name == "adamw" else torch.zeros_like(hp.eps)
         settings = torch.cat([*(vars(hp)[name] for name in names), decay], 1)
         state = tensors["steps"], tensors["square"], tensors["velocity" if rmsprop else "mean"]
-        return CompiledOptimizer(run, form, *(x.numpy() for x in (*state, settings)))
+        return UpdateRule(form, *(x.numpy() for x in (*state, settings)))
 
     def _step(self, gradient: Tensor, lr: Tensor) -> None:
         self.tensors["steps"] += 1

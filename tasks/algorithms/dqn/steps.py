@@ -5,15 +5,15 @@ The call also gathers the batch.
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...compiled.actor_critic import CompiledOptimizer
 from ...compiled.loading import kernels_of
+from ...compiled.records import Clipping, Draw, QErrors, QNetworks, Scaling, Transitions, UpdateRule
 from ...networks.encoders import Unlearned
 from ...networks.optimizers import Clipped, FlushedDenormals, Optimizer, norms
 from ...runtime.progress import tick
@@ -22,6 +22,7 @@ from ..off_policy_learner import OffPolicyLearner
 from .networks import QNetwork
 
 NONE = np.empty((0, 0), np.float32)
+UNSCALED = Scaling(False, NONE, NONE)
 
 
 class CompiledSteps:
@@ -32,38 +33,35 @@ class CompiledSteps:
 
     def __init__(
         self,
+        run: ModuleType,
         learner: OffPolicyLearner,
-        policy: QNetwork,
-        table: tuple[Any, ...],
-        network: tuple[Any, ...],
-        optimizer: CompiledOptimizer,
+        table: Transitions,
+        networks: QNetworks,
+        rule: UpdateRule,
         limit: float,
         interval: NDArray[np.int64],
     ):
         """Allocate the results of a step.
 
         Args:
+            run: module of kernels.
             learner: the learner.
-            policy: its networks.
-            table: its transitions, as kernels take them.
-            network: form of its networks, as kernels take it.
-            optimizer: its optimizer, as kernels take it.
+            table: its transitions.
+            networks: its networks.
+            rule: its optimizer.
             limit: error beyond which the loss is linear.
             interval: gradient steps between two moves of a target network, (P, 1).
         """
         hp = learner.hp
-        self.learner, self.interval, self._run = learner, interval, optimizer.run
-        vector, rows = policy.parameters.vector, (len(hp.tau), hp.batch_size)
-        self.gradient, self.factors = torch.zeros_like(vector), torch.ones_like(hp.tau)
-        self.losses, self.errors, self.values = torch.zeros(rows[0]), torch.zeros(rows), torch.zeros(rows)
-        self.clips = hp.max_grad_norm is not None
+        self.learner, self.interval, self._run, self._rule = learner, interval, run, rule
+        self.losses = torch.zeros(len(hp.tau))
+        self.errors, self.values = (torch.zeros(len(hp.tau), hp.batch_size) for _ in range(2))
+        self.gradient, self.factors = torch.from_numpy(networks.gradient), torch.ones_like(hp.tau)
+        self.clips, self._tau = hp.max_grad_norm is not None, hp.tau.numpy()
         limits = hp.max_grad_norm if self.clips else self.factors
-        vectors = (x.numpy() for x in (vector, policy.target.vector, self.gradient))
-        results = (x.numpy() for x in (self.losses, self.errors, self.values))
-        gathering = (*table, hp.n_step, hp.num_envs, learner.gamma.numpy())
-        learning = (*vectors, *network, hp.double, limit, *results)
-        moving = (self.clips, limits.numpy(), self.factors.numpy(), hp.tau.numpy(), *optimizer[1:])
-        self._fixed = (*gathering, *learning, *moving)  # arguments that are the same in every step
+        errors = QErrors(*(x.numpy() for x in (self.losses, self.errors, self.values)))
+        clipping = Clipping(self.clips, limits.numpy(), self.factors.numpy())
+        self._constant = (table, networks, np.float32(limit), errors, clipping)
 
     @classmethod
     def covering(
@@ -79,30 +77,34 @@ class CompiledSteps:
         The arguments are those of `__init__`.
         """
         hp, table = learner.hp, learner.replay.table
-        network = None if policy.fused is None else policy.fused.compiled
-        if table is None or network is None or optimizer.compiled is None:
+        form = None if policy.fused is None else policy.fused.compiled
+        if table is None or form is None or optimizer.rule is None:
             return None
+        vectors = policy.parameters.vector, policy.target.vector, torch.zeros_like(policy.target.vector)
+        run = kernels_of(*vectors, hp.tau, hp.tau if hp.max_grad_norm is None else hp.max_grad_norm)
         plain = type(policy) is QNetwork and type(policy.encoder) is Unlearned
-        tensors = (policy.target.vector, hp.tau, hp.tau if hp.max_grad_norm is None else hp.max_grad_norm)
-        if not plain or type(learner.guidance) is not ReplayGuidance or kernels_of(*tensors) is None:
+        if run is None or not plain or type(learner.guidance) is not ReplayGuidance:
             return None
-        return cls(learner, policy, table, network, optimizer.compiled, limit, interval)
+        transitions = Transitions(*table, hp.n_step, hp.num_envs, learner.gamma.numpy())
+        vector, target, gradient = (x.numpy() for x in vectors)
+        networks = QNetworks(vector, target, gradient, *form, hp.double)
+        return cls(run, learner, transitions, networks, optimizer.rule, limit, interval)
 
     def __call__(self) -> dict[str, Tensor]:
         """Do what `OffPolicyLearner.learn` does."""
         learner, sampler, progress = self.learner, self.learner.sampler, self.learner.progress
-        lr, scaling = learner.scheduled(learner.hp.optimizer.lr), learner.obs_normalizer
-        moments = (False, NONE, NONE) if scaling is None else (True, *scaling.of_batches())
+        lr, moments = learner.scheduled(learner.hp.optimizer.lr), learner.obs_normalizer
+        scaling = UNSCALED if moments is None else Scaling(True, *moments.of_batches())
         rates = lr.contiguous().numpy()
         for _ in range(learner.hp.num_updates):
             rows = sampler.rows(progress.updates)
             weights = sampler.weights(rows, learner.env_steps)
-            weighting = (False, NONE) if weights is None else (True, weights.numpy())
+            draw = Draw(rows, weights is not None, NONE if weights is None else weights.numpy())
             progress.updates += 1
             due = progress.updates % self.interval == 0
             tick()
             with FlushedDenormals():
-                self._run.descend_q(rows, *weighting, *moments, rates, due, *self._fixed)
+                self._run.descend_q(draw, scaling, *self._constant, rates, self._rule, self._tau, due)
             sampler.update(rows, self.errors)
         step = Clipped(self.gradient, self.factors if self.clips else None)
         sizes = norms(step, "q") if learner.measured else {}

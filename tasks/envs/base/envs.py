@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...compiled.actor_critic import ActorCriticKernels
+from ...compiled.records import Played
 from ...errors import EpisodesLost, StateMismatch
 from .arrays import Array as Array
 from .arrays import Tree as Tree
@@ -50,34 +51,6 @@ class PlayedOnDevice(Protocol):
 
     @property
     def actions(self) -> Tensor: ...
-
-
-class Played(NamedTuple):
-    """A whole rollout of T steps, as kernels fill it in.
-
-    `obs`, `next_obs`, `rewards`, `terminated` and `ended` are those of `experience.rollout.Rollout`. Actions are in
-    `choices` or `numbers`, (P, T, N, n). `returns` and `lengths` (T, P, N) are those of episodes that ended.
-    """
-
-    obs: NDArray[np.float32]
-    choices: NDArray[np.int64]
-    numbers: NDArray[np.float32]
-    next_obs: NDArray[np.float32]
-    rewards: NDArray[np.float32]
-    terminated: NDArray[np.float32]
-    ended: NDArray[np.float32]
-    returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
-
-    @staticmethod
-    def of(steps: int, envs: Envs, numbers: bool) -> Played:
-        """Return empty arrays for steps with one number or one choice each."""
-        members, num_envs = envs.num_members, envs.num_envs
-        obs = [np.empty((members, t, num_envs, *envs.obs_shape), np.float32) for t in (steps + 1, steps)]
-        shapes = (members, steps, num_envs, 1), (0, 0, 0, 0)
-        choices, number = shapes[::-1] if numbers else shapes
-        by_time = [np.empty((steps, members, num_envs), kind) for kind in (*[np.float32] * 3, np.float64, np.int64)]
-        return Played(obs[0], np.empty(choices, np.int64), np.empty(number, np.float32), obs[1], *by_time)
 
 
 @dataclass

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from ...compiled.actor_critic import ActorCriticKernels
 from ...compiled.loading import kernels
+from ...compiled.records import EnvModel, Played, RunningEpisodes
 from ...rng import streams
 from ...runtime.progress import tick
 from ..base.encode import Actions
-from ..base.envs import Array, Envs, Played, Sample, StepResult, Tree, to_tensor
+from ..base.envs import Array, Envs, Sample, StepResult, Tree, to_tensor
 from ..base.spec import EnvSpec
 from .dynamics import MODELS
 from .on_device import STEPS_AT_ONCE, DeviceRollouts, Running
@@ -113,15 +114,16 @@ class ClassicEnvs(Envs):
     def play(self, policy: ActorCriticKernels, noise: NDArray[np.float32]) -> Played | None:
         if self.run is None or self.trig is None or self.watched:
             return None
-        played = Played.of(len(noise), self, policy.numbers)
+        played = Played.of(len(noise), self.num_members, self.num_envs, self.obs_shape, policy.numbers)
         low, high = np.array(self.model.start).T
         ranges = np.ascontiguousarray(np.stack([low, high - low], 1))
         box, elapsed = self.action_space, self.clock - self.started
         bounds = np.array([box.low[0], box.high[0]]) if isinstance(box, Box) else np.zeros(2, np.float32)
+        model = EnvModel(self.model.number, self.limit, self.trig, self.keys, ranges, bounds)
+        episodes = RunningEpisodes(self.state, self.episode, self.returns, elapsed)
         for first in range(0, len(noise), STEPS_AT_ONCE):
-            span = (first, min(first + STEPS_AT_ONCE, len(noise)))
-            model = (*span, self.model.number, self.limit, self.trig, self.keys, ranges, bounds)
-            policy.play(noise, *model, self.state, self.episode, self.returns, elapsed, *played)
+            last = min(first + STEPS_AT_ONCE, len(noise))
+            self.run.play(policy.networks, noise, first, last, model, episodes, played)
             tick()
         self._note(len(noise), elapsed, played.ended, played.returns, played.lengths)
         self.obs = played.obs[:, -1]
