@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
-from .records import Actions, Clipping, Experience, LossTerms, Pass, PolicyNetworks, Slope, UpdateRule
+from .records import Actions, Clipping, Descent, Experience, LossTerms, Pass, PolicyNetworks, Slope, UpdateRule
 
 KINDS = {"tanh": 0, "relu": 1, "elu": 2, "silu": 3}
 OPTIMIZERS = {"adam": 0, "adamw": 0, "rmsprop": 1}  # AdamW is Adam with a decay
@@ -206,12 +206,12 @@ class ActorCriticKernels:
         limits, target_kl = (absent if x is None else x for x in (steps.max_grad_norm, steps.target_kl))
         clips, stops, factors = steps.max_grad_norm is not None, steps.target_kl is not None, torch.ones_like(steps.lr)
         clipping = Clipping(clips, limits.numpy(), factors.numpy())
-        loss = (self._experience(batch), self.networks, _terms(form), self._slope, clipping)
-        descent = (steps.lr.contiguous().numpy(), steps.rule)
+        loss = (self._experience(batch), self.networks, _terms(form), self._slope)
+        descent = Descent(steps.lr.contiguous().numpy(), clipping, steps.rule)
 
         def take(order: Tensor, first: bool) -> None:
             course = Pass(order.numpy(), steps.parts, first, moving.numpy(), stops, target_kl.numpy())
-            self.run.descend(course, *loss, *descent)
+            self.run.descend(course, *loss, descent)
             increment_version(self.gradient)
 
         return take, factors

@@ -29,7 +29,7 @@ def _types(argument: str | type) -> tuple[Any, ...]:
         types: tuple[Any, ...] = numba().core.sigutils.normalize_signature(f"void({argument})")[0]
         return types
     fields = get_type_hints(argument, include_extras=True).values()
-    kinds = [kind for field in fields for kind in _types(field.__metadata__[0])]
+    kinds = [kind for field in fields for kind in _types(getattr(field, "__metadata__", (field,))[0])]
     return (numba().types.BaseTuple.from_types(kinds, argument),)
 
 

@@ -14,12 +14,23 @@ import math
 import numpy as np
 
 from .decorators import inner, kernel
-from .layers import ONE, F, dot
-from .off_policy import clipped, follow_vector, huber_rows, n_step_rows
-from .perceptrons import LEARN, backward_member, forward_member, number_of_units
+from .layers import ONE, ZERO, F, dot
+from .off_policy import (
+    clipped,
+    follow_vector,
+    huber_rows,
+    n_step_rows,
+    soft_value_rows,
+    soft_value_slope_rows,
+    squash_rows,
+    squash_slope_rows,
+    twins_rows,
+)
+from .perceptrons import CONSTANT, LEARN, backward_member, forward_member, join_rows, number_of_units, to_inputs_member
 from .policies import differentiate_member, experience_of, scratch_for
 from .records import (
-    Clipping,
+    Box,
+    Descent,
     Draw,
     Experience,
     LossTerms,
@@ -29,6 +40,8 @@ from .records import (
     QNetworks,
     Scaling,
     Slope,
+    SoftErrors,
+    SoftNetworks,
     Transitions,
     UpdateRule,
 )
@@ -49,7 +62,7 @@ def clip_member(g, limit):
 
 @inner(fastmath={"contract"})
 def decayed_step(x, g, lr, decay, rule, p):
-    """Do the same as `step_member`; Adam's step starts from x multiplied by 1 - decay."""
+    """Take a step; Adam's starts from x multiplied by 1 - decay."""
     steps, square, other, settings = rule.steps[p], rule.square[p], rule.other[p], rule.settings[p]
     steps[0] += ONE
     eps, size = settings[2], len(x)
@@ -75,6 +88,14 @@ def decayed_step(x, g, lr, decay, rule, p):
 def step_member(x, g, lr, rule, p):
     """Take member p's step, see `optimize`."""
     decayed_step(x, g, lr, lr * rule.settings[p, 3], rule, p)
+
+
+@inner()
+def descend_member(x, g, step, p):
+    """Clip member p's gradient g, and take its step."""
+    clipping = step.clipping
+    clipping.factors[p, 0] = clip_member(g, clipping.limits[p, 0]) if clipping.active else ONE
+    step_member(x, g, step.lr[p, 0], step.rule, p)
 
 
 @kernel("f4[:,::1], f4[:,::1], f4[:,::1]")
@@ -119,8 +140,8 @@ def take(x, rows, out):
         out[r] = x[rows[r]]
 
 
-@kernel(Pass, Experience, PolicyNetworks, LossTerms, Slope, Clipping, "f4[:,::1]", UpdateRule)
-def descend(course, data, networks, terms, slope, clipping, lr, rule):
+@kernel(Pass, Experience, PolicyNetworks, LossTerms, Slope, Descent)
+def descend(course, data, networks, terms, slope, step):
     """Take a gradient step on each minibatch of a batch.
 
     The data are all rows of the batch. Members that stop take no step on this minibatch, which is their last one. In
@@ -128,6 +149,7 @@ def descend(course, data, networks, terms, slope, clipping, lr, rule):
     gradient and factors are those of a member's last minibatch.
     """
     order, moving, size = course.order, course.moving, course.order.shape[1] // course.parts
+    clipping = step.clipping
     scratch = scratch_for(size, networks)
     rows_of_part = Experience(
         np.empty((size, data.obs.shape[2]), F),
@@ -159,7 +181,7 @@ def descend(course, data, networks, terms, slope, clipping, lr, rule):
                 moving[p, 0] = False
             if not moving[p, 0]:
                 break
-            step_member(own, g, lr[p, 0], rule, p)
+            step_member(own, g, step.lr[p, 0], step.rule, p)
 
 
 @inner()
@@ -168,6 +190,17 @@ def standardize(x, mean, scale):
     for r in range(len(x)):
         for j in range(len(mean)):
             x[r, j] = clipped((x[r, j] - mean[j]) * scale[j], TEN)
+
+
+@inner()
+def gather(draw, scaling, table, p, obs, following, action, reward, discount):
+    """Fill in member p's n-step transitions that begin at the drawn rows."""
+    rows, inputs = draw.rows[p], table.columns[0, 1] - table.columns[0, 0]
+    batch = (obs, following, action, reward, discount)
+    n_step_rows(table.numbers[p], rows, table.gamma[p, 0], table.n_step, table.envs, table.columns, *batch)
+    if scaling.active:
+        standardize(obs[:, :inputs], scaling.mean[p], scaling.factor[p])
+        standardize(following[:, :inputs], scaling.mean[p], scaling.factor[p])
 
 
 @inner()
@@ -180,11 +213,8 @@ def largest(x):
     return best
 
 
-@kernel(
-    *(Draw, Scaling, Transitions, QNetworks, "f4", QErrors, Clipping),
-    *("f4[:,::1]", UpdateRule, "f4[:,::1], b1[:,::1]"),
-)
-def descend_q(draw, scaling, table, networks, limit, result, clipping, lr, rule, tau, due):
+@kernel(Draw, Scaling, Transitions, QNetworks, "f4", QErrors, Descent, "f4[:,::1], b1[:,::1]")
+def descend_q(draw, scaling, table, networks, limit, result, step, tau, due):
     """Take a gradient step of deep Q-learning.
 
     `DQNLearner.targets` and `fused.losses.huber` define what is computed, on the n-step transitions that begin at the
@@ -200,11 +230,7 @@ def descend_q(draw, scaling, table, networks, limit, result, clipping, lr, rule,
     units, spare, to_units = np.empty(room, F), np.empty(room, F), np.empty(room, F)
     for p in range(len(draw.rows)):
         theta, target, g = networks.vector[p], networks.target[p], networks.gradient[p]
-        batch = (x, following, action, reward, discount)
-        n_step_rows(table.numbers[p], draw.rows[p], table.gamma[p, 0], table.n_step, table.envs, table.columns, *batch)
-        if scaling.active:
-            standardize(x, scaling.mean[p], scaling.factor[p])
-            standardize(following, scaling.mean[p], scaling.factor[p])
+        gather(draw, scaling, table, p, x, following, action, reward, discount)
         forward_member(following, target, sizes, kind, spare, q)
         if networks.double:
             forward_member(following, theta, sizes, kind, spare, online)
@@ -217,7 +243,80 @@ def descend_q(draw, scaling, table, networks, limit, result, clipping, lr, rule,
         weights = draw.weights[p] if draw.weighted else reward  # without weights, none are read
         result.losses[p] = huber_rows(q, choices, reward, weights, draw.weighted, limit, result.errors[p], slopes)
         backward_member(slopes, x, theta, sizes, kind, units, count, to_units, g, LEARN)
-        clipping.factors[p, 0] = clip_member(g, clipping.limits[p, 0]) if clipping.active else ONE
-        step_member(theta, g, lr[p, 0], rule, p)
+        descend_member(theta, g, step, p)
         if due[p, 0]:
             follow_vector(target, theta, tau[p, 0])
+
+
+@kernel(
+    *(Draw, Scaling, Transitions, SoftNetworks, Box, "f4", SoftErrors), *("f4[:,:,::1], f4[:,::1]", Descent, Descent)
+)
+def descend_sac(draw, scaling, table, networks, box, limit, result, noise, alpha, critic_step, actor_step):
+    """Take a gradient step of soft actor-critics in a Box.
+
+    First the critics take it, then the actor. `SACLearner` and `fused.losses` define what is computed. The noise is
+    (P, 2B, k), for a batch and its next observations, and α is (P, 1). Critics' losses are linear in errors beyond the
+    limit.
+    """
+    pi_sizes, q_sizes, kind, parameters = (
+        networks.actor_sizes,
+        networks.critic_sizes,
+        networks.activation,
+        networks.critics,
+    )
+    members, count = draw.rows.shape
+    inputs, k, room = pi_sizes[0], len(box.middle), count * number_of_units(pi_sizes)
+    obs, following = np.zeros((count, inputs), F), np.zeros((count, inputs), F)  # the padding of a lone number is 0
+    action, reward, discount = np.empty((count, k), F), np.empty(count, F), np.empty(count, F)
+    out, next_out, to_out = np.empty((count, 2 * k), F), np.empty((count, 2 * k), F), np.empty((count, 2 * k), F)
+    c, next_c, to_c = np.empty((count, k), F), np.empty((count, k), F), np.empty((count, k), F)
+    spread, next_entropies, to_entropies = np.empty((count, k), F), np.empty((count, 1), F), np.empty((count, 1), F)
+    units, to_units = np.empty(room, F), np.empty(room, F)
+    room = count * number_of_units(q_sizes)
+    x, q_units, to_q_units = np.empty((count, q_sizes[0]), F), np.empty((2, room), F), np.empty(room, F)
+    q, to_q, value = np.empty((2, count, 1), F), np.empty((2, count, 1), F), np.empty(count, F)
+    ones = np.ones(count, F)
+    for p in range(members):
+        theta, g = networks.actor[p], networks.actor_gradient[p]
+        gather(draw, scaling, table, p, obs, following, action, reward, discount)
+        forward_member(following, theta, pi_sizes, kind, units, next_out)
+        squash_rows(next_out, noise[p], count, next_c, spread, next_entropies)
+        forward_member(obs, theta, pi_sizes, kind, units, out)
+        squash_rows(out, noise[p], 0, c, spread, result.entropies[p])
+
+        join_rows(following, next_c, x)
+        for i in range(2):
+            forward_member(x, parameters[2 * (members + p) + i], q_sizes, kind, q_units[i], q[i])
+        soft_value_rows(q, next_entropies, alpha[p], ONE, value)
+        for r in range(count):
+            reward[r] += discount[r] * value[r]
+            for j in range(k):
+                action[r, j] = (action[r, j] - box.middle[j]) / box.half[j]
+        join_rows(obs, action, x)
+        for i in range(2):
+            forward_member(x, parameters[2 * p + i], q_sizes, kind, q_units[i], q[i])
+            for r in range(count):
+                result.values[p, i, r] = q[i, r, 0]
+        losses, errors = result.critic_losses[p], result.errors[p]
+        weights = draw.weights[p] if draw.weighted else reward  # without weights, none are read
+        twins_rows(q, reward, weights, draw.weighted, limit, count, losses, errors, to_q[:, :, 0])
+        size = networks.critics.shape[1]
+        for i in range(2):
+            to_theta = networks.critic_gradient[p, i * size : (i + 1) * size]
+            critic = parameters[2 * p + i]
+            backward_member(to_q[i], x, critic, q_sizes, kind, q_units[i], count, to_q_units, to_theta, LEARN)
+        descend_member(networks.critic_vector[p], networks.critic_gradient[p], critic_step, p)
+
+        join_rows(obs, c, x)
+        for i in range(2):
+            forward_member(x, parameters[2 * p + i], q_sizes, kind, q_units[i], q[i])
+        soft_value_rows(q, result.entropies[p], alpha[p], -ONE, result.actor_losses[p])
+        soft_value_slope_rows(ones, q, alpha[p], -ONE, to_q, to_entropies)
+        to_c[:] = ZERO
+        for i in range(2):
+            critic = parameters[2 * p + i]
+            backward_member(to_q[i], x, critic, q_sizes, kind, q_units[i], count, to_q_units, critic, CONSTANT)
+            to_inputs_member(to_q_units, critic, q_sizes, inputs, to_c)
+        squash_slope_rows(to_c, to_entropies, c, out, spread, ones, False, count, to_out)
+        backward_member(to_out, obs, theta, pi_sizes, kind, units, count, to_units, g, LEARN)
+        descend_member(theta, g, actor_step, p)

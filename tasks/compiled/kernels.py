@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .control import cosine_and_sine, play, step
-from .descent import clip, descend, descend_q, optimize
+from .descent import clip, descend, descend_q, descend_sac, optimize
 from .off_policy import (
     find_children,
     follow,
@@ -27,6 +27,7 @@ __all__ = [
     "cosine_and_sine",
     "descend",
     "descend_q",
+    "descend_sac",
     "differentiate",
     "find_children",
     "follow",

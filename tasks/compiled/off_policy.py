@@ -106,23 +106,42 @@ def huber(q, choices, targets, weights, weighted, limit, losses, errors, slopes)
         losses[p] = huber_rows(q[p], choices[p], targets[p], weight, weighted, limit, errors[p], slopes[p])
 
 
+@inner()
+def twins_rows(q, targets, weights, weighted, limit, by, losses, errors, slopes):
+    """Do the same as `twins` for one member."""
+    count, rows, _ = q.shape
+    for r in range(rows):
+        losses[r] = ZERO
+    for i in range(count):
+        for r in range(rows):
+            error = targets[r] - q[i, r, 0]
+            near = clipped(error, limit)
+            weight = weights[r] if weighted else ONE
+            losses[r] += weight * near * (error - HALF * near)
+            errors[i, r], slopes[i, r] = error, weight * near / F(-by)
+
+
 @kernel("f4[:,:,:,:], f4[:,:], f4[:,:], b1, f4, i8, f4[:,::1], f4[:,:,::1], f4[:,:,::1]")
 def twins(q, targets, weights, weighted, limit, by, losses, errors, slopes):
     """Fill in the losses, errors and slopes of twin critics.
 
     They are (P, B), (P, 2, B) and (P, 2, B); values q are (P, 2, B, 1). The loss is linear in errors beyond the limit.
     """
-    members, count, rows, _ = q.shape
-    for p in range(members):
-        for r in range(rows):
-            losses[p, r] = ZERO
-        for i in range(count):
-            for r in range(rows):
-                error = targets[p, r] - q[p, i, r, 0]
-                near = clipped(error, limit)
-                weight = weights[p, r] if weighted else ONE
-                losses[p, r] += weight * near * (error - HALF * near)
-                errors[p, i, r], slopes[p, i, r] = error, weight * near / F(-by)
+    for p in range(len(q)):
+        weight = weights[p] if weighted else targets[p]  # there are none to take
+        twins_rows(q[p], targets[p], weight, weighted, limit, by, losses[p], errors[p], slopes[p])
+
+
+@inner()
+def soft_value_rows(q, entropies, alpha, sign, value):
+    """Do the same as `soft_value` for one member."""
+    rows, terms = entropies.shape
+    for r in range(rows):
+        a, b = q[0, r, 0], q[1, r, 0]
+        total = a if a <= b or a != a else b
+        for j in range(terms):
+            total += entropies[r, j] * alpha[j]
+        value[r] = sign * total
 
 
 @kernel("f4[:,:,:,:], f4[:,:,:], f4[:,:], f4, f4[:,::1]")
@@ -131,28 +150,46 @@ def soft_value(q, entropies, alpha, sign, value):
 
     They are sign (min q + α · entropies). The critics' values q are (P, 2, B, 1).
     """
-    members, rows, terms = entropies.shape
-    for p in range(members):
-        for r in range(rows):
-            a, b = q[p, 0, r, 0], q[p, 1, r, 0]
-            total = a if a <= b or a != a else b
-            for j in range(terms):
-                total += entropies[p, r, j] * alpha[p, j]
-            value[p, r] = sign * total
+    for p in range(len(q)):
+        soft_value_rows(q[p], entropies[p], alpha[p], sign, value[p])
+
+
+@inner()
+def soft_value_slope_rows(g, q, alpha, sign, to_q, to_entropies):
+    """Do the same as `soft_value_slope` for one member."""
+    rows, terms = to_entropies.shape
+    for r in range(rows):
+        x = sign * g[r]
+        first = q[0, r, 0] <= q[1, r, 0]
+        to_q[0, r, 0] = x if first else ZERO
+        to_q[1, r, 0] = ZERO if first else x
+        for j in range(terms):
+            to_entropies[r, j] = alpha[j] * x
 
 
 @kernel("f4[:,:], f4[:,:,:,:], f4[:,:], f4, f4[:,:,:,::1], f4[:,:,::1]")
 def soft_value_slope(g, q, alpha, sign, to_q, to_entropies):
     """Fill in slopes in q and entropies from those in soft values."""
-    members, rows, terms = to_entropies.shape
-    for p in range(members):
-        for r in range(rows):
-            x = sign * g[p, r]
-            first = q[p, 0, r, 0] <= q[p, 1, r, 0]
-            to_q[p, 0, r, 0] = x if first else ZERO
-            to_q[p, 1, r, 0] = ZERO if first else x
-            for j in range(terms):
-                to_entropies[p, r, j] = alpha[p, j] * x
+    for p in range(len(q)):
+        soft_value_slope_rows(g[p], q[p], alpha[p], sign, to_q[p], to_entropies[p])
+
+
+@inner()
+def squash_rows(outputs, noise, first, c, spread, entropies):
+    """Do the same as `squash` for one member."""
+    rows, k = c.shape
+    for r in range(rows):
+        total = ZERO
+        for j in range(k):
+            log_std, z = outputs[r, k + j], noise[first + r, j]
+            log_std = LOG_STD_HIGH if log_std > LOG_STD_HIGH else log_std
+            log_std = LOG_STD_LOW if log_std < LOG_STD_LOW else log_std
+            spread[r, j] = F(math.exp(log_std)) * z
+            u = outputs[r, j] + spread[r, j]
+            c[r, j], size = F(math.tanh(u)), abs(u)  # exactly 1 if tanh u rounds to 1
+            shrunk = F(math.log(F(math.exp(-TWO * size)) + ONE)) + size
+            total += z * z * HALF + log_std - TWO * shrunk
+        entropies[r, 0] = total + F(k) * LOG_DENSITY
 
 
 @kernel("f4[:,:,:], f4[:,:,:], i8, f4[:,:,::1], f4[:,:,::1], f4[:,:,::1]")
@@ -162,38 +199,32 @@ def squash(outputs, noise, first, c, spread, entropies):
     They are (P, B, k), (P, B, k) and (P, B, 1). The outputs are k means and k log standard deviations. The noise is
     (P or 1, ..., k) and is used from row `first` on.
     """
-    members, rows, k = c.shape
-    for p in range(members):
-        own = noise[p % len(noise)]
-        for r in range(rows):
-            total = ZERO
-            for j in range(k):
-                log_std, z = outputs[p, r, k + j], own[first + r, j]
-                log_std = LOG_STD_HIGH if log_std > LOG_STD_HIGH else log_std
-                log_std = LOG_STD_LOW if log_std < LOG_STD_LOW else log_std
-                spread[p, r, j] = F(math.exp(log_std)) * z
-                u = outputs[p, r, j] + spread[p, r, j]
-                c[p, r, j], size = F(math.tanh(u)), abs(u)  # exactly 1 if tanh u rounds to 1
-                shrunk = F(math.log(F(math.exp(-TWO * size)) + ONE)) + size
-                total += z * z * HALF + log_std - TWO * shrunk
-            entropies[p, r, 0] = total + F(k) * LOG_DENSITY
+    for p in range(len(c)):
+        squash_rows(outputs[p], noise[p % len(noise)], first, c[p], spread[p], entropies[p])
+
+
+@inner()
+def squash_slope_rows(g_c, g_entropies, c, outputs, spread, weights, weighted, by, out):
+    """Do the same as `squash_slope` for one member."""
+    rows, k = c.shape
+    for r in range(rows):
+        g_entropy = g_entropies[r, 0]
+        weight = weights[r] if weighted else ONE
+        for j in range(k):
+            x, log_std = c[r, j], outputs[r, k + j]
+            g_mean = g_c[r, j] * (ONE - x * x) - TWO * g_entropy * x
+            g_log_std = g_mean * spread[r, j] + g_entropy
+            if log_std <= LOG_STD_LOW or log_std >= LOG_STD_HIGH:
+                g_log_std = ZERO
+            out[r, j], out[r, k + j] = weight * g_mean / F(by), weight * g_log_std / F(by)
 
 
 @kernel("f4[:,:,:], f4[:,:,:], f4[:,:,::1], f4[:,:,:], f4[:,:,::1], f4[:,:], b1, i8, f4[:,:,::1]")
 def squash_slope(g_c, g_entropies, c, outputs, spread, weights, weighted, by, out):
     """Fill in slopes in outputs from slopes in c and -log π."""
-    members, rows, k = c.shape
-    for p in range(members):
-        for r in range(rows):
-            g_entropy = g_entropies[p, r, 0]
-            weight = weights[p, r] if weighted else ONE
-            for j in range(k):
-                x, log_std = c[p, r, j], outputs[p, r, k + j]
-                g_mean = g_c[p, r, j] * (ONE - x * x) - TWO * g_entropy * x
-                g_log_std = g_mean * spread[p, r, j] + g_entropy
-                if log_std <= LOG_STD_LOW or log_std >= LOG_STD_HIGH:
-                    g_log_std = ZERO
-                out[p, r, j], out[p, r, k + j] = weight * g_mean / F(by), weight * g_log_std / F(by)
+    for p in range(len(c)):
+        weight = weights[p] if weighted else spread[p, :, 0]  # there are none to take
+        squash_slope_rows(g_c[p], g_entropies[p], c[p], outputs[p], spread[p], weight, weighted, by, out[p])
 
 
 @inner()

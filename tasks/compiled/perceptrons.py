@@ -15,7 +15,7 @@ from .products import multiply, transpose
 AT_ONCE = 48  # rows that stay in the fastest cache between their product and their activation
 # Arguments of NumPy's types, since numba compiles a function once more for each literal 0 or True.
 FIRST = np.int64(0)  # the start of a network that has a vector to itself
-LEARN = np.bool_(True)
+LEARN, CONSTANT = np.bool_(True), np.bool_(False)
 FEW_OUTPUTS = 8  # up to this many, inner products take less time than a product of matrices
 
 
@@ -223,22 +223,41 @@ def backward(g, x, vector, sizes, kind, units, slopes, gradient, learn):
         backward_member(g[p], x[p, :own], *network, slopes[p], gradient[p], learn)
 
 
+@inner()
+def to_inputs_member(slopes, vector, sizes, first, out):
+    """Add the slopes in a member's inputs from `first` on, (B, ...).
+
+    They follow from the first layer's slopes.
+    """
+    rows, inputs = out.shape
+    weights, _ = layer_at(vector, FIRST, sizes[0], sizes[1])
+    g = rows_of(slopes, FIRST, rows, sizes[1])
+    for r in range(rows):
+        for j in range(inputs):
+            out[r, j] += dot(g[r], weights[first + j])
+
+
 @kernel("f4[:,::1], f4[:,::1], i8[::1], i8, i8, f4[:,:,::1]")
 def to_inputs(slopes, vector, sizes, first, copies, out):
     """Propagate the first layer's slopes to the inputs from `first` on.
 
     The result is (P, B, ...). Copies of a network lie side by side and have the same inputs; their slopes are summed.
     """
-    members, rows, inputs = out.shape
-    size = sizes[1]
-    for p in range(members):
+    for p in range(len(out)):
         out[p] = ZERO
         for c in range(p * copies, (p + 1) * copies):
-            weights, _ = layer_at(vector[c], FIRST, sizes[0], size)
-            g = rows_of(slopes[c], FIRST, rows, size)
-            for r in range(rows):
-                for j in range(inputs):
-                    out[p, r, j] += dot(g[r], weights[first + j])
+            to_inputs_member(slopes[c], vector[c], sizes, first, out[p])
+
+
+@inner()
+def join_rows(x, extra, out):
+    """Concatenate the rows of two matrices."""
+    rows, n = x.shape
+    for r in range(rows):
+        for j in range(n):
+            out[r, j] = x[r, j]
+        for j in range(extra.shape[1]):
+            out[r, n + j] = extra[r, j]
 
 
 @kernel("f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,:,::1], f4[:,:,::1]")
@@ -259,13 +278,6 @@ def join(x, extra, copies, out):
 
     Both are (P, B, ...); the result is (P * copies, B, ...).
     """
-    members, rows, n = x.shape
-    more = extra.shape[2]
-    for p in range(members):
-        for c in range(copies):
-            to = out[p * copies + c]
-            for r in range(rows):
-                for j in range(n):
-                    to[r, j] = x[p, r, j]
-                for j in range(more):
-                    to[r, n + j] = extra[p, r, j]
+    for p in range(len(x)):
+        for c in range(p * copies, (p + 1) * copies):
+            join_rows(x[p], extra[p], out[c])

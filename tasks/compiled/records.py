@@ -1,7 +1,7 @@
-"""Records of arrays, which kernels take in place of long lists of arguments.
+"""Records of arrays, the arguments of kernels.
 
-P members, B rows, D numbers in a member's parameter vector. A field's type is its type in a kernel's arguments; inside
-of a kernel, the record of one member has the same fields without the member axis.
+P members, B rows, D numbers in a member's parameter vector. The annotations are numba's types. Inside of a kernel, the
+record of one member has the same fields without the member axis.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Flag = Annotated[bool, "b1"]
 Integer = Annotated[int, "i8"]
+Flags = Annotated[NDArray[np.bool_], "b1[:,::1]"]
 Integers = Annotated[NDArray[np.int64], "i8[::1]"]
 IntegerMatrix = Annotated[NDArray[np.int64], "i8[:,::1]"]
 IntegerCube = Annotated[NDArray[np.int64], "i8[:,:,::1]"]
@@ -29,30 +30,19 @@ Words = Annotated[NDArray[np.uint64], "u8[::1]"]
 
 
 class UpdateRule(NamedTuple):
-    """An optimizer and its state.
+    """An optimizer and its state."""
 
-    Attributes:
-        form: `descent.ADAM` or `descent.RMSPROP`.
-        steps: steps so far, (P, 1).
-        square: means of squared gradients, (P, D).
-        other: Adam's means of gradients or RMSprop's velocity, (P, D).
-        settings: (P, 4): Adam's beta1 and beta2, or RMSprop's alpha and momentum; epsilon; decoupled weight decay.
-    """
-
-    form: Integer
-    steps: Matrix
-    square: Matrix
-    other: Matrix
-    settings: Matrix
+    form: Integer  # `descent.ADAM` or `descent.RMSPROP`
+    steps: Matrix  # steps so far, (P, 1)
+    square: Matrix  # means of squared gradients, (P, D)
+    other: Matrix  # Adam's means of gradients or RMSprop's velocity, (P, D)
+    settings: Matrix  # (P, 4): Adam's betas, or RMSprop's alpha and momentum; epsilon; decoupled weight decay
 
 
 class Clipping(NamedTuple):
-    """Limits of gradients' norms.
+    """Limits (P, 1) of gradients' norms, if `active`.
 
-    Attributes:
-        active: whether there are limits.
-        limits: (P, 1).
-        factors: factors by which the gradients were scaled, (P, 1); filled in.
+    Kernels fill in the factors (P, 1) by which gradients were scaled.
     """
 
     active: Flag
@@ -60,36 +50,42 @@ class Clipping(NamedTuple):
     factors: Matrix
 
 
+class Descent(NamedTuple):
+    """A step down a gradient, with learning rates (P, 1)."""
+
+    lr: Matrix
+    clipping: Clipping
+    rule: UpdateRule
+
+
 class PolicyNetworks(NamedTuple):
-    """Networks of an actor-critic, and where they lie in a parameter vector.
+    """Networks of an actor-critic, and their places in parameter vectors."""
 
-    Attributes:
-        vector: parameters, (P, D).
-        actor_sizes, critic_sizes: sizes of the layers, from inputs to outputs.
-        actor, critic, log_std: starts of the networks and of the log standard deviations.
-        activation: number of the activation.
-        gaussian: whether actions are numbers instead of a choice.
-    """
-
-    vector: Matrix
-    actor_sizes: Integers
+    vector: Matrix  # (P, D)
+    actor_sizes: Integers  # sizes of the layers, from inputs to outputs
     critic_sizes: Integers
-    actor: Integer
+    actor: Integer  # starts of the networks, and of the log standard deviations
     critic: Integer
     log_std: Integer
     activation: Integer
-    gaussian: Flag
+    gaussian: Flag  # whether actions are numbers instead of a choice
 
 
 class Actions(NamedTuple):
-    """Actions as one choice (P, B, 1) or as numbers (P, B, n); the other array is empty."""
+    """Actions: one choice (P, B, 1) or numbers (P, B, n).
+
+    The other array is empty.
+    """
 
     choices: IntegerCube
     numbers: Cube
 
 
 class Experience(NamedTuple):
-    """Rows that a policy learns from: observations (P, B, inputs), actions, and numbers (P, B)."""
+    """Rows that a policy learns from.
+
+    Observations are (P, B, inputs), actions those of `Actions`, and the other numbers (P, B).
+    """
 
     obs: Cube
     choices: IntegerCube
@@ -101,70 +97,45 @@ class Experience(NamedTuple):
 
 
 class LossTerms(NamedTuple):
-    """Form of an actor-critic's loss.
+    """Form of an actor-critic's loss."""
 
-    Attributes:
-        coefficients: (P, 4): clip range, coefficients of the value loss and the entropy, clip range of values.
-        standardized: whether advantages are standardized.
-        ratios: whether the policy loss has ratios.
-        clipping: form of the values' clipping: 0 for none, 1 for PPO's, 2 for PPO2's.
-        huber: whether the critic's loss is Huber's.
-    """
-
-    coefficients: Matrix
-    standardized: Flag
-    ratios: Flag
-    clipping: Integer
-    huber: Flag
+    coefficients: Matrix  # (P, 4): clip range, coefficients of value loss and entropy, clip range of values
+    standardized: Flag  # whether advantages are standardized
+    ratios: Flag  # whether the policy loss has ratios
+    clipping: Integer  # of values: 0 for none, 1 for PPO's, 2 for PPO2's
+    huber: Flag  # whether the critic's loss is Huber's
 
 
 class Slope(NamedTuple):
-    """Results of differentiating a loss: the gradient (P, D), and metrics (P, n)."""
+    """A loss's gradient (P, D) and metrics (P, n), filled in."""
 
     gradient: Matrix
     metrics: Matrix
 
 
 class Pass(NamedTuple):
-    """A pass over a batch.
+    """A pass over a batch, in `parts` minibatches of one size."""
 
-    Attributes:
-        order: random order of the rows, (P, B), cut into `parts` minibatches of one size.
-        parts: number of minibatches.
-        first: whether this is the first pass over the batch.
-        moving: members that are updated, (P, 1); those that stop are taken out.
-        stops: whether members stop above 1.5 times target_kl.
-        target_kl: (P, 1).
-    """
-
-    order: IntegerMatrix
+    order: IntegerMatrix  # random order of the rows, (P, B)
     parts: Integer
-    first: Flag
-    moving: Annotated[NDArray[np.bool_], "b1[:,::1]"]
-    stops: Flag
+    first: Flag  # whether this is the first pass over the batch
+    moving: Flags  # members that are updated, (P, 1); those that stop are taken out
+    stops: Flag  # whether members stop above 1.5 times target_kl, (P, 1)
     target_kl: Matrix
 
 
 class Transitions(NamedTuple):
-    """Stored transitions, and how returns follow from them.
-
-    Attributes:
-        numbers: (P, rows, numbers in each).
-        columns: of each field, see `off_policy`.
-        n_step: steps of a return.
-        envs: rows between two steps of one environment.
-        gamma: (P, 1).
-    """
+    """Stored transitions (P, rows, ...), and how returns follow from them."""
 
     numbers: Cube
-    columns: IntegerMatrix
+    columns: IntegerMatrix  # of each field, see `off_policy`
     n_step: Integer
-    envs: Integer
-    gamma: Matrix
+    envs: Integer  # rows between two steps of one environment
+    gamma: Matrix  # (P, 1)
 
 
 class Draw(NamedTuple):
-    """Rows drawn from a replay buffer, (P, B), with weights (P, B) if they are `weighted`."""
+    """Rows (P, B) drawn from a replay buffer, with weights if `weighted`."""
 
     rows: IntegerMatrix
     weighted: Flag
@@ -180,54 +151,70 @@ class Scaling(NamedTuple):
 
 
 class QNetworks(NamedTuple):
-    """Networks of deep Q-learning.
-
-    Attributes:
-        vector, target: parameters of the networks and of the target networks, (P, D).
-        gradient: (P, D); filled in.
-        sizes: sizes of the layers.
-        activation: number of the activation.
-        double: whether the online network chooses the next actions.
-    """
+    """Networks of deep Q-learning, their targets and gradient, each (P, D)."""
 
     vector: Matrix
     target: Matrix
     gradient: Matrix
     sizes: Integers
     activation: Integer
-    double: Flag
+    double: Flag  # whether the online network chooses the next actions
 
 
 class QErrors(NamedTuple):
-    """Results of a step: mean losses (P,), errors (P, B), and the largest action values (P, B)."""
+    """Results of a step of deep Q-learning.
+
+    Mean losses are (P,), errors and the largest action values (P, B).
+    """
 
     losses: Vector
     errors: Matrix
     values: Matrix
 
 
+class SoftNetworks(NamedTuple):
+    """Networks of a soft actor with two critics."""
+
+    actor: Matrix  # (P, D)
+    critics: Matrix  # of 4P critics: those of every member side by side, then all of their targets
+    critic_vector: Matrix  # the former as (P, 2D'), which share their memory
+    actor_gradient: Matrix  # (P, D)
+    critic_gradient: Matrix  # (P, 2D')
+    actor_sizes: Integers
+    critic_sizes: Integers
+    activation: Integer
+
+
+class Box(NamedTuple):
+    """Middle and half width (k,) of actions."""
+
+    middle: Vector
+    half: Vector
+
+
+class SoftErrors(NamedTuple):
+    """Results of a step of soft actor-critics."""
+
+    critic_losses: Matrix  # (P, B)
+    actor_losses: Matrix
+    errors: Cube  # of both critics, (P, 2, B)
+    values: Cube
+    entropies: Cube  # -log π, (P, B, 1)
+
+
 class EnvModel(NamedTuple):
-    """Equations of environments, and the random streams of their initial states.
+    """Equations of environments, and random streams (M,) of initial states."""
 
-    Attributes:
-        number: constant of `control`.
-        limit: largest length of an episode.
-        trig: addresses of NumPy's loops for cosine and sine.
-        keys: random streams, (M,).
-        ranges: lowest numbers and widths of uniform initial states, (components, 2).
-        bounds: limits (2,) of numbers before they act.
-    """
-
-    number: Integer
-    limit: Integer
-    trig: Words
+    number: Integer  # constant of `control`
+    limit: Integer  # largest length of an episode
+    trig: Words  # addresses of NumPy's loops for cosine and sine
     keys: Words
-    ranges: DoubleMatrix
-    bounds: Vector
+    ranges: DoubleMatrix  # lowest numbers and widths of uniform initial states, (components, 2)
+    bounds: Vector  # limits (2,) of numbers before they act
 
 
 class RunningEpisodes(NamedTuple):
-    """States (components, M) of environments, and their episodes' numbers, returns and lengths, (M,)."""
+    """States (components, M) of environments, and their running episodes (M,)."""
 
     state: DoubleMatrix
     number: Integers

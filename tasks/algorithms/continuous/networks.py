@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -36,6 +38,7 @@ from .actions import Head, NormalizedActions, SoftHead
 from .noise import Noise
 
 Batch = Mapping[str, Tensor]
+Form = tuple[NDArray[np.int64], int]  # sizes of a network's layers and number of its activation, for kernels
 
 
 class NetworkForm(NamedTuple):
@@ -189,6 +192,12 @@ class ActorCritics(Stacked):
         return self.head.noise(keys, num_envs, self.actor.views)
 
     # --- learning ---
+
+    @property
+    def forms(self) -> tuple[Form, Form] | None:
+        """Forms of actor and critics, for kernels; None without."""
+        pi, q = self._fused_pi.compiled, self._fused_q.compiled
+        return None if pi is None or q is None else (pi, q)
 
     def encode(self, batch: Batch) -> Batch:
         """Return the batch in the form that the other methods take."""

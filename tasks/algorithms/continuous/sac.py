@@ -30,6 +30,7 @@ from .actions import SoftActions, soft_head
 from .entropy import FixedEntropy, LearnedEntropy
 from .learner import ActorCriticLearner, actor_critic_space, masked
 from .networks import Batch, NetworkForm
+from .steps import SoftSteps
 
 TWINS = 2
 
@@ -84,6 +85,17 @@ class SACLearner(ActorCriticLearner):
 
     hyperparameters = actor_critic_space(lr=3e-4, entropy=entropy_space(), critic=ensemble_space(), **sde_space())
     parts = (*ActorCriticLearner.parts, "coefficients")
+    in_kernel = (
+        "learn",
+        "draw",
+        "update",
+        "step",
+        "critic_loss",
+        "actor_loss",
+        "total_reward",
+        "guide",
+        "network_form",
+    )
     noise_rows = 2  # for a batch and its next observations
     actions: SoftActions
     coefficients: FixedEntropy | LearnedEntropy
@@ -240,6 +252,9 @@ class SACLearner(ActorCriticLearner):
             return next_q[:, : self.hp.critic.subset]
         index = subset.view(*subset.shape, 1, 1).expand(-1, -1, *next_q.shape[2:])
         return next_q.gather(1, index)
+
+    def kernel(self) -> SoftSteps | None:
+        return None if self.has_ensemble else SoftSteps.covering(self, self.coefficients, self.entropy_lr)
 
     @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

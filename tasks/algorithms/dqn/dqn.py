@@ -40,7 +40,7 @@ from ..off_policy import check_replay_in_env, off_policy_space
 from ..off_policy_learner import OffPolicyLearner
 from .distributions import DISTRIBUTIONS, ReturnDistribution, distribution_space
 from .networks import NOISES, QImitator, QMemory, QNetwork, RecurrentQNetwork, Values
-from .steps import CompiledSteps
+from .steps import QSteps
 
 
 def dqn_space(lr: float, **more: Dimension | Space | None) -> Space:
@@ -266,10 +266,10 @@ class DQNLearner(OffPolicyLearner):
         value = target.amax(-1) if online is None else target.gather(-1, online.argmax(-1, keepdim=True)).squeeze(-1)
         return self.guidance.total(batch["reward"], batch) + batch["discount"] * value
 
-    def kernel(self) -> CompiledSteps | None:
+    def kernel(self) -> QSteps | None:
         if self.distribution is not None:
             return None
-        return CompiledSteps.covering(self, self.policy, self.optimizer, self.limit, self.target_interval)
+        return QSteps.covering(self, self.policy, self.optimizer, self.limit, self.target_interval)
 
     def actor(
         self, episodes: int, deterministic: bool = True, keys: Keys | None = None, memory: Any = None

@@ -1,0 +1,130 @@
+"""Gradient steps of SAC by one kernel each: the bits of those that are taken operation by operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from rekindle import SAC, TQC, CrossQ, EnvSpec
+from rekindle.spaces import unflatten
+from rekindle.tasks.algorithms.continuous.sac import SACLearner
+from rekindle.tasks.compiled.loading import without_kernels
+from test_dqn_steps import unequal
+from torch import Tensor
+
+
+class SpeedAlone(gym.ObservationWrapper[Any, Any, Any]):
+    """Pendulum's speed, the last of its three numbers."""
+
+    def __init__(self, env: gym.Env[Any, Any]):
+        super().__init__(env)
+        self.observation_space = gym.spaces.Box(-8.0, 8.0, (1,), np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return observation[2:]
+
+
+SMALL: dict[str, Any] = {"learning_starts": 40, "batch_size": 17, "buffer_size": 90, "num_envs": 2, "model.width": 16}
+COSINE = {"lr_schedule.name": "cosine", "lr_schedule.horizon": 200, "lr_schedule.warmup": 60}
+CASES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "by priority, n steps": {"replay.name": "prioritized", "n_step": 3, "replay.beta_horizon": 200},
+    "Huber's loss, scaled observations": {"critic_loss": "huber", "normalize_obs": True, "max_grad_norm": 0.1},
+    "constant entropy": {"entropy.learn": False, "entropy.alpha": 0.2, "target_update_interval": 3, "num_updates": 2},
+    "AdamW": {"optimizer.name": "adamw", "critic_lr": 0.01, "entropy.lr": 0.02, **COSINE},
+    "rmsprop": {"optimizer.name": "rmsprop", "optimizer.momentum": 0.5, "model.activation": "elu"},
+    "sizes": {"model.hidden": [17, 5, 33], "model.critic_hidden": [9, 20], "model.activation": "tanh"},
+}
+# In each, members differ in what may differ within a cohort.
+OWN: list[dict[str, Any]] = [{}, {"gamma": 0.9, "optimizer.lr": 0.01}, {"tau": 0.3, "target_update_interval": 2}]
+
+
+def learner_of(
+    values: dict[str, Any], members: int = 3, kind: type[SACLearner] = SACLearner, env: str | EnvSpec = "Pendulum-v1"
+) -> Any:
+    tasks = [
+        SAC(env, seed=seed).init(**unflatten({**SMALL, **values, **own})) for seed, own in enumerate(OWN[:members])
+    ]
+    return kind(tasks[0].env, range(members), [task.hyperparameters or {} for task in tasks])
+
+
+def trained(learner: Any) -> dict[str, Tensor]:
+    """Trains for a while; returns all that the gradient steps leave behind."""
+    left: dict[str, Tensor] = {}
+    update = learner.sampler.update
+
+    def noted(rows: Any, errors: Tensor) -> None:
+        left[f"errors {learner.progress.updates}"] = errors.clone()
+        update(rows, errors)
+
+    learner.sampler.update = noted
+    while learner.env_steps < 100:
+        metrics = learner.iterate()
+        left |= {f"{name} {learner.env_steps}": x.clone() for name, x in metrics.items()}
+        learner.tally.add(metrics)
+    assert learner.progress.updates > 20
+    parts = (learner.policy, learner.actor_optimizer, learner.critic_optimizer, learner.coefficients)
+    tensors = [getattr(part, "tensors", {}) for part in parts]
+    return left | {f"{i} {name}": x for i, part in enumerate(tensors) for name, x in part.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_soft_step_by_one_kernel_has_the_bits_of_single_operations(case: str) -> None:
+    own, plain = learner_of(CASES[case]), learner_of(CASES[case])
+    assert own.compiled_steps is not None
+    plain.compiled_steps = None
+    found = trained(own)
+    assert any(name.startswith("grad_norm.critic") for name in found)
+    assert unequal(found, trained(plain)) == []
+
+
+def test_a_soft_step_takes_observations_of_one_number() -> None:
+    env = EnvSpec.of({"id": "Pendulum-v1", "wrappers": [{"entry_point": "test_sac_steps:SpeedAlone"}]})
+    own, plain = learner_of({}, env=env), learner_of({}, env=env)
+    assert own.compiled_steps is not None
+    plain.compiled_steps = None
+    assert unequal(trained(own), trained(plain)) == []
+
+
+def test_a_members_soft_steps_do_not_depend_on_its_cohort() -> None:
+    alone, together = (trained(learner_of({}, members)) for members in (1, 3))
+    single = {name: x[:1] for name, x in together.items() if not name.startswith(("0 critic", "0 target"))}
+    assert unequal({name: alone[name] for name in single}, single) == []
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "SGD": {"optimizer.name": "sgd"},
+    "an ensemble": {"critic.ensemble": 3},
+    "scaled rewards": {"scale_reward": True},
+    "a signal's rewards": {"extrinsic.strength": 2.0},
+    "state-dependent noise": {"use_sde": True},
+    "a memory": {"model.memory": "gru", "learning_starts": 80, "batch_size": 32},
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_other_soft_steps_are_taken_operation_by_operation(case: str) -> None:
+    assert learner_of(OTHERS[case], 1).compiled_steps is None
+
+
+def test_choices_and_other_algorithms_are_not_taken_by_sacs_kernel() -> None:
+    assert learner_of({}, 1, env="CartPole-v1").compiled_steps is None
+    for algorithm in (TQC, CrossQ):
+        task = algorithm("Pendulum-v1").init(**unflatten(SMALL))
+        assert algorithm.learner(task.env, [0], [task.hyperparameters or {}]).compiled_steps is None
+    with without_kernels():
+        assert learner_of({}, 1).compiled_steps is None
+
+
+def test_a_replaced_loss_of_the_critics_is_used() -> None:
+    class Half(SACLearner):
+        """Half the rewards."""
+
+        def total_reward(self, batch: Any) -> Tensor:
+            return super().total_reward(batch) / 2
+
+    learner = learner_of({}, 1, Half)
+    assert learner.compiled_steps is None
+    assert unequal(trained(learner), trained(learner_of({}, 1))) != []
