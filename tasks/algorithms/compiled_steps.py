@@ -1,6 +1,7 @@
-"""Gradient steps on replayed transitions by one kernel call each, which also gathers the batch.
+"""Gradient steps on replayed transitions by one kernel call each.
 
-Between the short operations of a step, Python takes several times as long as the operations themselves.
+The call also gathers the batch. Between the short operations of a step, Python takes several times as long as the
+operations themselves.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ..compiled.loading import kernels_of
 from ..compiled.records import Clipping, Descent, Draw, Scaling, Transitions
+from ..experience.replay_buffer import CompiledReplayBuffer
 from ..networks.optimizers import Clipped, Optimizer
 from ..runtime.progress import tick
 from ..signals.replay_guidance import ReplayGuidance
@@ -23,7 +25,7 @@ UNSCALED = Scaling(False, NONE, NONE)
 
 
 class CompiledDescent:
-    """Gradients of P members and the steps of their optimizer, as kernels take them.
+    """Gradients and optimizer steps of P members, as kernels take them.
 
     Attributes:
         gradient: last gradient, (P, D).
@@ -60,10 +62,10 @@ class CompiledSteps:
     errors: Tensor
 
     def __init__(self, learner: OffPolicyLearner, run: ModuleType):
-        hp = learner.hp
-        assert learner.replay.table is not None
+        assert isinstance(learner.replay, CompiledReplayBuffer)
+        hp, table = learner.hp, learner.replay.table
         self.learner, self.run = learner, run
-        self.table = Transitions(*learner.replay.table, hp.n_step, hp.num_envs, learner.gamma.numpy())
+        self.table = Transitions(*table, hp.n_step, hp.num_envs, learner.gamma.numpy())
 
     def __call__(self) -> dict[str, Tensor]:
         """Do what `OffPolicyLearner.learn` does."""
@@ -81,7 +83,10 @@ class CompiledSteps:
         return {**self.metrics(), "lr": lr.squeeze(1)}
 
     def take(self, draw: Draw, scaling: Scaling, lr: Tensor, number: int) -> None:
-        """Take the step with this number, at learning rates (P, 1), on rows that were drawn."""
+        """Take a step on drawn rows.
+
+        Learning rates are (P, 1), and `number` is that of the step.
+        """
         raise NotImplementedError
 
     def metrics(self) -> dict[str, Tensor]:
@@ -92,7 +97,7 @@ class CompiledSteps:
 def run_for(learner: OffPolicyLearner, *optimizers: Optimizer) -> ModuleType | None:
     """Return the kernels if they cover a learner's transitions, guidance and optimizers."""
     hp = learner.hp
-    covered = learner.replay.table is not None and type(learner.guidance) is ReplayGuidance
+    covered = isinstance(learner.replay, CompiledReplayBuffer) and type(learner.guidance) is ReplayGuidance
     if not covered or any(optimizer.rule is None for optimizer in optimizers):
         return None
     return kernels_of(hp.tau, hp.tau if hp.max_grad_norm is None else hp.max_grad_norm)

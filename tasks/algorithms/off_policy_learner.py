@@ -35,6 +35,7 @@ from ..experience.replay_buffer import (
     ReplayBuffer,
     Sampler,
     UniformSampler,
+    replay_buffer,
     transition_fields,
 )
 from ..experience.sequence_replay import Sequences, check_sequences
@@ -145,7 +146,7 @@ class OffPolicyLearner(Learner):
                 self.turns = OpenTransitions(self.members, hp.num_envs, fields["obs"], action)
         form = (self.members, hp.buffer_size, hp.num_envs, fields, self.device)
         if hp.replay.relabel == "none":
-            self.replay = ReplayBuffer(*form)
+            self.replay: ReplayBuffer = replay_buffer(*form)
         else:
             relabel = (hp.replay.relabel, hp.replay.relabel_ratio, self.keys("relabel"), hp.batch_size)
             self.replay = HindsightReplay(*form, goals_of(self.env), *relabel)

@@ -79,7 +79,6 @@ class HindsightReplay(ReplayBuffer):
             batch_size: B.
         """
         super().__init__(members, capacity, num_envs, fields, device)
-        self._run = None  # its kernels know no goals
         self.goals, self.strategy, self.ratio = goals, strategy, ratio.cpu().numpy()
         self.relabel_draws = Draws(keys, (2, batch_size))
         begins = [self.columns[name] for name in ("obs", "next_obs")]

@@ -10,7 +10,7 @@ Notation: P members, B batch; rows as in the replay buffer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,10 +36,8 @@ class SumTree:
         levels: the levels from the leaves to the roots, each (P, nodes, FAN): the children of each node above.
     """
 
-    scratch = ("_run",)
-
     def __init__(self, members: int, leaves: int):
-        self.leaves, self._run = leaves, kernels()
+        self.leaves = leaves
         self.levels: list[Sums] = []
         nodes = leaves
         while nodes > 1 or not self.levels:
@@ -63,11 +61,6 @@ class SumTree:
 
         If a leaf occurs more than once, it takes the last of its values.
         """
-        if self._run is not None:
-            index, values = leaf.copy(), values.copy()  # kernels overwrite them
-            for level in self.levels:
-                self._run.set_children(level, index, values)
-            return
         index = leaf
         for level in self.levels:
             node, child = index // FAN, index % FAN
@@ -80,11 +73,6 @@ class SumTree:
         Leaves and targets are (P, B).
         """
         index = np.zeros(target.shape, np.int64)
-        if self._run is not None:
-            target = target.copy()  # kernels overwrite it
-            for level in reversed(self.levels):
-                self._run.find_children(level, index, target)
-            return index
         for level in reversed(self.levels):
             running = level[self.member, index].cumsum(-1)
             target = np.minimum(target, np.nextafter(running[..., -1], 0))  # rounding must not lead past the last child
@@ -108,6 +96,32 @@ class SumTree:
         self.levels[0][member].reshape(-1)[: self.leaves] = leaves
         for below, above in zip(self.levels, self.levels[1:], strict=False):
             above[member].reshape(-1)[: below.shape[1]] = below[member].sum(-1)
+
+
+class CompiledSumTree(SumTree):
+    """Sum trees that kernels compute."""
+
+    scratch = ("_run",)
+
+    def __init__(self, run: ModuleType, members: int, leaves: int):
+        super().__init__(members, leaves)
+        self._run = run
+
+    def set(self, leaf: Index, values: Sums) -> None:
+        index, values = leaf.copy(), values.copy()  # kernels overwrite them
+        for level in self.levels:
+            self._run.set_children(level, index, values)
+
+    def find(self, target: Sums) -> Index:
+        index, target = np.zeros(target.shape, np.int64), target.copy()  # kernels overwrite it
+        for level in reversed(self.levels):
+            self._run.find_children(level, index, target)
+        return index
+
+
+def sum_tree(members: int, leaves: int) -> SumTree:
+    """Return sum trees, with kernels if there are any; see `SumTree`."""
+    return SumTree(members, leaves) if (run := kernels()) is None else CompiledSumTree(run, members, leaves)
 
 
 def replay_space() -> Space:
@@ -147,7 +161,7 @@ class PrioritizedSampler(Sampler):
         super().__init__(replay, keys, batch_size, n_step)
         self.hp = hp
         self.strata = np.arange(batch_size)
-        self.tree = SumTree(len(keys), replay.rows)
+        self.tree = sum_tree(len(keys), replay.rows)
         self.largest = np.ones((len(keys), 1))  # of p^alpha
         self.entered = self.start = 0  # the buffer's `steps` and `start` when the tree last looked
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -60,7 +61,7 @@ class ReplayBuffer:
         images: fields of bytes, each (P, slots, N, ...).
     """
 
-    scratch: ClassVar[tuple[str, ...]] = ("_digests", "_checked_at", "_run", "_columns", "_sizes")
+    scratch: ClassVar[tuple[str, ...]] = ("_digests", "_checked_at")
 
     def __init__(
         self, members: int, capacity: int, num_envs: int, fields: dict[str, Field], device: torch.device | str = "cpu"
@@ -99,11 +100,6 @@ class ReplayBuffer:
             for name, field in self.fields.items()
             if field.type == torch.uint8
         }
-        self._run = kernels() if {*fields} == {*PARTS} and not self.images else None
-        if self._run is not None:
-            spans = [range(width)[columns] for columns in (self.columns[name] for name in PARTS)]
-            self._columns = np.array([(x, x + 1) if isinstance(x, int) else (x.start, x.stop) for x in spans])
-            self._sizes = (self._columns[:3, 1] - self._columns[:3, 0]).tolist()
         # Digests of each member's chunks, by table, and `steps` when `member_state` last saw which of them still hold.
         self._digests: list[dict[str, list[str | None]]] = [{name: [] for name in self._tables} for _ in range(members)]
         self._checked_at = [0] * members
@@ -113,24 +109,12 @@ class ReplayBuffer:
         """Number of slots that hold transitions."""
         return min(self.steps - self.start, self.slots)
 
-    @property
-    def table(self) -> tuple[NDArray[np.float32], Index] | None:
-        """Numbers of transitions, and columns of their fields, for kernels.
-
-        The numbers are (P, rows, ...). None if there are no kernels for these fields.
-        """
-        return None if self._run is None else (self.numbers.reshape(self.members, self.rows, -1), self._columns)
-
     def add(self, **values: NDArray[Any]) -> None:
         """Write one step's transitions over the oldest ones.
 
         Every field is (P, N, ...).
         """
         slot = self.steps % self.slots
-        if self._run is not None:
-            self._store(slot, **values)
-            self.steps += 1
-            return
         here = self.numbers[:, slot]
         for name, columns in self.columns.items():
             value = values[name]
@@ -138,16 +122,6 @@ class ReplayBuffer:
         for name, image in self.images.items():
             image[:, slot] = values[name]
         self.steps += 1
-
-    def _store(
-        self, slot: int, obs: Any, next_obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any
-    ) -> None:
-        """Write a step's transitions into a slot, by a kernel."""
-        assert self._run is not None
-        seen, following, reward = (np.asarray(x, np.float32) for x in (obs, next_obs, reward))
-        ends = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
-        taken = np.asarray(action, np.float32).reshape(self.members, self.num_envs, -1)
-        self._run.store(self.numbers, slot, self._columns, seen, following, taken, reward, *ends)
 
     def truncate_all(self) -> None:
         """Mark the newest transitions as truncated."""
@@ -223,8 +197,6 @@ class ReplayBuffer:
         sum, but the bootstrap stays. gamma is (P, 1), on the CPU, and `relabel` changes the transitions first. NumPy
         does the arithmetic, since torch takes several times as long for small arrays.
         """
-        if self._run is not None:
-            return self._n_step_batch(rows, gamma, n_step)
         factor, index = gamma.numpy(), rows + self._first
         reward, terminated, truncated = (self.columns[name] for name in ("reward", "terminated", "truncated"))
         gather = self._gather if relabel is None else lambda index: relabel(self._gather(index))
@@ -253,32 +225,6 @@ class ReplayBuffer:
             **self._fields(following, numbers if n_step == 1 else gather(following), ("next_obs",)),
             **{name: torch.from_numpy(np.ascontiguousarray(x)).to(self.device) for name, x in ends.items()},
         }
-
-    def _n_step_batch(self, rows: Index, gamma: Tensor, n_step: int) -> dict[str, Tensor]:
-        """Return the same as `returns`, by a kernel."""
-        assert self._run is not None
-        assert self.table is not None
-        obs, next_obs, action = (np.empty((*rows.shape, size), np.float32) for size in self._sizes)
-        reward, discount = np.empty(rows.shape, np.float32), np.empty(rows.shape, np.float32)
-        numbers, columns = self.table
-        given = (numbers, rows, gamma.numpy(), n_step, self.num_envs, columns)
-        self._run.n_step_batch(*given, obs, next_obs, action, reward, discount)
-        names = ("obs", "action", "next_obs", "reward", "discount")
-        return {
-            name: self._tensor(name, x)
-            for name, x in zip(names, (obs, action, next_obs, reward, discount), strict=True)
-        }
-
-    def _tensor(self, name: str, numbers: NDArray[np.float32]) -> Tensor:
-        """Return a field's numbers in its own shape and type.
-
-        They are (P, B, n), or (P, B) if there is one.
-        """
-        value = torch.from_numpy(numbers)
-        if name == "action":
-            shape, kind = self.fields[name]
-            value = value.view(*numbers.shape[:2], *shape).to(kind)
-        return value if self.device.type == "cpu" else value.to(self.device)
 
     def member_state(self, member: int) -> Tree:
         """Return one member's state, with views of the ring.
@@ -310,6 +256,65 @@ class ReplayBuffer:
     @property
     def _tables(self) -> dict[str, NDArray[Any]]:
         return {"numbers": self.numbers, **self.images}
+
+
+class CompiledReplayBuffer(ReplayBuffer):
+    """A replay buffer without images, whose transitions kernels store and gather.
+
+    Attributes:
+        table: numbers of transitions (P, rows, ...), and columns of their fields, see `compiled.off_policy`.
+    """
+
+    scratch: ClassVar[tuple[str, ...]] = (*ReplayBuffer.scratch, "_run", "table", "_sizes")
+
+    def __init__(self, run: ModuleType, *form: Any):
+        """Allocate the ring.
+
+        `run` are the kernels, and `form` the arguments of `ReplayBuffer`.
+        """
+        super().__init__(*form)
+        self._run = run
+        spans = [range(self.numbers.shape[-1])[self.columns[name]] for name in PARTS]
+        columns = np.array([(x, x + 1) if isinstance(x, int) else (x.start, x.stop) for x in spans])
+        self.table: tuple[NDArray[np.float32], Index] = (self.numbers.reshape(self.members, self.rows, -1), columns)
+        self._sizes = (columns[:3, 1] - columns[:3, 0]).tolist()
+
+    def add(self, **values: NDArray[Any]) -> None:
+        seen, following, reward = (np.asarray(values[name], np.float32) for name in ("obs", "next_obs", "reward"))
+        ends = (np.asarray(values[name], np.bool_) for name in ("terminated", "truncated"))
+        taken = np.asarray(values["action"], np.float32).reshape(self.members, self.num_envs, -1)
+        step = (seen, following, taken, reward, *ends)
+        self._run.store(self.numbers, self.steps % self.slots, self.table[1], *step)
+        self.steps += 1
+
+    def returns(self, rows: Index, gamma: Tensor, n_step: int, relabel: Relabel | None = None) -> dict[str, Tensor]:
+        obs, next_obs, action = (np.empty((*rows.shape, size), np.float32) for size in self._sizes)
+        reward, discount = np.empty(rows.shape, np.float32), np.empty(rows.shape, np.float32)
+        numbers, columns = self.table
+        drawn = (numbers, rows, gamma.numpy(), n_step, self.num_envs, columns)
+        self._run.n_step_batch(*drawn, obs, next_obs, action, reward, discount)
+        batch = {"obs": obs, "action": action, "next_obs": next_obs, "reward": reward, "discount": discount}
+        return {name: self._tensor(name, x) for name, x in batch.items()}
+
+    def _tensor(self, name: str, numbers: NDArray[np.float32]) -> Tensor:
+        """Return a field's numbers in its own shape and type.
+
+        They are (P, B, n), or (P, B) if there is one.
+        """
+        value = torch.from_numpy(numbers)
+        if name == "action":
+            shape, kind = self.fields[name]
+            value = value.view(*numbers.shape[:2], *shape).to(kind)
+        return value if self.device.type == "cpu" else value.to(self.device)
+
+
+def replay_buffer(
+    members: int, capacity: int, num_envs: int, fields: dict[str, Field], device: torch.device | str = "cpu"
+) -> ReplayBuffer:
+    """Return a `ReplayBuffer`, with kernels where they cover its fields."""
+    form = (members, capacity, num_envs, fields, device)
+    covered = {*fields} == {*PARTS} and all(field.type != torch.uint8 for field in fields.values())
+    return CompiledReplayBuffer(run, *form) if covered and (run := kernels()) is not None else ReplayBuffer(*form)
 
 
 class Sampler:

@@ -13,8 +13,8 @@ from rekindle.spaces import unflatten
 from rekindle.tasks import Task
 from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.evaluation import one_thread
-from rekindle.tasks.experience.prioritized import SumTree
-from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, transition_fields
+from rekindle.tasks.experience.prioritized import sum_tree
+from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, replay_buffer, transition_fields
 from rekindle.tasks.networks.fused.losses import SoftSample, huber, soft_samples, soft_value, twins
 from rekindle.tasks.networks.fused.mlp import ActingMLP
 from rekindle.tasks.networks.mlp import ACTIVATIONS, MLP, Parameters, initialize
@@ -103,9 +103,9 @@ def filled(plain: bool, action: Field) -> ReplayBuffer:
     fields = transition_fields(Field((3,)), action)
     if plain:
         with without_kernels():
-            replay = ReplayBuffer(2, 40, 2, fields)
+            replay = replay_buffer(2, 40, 2, fields)
     else:
-        replay = ReplayBuffer(2, 40, 2, fields)
+        replay = replay_buffer(2, 40, 2, fields)
     for _ in range(33):
         obs, following = random.standard_normal((2, 2, 2, 3))
         numbers = random.standard_normal((2, 2, *action.shape)) * 3
@@ -130,9 +130,9 @@ def test_batches_have_every_bit_of_the_plain_ones(n_step: int, action: Field) ->
 
 @pytest.mark.parametrize("leaves", [5, 40, 50_000])
 def test_a_sum_tree_has_every_bit_of_the_plain_one(leaves: int) -> None:
-    random, own = np.random.default_rng(0), SumTree(3, leaves)
+    random, own = np.random.default_rng(0), sum_tree(3, leaves)
     with without_kernels():
-        plain = SumTree(3, leaves)
+        plain = sum_tree(3, leaves)
     for _ in range(50):
         index, values = random.integers(0, leaves, (3, 33)), np.exp(5 * random.standard_normal((3, 33)))
         before = values.copy()
