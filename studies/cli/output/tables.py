@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
 from rich.console import Console, JustifyMethod
@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ....spaces import flatten
-from ...analysis.unlearned import Finding
 from ...engine.json_views import RUNNING, STATES, rank, state_text
 from ...engine.views import AgreementView, ConfirmationView, StatusView, StudyView, SummaryView, TrialView, View
 from ...methods import scheduling
@@ -22,6 +21,9 @@ from ...study.config import title
 from ...study.number_text import counted, in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
 from .terminal import note
+
+if TYPE_CHECKING:
+    from ...analysis.unlearned import Finding  # slow to import (torch)
 
 LONG = ("digest", "help", "kept", "more", "searched", "until", "when")  # columns whose text may wrap
 MANY_ROWS = 12  # hyperparameters of the best trials that are all shown
