@@ -29,6 +29,7 @@ class RunningMoments:
         self.variance = np.ones((members, size))
         self.count = np.full((members, 1), PRIOR_WEIGHT)
 
+    @np.errstate(invalid="ignore", over="ignore")  # an infinite number is the fault of an environment, which is named
     def update(self, batch: NDArray[Any], counted: NDArray[np.bool_] | None = None) -> None:
         """Merge a batch (P, B, D).
 
@@ -114,6 +115,7 @@ class ReturnMoments(RunningMoments):
         self.gamma = gamma
         self.returns = np.zeros((members, num_envs))
 
+    @np.errstate(invalid="ignore", over="ignore")  # an infinite number is the fault of an environment, which is named
     def learn(
         self, rewards: NDArray[np.float32], ended: NDArray[np.bool_], counted: NDArray[np.bool_] | None = None
     ) -> None:

@@ -213,6 +213,16 @@ class Beyond(Drift):
         return np.float32([3])
 
 
+class Lists(Drift):
+    """Gives a list where its space is a Tuple, and takes actions as large as numbers are."""
+
+    observation_space = spaces.Tuple([Drift.observation_space, spaces.Discrete(2)])
+    action_space = spaces.Box(-np.finfo(np.float32).max, np.finfo(np.float32).max, (1,))
+
+    def show(self) -> Any:
+        return [[self.x], 1]
+
+
 class Dose(Drift):
     """Takes actions of hundreds."""
 
@@ -269,7 +279,14 @@ class Wrong(Drift):
 
     def step(self, action: Any) -> Any:
         obs, reward, *rest = super().step(action)
-        return (obs, None if self.wrong == "reward" else reward, *rest[: 1 if self.wrong == "tuple" else None])
+        other = {"reward": None, "text": "1", "large": float("inf")}.get(self.wrong, reward)
+        end = "False" if self.wrong == "end" else rest[0]
+        info = {"info": None, "long info": {"x": 10**400}}.get(self.wrong, {"x": torch.tensor(1.0)})
+        return (obs, other, end, rest[1], info)[: 3 if self.wrong == "tuple" else None]
+
+    def reset(self, **how: Any) -> Any:
+        result = super().reset(**how)
+        return {"no reset": None, "long reset": (*result, 1)}.get(self.wrong, result)
 
     def __init__(self, what: str, after: int) -> None:
         self.what, self.after, self.steps = what, after, 0
@@ -283,6 +300,8 @@ class Wrong(Drift):
             next(iter(()))
         if wrong == "shape":
             return np.zeros(3, np.float32)
+        if wrong == "gradient":
+            return torch.zeros(1, requires_grad=True)
         self.wrong = wrong
         if self.what not in ("class", "key"):
             return super().show()

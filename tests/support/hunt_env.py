@@ -80,6 +80,22 @@ class Lone(Hunt):
         return self._seen(), {"hunter_0": {}}
 
 
+class Wrong(Hunt):
+    """A hunt that returns what PettingZoo's environments do not."""
+
+    def __init__(self, what: str = "reset"):
+        super().__init__()
+        self.what = what
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        result = super().reset(seed, options)
+        return result[0] if self.what == "reset" else result
+
+    def step(self, actions: dict[str, int]) -> Any:
+        seen, rewards, *ends = super().step(actions)
+        return (seen, dict.fromkeys(rewards) if self.what == "rewards" else rewards, *ends)
+
+
 def make_hunt(hunters: int = 1) -> ParallelEnv:
     return Hunt(hunters)
 

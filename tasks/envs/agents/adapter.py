@@ -7,7 +7,8 @@ and restores Gymnasium environments does the same for these.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from importlib import import_module
 from types import ModuleType
@@ -100,9 +101,28 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
-        observations, infos = self.env.reset(seed=seed, options=None if options is None else dict(options))
+        result = self.env.reset(seed=seed, options=None if options is None else dict(options))
+        observations, infos = self._checked("reset", ("observations", "infos"), result)
         self.returns = dict.fromkeys(self.agents, 0.0)
         return self._observation(observations, self._outcomes()), self._with_returns(infos)
+
+    def _checked(self, method: str, parts: Sequence[str], result: Any) -> Sequence[Mapping[str, Any]]:
+        """Return a result, checked to have a dict for each part."""
+        whole = isinstance(result, tuple) and len(result) == len(parts)
+        if not (whole and all(isinstance(part, Mapping) for part in result)):
+            raise EnvSpecError(
+                f"{self.name}: {method} returns ({', '.join(parts)}), each a dict by agent, as PettingZoo's parallel "
+                f"environments do, but it returned {reprlib.repr(result)}; fix it"
+            )
+        checked: Sequence[Mapping[str, Any]] = result
+        return checked
+
+    def _number(self, agent: str, reward: Any) -> float:
+        try:
+            return float(reward)
+        except (TypeError, ValueError) as error:
+            text = f"{self.name}: a reward is a number, but that of {agent!r} is {reprlib.repr(reward)}; fix it"
+            raise EnvSpecError(text) from error
 
     def _legal(self, slot: int, action: Any) -> Any:
         """Return an agent's action, or an allowed one in its place."""
@@ -124,11 +144,12 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
             for slot, (agent, one) in enumerate(zip(self.agents, action, strict=True))
             if agent in acting
         }
-        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        parts = ("observations", "rewards", "terminations", "truncations", "infos")
+        observations, rewards, terminated, truncated, infos = self._checked("step", parts, self.env.step(actions))
         self._check_names("rewards", rewards)
         outcomes, total = self._outcomes(), 0.0
         for row, agent in zip(outcomes, self.agents, strict=True):
-            reward = float(rewards.get(agent, 0.0))
+            reward = self._number(agent, rewards.get(agent, 0.0))
             total += reward
             self.returns[agent] += reward
             row[:PRESENT] = reward, bool(terminated.get(agent, False)), bool(truncated.get(agent, False))

@@ -110,6 +110,8 @@ class Observations:
             if path == (MASK,):
                 self.mask = slice(begin, end)
         numbers = parts[0][1] if len(parts) == 1 and not parts[0][0] else _write_parts(parts)
+        if not end and not images:
+            raise UnsupportedSpace(f"{env}: observations have at least one number, but observation_space is {space}")
         if images and self.mask is not None:
             raise UnsupportedSpace(
                 f"{env}: an {MASK} stands beside numbers, but here beside images; encode them as numbers in a wrapper"
@@ -135,7 +137,7 @@ class Observations:
         """
         try:
             self._write(value, out)
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
             self.check(value, where)
             raise BadObservation(f"{self.env}: {where} gave an observation that cannot be read: {error}") from error
 
@@ -161,7 +163,8 @@ class Observations:
             if isinstance(leaf, spaces.Box) and leaf.dtype.kind == "f":
                 part = np.asarray(_part(value, path), np.float64).reshape(-1)
                 low, high = (x.reshape(-1).astype(np.float64) for x in (leaf.low, leaf.high))
-                excess = np.maximum(low - part, part - high) - TOLERANCE * np.maximum(1, np.abs(part))
+                with np.errstate(invalid="ignore"):  # of infinite numbers
+                    excess = np.maximum(low - part, part - high) - TOLERANCE * np.maximum(1, np.abs(part))
                 if (excess > 0).any():
                     entry, k = "".join(f"[{step!r}]" for step in path), int(np.argmax(excess))
                     return f"observation{entry} was {part[k]:g}, outside of its bounds {low[k]:g} to {high[k]:g}"
@@ -243,6 +246,8 @@ def _broken_rule(space: Space, value: Any) -> tuple[str, str] | None:
         array = np.asarray(value)
     except ValueError:  # of lists of several lengths
         return f"have the shape {space.shape}", whole
+    except RuntimeError:  # of a tensor with a gradient
+        return "consist of numbers without gradients", whole
     if array.dtype.kind not in "biuf":
         return "consist of numbers", whole
     own, other = ([n for n in shape if n != 1] for shape in (array.shape, space.shape or ()))
@@ -425,7 +430,8 @@ class Actions:
         if isinstance(space, spaces.Box):
             low = np.where(np.isfinite(space.low), space.low, np.where(np.isfinite(space.high), space.high - 2, -1))
             high = np.where(np.isfinite(space.high), space.high, low + 2)
-            return (low * (1 - draws) + high * draws).astype(np.float32)
+            with np.errstate(over="ignore"):  # beyond the bounds of all numbers
+                return (low * (1 - draws) + high * draws).astype(np.float32)
         if isinstance(space, spaces.Discrete):
             return (draws * int(space.n)).astype(np.int64)
         if isinstance(space, spaces.MultiDiscrete):

@@ -42,11 +42,13 @@ def find(info: Mapping[str, Any], name: str) -> Any:
 
 def number(value: Any) -> float | None:
     """Return a value as a number; None if it is not one."""
-    if isinstance(value, int | float | np.number | np.bool_):
-        return float(value)
-    if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
-        return float(value.item())
-    return None
+    if not isinstance(value, int | float) and hasattr(value, "__array__"):  # of NumPy, torch and others
+        array = np.asarray(value)
+        value = array.item() if array.size == 1 and array.dtype.kind in "biuf" else None
+    try:
+        return float(value) if isinstance(value, int | float) else None
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf
 
 
 def numbers_in(info: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -62,8 +64,10 @@ def write(info: Mapping[str, Any], names: Sequence[str], out: Array, env: str) -
     """Write the named entries of one step; NaN for missing ones.
 
     Raises:
-        ValueError: an entry is not a number.
+        ValueError: an entry is not a number, or there is no dict.
     """
+    if not isinstance(info, Mapping):
+        raise ValueError(f"{env}: step returns info as a dict, but it is {str(info)[:40]!r}; return one")
     for column, name in enumerate(names):
         found = find(info, name)
         value = math.nan if found is None else number(found)

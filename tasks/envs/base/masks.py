@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ...errors import UnsupportedSpace
-from .spec import EnvSpec, EnvSpecError
+from .spec import EnvSpec, EnvSpecError, reset_result
 
 MASK, OBSERVATION = "action_mask", "observation"
 ALLOWS = "an action mask allows at least one value of each choice"
@@ -142,7 +142,7 @@ class MaskInObservation(gym.ObservationWrapper[Any, Any, Any]):
         self.observation_space = spaces.Dict({MASK: masks, OBSERVATION: env.observation_space})
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(seed=seed, options=options)
+        observation, info = reset_result(self.env.reset(seed=seed, options=options), self.name)
         return self._joined(observation, info), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -169,7 +169,8 @@ class LegalActions(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self.steps = 0
-        self.seen, info = self.env.reset(seed=seed, options=options)
+        result = self.env.reset(seed=seed, options=options)
+        self.seen, info = reset_result(result, type(self.unwrapped).__name__)
         return self.seen, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:

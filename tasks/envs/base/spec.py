@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
@@ -220,6 +221,20 @@ class EnvSpec:
             f"an environment must be an id, an EnvSpec or its JSON, but got {env!r}; other processes must be able to "
             "create it by name: register it (gymnasium.register), and give its id"
         )
+
+
+def reset_result(result: Any, id: str) -> tuple[Any, Any]:
+    """Return what a reset has returned: observation and info.
+
+    Raises:
+        EnvSpecError: it returned something else.
+    """
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise EnvSpecError(
+            f"{id}: reset returns (observation, info), as Gymnasium's does, but it returned {reprlib.repr(result)}; "
+            "fix it"
+        )
+    return result
 
 
 def _reductions(info: Any, where: str) -> dict[str, str]:

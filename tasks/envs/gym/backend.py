@@ -23,7 +23,7 @@ from ..base import info
 from ..base.curriculum import KWARGS
 from ..base.encode import Observations
 from ..base.envs import Array
-from ..base.spec import EnvSpec, EnvSpecError
+from ..base.spec import EnvSpec, EnvSpecError, reset_result
 from . import snapshot
 from .make import Env, close_env, make_drawn, make_env, of_reset
 from .surroundings import UNGUARDED, Guards
@@ -157,7 +157,8 @@ class InProcess:
                 self.envs[i] = self._new(chosen, old)
             self.used[i] = True
             told = of_reset(chosen)
-            obs, _ = self.envs[i].reset(seed=seed, **({} if told is None else {"options": told}))
+            result = self.envs[i].reset(seed=seed, **({} if told is None else {"options": told}))
+            obs, _ = reset_result(result, self.spec.id)
             self.encoder.check(obs, "reset")
             self.encoder.write(obs, out, "reset")
             tick()
@@ -209,7 +210,7 @@ class InProcess:
             self.spares.append(self._new(options, self.envs[index]))
         [env] = self.spares
         told, total, steps = of_reset(options), 0.0, 0
-        obs, _ = env.reset(seed=seed, **({} if told is None else {"options": told}))
+        obs, _ = reset_result(env.reset(seed=seed, **({} if told is None else {"options": told})), self.spec.id)
         for action in actions.copy():
             obs, reward, terminated, truncated, _ = env.step(action)
             tick()

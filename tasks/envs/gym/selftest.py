@@ -27,7 +27,7 @@ from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations
 from ..base.envs import Array
 from ..base.masks import playable
-from ..base.spec import EnvSpec, EnvSpecError
+from ..base.spec import EnvSpec, EnvSpecError, reset_result
 from . import snapshot
 from .chance import watched_generators
 from .make import Env, close_env, make_drawn, make_env, of_reset
@@ -439,14 +439,9 @@ def _first(trial: _Trial, env: Env, seed: int, parameters: dict[str, Any]) -> An
     told = of_reset(parameters)
     tick()
     options = {} if told is None else {"options": _Watched(told, trial.read)}
-    given = _call(trial.spec, env.reset, seed=seed, **options)
-    if not isinstance(given, tuple) or len(given) != 2:
-        raise EnvSpecError(
-            f"{trial.spec.id}: reset returns (observation, info), as Gymnasium's does, but it returned "
-            f"{reprlib.repr(given)}; fix it"
-        )
-    trial.check(env, given[0], "reset")
-    return given[0]
+    first, _ = reset_result(_call(trial.spec, env.reset, seed=seed, **options), trial.spec.id)
+    trial.check(env, first, "reset")
+    return first
 
 
 def _call(spec: EnvSpec, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -461,7 +456,10 @@ def _check_step(given: Any, spec: EnvSpec) -> None:
     """Raise EnvSpecError unless a step has returned what Gymnasium's do."""
     try:
         _, reward, terminated, truncated, said = given
-        float(reward), bool(terminated), bool(truncated), said.items()
+        float(reward), said.items()
+        for value, allowed in ((reward, "buif"), (terminated, "bui"), (truncated, "bui")):
+            if (kind := np.asarray(value).dtype).kind not in allowed or np.size(value) != 1:
+                raise TypeError(f"{value!r} is of type {kind}")
     except (TypeError, ValueError, AttributeError) as error:
         raise EnvSpecError(
             f"{spec.id}: step returns (observation, reward, terminated, truncated, info), as Gymnasium's does, with a "
@@ -489,7 +487,7 @@ def _bits(obs: Any) -> bytes:
     """Return the bytes of an observation of any space."""
     if isinstance(obs, Mapping):
         return b"".join(_bits(obs[name]) for name in sorted(obs))
-    if isinstance(obs, tuple):
+    if isinstance(obs, tuple | list):
         return b"".join(map(_bits, obs))
     return np.asarray(obs).tobytes()
 

@@ -30,6 +30,8 @@ STEP, DONE = b"step", b""  # the one request without a JSON object, and its answ
 ALIGNMENT = 64  # bytes: no two arrays share a cache line
 GRACE = 5.0  # seconds for a process to end after its parent closed the channel
 START = 60.0  # smallest limit in seconds for a process to start, since its imports may be large
+# Orders of sets of texts are the same in all processes, as they are within one.
+HASHES = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
 Answer = tuple[dict[str, Any], list[Array]]
 Layout = Sequence[tuple[str, str, Sequence[int]]]  # (name, dtype, shape) of each array
 
@@ -72,7 +74,7 @@ class Child:
             with progress.simulating():
                 self.process = subprocess.Popen(
                     [sys.executable, "-m", "rekindle.tasks.envs.processes.child", str(its.fileno()), str(memory)],
-                    env={**progress.starting(self.name), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                    env={**progress.starting(self.name), "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **HASHES},
                     stdin=subprocess.DEVNULL,
                     pass_fds=(its.fileno(), memory),
                     process_group=0,  # Ctrl-C reaches the parent alone

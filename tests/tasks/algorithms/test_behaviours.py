@@ -16,7 +16,7 @@ from hunt_env import Hunt, Lone
 from rekindle import PPO, Behaviours
 from rekindle.tasks.algorithms.behaviours import BehavioursLearner
 from rekindle.tasks.algorithms.self_play import SelfPlay, packed
-from rekindle.tasks.envs import EnvSpec, make_envs
+from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs
 from rekindle.tasks.envs.agents.roster import roster_of
 from rekindle.tasks.envs.agents.views import SharedEnvs
 from rekindle.tasks.errors import UnsupportedSpace
@@ -203,6 +203,18 @@ def test_a_central_critic_sees_all_agents_and_the_actor_its_own() -> None:
     assert not torch.equal(agent.policy.value(obs), agent.policy.value(other))
     with pytest.raises(UnsupportedSpace, match=r"so model\.memory must be 'none', but got 'gru'"):
         Behaviours(HUNT).init(**{"hunter.critic.central": "joint", "hunter.model.memory": "gru"})
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("reset", r"reset returns \(observations, infos\), each a dict by agent, as .* but it returned {'deer_0'"),
+        ("rewards", "a reward is a number, but that of '.*_0' is None; fix it"),
+    ],
+)
+def test_wrong_results_of_an_environment_are_named(what: str, words: str) -> None:
+    with pytest.raises(EnvSpecError, match=f"pettingzoo/hunt_env:Wrong: {words}"):
+        make_envs({"id": "pettingzoo/hunt_env:Wrong", "kwargs": {"what": what}}, [0], 1)
 
 
 def test_absent_agents_get_no_rewards_and_do_not_count() -> None:

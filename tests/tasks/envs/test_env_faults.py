@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from rekindle import PPO, Cohort, EnvSpec, Store
 from rekindle.tasks.envs import EnvSpecError, make_envs
+from rekindle.tasks.envs.base.encode import Observations
 from rekindle.tasks.envs.gym.surroundings import guards_of
-from rekindle.tasks.errors import TaskError
+from rekindle.tasks.errors import TaskError, UnsupportedSpace
 from rekindle.tasks.runtime.fingerprint import InexactWarning
 from rekindle.tasks.task import Task
 from support_path import SUPPORT
@@ -223,12 +225,44 @@ def test_settings_that_an_environment_changes_do_not_reach_the_learner(at: str) 
         ("end of data", "its own code raised StopIteration"),
         ("reward", r"step returns \(observation, .* but it returned|gave a reward that is not finite in 32"),
         ("tuple", r"step returns \(observation, reward, terminated, truncated, info\), .* but it returned"),
+        ("no reset", r"reset returns \(observation, info\), as Gymnasium's does, but it returned None; fix it"),
+        ("long reset", r"reset returns \(observation, info\), as Gymnasium's does, but it returned \(array"),
+        ("large", "gave a reward that is not finite in 32 bits"),
     ],
 )
 @pytest.mark.parametrize("after", [0, 600])
 def test_wrong_data_is_named_with_environment_rule_and_cure(what: str, words: str, after: int) -> None:
     with pytest.raises(TaskError, match=f"faulty_envs:faults/Wrong-v0:? .*({words})"):
         trained("Wrong", 14, env={"kwargs": {"what": what, "after": after}})
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("end", r"step returns .* two booleans and a dict, but it returned .*'False' is of type <U5"),
+        ("text", r"step returns .* with a number, .* but it returned .*'1' is of type <U1"),
+        ("gradient", r"observation must consist of numbers without gradients, as .* but reset gave tensor"),
+    ],
+)
+def test_wrong_types_are_named_by_the_self_test(what: str, words: str) -> None:
+    with pytest.raises(EnvSpecError, match=f"faulty_envs:faults/Wrong-v0: {words}"):
+        make_envs(EnvSpec("faulty_envs:faults/Wrong-v0", {"what": what, "after": 0}), [0], 1)
+
+
+def test_info_that_is_no_dict_is_named_and_odd_numbers_in_it_are_read() -> None:
+    def reported(what: str, after: int) -> Task:
+        return trained("Wrong", 14, env={"kwargs": {"what": what, "after": after}, "info": {"x": "last"}})
+
+    with pytest.raises(ValueError, match=r"faulty_envs:faults/Wrong-v0: step returns info as a dict, but it is 'None'"):
+        reported("info", 600)
+    assert "info.x" not in reported("long info", 0).metrics
+    assert reported("nothing", 0).metrics["info.x"] == 1
+
+
+def test_spaces_without_numbers_are_refused_and_lists_are_tuples() -> None:
+    with pytest.raises(UnsupportedSpace, match="env: observations have at least one number, but observation_space is"):
+        Observations(spaces.Box(-1, 1, (0,)), "env")
+    assert make_envs(EnvSpec("faulty_envs:faults/Lists-v0"), [0], 1).exact
 
 
 def test_numbers_outside_of_their_bounds_are_told() -> None:
