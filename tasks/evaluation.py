@@ -6,6 +6,7 @@ By default, all tasks are measured on the same seeds and in their own environmen
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from .base_learner import BaseLearner
-from .envs import Envs, EnvSpec, StepResult, allows_one, make_envs, spaces_of, steps_all_at_once
+from .envs import Envs, EnvSpec, StepResult, allows_one, make_envs, spaces_of, steps_all_at_once, time_limit
 from .envs.base.encode import Observations
 from .errors import UnsupportedSpace
 from .learner import Learner
@@ -28,12 +29,25 @@ class Measured(NamedTuple):
     """Measurements of evaluation episodes.
 
     Attributes:
-        returns: undiscounted returns, (P, E).
+        returns: undiscounted returns, (P, E); NaN for episodes that were not played.
         info: each entry of info that the environment's spec names, (P, E); NaN for episodes without it.
+        lengths: steps of each episode, (P, E); 0 for those that were not played.
     """
 
     returns: np.ndarray
     info: dict[str, np.ndarray]
+    lengths: np.ndarray
+
+
+class Evaluated(NamedTuple):
+    """Objective of a member, and the episodes and steps that measured it.
+
+    For particles these are the episodes of each, and the steps of all. The steps of an earlier measurement are None.
+    """
+
+    value: float
+    episodes: int
+    steps: int | None
 
 
 class Playing(Protocol):
@@ -105,6 +119,35 @@ def evaluate(
 
 
 @one_thread()
+def evaluate_within(
+    learner: BaseLearner, steps: float | None, seed: int = EVALUATION_SEED, on_step: OnStep | None = None
+) -> list[Evaluated]:
+    """Return each member's objective, measured by the first of its episodes.
+
+    A member plays at least one episode, and further ones, up to the learner's `eval_episodes`, while `steps` last. Its
+    own episodes decide that, so the result is a function of its state and `steps`.
+
+    Args:
+        learner: learner whose members act.
+        steps: environment steps of each member; None for all episodes.
+        seed: see `measure_episodes`.
+        on_step: see `measure_episodes`.
+    """
+    episodes = learner.eval_episodes
+    if (score := learner.score()) is not None:
+        return [Evaluated(value, episodes, 0) for value in score.tolist()]
+    measured = measure_episodes(learner, episodes, on_step=on_step, seed=seed, steps=steps)
+    lengths = measured.lengths.reshape(learner.members, -1, episodes)
+    returns = measured.returns.reshape(lengths.shape)
+    result = []
+    for own, lasted in zip(returns, lengths, strict=True):
+        means = [particle[: np.count_nonzero(played)].mean() for particle, played in zip(own, lasted, strict=True)]
+        count = int(np.count_nonzero(lasted, axis=1).max())
+        result.append(Evaluated(float(np.array(means).mean()), count, int(lasted.sum())))
+    return result
+
+
+@one_thread()
 def evaluate_episodes(
     learner: BaseLearner,
     episodes: int = EVALUATION_EPISODES,
@@ -125,6 +168,7 @@ def measure_episodes(
     on_step: OnStep | None = None,
     env: EnvSpec | None = None,
     seed: int = EVALUATION_SEED,
+    steps: float | None = None,
 ) -> Measured:
     """Measure evaluation episodes, and return arrays of shape (P, episodes).
 
@@ -139,12 +183,14 @@ def measure_episodes(
             the episodes that are still running.
         env: another environment with the same spaces; None for the learner's own.
         seed: seed of the episodes and of random actions, the same for every member.
+        steps: steps of each member after which it begins no further episode, see `evaluate_within`; None to play all.
 
     Raises:
         UnsupportedSpace: the learner has neither episodes nor a score.
     """
     if (score := learner.score()) is not None:
-        return Measured(np.repeat(score[:, None], episodes, 1), {})
+        returns = np.repeat(score[:, None], episodes, 1)
+        return Measured(returns, {}, np.zeros(returns.shape, np.int64))
     players = playing(learner)
     members, most, players = players.members, players.eval_envs, players.particles or players
     contest = players.contest if isinstance(players, Learner) else None
@@ -152,35 +198,69 @@ def measure_episodes(
     spec = spec if contest is None else contest.reported(spec)
     envs = _open_envs(players, spec, (seed,) * players.members, episodes, most)
     returns = np.zeros((players.members, episodes))
-    info = np.full((players.members, episodes, len(envs.info.names)), np.nan)
+    lengths = np.zeros(returns.shape, np.int64)
+    info = np.full((*returns.shape, len(envs.info.names)), np.nan)
+    whole = steps is None or contest is not None  # sides take turns
+    left = math.inf if whole or steps is None else steps * members / players.members  # of each member or particle
 
     def see(*seen: np.ndarray) -> None:
         if on_step is not None:
             on_step(*(x.reshape(members, -1, *x.shape[2:]) for x in seen))
 
     try:
-        for first in range(0, episodes, envs.num_envs):
-            keys, actor = partial(evaluation_keys, players.members, seed=seed), (contest or players).actor
-            act = actor(episodes, deterministic, keys)
-            for rows, running, step in played_steps(envs, first, act, returns.shape, see):
-                count = rows.stop - first
-                returns[:, rows] += step.reward[:, :count] * running[:, rows]
-                ended = running[:, rows] & (step.terminated | step.truncated)[:, :count]
-                info[:, rows][ended] = envs.info.last.reshape(*step.reward.shape, -1)[:, :count][ended]
-                running[:, rows] &= ~ended
+        while (due := due_episodes(lengths, left, time_limit(spec))).any():
+            for first in range(0, episodes, envs.num_envs):
+                if not due[:, first : first + envs.num_envs].any():
+                    continue
+                keys, actor = partial(evaluation_keys, players.members, seed=seed), (contest or players).actor
+                act = actor(episodes, deterministic, keys)
+                for rows, running, step in played_steps(envs, first, act, due, see):
+                    count = rows.stop - first
+                    lengths[:, rows] += running[:, rows]
+                    returns[:, rows] += step.reward[:, :count] * running[:, rows]
+                    ended = running[:, rows] & (step.terminated | step.truncated)[:, :count]
+                    info[:, rows][ended] = envs.info.last.reshape(*step.reward.shape, -1)[:, :count][ended]
+                    running[:, rows] &= ~ended
     except BaseException:
         envs.close()  # a process may be amid an answer
         raise
+    returns[lengths == 0] = np.nan
     entries = {name: info[:, :, k] for k, name in enumerate(envs.info.names)}
     if contest is not None:
         returns, entries = contest.credited(returns, entries)
-    return Measured(returns.reshape(members, -1), {name: x.reshape(members, -1) for name, x in entries.items()})
+    entries = {name: x.reshape(members, -1) for name, x in entries.items()}
+    return Measured(returns.reshape(members, -1), entries, lengths.reshape(members, -1))
+
+
+def due_episodes(lengths: np.ndarray, steps: float, longest: int | None) -> np.ndarray:
+    """Return a mask (P, E) of the episodes to play next.
+
+    The first are as many as surely fit; later ones as many as fit if they are as long as those before, but no more than
+    these, whose mean may mislead.
+
+    Args:
+        lengths: steps of each episode so far (P, E), which are played in order; 0 for those to come.
+        steps: steps of all episodes of a member together, see `evaluate_within`.
+        longest: the environment's time limit, if it is known.
+    """
+    total = lengths.shape[1]
+    due = np.zeros(lengths.shape, bool)
+    for row, used in zip(due, lengths, strict=True):
+        played, spent = np.count_nonzero(used), used.sum()
+        if math.isinf(steps):
+            more = total - played
+        elif played == 0:
+            more = max(1, int(steps // longest) if longest else 1)
+        else:
+            more = min(int((steps - spent) * played // spent), played)
+        row[played : played + max(0, more)] = True
+    return due
 
 
 def played_steps(
-    envs: Envs, first: int, act: Callable[[np.ndarray], np.ndarray], shape: tuple[int, int], see: OnStep
+    envs: Envs, first: int, act: Callable[[np.ndarray], np.ndarray], due: np.ndarray, see: OnStep
 ) -> Iterator[tuple[slice, np.ndarray, StepResult]]:
-    """Play the episodes from `first` on, as many as there are environments.
+    """Play those due of the episodes from `first` on, one in each environment.
 
     The policy always gets observations of all episodes, zeros for those that are not played: the last bits of its
     products depend on their number.
@@ -189,20 +269,21 @@ def played_steps(
         envs: environments of (P, N) episodes.
         first: number of the first episode.
         act: function of observations (P, E, ...) that returns actions (P, E, ...).
-        shape: (P, E), the members and all of their episodes.
+        due: mask of the episodes to play among all of the members' (P, E).
         see: called before each step with observations, actions (P, E, ...) and running episodes (P, E).
 
     Yields:
         The episodes that are played, a mask (P, E) of those that are running, which the caller updates, and the result
         of the step (P, N).
     """
-    rows = slice(first, min(first + envs.num_envs, shape[1]))
+    (members, episodes), running = due.shape, np.zeros_like(due)
+    rows = slice(first, min(first + envs.num_envs, episodes))
     own = slice(0, rows.stop - first)
     envs.first = first
     envs.reset()
-    envs.begin_epoch(np.zeros(shape[0], dtype=np.int64))
-    running = np.zeros(shape, dtype=bool)
-    running[:, rows] = True
+    envs.begin_epoch(np.zeros(members, dtype=np.int64))
+    running[:, rows] = due[:, rows]
+    envs.leave_out(~_resized(running, rows, own, envs.num_envs))
     for count in range(EVALUATION_STEPS):
         if not running.any():
             return
@@ -212,7 +293,7 @@ def played_steps(
                 f"{EVALUATION_STEPS:,}; set max_episode_steps, or evaluate fewer episodes (--eval-episodes)",
                 stacklevel=2,
             )
-        obs = _resized(envs.obs, own, rows, shape[1])
+        obs = _resized(envs.obs, own, rows, episodes)
         actions = act(obs)
         see(obs, actions, running)
         yield rows, running, envs.step(_resized(actions, rows, own, envs.num_envs))

@@ -161,7 +161,7 @@ class _Probe:
         self, envs: Envs, first: int, act: Act, shape: tuple[int, int], returns: list[list[float]], end: int
     ) -> None:
         sums, length = np.zeros(shape[0]), 0
-        for _, running, step in played_steps(envs, first, act, shape, lambda *seen: None):
+        for _, running, step in played_steps(envs, first, act, np.ones(shape, bool), lambda *seen: None):
             self.on_step()
             alive, length = running[:, first].copy(), length + 1
             self.steps += int(alive.sum())

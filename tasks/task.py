@@ -743,11 +743,16 @@ class Task:
         same = metrics.get(f"{self.objective}_episodes", EVALUATION_EPISODES) == self.eval_episodes
         return metrics.get(self.objective) if same else None
 
-    def score_metrics(self, score: float) -> Metrics:
-        """Return metrics of a measured objective, with an unusual number of episodes."""
-        name = f"{self.objective}_episodes"
-        usual = self.eval_episodes == EVALUATION_EPISODES and name not in self.metrics
-        return {self.objective: score} | ({} if usual else {name: float(self.eval_episodes)})
+    def score_metrics(self, score: float, episodes: int | None = None) -> Metrics:
+        """Return metrics of a measured objective, with an unusual number of episodes.
+
+        Args:
+            score: the objective.
+            episodes: number of episodes; None for the task's `eval_episodes`.
+        """
+        name, count = f"{self.objective}_episodes", self.eval_episodes if episodes is None else episodes
+        usual = count == EVALUATION_EPISODES and name not in self.metrics
+        return {self.objective: score} | ({} if usual else {name: float(count)})
 
     def returns(
         self,

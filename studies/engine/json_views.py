@@ -90,6 +90,7 @@ def trial_view(trial: Trial, own: Sequence[Segment], in_training: Collection[int
                 return_=_return(row),
                 objectives=row.objectives,
                 digest=row.digest,
+                eval_steps=row.eval_steps,
             )
             for row in own
         ],
@@ -201,6 +202,7 @@ def study_view(store: Store, name: str) -> StudyView:
         best=best,
         counts={state: sum(trial.state == state for trial in configurations) for state in STATES},
         brackets=max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
+        eval_steps=sum(row.eval_steps or 0 for row in rows),
         spared=_skipped_trainings(configurations) if is_racing(config) else 0,
         agreement=_agreement(config, trials, segments),
     )
@@ -263,7 +265,14 @@ def summary_view(store: Store, name: str) -> SummaryView:
     counts[WAITING] = counts[RUNNING] - len(in_training)
     counts[RUNNING] = len(in_training)
     return _summary(
-        store, name, complete=complete, segments=totals.segments, best=best, counts=counts, brackets=totals.brackets
+        store,
+        name,
+        complete=complete,
+        segments=totals.segments,
+        best=best,
+        counts=counts,
+        brackets=totals.brackets,
+        eval_steps=totals.eval_steps,
     )
 
 
@@ -276,6 +285,7 @@ def _summary(
     best: Sequence[TrialView],
     counts: Mapping[str, int],
     brackets: int,
+    eval_steps: int,
     spared: int = 0,
     agreement: Sequence[AgreementView] | None = None,
 ) -> SummaryView:
@@ -289,6 +299,7 @@ def _summary(
         best: Pareto front.
         counts: number of trials by state.
         brackets: number of brackets begun.
+        eval_steps: environment steps of all evaluations.
         spared: number of trainings that racing left out.
         agreement: agreement of each rung with the next, if it is known.
     """
@@ -318,6 +329,7 @@ def _summary(
             for n, epochs in enumerate(config.rungs)
         ],
         spared=spared,
+        eval_steps=eval_steps,
         best=next(iter(best), None),
         front=[trial.number for trial in best],
         inexact=labels[INEXACT],

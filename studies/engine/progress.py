@@ -41,7 +41,8 @@ class Snapshot:
         rungs: (epochs, trials that finished the rung, trials expected to) for each rung.
         epochs: epochs trained so far.
         epochs_total: epochs to be trained in all, if no trial fails.
-        env_steps: environment steps so far.
+        env_steps: environment steps of training so far.
+        eval_steps: environment steps of evaluations so far.
         best: (value, trial, epochs) of the best result in the first objective, or None.
         held: command that stops or pauses the study; None while it runs.
         when: reading of the monotonic clock.
@@ -55,6 +56,7 @@ class Snapshot:
     epochs: int
     epochs_total: int
     env_steps: int
+    eval_steps: int
     best: tuple[float, int, int] | None
     held: Command | None = None
     when: float = field(default_factory=time.monotonic)
@@ -150,6 +152,7 @@ class StudyProgress:
             epochs,
             max(epochs, self._epochs_total(complete)),
             sum(self._env_steps.values()),
+            sum(row.eval_steps or 0 for row in self.rows.segments.values()),
             (measured(config, best), best.number, best.epochs) if best else None,
             self.rows.hold,
         )

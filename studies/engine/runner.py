@@ -26,7 +26,7 @@ from ..storage.branches import Start
 from ..storage.commands import DECISIVE, ENQUEUED, Command, pending
 from ..storage.rows import Segment, Study, Trial
 from ..storage.studies import change_study, check_same
-from ..study.config import GOOD, Config
+from ..study.config import EVAL_STEPS, GOOD, Config
 from ..study.environments import environment_of
 from ..study.objectives import objectives_of
 from ..study.plan import Branch, Plan
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 MUTABLE = {name for name, option in STUDY.items() if option.mutable}
-KEPT = ("longer", "spaces", GOOD, USED)  # options that stay as stored: changes since then, and a newer rule
+KEPT = ("longer", "spaces", GOOD, EVAL_STEPS, USED)  # options that stay as stored: changes since then, and a newer rule
 
 
 def _lasting(config: Config) -> dict[str, Any]:

@@ -14,11 +14,21 @@ from ..options.option import Group, with_keywords
 from ..options.study_options import DEFAULTS, STUDY, StudyOptions, entries_of
 from ..samplers.registry import sampler_name
 from ..schedulers.seeds import seed_options
-from ..study.config import GENERATION, GOOD, Config, check_epochs, default_epochs, default_scheduler, parse_epochs
+from ..study.config import (
+    EVAL_STEPS,
+    GENERATION,
+    GOOD,
+    Config,
+    check_epochs,
+    default_epochs,
+    default_scheduler,
+    parse_epochs,
+)
 from ..study.environments import TOGETHER, across_options, check_alike, races
 from ..study.objectives import DEFAULT, objective_options, own_objective
 from ..study.searched import defaults_except, known_values, open_space, with_preset
 from .checked_config import make_config, make_population
+from .evaluating import eval_steps_of
 
 if TYPE_CHECKING:
     from ...tasks.task import Task
@@ -87,6 +97,8 @@ def study_config(
         common |= {"cohort": options["cohort"], "trials": options["trials"]}
         made = make_config(algorithm, first_env, epochs=rungs, options=stored, **common)
         _check_spaces_alike(made, algorithm, priors, fixed)
+    if (steps := eval_steps_of(made, algorithm)) is not None:
+        made = replace(made, options={**made.options, EVAL_STEPS: steps})
     return _with_known(made, algorithm, known)
 
 

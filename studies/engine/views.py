@@ -119,6 +119,7 @@ class RungView(ResultView):
     return_: Annotated[float | None, "return, or aggregate of the seeds' returns"]
     objectives: Objectives
     digest: Annotated[str | None, "digest of the state"]
+    eval_steps: Annotated[int | None, "environment steps that measured it, if known"] = None
 
 
 class BranchView(View):
@@ -293,6 +294,7 @@ class SummaryView(View):
     objectives: Annotated[Mapping[str, str], "direction, maximize or minimize, by name"]
     progress: Annotated[Sequence[ProgressView], "trainings, rung by rung"]
     spared: Annotated[int, "trainings that racing left out"]
+    eval_steps: Annotated[int, "environment steps of all evaluations"]
     best: Annotated[TrialView | None, "best trial; of a confirmation the winner, with the estimate as its result"]
     front: Annotated[
         Sequence[int],

@@ -96,6 +96,7 @@ class WatchView(View):
     epochs: Annotated[int, "epochs trained"]
     epochs_total: Annotated[int, "epochs to be trained in all"]
     env_steps: Annotated[int, "environment steps trained"]
+    eval_steps: Annotated[int, "environment steps of evaluations"]
     env_steps_per_second: Annotated[float, "environment steps a second"]
     epochs_per_second: Annotated[float, "epochs a second"]
     seconds_left: Annotated[float | None, "estimated time to the end"]
@@ -155,6 +156,7 @@ class LiveStudy:
             epochs=now.epochs,
             epochs_total=now.epochs_total,
             env_steps=now.env_steps,
+            eval_steps=now.eval_steps,
             env_steps_per_second=self.speed.steps(),
             epochs_per_second=self.speed.epochs(),
             seconds_left=None if now.complete else self.speed.left(now),

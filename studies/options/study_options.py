@@ -65,8 +65,8 @@ class StudyOptions(TypedDict, total=False):
         str | None,
         Option(
             "WORK",
-            "stop after this much work by all workers together: 200epochs, 5e6steps, or training time such as 2h; "
-            "rerun with more to continue",
+            "stop after this much work by all workers together: 200epochs, 5e6steps (of training and evaluations), or "
+            "training time such as 2h; rerun with more to continue",
             Group.SIZE,
             entry=entries.BUDGET,
             mutable=True,
@@ -177,7 +177,13 @@ class StudyOptions(TypedDict, total=False):
         ),
     ]
     eval_episodes: Annotated[
-        int | None, Option("N", "episodes of each evaluation (default: 20)", Group.SEEDS, entry=entries.EPISODES)
+        int | None,
+        Option(
+            "N",
+            "episodes of each evaluation (default: up to 20, as many as a fifth of the study's steps allows)",
+            Group.SEEDS,
+            entry=entries.EPISODES,
+        ),
     ]
     population: Annotated[int, Option("N", "number of members", Group.POPULATION, default=MEMBERS)]
     interval: Annotated[

@@ -316,7 +316,8 @@ def _cost(report: ReportView) -> str:
     """Return a sentence about the study's cost and what promotion saved."""
     study, epochs = report.study, report.epochs
     facts = scheduling(study.scheduler)
-    cost = f"The {'confirmation' if facts.confirms else 'search'} trained {counted(epochs, 'epoch')}."
+    evaluated = f", and evaluated in {counted(study.eval_steps, 'step')}" if study.eval_steps else ""
+    cost = f"The {'confirmation' if facts.confirms else 'search'} trained {counted(epochs, 'epoch')}{evaluated}."
     started = sum(1 for trial in study.trials for _ in trial.trainings)
     whole = started * study.rungs[-1]
     if len(study.rungs) == 1 or not facts.promotes or epochs >= whole:

@@ -147,6 +147,7 @@ class Segment(_OfReplicate):
         state: ready (also while a worker trains it), done or failed.
         score: the return, or the first of other ``objectives``; higher is better.
         objectives: values of all objectives, and the return.
+        eval_steps: environment steps that measured the result; None if unknown.
     """
 
     rung: int
@@ -155,6 +156,7 @@ class Segment(_OfReplicate):
     score: float | None = None
     digest: str | None = None
     objectives: dict[str, float] | None = None
+    eval_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,7 @@ class Result:
     digest: str | None = None
     metrics: Sequence[tuple[int, Metrics]] = ()
     objectives: Mapping[str, float] | None = None
+    eval_steps: int | None = None
 
 
 def score_of(segment: Segment | Result) -> float:

@@ -243,7 +243,7 @@ def finish_segment(connection: Connection, name: str, result: Result, revision: 
     state, objectives = "failed" if result.score is None else "done", result.objectives and dict(result.objectives)
     values = {"state": state, "score": result.score, "digest": result.digest, "objectives": objectives}
     ready = segment.update().where(which, segment.c.state == "ready")
-    if not connection.execute(ready.values(**values, revision=revision)).rowcount:
+    if not connection.execute(ready.values(**values, eval_steps=result.eval_steps, revision=revision)).rowcount:
         columns = [segment.c[name] for name in values]
         _same_again(label, connection.execute(sa.select(*columns).where(which)).one_or_none(), values)
 
@@ -301,6 +301,7 @@ class Totals:
     trials: dict[str, int]
     segments: dict[tuple[int, str], int]
     brackets: int
+    eval_steps: int
 
 
 def totals(connection: Connection, name: str) -> Totals:
@@ -315,6 +316,7 @@ def totals(connection: Connection, name: str) -> Totals:
         {row[0]: row[1] for row in connection.execute(states)},
         {(row[0], row[1]): row[2] for row in connection.execute(rungs)},
         0 if attrs is None else int(attrs.get("bracket", 0)) + 1,
+        int(connection.scalar(sa.select(sa.func.sum(s.eval_steps)).where(s.study == name)) or 0),
     )
 
 

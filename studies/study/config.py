@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 VERSION = 1
 LONGEST_NAME = 480  # bytes; databases index names, and those of confirmations are longer
 GOOD = "good"  # key of options: TPE counts one trial in this many as good; Optuna one in ten
+EVAL_STEPS = "eval_steps"  # key of options
 EPOCHS = 27  # of a training, by default
 GENERATION = 8
 
@@ -60,6 +61,7 @@ class Config:
             - `warm_start`: digest of the stored policy that all trials start from
             - `trial_time`: seconds that a trial may train
             - `eval_episodes`: number of episodes of each evaluation
+            - `eval_steps`: [epochs, steps in epochs of training] of an evaluation at each rung, see `engine.evaluating`
             - `weight`: share of the workers that train several studies
             - `confirmed`: number of fresh seeds that deleted confirmations used
             - `longer`: epochs to which the study was extended
@@ -211,8 +213,20 @@ class Config:
 
     @property
     def eval_episodes(self) -> int:
-        """Number of episodes of each evaluation."""
+        """Number of episodes of each evaluation, unless its steps end earlier."""
         return int(self.options.get("eval_episodes", EVALUATION_EPISODES))
+
+    def eval_steps(self, epochs: int, hyperparameters: Mapping[str, Any]) -> float | None:
+        """Return the steps of an evaluation after so many epochs; None for no limit.
+
+        Args:
+            epochs: total epochs.
+            hyperparameters: of the trial, whose `epoch_steps` count.
+        """
+        if (rungs := self.options.get(EVAL_STEPS)) is None:
+            return None
+        share = next((share for end, share in rungs if end >= epochs), rungs[-1][1])
+        return float(share * hyperparameters["epoch_steps"])
 
     def make_task(
         self,

@@ -55,6 +55,13 @@ def _are_learned(value: Any) -> bool:
     )
 
 
+def _are_eval_steps(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, list | tuple) and len(each) == 2 and is_count(each[0]) and _is_finite(each[1])
+        for each in value
+    )
+
+
 def _is_env(value: Any) -> bool:
     return isinstance(value, Mapping) and (not value or _is_text(value.get("id")))
 
@@ -85,6 +92,7 @@ _OPTIONS: dict[str, Callable[[Any], bool]] = {
     "longer": lambda value: isinstance(value, list) and all(map(is_count, value)),
     "spaces": _are_spaces,
     "good": is_count,
+    "eval_steps": lambda value: _are_eval_steps(value) and len(value) > 0,
     "objectives": _are_objectives,
     **{name: option.entry.is_valid for name, option in STUDY.items() if option.entry},
 }

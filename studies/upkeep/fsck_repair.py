@@ -104,7 +104,7 @@ def _reopen(connection: Connection, name: str, number: int, rung: int) -> int:
     study_rows.revise(connection, name, rewrite=True)
     ended = (trial.c.study == name) & (trial.c.number == number) & trial.c.state.in_(["complete", "pruned"])
     connection.execute(trial.update().where(ended).values(state="running", finished=None))
-    values = {"state": "ready", "score": None, "digest": None, "objectives": None}
+    values = {"state": "ready", "score": None, "digest": None, "objectives": None, "eval_steps": None}
     return connection.execute(segment.update().where(_segment(name, number, rung)).values(**values)).rowcount
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -9,10 +10,10 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from ...tasks.base_learner import BaseLearner
-from ...tasks.checkpoint.storage import Saved, Write
+from ...tasks.checkpoint.storage import Metrics, Saved, Write
 from ...tasks.cohort import Cohort
 from ...tasks.errors import LARGEST, Diverged, Stopped
-from ...tasks.evaluation import EVALUATION_SEED, evaluate, one_thread
+from ...tasks.evaluation import EVALUATION_SEED, Evaluated, evaluate_within
 from ...tasks.runtime import EVALUATION_ENVS
 from ...tasks.runtime.interrupts import Interrupts
 from ...tasks.runtime.observers import EpochEvent
@@ -76,7 +77,7 @@ class Training:
         self.lost: list[str] = []
         self._commands = len(runner.rows.commands)
         self._looked_at = 0.0
-        self.returns: dict[tuple[BaseLearner, int], list[float]] = {}  # all members' returns, by (learner, epoch)
+        self.measured: dict[tuple[BaseLearner, int], list[Evaluated]] = {}  # of all members, by (learner, epoch)
 
     def run(self) -> None:
         """Train all members and write their results; always release all leases."""
@@ -131,8 +132,8 @@ class Training:
         """
         assert isinstance(event.task, Task)
         self._obey(event)
-        if event.epoch in self.runner.config.rungs and event.task.score_in(event.metrics) is None:
-            event.metrics.update(event.task.score_metrics(self._return(event.task)))
+        if event.epoch in self.runner.config.rungs:
+            event.metrics.update(self._score_metrics(event.task))
 
     def _evaluate_passed(self, item: ReadySegment) -> None:
         """Evaluate a task that was stopped just at a rung it passes.
@@ -146,8 +147,7 @@ class Training:
         passed = (item.trial.number, rungs.index(task.epochs)) not in self.runner.rows.segments
         at_its_end = task.history and task.history[-1][0] == task.epochs and not task.is_beyond(task.epochs)
         if passed and at_its_end and task.score_in(task.metrics) is None:
-            task.member_ref()  # a learner, whose evaluation a signal can end
-            task.stored.add_metrics(task.score_metrics(self._return(task)))
+            task.stored.add_metrics(self._score_metrics(task))
 
     def _obey(self, event: EpochEvent) -> None:
         """Stop cancelled members, or all if the study is stopped or paused.
@@ -186,17 +186,25 @@ class Training:
     def _living(self) -> dict[str, Task]:
         return {uid: task for uid, task in self.tasks.items() if task.bad is None}
 
-    def _return(self, task: Task) -> float:
-        if task.ref is None:
-            return task.evaluate(seed=self.episodes)
-        learner, member = task.ref
-        measured = self.returns.get((learner, learner.epochs))
-        if measured is None:
+    def _measure(self, task: Task) -> Evaluated:
+        """Return a task's score, measured with those of its cohort or earlier.
+
+        An earlier score that some of the episodes measured is measured again: metrics do not say which steps it was
+        allowed, but equal steps give an equal score.
+        """
+        allowed = self.runner.config.eval_steps(task.epochs, task.identity.hyperparameters)
+        key = task.ref and (task.ref.learner, task.epochs)
+        if key not in self.measured and allowed is None and (score := task.score_in(task.metrics)) is not None:
+            return Evaluated(score, task.eval_episodes, None)
+        learner, member = task.member_ref()
+        if (learner, task.epochs) not in self.measured:
             seed = EVALUATION_SEED if self.episodes is None else self.episodes
-            with one_thread():
-                found = evaluate(learner, seed=seed, on_step=self._stop_if_asked)
-            measured = self.returns[learner, learner.epochs] = found.tolist()
-        return measured[member]
+            self.measured[learner, task.epochs] = evaluate_within(learner, allowed, seed, self._stop_if_asked)
+        return self.measured[learner, task.epochs][member]
+
+    def _score_metrics(self, task: Task) -> Metrics:
+        measured = self._measure(task)
+        return task.score_metrics(measured.value, measured.episodes)
 
     def _stop_if_asked(self, *step: object) -> None:
         """Raise Stopped if this process was asked to stop."""
@@ -205,9 +213,7 @@ class Training:
 
     def _result(self, item: ReadySegment, task: Task) -> list[Result]:
         """Return a task's result; nothing if its return is no finite number."""
-        score = task.score_in(task.metrics)
-        if score is None:  # the task reached this epoch earlier, without an evaluation
-            score = self._return(task)
+        score, episodes, steps = self._measure(task)
         segment, held = item.segment, self.tasks[task.uid]
         if not abs(score) <= LARGEST:
             cure = task.ref.learner.cure(task.ref.member) if task.ref else "try a lower learning rate"
@@ -223,12 +229,13 @@ class Training:
         noise = {}
         replayed = self.own == RETURN and task.learner.needs_env is not False  # each seed has other episodes
         if "plateau" in self.runner.config.options and seeds_of(self.runner.config) == 1 and replayed:
-            noise = {NOISE: standard_error(task.returns(seed=self.episodes, on_step=self._stop_if_asked))}
+            returns = task.returns(seed=self.episodes, on_step=self._stop_if_asked)
+            noise = {NOISE: standard_error(returns) * math.sqrt(len(returns) / episodes)}
         own = score if measured is None else measured.get(self.own)
-        values = {} if own is None else task.score_metrics(own)
+        values = {} if own is None else task.score_metrics(own, episodes)
         metrics = [(segment.epochs, values | (measured or {}) | noise)]
         lease = self.storage.leases[task.uid]
-        return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured)]
+        return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured, steps)]
 
     def _retrain(self, item: ReadySegment) -> Task:
         """Retrain a task whose checkpoint is beyond the end of this segment.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .base.envs import Envs, Episodes, StepResult
 from .base.joined import Joined
 from .base.spec import EnvSpec, EnvSpecError
-from .factory import allows_one, make_envs, spaces_of, steps_all_at_once
+from .factory import allows_one, make_envs, spaces_of, steps_all_at_once, time_limit
 from .goals import Goals, goals_of
 
 __all__ = [
@@ -25,4 +25,5 @@ __all__ = [
     "make_envs",
     "spaces_of",
     "steps_all_at_once",
+    "time_limit",
 ]

@@ -7,13 +7,17 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import gymnasium as gym
+
 from ..runtime.progress import at_work
+from .agents.adapter import is_joint
 from .agents.roster import roster_of
 from .agents.views import learner_space
 from .base.encode import Observations, Spaces
 from .base.envs import Envs
 from .base.masks import check_mask
 from .base.spec import EnvSpec, EnvSpecError
+from .classic.dynamics import MODELS
 from .classic.envs import ClassicEnvs, is_classic
 from .gym.backend import Backend, InProcess
 from .gym.envs import GymEnvs
@@ -75,6 +79,17 @@ def make_envs(
 def steps_all_at_once(spec: EnvSpec) -> bool:
     """Return whether many environments cost hardly more than one."""
     return is_classic(spec) or is_pool(spec)
+
+
+def time_limit(spec: EnvSpec) -> int | None:
+    """Return the steps after which an environment's episodes end, if known."""
+    if spec.max_episode_steps is not None or is_classic(spec):
+        return spec.max_episode_steps or MODELS[spec.id].limit
+    if is_pool(spec) or is_joint(spec):
+        return None
+    spaces_of(spec)  # registers the id
+    registered = gym.registry.get(spec.id.rpartition(":")[2])
+    return None if registered is None else registered.max_episode_steps
 
 
 def allows_one(spec: EnvSpec) -> bool:

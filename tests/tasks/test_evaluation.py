@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Any
 
@@ -9,7 +10,13 @@ import numpy as np
 import pytest
 from rekindle import A2C, DQN, PPO, SAC, SVPG, Cohort, EnvSpec
 from rekindle.tasks import Task, evaluation
-from rekindle.tasks.evaluation import evaluate_episodes, evaluation_keys
+from rekindle.tasks.evaluation import (
+    due_episodes,
+    evaluate_episodes,
+    evaluate_within,
+    evaluation_keys,
+    measure_episodes,
+)
 
 SMALL: dict[str, Any] = {"num_steps": 8, "num_envs": 4, "epoch_steps": 64, "model": {"width": 16}}
 REPLAY: dict[str, Any] = {
@@ -155,3 +162,56 @@ def test_other_seeds_are_other_episodes_the_same_for_every_task(deterministic: b
 def test_an_environment_of_other_spaces_is_refused(env: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PPO("CartPole-v1").init(**SMALL).evaluate(env=env)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "steps", "longest", "count"),
+    [
+        ([], 1100, 500, 2),  # as many as surely fit
+        ([], 100, 500, 1),
+        ([], 1100, None, 1),
+        ([500, 500], 1100, 500, 0),
+        ([20], 1100, None, 1),  # no more than those before
+        ([20, 30], 80, None, 1),  # 30 steps are left, and the mean is 25
+        ([20, 30], 1100, 500, 2),
+        ([20] * 19, 1100, None, 1),  # there are no others
+        ([700], 600, None, 0),
+        ([], math.inf, None, 20),
+        ([9] * 20, math.inf, None, 0),
+    ],
+)
+def test_as_many_episodes_are_due_as_the_steps_allow(
+    lengths: list[int], steps: float, longest: int | None, count: int
+) -> None:
+    played = np.array([lengths + [0] * (20 - len(lengths))])
+    due = due_episodes(played, steps, longest)
+    assert due.nonzero()[1].tolist() == list(range(len(lengths), len(lengths) + count))
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", EnvSpec("fakes:Corridor-v0", {"length": 30}, max_episode_steps=50)])
+def test_an_evaluation_within_steps_is_the_mean_of_the_first_of_all_episodes(env: Any) -> None:
+    def make(seed: int) -> Task:
+        return PPO(env, seed=seed, eval_envs=12).init(**SMALL)  # not all are played side by side
+
+    together = [make(seed) for seed in range(3)]
+    Cohort(together).fit(1)
+    learner, alone = together[0].member_ref().learner, make(1)
+    alone.fit(1)
+    whole = measure_episodes(learner)
+    for steps in (1.0, 150.0, 400.0, None):
+        found = evaluate_within(learner, steps)
+        for returns, lengths, (value, episodes, taken) in zip(whole.returns, whole.lengths, found, strict=True):
+            assert value == returns[:episodes].mean()
+            assert taken == lengths[:episodes].sum()
+        assert evaluate_within(alone.member_ref().learner, steps) == [found[1]]
+    assert {each.episodes for each in evaluate_within(learner, 1.0)} == {1}
+    assert [each.value for each in evaluate_within(learner, None)] == [task.evaluate() for task in together]
+
+
+def test_each_particle_has_its_share_of_the_steps() -> None:
+    task = SVPG("CartPole-v1").init(**SMALL, num_particles=2)
+    task.fit(1)
+    [(value, _, steps)] = evaluate_within(task.member_ref().learner, 240.0)
+    returns = measure_episodes(task.member_ref().learner, steps=240.0).returns.reshape(2, -1)
+    assert value == pytest.approx(statistics.fmean(float(np.nanmean(each)) for each in returns))
+    assert 2 * 20 < np.nansum(returns) == steps < 480  # a return of CartPole is its episode's length

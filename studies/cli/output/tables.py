@@ -244,8 +244,9 @@ def status_table(status: StatusView) -> Table:
     studies = status.studies
     shown = [state for state in STATES if state != "complete" and any(study.counts[state] for study in studies)]
     weighs = ["weight"] if any(study.weight != 1 for study in studies) else []
+    evaluated = ["eval steps"] if any(study.eval_steps for study in studies) else []
     table = _table(status.storage, collapse_padding=True)
-    for name in ("study", "state", "task", "trials", *shown, *weighs, "rungs", "best return"):
+    for name in ("study", "state", "task", "trials", *shown, *weighs, "rungs", *evaluated, "best return"):
         justify: JustifyMethod = "left" if name in ("study", "state", "task") else "right"
         table.add_column(name, justify=justify, no_wrap=name in ("state", "trials", "rungs"))
     for study in studies:
@@ -263,6 +264,7 @@ def status_table(status: StatusView) -> Table:
             *(str(study.counts[state]) for state in shown),
             *(f"{study.weight:g}" for _ in weighs),
             "→".join(str(rung.done) for rung in study.progress),
+            *(f"{study.eval_steps:,}" for _ in evaluated),
             ("" if value is None else f"{in_digits_alone(value)}{unit}{fresh}")
             + (f" and {front - 1} on the front" if front > 1 else ""),
         )

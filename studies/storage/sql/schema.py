@@ -16,7 +16,7 @@ from ...errors import SchemaMismatch
 from .columns import Attributes, Double, Integer, Json, LargeBinary, Numbers, Text
 from .columns import Now as Now
 
-VERSION = 7
+VERSION = 8
 CHUNK = 500  # rows per statement
 _LOCK = 0x72656B69  # arbitrary id of the advisory lock that a process holds while it creates or upgrades the tables
 
@@ -127,6 +127,7 @@ segment = _table(
     Column("digest", Text),  # digest of the state at its end
     Column("revision", Integer, nullable=False, server_default="0"),  # revision of the study that last wrote the row
     Column("objectives", Numbers),  # values by name, unless the return is the only objective
+    Column("eval_steps", Integer),  # environment steps that measured the result; null if unknown
     sa.ForeignKeyConstraint(["study", "number"], ["rk_trial.study", "rk_trial.number"]),
     Index("rk_segment_revision", "study", "revision"),
 )
@@ -192,6 +193,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     lambda connection: metadata.create_all(connection, [command]),
     _trained,
     _within_epoch,
+    _statements("ALTER TABLE rk_segment ADD COLUMN eval_steps INTEGER"),
 )
 
 

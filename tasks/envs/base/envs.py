@@ -152,6 +152,12 @@ class Envs(ABC):
         The abandoned one does not enter the tallies.
         """
 
+    def leave_out(self, mask: NDArray[np.bool_]) -> None:  # noqa: B027
+        """Leave the steps of some environments (P, N) out until the next reset.
+
+        Only those of single episodes, where it saves time, are left out.
+        """
+
     def play(self, policy: ActorCriticKernels, noise: NDArray[np.float32]) -> Played | None:
         """Let a policy act for a whole rollout, by a kernel.
 

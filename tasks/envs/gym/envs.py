@@ -234,6 +234,10 @@ class GymEnvs(Envs):
                     f"of its environment {n} (seed {self.reset_seeds[i]}); fix it, or add a wrapper that does",
                 )
 
+    def leave_out(self, mask: NDArray[np.bool_]) -> None:
+        if self.single_episodes:
+            self.playing &= ~mask.reshape(-1)
+
     def abandon(self, mask: Array) -> None:
         indices = np.flatnonzero(mask)
         if len(indices):

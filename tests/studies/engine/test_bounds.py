@@ -50,7 +50,7 @@ def slow(trials: int, **options: Any) -> Any:
     return surrogate(trials, scheduler="none", fixed={"seconds": EPOCH}, **options)
 
 
-@pytest.mark.parametrize(("budget", "most"), [("20epochs", 20), ("192steps", 3)])
+@pytest.mark.parametrize(("budget", "most"), [("20epochs", 20), ("192steps", 1)])
 def test_a_budget_stops_a_study_and_more_of_it_carries_on(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, budget: str, most: int
 ) -> None:
@@ -89,7 +89,7 @@ def test_trainings_that_spent_the_budget_get_results_even_if_their_process_died(
     config = tiny(4, (1, 2, 2), cohort=4, options={"budget": parse_budget("2epochs")})
     with Store(sqlite_url) as store:
         start_study(store, "s", config)
-        for method in ("_return", "_result"):  # before the last epoch is saved, and after
+        for method in ("_measure", "_result"):  # before the last epoch is saved, and after
             with monkeypatch.context() as patch:
 
                 def die(training: training.Training, *arguments: object) -> None:

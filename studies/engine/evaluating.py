@@ -1,0 +1,61 @@
+"""Steps of evaluations, for as many episodes as a study can pay.
+
+A new study spends about a fifth of its environment steps (SHARE) on evaluations at most. Half of these and more (LAST)
+are for the last rung, where all episodes are played if they fit, since its results are the answer; the others are
+divided among the earlier rungs by the epochs that these add. An evaluation plays its first episodes until its steps are
+spent: many short ones, or few long ones, and always one. The steps belong to the study's configuration, in units of a
+trial's epochs, so results depend on no other trial.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ..schedulers.registry import scheduler
+from ..study.config import Config
+from ..study.objectives import DEFAULT, objectives_of
+
+if TYPE_CHECKING:
+    from ...tasks.task import Task
+
+SHARE = 0.2  # of all steps of a study
+LAST = 0.55  # of the steps of its evaluations
+
+
+def eval_steps_of(config: Config, algorithm: type[Task]) -> list[list[float]] | None:
+    """Return the steps of an evaluation at each rung; None for no limit.
+
+    They are [epochs, steps in epochs of training]. Studies with a plateau need the noise of all episodes, and other
+    objectives than the return are statistics of all.
+
+    Args:
+        config: configuration of a new study.
+        algorithm: class of its tasks.
+    """
+    from ...tasks.envs import EnvSpec, time_limit  # imports gymnasium
+    from ...tasks.learner import Learner  # imports torch
+
+    space = config.space_in(algorithm).flat()
+    plays = getattr(algorithm.learner, "score", None) is Learner.score
+    if (
+        not plays
+        or objectives_of(config) != DEFAULT
+        or {"eval_episodes", "plateau"} & config.options.keys()
+        or "epoch_steps" not in space
+    ):
+        return None
+    rungs, counts = config.rungs, scheduler(config).entrants()
+    added = [high - low for low, high in zip((0, *rungs), rungs, strict=False)]
+    epochs = [count * more for count, more in zip(counts, added, strict=True)]
+    left = sum(epochs) * SHARE / (1 - SHARE)
+    limits = [time_limit(EnvSpec.of(env)) or math.inf for env in config.environments]
+    whole = config.eval_episodes * max(limits) / config.fixed.get("epoch_steps", space["epoch_steps"].default)
+    shares = list[float]()
+    for rung in reversed(range(len(rungs))):
+        part = epochs[rung] / sum(epochs[: rung + 1]) if epochs[rung] else 1.0
+        if len(rungs) - 1 == rung > 0:
+            part = max(part, LAST)
+        shares.insert(0, min(whole, left * part / max(1, counts[rung])))
+        left -= shares[0] * counts[rung]
+    return [[end, round(share, 6)] for end, share in zip(rungs, shares, strict=True)]
