@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from .choices import Choice, Fixed
@@ -20,7 +21,8 @@ def with_priors(space: Space, priors: Mapping[str, str]) -> Space:
     """Return the space with these priors for some of its hyperparameters.
 
     Each hyperparameter keeps its condition and whether it is structural. It keeps its default if the prior contains it
-    and names no other; else its default becomes the prior's median.
+    and names no other; else its default becomes the prior's median. Hyperparameters that depend on values outside the
+    prior are left out.
 
     Args:
         space: the space.
@@ -35,7 +37,24 @@ def with_priors(space: Space, priors: Mapping[str, str]) -> Space:
         if name not in flat:
             raise UnknownParameter(f"there is no hyperparameter {name!r} that is open{near(name, flat)}")
         flat[name] = _replaced(flat[name], text, name)
+    for row in space.rows:
+        changed = [c for c in row.conditions if c.path in priors or c.path not in flat]
+        allowed = {c.key: _allowed(flat.get(c.path), c.values) for c in changed}
+        if not all(allowed.values()):
+            del flat[row.path]
+        elif allowed:
+            flat[row.path] = replace(flat[row.path], when={**flat[row.path].when, **allowed})
     return Space._of(flat)
+
+
+def _allowed(dimension: Dimension | None, values: Sequence[Value]) -> tuple[Value, ...]:
+    """Return the values that a dimension can have; none without it."""
+    found = []
+    for value in values if dimension is not None else ():
+        with suppress(SpaceError):
+            assert dimension is not None
+            found.append(dimension.check(value, ""))
+    return tuple(found)
 
 
 def _replaced(old: Dimension, text: str, name: str) -> Dimension:

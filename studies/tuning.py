@@ -36,12 +36,14 @@ from .engine.optuna_mirror import mirror
 from .engine.probes import request_probe
 from .engine.progress import StudyProgress
 from .engine.runner import scheduler_of, start_study
+from .engine.sizing import CANDIDATES, SEEDS, size_of_budget
 from .engine.tune_options import study_config
 from .engine.views import StudyView, TrialView
 from .errors import BadConfig, StoreError
 from .options.option import with_keywords
 from .options.study_options import STUDY, StudyOptions
 from .redact import printable
+from .report.answer import answer
 from .report.data import report_view
 from .report.page import write_report
 from .report.pictures import Pictures
@@ -258,6 +260,17 @@ class Study(Pictures):
         assert result is not None
         return result.to_json()
 
+    def answer(self, path: str | Path) -> str:
+        """Write the best trial's policy, and return a paragraph of results.
+
+        Args:
+            path: file to write, see `Task.export_policy`.
+
+        Raises:
+            ValueError: no trial has a result, or the file cannot be written.
+        """
+        return answer(self.store, self.name, Path(path))
+
     def stop(self, why: str = "") -> Command:
         """Ask all workers of the study, anywhere, to save and exit.
 
@@ -376,7 +389,8 @@ def tune(
     """Search for good hyperparameters in this process; the same call resumes.
 
     The study is the one that `rekindle tune` creates from the same options. This call trains it to the end. Workers
-    elsewhere (`rekindle worker --study NAME`) can share it meanwhile.
+    elsewhere (`rekindle worker --study NAME`) can share it meanwhile. With the task "auto", `budget="30m"` alone gives
+    the size of the study, and its winner is confirmed; `Study.answer` then writes the agent.
 
     Args:
         task: algorithm, such as PPO or "ppo", or a function decorated by `rekindle.task`.
@@ -435,6 +449,8 @@ def tune(
     store = storage if isinstance(storage, Store) else Store(storage)
     if options.get("scheduler") is None and (stored := scheduler_of(store, name)):
         config = make(**(options | {"scheduler": stored}))
+    if (sized := size_of_budget(store, name, config, algorithm, options.get("trials"), epochs)) is not None:
+        config = make(**options, sized=sized)
     if warm_start is not None or demonstrations is not None:
         config = started(store, config, algorithm, warm_start, demonstrations)
     stored_config = start_study(store, name, with_learned(store, name, config, sources))
@@ -442,7 +458,10 @@ def tune(
     for text in remarks(stored_config):
         warnings.warn(text, stacklevel=2)
     how: dict[str, Any] = {"device": device, "env_processes": env_processes, "eval_envs": eval_envs}
-    return Study(name, store).run(progress=progress, **how, callbacks=functions)
+    found = Study(name, store).run(progress=progress, **how, callbacks=functions)
+    if sized is not None and found.complete:
+        found.confirm(CANDIDATES, SEEDS, progress=progress, **how)
+    return found
 
 
 Callback = Callable[[Study, StudyTrial], None]

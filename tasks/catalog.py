@@ -32,6 +32,7 @@ INSTRUMENTS = {  # an example, and tasks for testing drivers and schedulers
     "surrogate": ".tasks.algorithms.surrogate:Surrogate",
     "tabular": ".tasks.algorithms.tabular:Tabular",
 }
+CHOICES = {"auto": ".tasks.algorithms.auto:Auto"}  # tasks of studies alone, whose trials are other tasks
 CLASSES = {name: module for module, _, name in (home.partition(":") for home in ALGORITHMS.values())}
 MAKERS = {
     "command": ".tasks.adapters.programs:program",

@@ -42,12 +42,12 @@ class Measured(NamedTuple):
 class Evaluated(NamedTuple):
     """Objective of a member, and the episodes and steps that measured it.
 
-    For particles these are the episodes of each, and the steps of all. The steps of an earlier measurement are None.
+    For particles these are the episodes of each, and the steps of all.
     """
 
     value: float
     episodes: int
-    steps: int | None
+    steps: int
 
 
 class Playing(Protocol):
@@ -260,7 +260,7 @@ def due_episodes(lengths: np.ndarray, steps: float, longest: int | None) -> np.n
 def played_steps(
     envs: Envs, first: int, act: Callable[[np.ndarray], np.ndarray], due: np.ndarray, see: OnStep
 ) -> Iterator[tuple[slice, np.ndarray, StepResult]]:
-    """Play those due of the episodes from `first` on, one in each environment.
+    """Play the due episodes from `first` on, one in each environment.
 
     The policy always gets observations of all episodes, zeros for those that are not played: the last bits of its
     products depend on their number.
@@ -360,6 +360,11 @@ def playing(learner: BaseLearner) -> Playing:
     if not hasattr(learner, "actor"):
         raise UnsupportedSpace(f"{learner.algorithm()} has no episodes; evaluate() measures its {learner.objective}")
     return cast("Playing", learner)
+
+
+def plays_episodes(kind: type[BaseLearner]) -> bool:
+    """Return whether learners of a class are measured in episodes."""
+    return hasattr(kind, "actor") and (kind.score is Learner.score or not issubclass(kind, Learner))
 
 
 def acting(learner: BaseLearner) -> Learner:

@@ -13,7 +13,7 @@ from typing import Any
 from ..plugins import PluginError, Registry
 from ..spaces import unflatten
 from .base_learner import BaseLearner
-from .catalog import ALGORITHMS, INSTRUMENTS, MAKERS
+from .catalog import ALGORITHMS, CHOICES, INSTRUMENTS, MAKERS
 from .errors import StateMismatch
 
 _DEFINED: dict[str, type[Any]] = {}  # tasks that this process has defined from functions, by name
@@ -126,4 +126,4 @@ def _problem(name: str, offered: Any, origin: str) -> str:
     return ""
 
 
-TASKS = Registry("task", "rekindle.tasks", {**ALGORITHMS, **INSTRUMENTS}, _problem)
+TASKS = Registry("task", "rekindle.tasks", {**ALGORITHMS, **CHOICES, **INSTRUMENTS}, _problem)

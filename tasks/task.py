@@ -209,6 +209,29 @@ class Task:
         """
         return self.learner.open_space(self.env, self.fixed).searched().extend(**fidelities)
 
+    @classmethod
+    def chosen(cls, env: EnvLike, values: Mapping[str, Any]) -> tuple[type[Task], dict[str, Any]]:
+        """Return the class that hyperparameters choose, and its own hyperparameters.
+
+        These are by dotted name. It is this class, unless a study chooses among several, see `algorithms.auto`.
+        """
+        return cls, flatten(values)
+
+    @classmethod
+    def starts(cls, env: EnvLike) -> list[dict[str, Any]]:
+        """Return hyperparameters for a study's first trials, by dotted name."""
+        return []
+
+    @classmethod
+    def named(cls, algorithm: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return hyperparameters of the chosen class as this one names them.
+
+        Args:
+            algorithm: name of the chosen class.
+            values: its own hyperparameters, by dotted name.
+        """
+        return dict(values)
+
     @property
     def identity(self) -> TaskIdentity:
         """Everything the result depends on except the epochs.

@@ -79,7 +79,7 @@ def spent_by(
         inherited = int(trial.attrs["start"]["epochs"]) if "start" in trial.attrs else 0
         epochs = max(0, max(reached.get(uid, 0), unsaved.get(uid, 0)) - inherited)
         spent["epochs"] += epochs
-        spent["steps"] += epochs * int(trial.params.get("epoch_steps", 0))
+        spent["steps"] += epochs * trial.epoch_steps
     spent["steps"] += sum(row.eval_steps or 0 for row in rows.segments.values())
     over = next((unit for unit, most in budget.items() if spent[unit] >= most), None)
     return None if over is None else (over, spent)

@@ -178,7 +178,14 @@ def make_population(
                 f"a population changes hyperparameters while it trains, but {name} is structural: it decides shapes or "
                 f"loop counts; set one value for all (--set {name}=...), or search it by halving"
             )
-    structure = space.structure(algorithm(env, seed=seed).init(**fixed).hyperparameters or {})
+    chosen, own = algorithm.chosen(env, fixed)
+    if chosen is not algorithm and chosen.name not in flatten(fixed).values():
+        raise BadConfig(
+            "the members of a population copy each other, so they learn by one algorithm, but "
+            f"{algorithm.name} chooses among several; fix it (--set algorithm={chosen.name}), or use another scheduler"
+        )
+    complete = flatten(chosen(env, seed=seed).init(**unflatten(own)).hyperparameters or {})
+    structure = space.structure(unflatten(algorithm.named(chosen.name, complete)))
     decided = {name: value for name, value in structure.items() if not name.endswith(ENABLED)}
     decided |= {name: None for name in space.flat() if structure.get(name + ENABLED) is False and name not in priors}
     options |= {"exploit": choose("exploit", exploit, EXPLOITS), "explore": choose("explore", explore, EXPLORES)}

@@ -265,7 +265,11 @@ def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = F
 def _defaults(config: Config) -> dict[str, Any] | None:
     """Return the defaults combined with the fixed values, None if they contradict."""
     try:
-        return dict(config.identity(load_task(config), unflatten(config.fixed)).values)
+        algorithm = load_task(config)
+        if algorithm.starts(config.env):
+            return None  # each algorithm has its own
+        identity = config.identity(algorithm, unflatten(config.fixed))
+        return algorithm.named(identity.algorithm, identity.values)
     except (SpaceError, ValueError):
         return None
 

@@ -13,6 +13,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ..schedulers.registry import scheduler
+from ..storage.rows import is_epoch_steps
 from ..study.config import Config
 from ..study.objectives import DEFAULT, objectives_of
 
@@ -24,7 +25,7 @@ LAST = 0.55  # of the steps of its evaluations
 
 
 def eval_steps_of(config: Config, algorithm: type[Task]) -> list[list[float]] | None:
-    """Return the steps of an evaluation at each rung; None for no limit.
+    """Return the steps of evaluations by rung; None for no limit.
 
     They are [epochs, steps in epochs of training]. Studies with a plateau need the noise of all episodes, and other
     objectives than the return are statistics of all.
@@ -34,23 +35,19 @@ def eval_steps_of(config: Config, algorithm: type[Task]) -> list[list[float]] | 
         algorithm: class of its tasks.
     """
     from ...tasks.envs import EnvSpec, time_limit  # imports gymnasium
-    from ...tasks.learner import Learner  # imports torch
+    from ...tasks.evaluation import plays_episodes  # imports torch
 
-    space = config.space_in(algorithm).flat()
-    plays = getattr(algorithm.learner, "score", None) is Learner.score
-    if (
-        not plays
-        or objectives_of(config) != DEFAULT
-        or {"eval_episodes", "plateau"} & config.options.keys()
-        or "epoch_steps" not in space
-    ):
+    defaults = {name: dimension.default for name, dimension in config.space_in(algorithm).flat().items()}
+    sizes = [value for name, value in {**defaults, **config.fixed}.items() if is_epoch_steps(name)]
+    all_count = objectives_of(config) != DEFAULT or {"eval_episodes", "plateau"} & config.options.keys()
+    if all_count or not sizes or not plays_episodes(algorithm.learner):
         return None
     rungs, counts = config.rungs, scheduler(config).entrants()
     added = [high - low for low, high in zip((0, *rungs), rungs, strict=False)]
     epochs = [count * more for count, more in zip(counts, added, strict=True)]
     left = sum(epochs) * SHARE / (1 - SHARE)
     limits = [time_limit(EnvSpec.of(env)) or math.inf for env in config.environments]
-    whole = config.eval_episodes * max(limits) / config.fixed.get("epoch_steps", space["epoch_steps"].default)
+    whole = config.eval_episodes * max(limits) / min(sizes)
     shares = list[float]()
     for rung in reversed(range(len(rungs))):
         part = epochs[rung] / sum(epochs[: rung + 1]) if epochs[rung] else 1.0

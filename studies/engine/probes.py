@@ -50,6 +50,7 @@ def probe_if_asked(runner: StudyRunner) -> None:
 
     Whatever goes wrong is what was found: a probe fails no study.
     """
+    from ...tasks import load
     from ...tasks.probing import probe
 
     store, name = runner.store, runner.name
@@ -63,7 +64,7 @@ def probe_if_asked(runner: StudyRunner) -> None:
         _write(store, name, {BEGUN: begun}, lambda before: {BEGUN: begun} not in before)
         try:
             identity = runner.config.identity(runner.algorithm, runner.config.fixed)
-            data = {FOUND: probe(runner.algorithm, identity, on_step=runner.raise_if_asked)}
+            data = {FOUND: probe(load(identity.algorithm), identity, on_step=runner.raise_if_asked)}
         except Exception as error:  # noqa: BLE001 - an environment may raise anything
             runner.raise_if_asked()
             data = {LOST: f"{type(error).__name__}: {error}"}

@@ -210,7 +210,7 @@ class StudyProgress:
             epochs = target if trial.number in whole else min(reached.get(trial.uid, 0), target)
             inherited = int(trial.attrs["start"]["epochs"]) if "start" in trial.attrs else 0  # by a branch
             self._epochs[trial.number] = own = max(0, epochs - inherited)
-            self._env_steps[trial.number] = own * int(trial.params.get("epoch_steps", 0))
+            self._env_steps[trial.number] = own * trial.epoch_steps
 
     def _state(self, number: int, held: Collection[int]) -> str:
         state = self.rows.trials[number].state if number in self.rows.trials else OPEN

@@ -232,7 +232,8 @@ class StudyRunner:
                 if number in enqueued:
                     attrs[ENQUEUED] = enqueued[number].number
                 uid = replace(identity, seed=seed).uid
-                new.append(Trial(number * seeds + replicate, uid, dict(identity.values), attrs, seeds=seeds))
+                params = self.algorithm.named(identity.algorithm, identity.values)
+                new.append(Trial(number * seeds + replicate, uid, params, attrs, seeds=seeds))
         return new
 
     def _suggestions(self, plan: Plan, enqueued: Mapping[int, Command]) -> list[dict[str, Any]]:
@@ -286,7 +287,8 @@ class StudyRunner:
         attrs: dict[str, Any] = {"bracket": 0, "member": branch.member, "generation": branch.generation}
         attrs |= {"parent": parent.number, "start": asdict(start)}
         attrs |= {name: parent.attrs[name] for name in ("seed",) if name in parent.attrs}
-        return Trial(branch.number, identity.uid, dict(identity.values), attrs)
+        params = self.algorithm.named(identity.algorithm, identity.values)
+        return Trial(branch.number, identity.uid, params, attrs)
 
     def _identify(self, values: Mapping[str, Any]) -> TaskIdentity:
         """Return the identity of a suggestion; raise Stopped if planning must end."""

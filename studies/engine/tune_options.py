@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -14,10 +15,12 @@ from ..options.option import Group, with_keywords
 from ..options.study_options import DEFAULTS, STUDY, StudyOptions, entries_of
 from ..samplers.registry import sampler_name
 from ..schedulers.seeds import seed_options
+from ..storage.rows import is_epoch_steps
 from ..study.config import (
     EVAL_STEPS,
     GENERATION,
     GOOD,
+    SIZED,
     Config,
     check_epochs,
     default_epochs,
@@ -29,6 +32,7 @@ from ..study.objectives import DEFAULT, objective_options, own_objective
 from ..study.searched import defaults_except, known_values, open_space, with_preset
 from .checked_config import make_config, make_population
 from .evaluating import eval_steps_of
+from .sizing import sizes
 
 if TYPE_CHECKING:
     from ...tasks.task import Task
@@ -43,6 +47,7 @@ def study_config(
     fixed: Mapping[str, Any] | None = None,
     priors: Mapping[str, str] | None = None,
     known: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
+    sized: Mapping[str, Any] | None = None,
     **options: Unpack[StudyOptions],
 ) -> Config:
     """Return the configuration of a study from the options of `rekindle tune`.
@@ -54,6 +59,7 @@ def study_config(
         fixed: hyperparameters that are not searched, nested.
         priors: see `open_space`.
         known: hyperparameters of the first trials, nested or by dotted name.
+        sized: what the size of a study follows from whose budget alone is given, see `sizing`.
         options: see `StudyOptions`. The text of an option has the form that the command line takes, such as 2h.
 
     Raises:
@@ -66,6 +72,12 @@ def study_config(
     environments = list(env) if isinstance(env, list | tuple) and env else [env]
     first_env = environments[0]
     several = _as_json(algorithm, environments, fixed) if len(environments) > 1 or options["across"] is not None else []
+    if sized is not None:
+        trials, epoch_steps = sizes(sized)
+        options["trials"] = max(trials, options["trials"] or 0)
+        if "algorithm" not in fixed:
+            priors = {**priors, "algorithm": f"choices({[*epoch_steps]})"}
+        fixed = unflatten({**{f"{name}.epoch_steps": count for name, count in epoch_steps.items()}, **flatten(fixed)})
     racing = options["racing"] or races(len(several), seeds, options["scheduler"])
     scheduler = options["scheduler"] or default_scheduler(racing)
     _check_options_of_populations(scheduler, options)
@@ -83,6 +95,8 @@ def study_config(
     is_single = len(stored.get("objectives", DEFAULT)) == 1
     if is_single and (good := scheduling(scheduler).good) and sampling(sampler_name(sampler or "tpe")).pruned:
         stored[GOOD] = good
+    if sized is not None:
+        stored[SIZED] = dict(sized)
     check_bounds(stored, scheduler, algorithm)
     common: dict[str, Any] = {"seed": options["seed"], "fixed": fixed, "priors": priors}
     if scheduling(scheduler).population:
@@ -94,12 +108,14 @@ def study_config(
         if generation is None:
             generation = scheduling(scheduler).generation or (TOGETHER if several else GENERATION)
         common |= {"scheduler": scheduler, "sampler": sampler or "tpe", "generation": generation}
-        common |= {"cohort": options["cohort"], "trials": options["trials"]}
+        # Members of a cohort share their structure, and so an algorithm that is chosen.
+        cohort = min(2, options["cohort"]) if algorithm.starts(first_env) else options["cohort"]
+        common |= {"cohort": cohort, "trials": options["trials"]}
         made = make_config(algorithm, first_env, epochs=rungs, options=stored, **common)
         _check_spaces_alike(made, algorithm, priors, fixed)
     if (steps := eval_steps_of(made, algorithm)) is not None:
         made = replace(made, options={**made.options, EVAL_STEPS: steps})
-    return _with_known(made, algorithm, known)
+    return _with_starts(_with_known(made, algorithm, known), algorithm)
 
 
 def _as_json(algorithm: type[Task], environments: Sequence[Any], fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -159,7 +175,7 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
     """
     own = own_objective(algorithm)
     objectives = options.get("objectives", own)
-    if "steps" in options.get("budget", {}) and "epoch_steps" not in algorithm.learner.hyperparameters.flat():
+    if "steps" in options.get("budget", {}) and not any(map(is_epoch_steps, algorithm.learner.hyperparameters.flat())):
         raise BadConfig(f"--budget counts steps of an epoch, but {algorithm.name} names none; write 200epochs")
     if "goal" in options and (own != DEFAULT or objectives != DEFAULT):
         raise BadConfig(
@@ -197,6 +213,22 @@ def _check_options_of_populations(scheduler: str, options: Mapping[str, object])
             f"only --scheduler {POPULATION} takes {names}, but the scheduler is {scheduler}; add --scheduler "
             f"{POPULATION}, or leave out what is for populations"
         )
+
+
+def _with_starts(config: Config, algorithm: type[Task]) -> Config:
+    """Return the configuration with the task's first trials, after known ones.
+
+    They are left out where they do not fit the study.
+    """
+    known = list(config.options.get("known", []))
+    if not config.sampling.defaults or config.scheduling.population:
+        return config
+    for given in algorithm.starts(config.env):
+        with suppress(BadConfig):
+            values = known_values(config, algorithm, given)
+            if values not in known and len(known) < config.trials[0]:
+                known.append(values)
+    return replace(config, options={**config.options, "known": known}) if known else config
 
 
 def _with_known(config: Config, algorithm: type[Task], known: Sequence[Mapping[str, Any]]) -> Config:

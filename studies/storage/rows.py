@@ -9,6 +9,11 @@ from typing import Any
 from ...tasks.checkpoint.storage import Lease, Metrics
 
 
+def is_epoch_steps(name: str) -> bool:
+    """Return whether a hyperparameter is the number of steps of an epoch."""
+    return name.rpartition(".")[2] == "epoch_steps"
+
+
 @dataclass(frozen=True)
 class TaskRow:
     """A task.
@@ -136,6 +141,11 @@ class Trial(_OfReplicate):
     error: str | None = None
     created: float | None = None
     finished: float | None = None
+
+    @property
+    def epoch_steps(self) -> int:
+        """Environment steps of an epoch; 0 if none are named."""
+        return next((int(n) for name, n in self.params.items() if is_epoch_steps(name)), 0)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...spaces import Space, flatten, unflatten
+from ...spaces import Space, unflatten
 from ...spaces.choices import Fixed
 from ...tasks.catalog import label
 from ...tasks.runtime import EVALUATION_EPISODES
@@ -27,6 +27,7 @@ VERSION = 1
 LONGEST_NAME = 480  # bytes; databases index names, and those of confirmations are longer
 GOOD = "good"  # key of options: TPE counts one trial in this many as good; Optuna one in ten
 EVAL_STEPS = "eval_steps"  # key of options
+SIZED = "sized"  # key of options: {seconds, paces}, from which the size of the study follows, see `engine.sizing`
 EPOCHS = 27  # of a training, by default
 GENERATION = 8
 
@@ -61,6 +62,7 @@ class Config:
             - `warm_start`: digest of the stored policy that all trials start from
             - `trial_time`: seconds that a trial may train
             - `eval_episodes`: number of episodes of each evaluation
+            - `sized`: {seconds, paces}, from which its size followed, see `engine.sizing`
             - `eval_steps`: [epochs, steps in epochs of training] of an evaluation at each rung, see `engine.evaluating`
             - `weight`: share of the workers that train several studies
             - `confirmed`: number of fresh seeds that deleted confirmations used
@@ -217,7 +219,7 @@ class Config:
         return int(self.options.get("eval_episodes", EVALUATION_EPISODES))
 
     def eval_steps(self, epochs: int, hyperparameters: Mapping[str, Any]) -> float | None:
-        """Return the steps of an evaluation after so many epochs; None for no limit.
+        """Return the steps of an evaluation; None for no limit.
 
         Args:
             epochs: total epochs.
@@ -250,9 +252,11 @@ class Config:
             env: environment of a replicate; None for the study's first.
         """
         seed, snapshots = self.seed if seed is None else seed, self.options.get("snapshots")
+        env = self.env if env is None else env
         how: dict[str, Any] = {"snapshots": snapshots, "device": device, "eval_episodes": self.eval_episodes}
-        task = algorithm(self.env if env is None else env, seed=seed, storage=storage, **how)
-        return task.init(start=start or self.options.get("warm_start"), **unflatten(flatten(values)))
+        chosen, own = algorithm.chosen(env, values)
+        task = chosen(env, seed=seed, storage=storage, **how)
+        return task.init(start=start or self.options.get("warm_start"), **unflatten(own))
 
     def identity(
         self,
@@ -266,7 +270,8 @@ class Config:
         from ...tasks.identity import TaskIdentity  # imports torch
 
         seed, env = self.seed if seed is None else seed, self.env if env is None else env
-        return TaskIdentity.of(algorithm, env, seed, values, start or self.options.get("warm_start"))
+        chosen, own = algorithm.chosen(env, values)
+        return TaskIdentity.of(chosen, env, seed, own, start or self.options.get("warm_start"))
 
     def probe(self, algorithm: type[Task], device: str = "cpu") -> None:
         """Build environments and networks once, to raise this machine's errors."""

@@ -82,7 +82,8 @@ def known_values(config: Config, algorithm: type[Task], given: Mapping[str, Any]
         params(space, values)
     except SpaceError as error:
         raise BadConfig(f"a known configuration must be in the searched space, but {error}") from None
-    complete = flatten(config.identity(algorithm, {**config.fixed, **values}).hyperparameters)
+    identity = config.identity(algorithm, {**config.fixed, **values})
+    complete = algorithm.named(identity.algorithm, flatten(identity.hyperparameters))
     for name, value in given.items():
         if name not in complete and name not in (known := config.space_in(algorithm).flat()):
             raise BadConfig(

@@ -62,6 +62,12 @@ def _are_eval_steps(value: Any) -> bool:
     )
 
 
+def _are_sizes(value: Any) -> bool:
+    if not (isinstance(value, Mapping) and _is_finite(value.get("seconds")) and _are_names(value.get("paces"))):
+        return False
+    return all(_is_finite(each) and each > 0 for each in value["paces"].values())
+
+
 def _is_env(value: Any) -> bool:
     return isinstance(value, Mapping) and (not value or _is_text(value.get("id")))
 
@@ -92,6 +98,7 @@ _OPTIONS: dict[str, Callable[[Any], bool]] = {
     "longer": lambda value: isinstance(value, list) and all(map(is_count, value)),
     "spaces": _are_spaces,
     "good": is_count,
+    "sized": _are_sizes,
     "eval_steps": lambda value: _are_eval_steps(value) and len(value) > 0,
     "objectives": _are_objectives,
     **{name: option.entry.is_valid for name, option in STUDY.items() if option.entry},

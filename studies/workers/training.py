@@ -13,7 +13,7 @@ from ...tasks.base_learner import BaseLearner
 from ...tasks.checkpoint.storage import Metrics, Saved, Write
 from ...tasks.cohort import Cohort
 from ...tasks.errors import LARGEST, Diverged, Stopped
-from ...tasks.evaluation import EVALUATION_SEED, Evaluated, evaluate_within
+from ...tasks.evaluation import EVALUATION_SEED, Evaluated, evaluate_within, plays_episodes
 from ...tasks.runtime import EVALUATION_ENVS
 from ...tasks.runtime.interrupts import Interrupts
 from ...tasks.runtime.observers import EpochEvent
@@ -187,19 +187,17 @@ class Training:
         return {uid: task for uid, task in self.tasks.items() if task.bad is None}
 
     def _measure(self, task: Task) -> Evaluated:
-        """Return a task's score, measured with those of its cohort or earlier.
+        """Return a task's score, measured together with those of its cohort.
 
-        An earlier score that some of the episodes measured is measured again: metrics do not say which steps it was
-        allowed, but equal steps give an equal score.
+        Earlier metrics do not say which steps measured a return; measuring again gives the same one.
         """
-        allowed = self.runner.config.eval_steps(task.epochs, task.identity.hyperparameters)
-        key = task.ref and (task.ref.learner, task.epochs)
-        if key not in self.measured and allowed is None and (score := task.score_in(task.metrics)) is not None:
-            return Evaluated(score, task.eval_episodes, None)
+        if not plays_episodes(task.learner) and (score := task.score_in(task.metrics)) is not None:
+            return Evaluated(score, task.eval_episodes, 0)
         learner, member = task.member_ref()
         if (learner, task.epochs) not in self.measured:
             seed = EVALUATION_SEED if self.episodes is None else self.episodes
-            self.measured[learner, task.epochs] = evaluate_within(learner, allowed, seed, self._stop_if_asked)
+            steps = self.runner.config.eval_steps(task.epochs, task.identity.hyperparameters)
+            self.measured[learner, task.epochs] = evaluate_within(learner, steps, seed, self._stop_if_asked)
         return self.measured[learner, task.epochs][member]
 
     def _score_metrics(self, task: Task) -> Metrics:

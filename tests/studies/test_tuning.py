@@ -24,10 +24,11 @@ from rekindle.studies.storage.store import Store
 from studying import TINY, bits, surrogate, tiny, undisturbed
 
 OPTIONS: dict[str, Any] = {"trials": 4, "generation": 2, "cohort": 2, "study": "s", "epochs": (1, 4, 2), "fixed": TINY}
+OPTIONS |= {"eval_episodes": 20}
 
 FINISHED, GATED = (tiny(4, (1, 4, 2), generation=2, env=env) for env in ("CartPole-v1", "gated:Gated-v0"))
 COMMAND = ["tune", "ppo", "CartPole-v1", "--study", "s", "--epochs", "1:4:2", "--trials", "4", "--json"]
-COMMAND += ["--generation", "2", "--cohort", "2"]
+COMMAND += ["--generation", "2", "--cohort", "2", "--eval-episodes", "20"]
 COMMAND += [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
 
 

@@ -74,13 +74,22 @@ def epochs_of(arguments: argparse.Namespace, algorithm: type[Task], values: Mapp
         )
     if arguments.env_steps is None:
         return arguments.epochs
+    from ....spaces import flatten  # imports numpy
+    from ...storage.rows import is_epoch_steps
+
     parts = arguments.env_steps.split(":")
     if len(parts) > 3 or not all(part.isdecimal() and int(part) for part in parts):
         raise ValueError(
             "--env-steps must be written high, low:high or low:high:base, such as 100000, but got "
             f"{arguments.env_steps!r}"
         )
-    epoch_steps = int(values.get("epoch_steps", space(arguments, algorithm).flat()["epoch_steps"].default))
+    defaults = {name: dimension.default for name, dimension in space(arguments, algorithm).flat().items()}
+    sizes = {int(size) for name, size in {**defaults, **flatten(values)}.items() if is_epoch_steps(name)}
+    if len(sizes) != 1:
+        raise ValueError(
+            f"--env-steps is rounded to epochs of one size, but these have {sorted(sizes)} steps; use --epochs"
+        )
+    [epoch_steps] = sizes
     return ":".join([*(str(-(-int(part) // epoch_steps)) for part in parts[:2]), *parts[2:]])
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -33,6 +34,7 @@ from ...engine.optuna_mirror import mirror
 from ...engine.probes import lines_of, probe_view, request_probe
 from ...engine.progress import look
 from ...engine.runner import scheduler_of, start_study
+from ...engine.sizing import CANDIDATES, SEEDS, Sized, described, is_given_time_alone, size_of_budget
 from ...engine.tune_options import study_config
 from ...engine.views import ConfirmationView, ConfirmedStudyView, StudyView
 from ...errors import BadConfig, StudyMismatch
@@ -41,13 +43,14 @@ from ...options.option import words
 from ...options.study_options import STUDY
 from ...options.worker_options import WORKER
 from ...redact import printable
+from ...report.answer import answer
 from ...samplers.registry import size_of
 from ...shell import command_line
 from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
 from ...study import TOP
-from ...study.config import Config, check_name
+from ...study.config import SIZED, Config, check_name
 from ...study.number_text import counted
 from ...workers.forked import Crew, can_fork
 from ...workers.supervisor import Supervisor, WorkerHandle, WorkerProcess, stoppable
@@ -108,6 +111,10 @@ def _maker(
         if arguments.scheduler is None and (kept := scheduler_of(store, name)):
             arguments.scheduler = kept
             made = _config(arguments)
+        given = arguments.trials, arguments.epochs, arguments.env_steps
+        if (sized := size_of_budget(store, name, made, algorithm, *given)) is not None:
+            note(errors, described(sized))
+            made = _config(arguments, sized)
         made = with_learned(store, name, made, arguments.learn_from)
         if warm_start.is_given(arguments):
             made = warm_start.start_all(store, name, made, algorithm, arguments, partial(note, errors))
@@ -126,6 +133,9 @@ def tune(arguments: argparse.Namespace) -> int:
     _locate_sources(arguments)
     logs = [["--to", located(text)] for text in arguments.log]
     errors, config = new_console(stderr=True), _config(arguments)  # reports errors before slow imports
+    given = arguments.trials, arguments.epochs, arguments.env_steps
+    if arguments.confirm is None and is_given_time_alone(config, load(arguments.task), *given):
+        arguments.confirm, arguments.top = SEEDS, arguments.top or CANDIDATES
     if arguments.top and not arguments.confirm:
         raise ValueError(f"--top {arguments.top} is how many configurations --confirm takes, which is missing; add it")
     top = arguments.top or TOP
@@ -160,7 +170,10 @@ def tune(arguments: argparse.Namespace) -> int:
     tables.print_labels(errors, study)
     if arguments.json:
         return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmed))
-    return _print_study(study, confirmed, config, store, findings)
+    status = _print_study(study, confirmed, config, store, findings)
+    if SIZED in config.options and confirmed is not None and study.best is not None:
+        note(new_console(), answer(store, name, Path(f"{name}.safetensors")))
+    return status
 
 
 def confirm(arguments: argparse.Namespace) -> int:
@@ -224,7 +237,7 @@ def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Consol
     note(errors, f"study {name} {stopped}")
 
 
-def _config(arguments: argparse.Namespace) -> Config:
+def _config(arguments: argparse.Namespace, sized: Sized | None = None) -> Config:
     """Return the configuration of the study that the options describe."""
     warm_start.check_options(arguments)
     algorithm = load(arguments.task)
@@ -234,7 +247,8 @@ def _config(arguments: argparse.Namespace) -> Config:
     epochs, priors = options.epochs_of(arguments, algorithm, fixed), options.priors_of(arguments.prior)
     known = [options.read_hyperparameters(text, "--try") for text in getattr(arguments, "try")]
     given: dict[str, Any] = {name: getattr(arguments, name) for name in STUDY}
-    return study_config(algorithm, environments, epochs=epochs, fixed=fixed, priors=priors, known=known, **given)
+    how: dict[str, Any] = {"epochs": epochs, "fixed": fixed, "priors": priors, "known": known, "sized": sized}
+    return study_config(algorithm, environments, **how, **given)
 
 
 def _check_backend(arguments: argparse.Namespace) -> None:

@@ -153,9 +153,9 @@ class Envs(ABC):
         """
 
     def leave_out(self, mask: NDArray[np.bool_]) -> None:  # noqa: B027
-        """Leave the steps of some environments (P, N) out until the next reset.
+        """Step some environments no more until the next reset.
 
-        Only those of single episodes, where it saves time, are left out.
+        The mask is (P, N). Only those of single episodes, where it saves time, are left out.
         """
 
     def play(self, policy: ActorCriticKernels, noise: NDArray[np.float32]) -> Played | None:

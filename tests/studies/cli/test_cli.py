@@ -38,16 +38,17 @@ from rich.console import Console
 from studying import TINY, bits, run, surrogate, tiny, undisturbed
 
 EPOCHS = (1, 4, 2)
-CONFIG = tiny(4, EPOCHS, env="gated:Gated-v0", generation=2)
+ALL = {"eval_episodes": 20}
+CONFIG = tiny(4, EPOCHS, env="gated:Gated-v0", generation=2, options=ALL)
 COMMON = ["--trials", "4", "--generation", "2", "--cohort", "2", "--study", "s", "--epochs", "1:4:2"]
-COMMON += ["--scheduler", "halving"]
+COMMON += ["--scheduler", "halving", "--eval-episodes", "20"]
 
 
 def settings(values: Mapping[str, Any] = TINY) -> list[str]:
     return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
 
 
-FINISHED = tiny(4, EPOCHS, generation=2)  # the study that finished_url holds
+FINISHED = tiny(4, EPOCHS, generation=2, options=ALL)  # the study that finished_url holds
 TUNE = ["tune", "ppo", "CartPole-v1", *COMMON, *settings()]
 
 

@@ -45,6 +45,8 @@ def test_a_study_is_made_without_workers_and_is_the_same_one(sqlite_url: str, cl
         "2",
         "--epochs",
         "1:4:2",
+        "--eval-episodes",
+        "20",
         *SETTINGS,
     ]
     status, out, _ = cli("create", *asked, "--study", "s", "--storage", sqlite_url)

@@ -33,7 +33,7 @@ RECIPE = Path(__file__).parents[3] / "examples" / "slurm.sh"
 def test_an_evaluation_is_stopped_and_repeated(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = undisturbed(tiny(2, (1, 2, 2)))
     asked: list[bool] = []
-    evaluate = training.evaluate
+    evaluate = training.evaluate_within
 
     def interrupted(*arguments: Any, **more: Any) -> Any:
         asked.append(True)
@@ -42,7 +42,7 @@ def test_an_evaluation_is_stopped_and_repeated(sqlite_url: str, monkeypatch: pyt
     with Store(sqlite_url) as store:
         start_study(store, "s", tiny(2, (1, 2, 2)))
         with monkeypatch.context() as patched:
-            patched.setattr(training, "evaluate", interrupted)
+            patched.setattr(training, "evaluate_within", interrupted)
             assert not Worker(store, "s").run(lambda: bool(asked))
         assert {task.epochs for task in store.tasks()} == {1}
         assert not store.claims()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -26,7 +27,7 @@ from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
 from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.checkpoint.storage import Write
-from rekindle.tasks.evaluation import evaluate
+from rekindle.tasks.evaluation import Evaluated, evaluate_within
 from rekindle.tasks.learner import Learner
 from studying import TINY, bits, run, tiny, undisturbed
 
@@ -156,7 +157,10 @@ def test_a_nan_is_never_tried_again(sqlite_url: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_return_that_is_no_number_fails_the_trial(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "evaluate", lambda learner, **how: evaluate(learner, **how) * float("nan"))
+    def without_return(*arguments: Any) -> list[Evaluated]:
+        return [each._replace(value=math.nan) for each in evaluate_within(*arguments)]
+
+    monkeypatch.setattr(training, "evaluate_within", without_return)
     found = run(sqlite_url, tiny(3))
     assert {trial[4] for trial in found["trials"]} == {"failed"}
     assert all("the evaluation return became nan" in trial[5] for trial in found["trials"])

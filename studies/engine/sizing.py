@@ -1,0 +1,124 @@
+"""Sizes of studies that are given training time alone.
+
+The size is the number of trials, and the steps of an epoch. The algorithms that a study may choose are trained for a
+moment, once, before the study is stored. Their seconds per step are stored with it, and everything else follows from
+them: a resumed study and further workers measure nothing.
+
+An epoch takes the same time with every algorithm, so trials compete for time, not for steps: an algorithm that learns
+from fewer steps may be slower. Those that could hardly train are left out. The number of trials is the largest for
+which the fastest algorithm has enough steps for each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BadConfig, UnknownStudy
+from ..options.durations import in_words
+from ..schedulers.adaptive import SAVING
+from ..study.config import EPOCHS, SIZED, Config
+
+if TYPE_CHECKING:
+    from ...tasks.envs import EnvSpec
+    from ...tasks.task import Task
+    from ..storage.store import Store
+
+Sized = Mapping[str, Any]
+CANDIDATES, SEEDS = 1, 3  # of the confirmation at the end
+SPARE = 0.2  # of the time, for evaluations and for what takes longer than measured
+TRIALS = (64, 32, 16, 8)
+ENOUGH = 300_000  # steps of a training by the fastest algorithm, for more trials than the fewest
+LEAST = 10_000  # steps of a training by any algorithm
+MOMENT = 2.0  # seconds of training to measure the time of a step
+MOST = 16  # epochs of it
+SMALL = {"num_steps": 64, "learning_starts": 256}  # so that gradient steps follow soon
+
+
+def sizes(sized: Sized) -> tuple[int, dict[str, int]]:
+    """Return the number of trials, and an epoch's steps by algorithm.
+
+    Args:
+        sized: {seconds (of all trainings together), paces {algorithm: seconds per step}}.
+
+    Raises:
+        BadConfig: the time is too short for any training.
+    """
+    seconds, paces = sized["seconds"], sized["paces"]
+    fastest = min(paces.values())
+    for trials in TRIALS:
+        epoch = seconds * (1 - SPARE) / (EPOCHS * (trials / SAVING + CANDIDATES * SEEDS))
+        if epoch / fastest * EPOCHS >= ENOUGH:
+            break
+    steps = {name: int(epoch / pace) for name, pace in paces.items()}
+    if kept := {name: count for name, count in steps.items() if count * EPOCHS >= LEAST}:
+        return trials, kept
+    needed = seconds * LEAST / (EPOCHS * epoch / fastest)
+    raise BadConfig(
+        f"a training needs {LEAST:,} steps or more, but a step takes {fastest:.3g} s here, and of a budget of "
+        f"{in_words(seconds)} each of {trials} trials has {int(EPOCHS * epoch / fastest):,}; give {in_words(needed)} "
+        "(--budget), or name an algorithm, --trials and --epochs"
+    )
+
+
+def is_given_time_alone(config: Config, algorithm: type[Task], *others: object) -> bool:
+    """Return whether the size of a new study follows from its budget.
+
+    Args:
+        config: its configuration, with the default size.
+        algorithm: class of its tasks.
+        others: options that give its size; None where they are absent.
+    """
+    chooses = len(config.environments) == 1 and bool(algorithm.starts(config.env))
+    timed = "seconds" in config.options.get("budget", {}) and not config.scheduling.population
+    return chooses and timed and not any(others)
+
+
+def size_of_budget(store: Store, name: str, config: Config, algorithm: type[Task], *others: object) -> Sized | None:
+    """Return what `sizes` needs, stored or measured now.
+
+    The result is None if the size of the study is given. The arguments are those of `is_given_time_alone`.
+    """
+    from ...tasks.envs import EnvSpec  # imports gymnasium
+
+    stored = _stored(store, name)
+    if stored is None and is_given_time_alone(config, algorithm, *others):
+        env = EnvSpec.of(config.env)
+        searched = {path.partition(".")[0] for path in config.searched.flat()}
+        names = [start["algorithm"] for start in algorithm.starts(env) if start["algorithm"] in searched]
+        paces = {each: pace(each, env, config.seed) for each in names}
+        stored = _stored(store, name)  # another process may have been quicker
+        if stored is None:
+            return {"seconds": config.options["budget"]["seconds"], "paces": paces}
+    return stored
+
+
+def described(sized: Sized) -> str:
+    """Return the size of a study in words."""
+    trials, steps = sizes(sized)
+    longest = ", ".join(f"{name} {EPOCHS * count:,}" for name, count in steps.items())
+    slow = [name for name in sized["paces"] if name not in steps]
+    without = f"; too slow for this time: {', '.join(slow)}" if slow else ""
+    return f"{in_words(sized['seconds'])} pay {trials} trials of {longest} steps{without}"
+
+
+def _stored(store: Store, name: str) -> Sized | None:
+    try:
+        return Config.from_json(store.study(name).config, name).options.get(SIZED)
+    except UnknownStudy:
+        return None
+
+
+def pace(name: str, env: EnvSpec, seed: int) -> float:
+    """Return the seconds that an algorithm takes for a step, measured now."""
+    from ...tasks import load
+
+    learner = load(name).learner
+    known = learner.space_in(env).flat()
+    small = {path: value for path, value in SMALL.items() if path in known}
+    task = load(name)(env, seed=seed).init(epoch_steps=64 if "learning_starts" in small else 512, **small)
+    task.fit(SMALL["learning_starts"] // 64 + 1 if "learning_starts" in small else 1)  # compiles kernels, fills buffers
+    steps, began = task.env_steps, time.perf_counter()
+    task.fit(task.epochs + MOST, until=lambda history: time.perf_counter() - began > MOMENT)
+    return (time.perf_counter() - began) / (task.env_steps - steps)

@@ -1,0 +1,81 @@
+"""The algorithm as a hyperparameter: its space, and tasks that are those of the chosen algorithm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from rekindle import EnvSpec
+from rekindle.spaces import flatten
+from rekindle.studies.engine.tune_options import study_config
+from rekindle.studies.errors import BadConfig
+from rekindle.tasks import load
+from rekindle.tasks.algorithms import auto
+from rekindle.tasks.errors import UnsupportedSpace
+from studying import TINY
+
+BOX, DISCRETE = ("ppo", "sac", "td3", "tqc", "crossq"), ("ppo", "sac", "dqn")
+REPLAY = {
+    "epoch_steps": 64,
+    "num_envs": 2,
+    "learning_starts": 32,
+    "batch_size": 16,
+    "buffer_size": 200,
+    "model.width": 8,
+}
+OWN: dict[str, dict[str, Any]] = {"ppo": TINY, "sac": REPLAY, "dqn": REPLAY}
+FIXED = {f"{name}.{path}": value for name, values in OWN.items() for path, value in values.items()}
+
+
+@pytest.mark.parametrize(("env", "names"), [("Pendulum-v1", BOX), ("CartPole-v1", DISCRETE)])
+def test_algorithms_are_those_that_fit_the_environment(env: str, names: tuple[str, ...]) -> None:
+    space = load("auto").learner.space_in(EnvSpec.of(env))
+    assert auto.algorithms_in(EnvSpec.of(env)) == names
+    assert tuple(space) == ("algorithm", *names)
+    for name in names:
+        own, declared = space.validate({"algorithm": name}), load(name).learner.space_in(EnvSpec.of(env))
+        assert own == {"algorithm": name, name: declared.defaults()}
+
+
+def test_an_environment_in_which_none_learns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "ALGORITHMS", ("td3", "tqc"))
+    auto.algorithms_in.cache_clear()
+    with pytest.raises(UnsupportedSpace, match="one of td3, tqc must learn there, but TD3 on CartPole"):
+        auto.algorithms_in(EnvSpec("CartPole-v1"))
+    auto.algorithms_in.cache_clear()
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_a_trial_is_the_task_of_its_algorithm(name: str) -> None:
+    config = study_config(load("auto"), "CartPole-v1", fixed=FIXED, trials=3, epochs="1", seed=5)
+    assert [each["algorithm"] for each in config.options["known"]] == list(DISCRETE)
+    [known] = [each for each in config.options["known"] if each["algorithm"] == name]
+    values = {**config.fixed, **known}
+    trial = config.make_task(load("auto"), values, None)
+    own = {path.removeprefix(f"{name}."): value for path, value in known.items() if path.startswith(f"{name}.")}
+    task = load(name)("CartPole-v1", seed=5).init(**OWN[name])
+    assert type(trial) is load(name)
+    assert trial.uid == task.uid == config.identity(load("auto"), values).uid
+    assert flatten(trial.identity.hyperparameters).items() >= own.items()
+    assert trial.fit(1) == task.fit(1)
+    assert trial.digest == task.digest
+
+
+def test_a_single_training_names_its_algorithm() -> None:
+    with pytest.raises(ValueError, match=r"auto chooses an algorithm in a study .* name it: ppo, sac"):
+        load("auto")("CartPole-v1").init()
+
+
+def test_a_population_has_one_algorithm() -> None:
+    with pytest.raises(BadConfig, match=r"learn by one algorithm, but auto chooses among several; fix it \(--set algo"):
+        study_config(load("auto"), "CartPole-v1", scheduler="pbt")
+    config = study_config(load("auto"), "CartPole-v1", scheduler="pbt", fixed={"algorithm": "dqn"})
+    assert {name.partition(".")[0] for name in config.open} == {"dqn"}
+
+
+def test_a_prior_limits_the_algorithms() -> None:
+    config = study_config(load("auto"), "CartPole-v1", priors={"algorithm": "choices(['dqn', 'ppo'])"})
+    assert {name.partition(".")[0] for name in config.open} == {"algorithm", "ppo", "dqn"}
+    assert [each["algorithm"] for each in config.options["known"]] == ["ppo", "dqn"]
+    assert np.isin([config.searched.sample(seed)["algorithm"] for seed in range(20)], ["ppo", "dqn"]).all()
