@@ -1,0 +1,94 @@
+"""Programs, functions and models of Stable-Baselines3 in studies whose workers are killed again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import own_program_place
+import psutil
+import pytest
+from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.tune_options import study_config
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import Config
+from rekindle.studies.workers.worker import Worker
+from rekindle.tasks import load
+from rekindle.tasks.adapters.commands import Command
+from studying import bits, undisturbed
+from support_path import SUPPORT
+
+KILLS = 50
+WORDS = [sys.executable, own_program_place.PROGRAM, "{lr}", "{epochs}", "{seed}", "{checkpoint}", "slow"]
+PROGRAM = Command.of(WORDS, {"space": {"lr": "loguniform(0.01, 1.0, default_value=0.1)"}}).name
+PPO = {"epoch_steps": 64, "n_steps": 32, "n_epochs": 5, "total_steps": 16000}
+TASKS: dict[str, tuple[str, Any, dict[str, Any], int]] = {
+    "program": (PROGRAM, None, {}, 300),
+    "function": ("own_functions:descend", None, {}, 2000),
+    "sb3": ("sb3:PPO", "CartPole-v1", PPO, 240),
+}
+
+
+def config_of(name: str) -> Config:
+    task, env, fixed, epochs = TASKS[name]
+    rungs = (epochs // 4, epochs, 4)
+    return study_config(
+        load(task),
+        env,
+        epochs=rungs,
+        fixed=fixed,
+        trials=3,
+        sampler="random",
+        scheduler="halving",
+        generation=3,
+        cohort=1,
+    )
+
+
+def descendants(worker: subprocess.Popen[str]) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(worker.pid).children(recursive=True)
+    return []
+
+
+def kill_amid_training(url: str, moment: float) -> bool:
+    """Start a worker, kill it after a while, and return whether the study was complete before."""
+    command = [sys.executable, "-m", "rekindle", "worker", "--study", "s", "--storage", url]
+    worker = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": SUPPORT}, stderr=subprocess.PIPE, text=True)
+    assert worker.stderr is not None
+    worker.stderr.readline()  # it works on the study
+    time.sleep(moment)
+    crew = descendants(worker)
+    complete = worker.poll() is not None
+    worker.kill()
+    worker.wait()
+    worker.stderr.close()
+    _, alive = psutil.wait_procs(crew, timeout=120)
+    assert alive == [], "a killed worker leaves nothing"
+    return complete
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("name", TASKS)
+def test_kills_of_workers_change_nothing(
+    name: str, url: str, cli: Callable[..., Any], record_property: Callable[..., None]
+) -> None:
+    config, kills = config_of(name), 0
+    expected = undisturbed(config)
+    with Store(url) as store:
+        start_study(store, "s", config)
+    while kills < KILLS and not kill_amid_training(url, kills * 0.618 % 1 * 2):
+        kills += 1
+    with Store(url) as store:
+        Worker(store, "s").run()
+        assert bits(store) == expected
+        assert not store.claims()
+    status, printed, _ = cli("fsck", "--storage", url)
+    assert status == 0, printed
+    record_property("chaos", f"{name}: {kills} kills")
+    assert kills
