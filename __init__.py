@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .tasks.algorithms.dqn.qrdqn import QRDQN as QRDQN
     from .tasks.algorithms.ppo import PPO as PPO
     from .tasks.algorithms.ppo2 import PPO2 as PPO2
+    from .tasks.algorithms.pqn import PQN as PQN
     from .tasks.algorithms.svpg import SVPG as SVPG
     from .tasks.algorithms.svpg import SVPGPPO as SVPGPPO
     from .tasks.algorithms.svpg import SVPGPPO2 as SVPGPPO2

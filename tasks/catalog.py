@@ -18,6 +18,7 @@ ALGORITHMS = {
     "dqn": ".tasks.algorithms.dqn.dqn:DQN",
     "ppo": ".tasks.algorithms.ppo:PPO",
     "ppo2": ".tasks.algorithms.ppo2:PPO2",
+    "pqn": ".tasks.algorithms.pqn:PQN",
     "qrdqn": ".tasks.algorithms.dqn.qrdqn:QRDQN",
     "sac": ".tasks.algorithms.continuous.sac:SAC",
     "svpg": ".tasks.algorithms.svpg:SVPG",

@@ -100,6 +100,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any], dict[str, EnvSpec]]] = {
     "behaviours": ("behaviours", BEHAVIOURS, AGENTS),
     "dqn": ("dqn", REPLAYS, DISCRETE),
     "dqn, n-step, prioritized": ("dqn", {**REPLAYS, "n_step": 3, "replay.name": "prioritized"}, DISCRETE),
+    "pqn": ("pqn", {**ROLLOUTS, "num_minibatches": 2, "update_epochs": 2}, DISCRETE),
     "qrdqn": ("qrdqn", {**REPLAYS, "quantiles": 5}, DISCRETE),
     "dqn, Rainbow": ("dqn", {**REPLAYS, **RAINBOW}, DISCRETE),
     "sac": ("sac", REPLAYS, {name: env for name, env in FAMILIES.items() if name not in TINY}),
