@@ -20,7 +20,7 @@ from ..schedulers.racing import check_racing
 from ..schedulers.registry import without_finalist
 from ..study.config import Config, check_at_once, check_end, check_epochs, choose
 from ..study.environments import check_across
-from ..study.objectives import ALWAYS, DEFAULT, EVALUATED, known_objectives, objectives_of, own_objective
+from ..study.objectives import ALWAYS, DEFAULT, EVALUATED, OF_BEHAVIOUR, known_objectives, objectives_of, own_objective
 from ..study.searched import open_space
 from ..study.stored_form import MOST_AT_ONCE
 
@@ -110,7 +110,9 @@ def check_objectives(config: Config, algorithm: type[Task]) -> None:
     if len(objectives) > 1 and not config.sampling.objectives:
         several = ", ".join(name for name, facts in SAMPLERS.items() if facts.objectives)
         raise BadConfig(f"sampler {config.sampler} takes one objective, but got {len(objectives)}; use {several}")
-    info = [f"{evaluated}info.{name}" for evaluated in ("", EVALUATED) for name in config.env.get("info", {})]
+    entries = config.env.get("info", {})
+    info = [f"{evaluated}info.{name}" for evaluated in ("", EVALUATED) for name in entries]
+    info += [name for name in entries if name.startswith(OF_BEHAVIOUR)]  # parts of a reward that is a vector
     directed = known_objectives(own_objective(algorithm))
     always = [*ALWAYS, *info] if own_objective(algorithm) == DEFAULT else []
     always += config.further_objectives(algorithm)

@@ -7,6 +7,7 @@
     env_steps_per_second    speed of training, measured in an additional epoch that is thrown away; maximized. It is a
                             property of the machine, and not reproducible
     return.BEHAVIOUR        mean return of a behaviour's agents, of a task with several; maximized
+    return.0, return.1, ... mean sum of a part of the reward, where it is a vector (`reward_weights`); maximized
     accuracy, ...           measurement of a task without an environment, under its own name and in its own direction
     NAME:maximize, NAME:minimize    last value of a metric that the task reports, such as episode_length or info.NAME;
                             evaluated.info.NAME is measured in evaluation episodes

@@ -29,7 +29,7 @@ from torch import Tensor
 from ..base_learner import BaseLearner
 from ..checkpoint.policy_files import write_whole
 from ..envs import Joined, spaces_of
-from ..envs.base.encode import MixedShape, Observations, is_image
+from ..envs.base.encode import MixedShape, Observations, is_image, is_text
 from ..envs.base.joined import leaves
 from ..errors import TaskError
 from ..evaluation import one_thread
@@ -60,6 +60,12 @@ class Program(torch.nn.Module):
         self.act, self.action_space = learner.greedy, found.action
         self.encoded = Observations(found.observation, learner.env.id)
         self.observation: list[Leaf] = list(_named("observation", found.observation))
+        for name, leaf in self.observation:
+            if is_text(leaf):
+                raise ExportError(
+                    f"a program takes numbers, but {name} of {learner.env.id} is a text; add a wrapper that leaves it "
+                    "out, or encodes it"
+                )
         whole = found.action.space if isinstance(found.action, Joined) else found.action
         self.action: list[Leaf] = list(_named("action", whole))
         memory = getattr(learner.acting_memory(1), "tensors", {}).get("state")

@@ -141,14 +141,36 @@ class Square(gym.Env[Any, Any]):
         return picture
 
 
-class TextWalk(Walk):
+class SequenceWalk(Walk):
     """An observation that is not a number."""
 
     def __init__(self) -> None:
-        super().__init__(spaces.Dict({"at": BOX, "said": spaces.Tuple([spaces.Text(5)])}), spaces.Discrete(2))
+        said = spaces.Tuple([spaces.Sequence(spaces.Discrete(2))])
+        super().__init__(spaces.Dict({"at": BOX, "said": said}), spaces.Discrete(2))
 
     def show(self) -> Any:
-        return {"at": self.position.astype(np.float32), "said": ("yes",)}
+        return {"at": self.position.astype(np.float32), "said": ((1,),)}
+
+
+class TextWalk(Walk):
+    """An observation with a mission, as in MiniGrid."""
+
+    def __init__(self) -> None:
+        super().__init__(spaces.Dict({"at": BOX, "mission": spaces.Text(20)}), spaces.Discrete(2))
+
+    def show(self) -> Any:
+        return {"at": self.position.astype(np.float32), "mission": "go left" if self.position[0] > 0 else "go right"}
+
+
+class VectorReward(Walk):
+    """A reward of two parts: the position, and a price of each step."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, spaces.Discrete(2))
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, np.array([reward, -1.0]), terminated, truncated, info
 
 
 class GraphActionWalk(Walk):
@@ -386,6 +408,7 @@ WALKS = (
     ImageWalk,
     PictureWalk,
     CameraWalk,
+    SequenceWalk,
     TextWalk,
     GraphActionWalk,
     HybridWalk,
@@ -404,6 +427,7 @@ OWN = (
     Unclosable,
     Brittle,
     Seedless,
+    VectorReward,
 )
 for own in OWN:
     if f"{own.__name__}-v0" not in gym.registry:

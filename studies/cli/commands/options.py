@@ -21,13 +21,14 @@ USAGE = 2  # the request is invalid
 EXAMPLE = '{"id": "CartPole-v1", "kwargs": {}}'  # an environment
 
 
-def parse_env(text: str | None, info: Sequence[str] = ()) -> Any:
+def parse_env(text: str | None, info: Sequence[str] = (), weights: Sequence[float] | None = None) -> Any:
     """Return a Gymnasium id, an EnvSpec as a mapping, or None.
 
     Args:
         text: text of the argument; ``@FILE`` stands for the content of a file, or for its "env", as printed by
             ``rekindle show --json``.
         info: entries to report, as NAME or NAME:REDUCTION, in addition to those of the JSON.
+        weights: weights of a reward's parts, in place of those of the JSON.
 
     Raises:
         ValueError: the text is not valid JSON, or the file holds no environment.
@@ -43,13 +44,14 @@ def parse_env(text: str | None, info: Sequence[str] = ()) -> Any:
             env = read_json(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"ENV must be an id, such as CartPole-v1, or JSON, but {text[:80]!r}: {error}") from None
-    if not info:
+    if not info and not weights:
         return env
     from ....tasks.envs import EnvSpec  # imports gymnasium
 
     named = {name: reduction or "last" for name, _, reduction in (entry.partition(":") for entry in info)}
     spec = EnvSpec.of(env)
-    return replace(spec, info={**spec.info, **named}).to_json()
+    parts = spec.reward_weights if weights is None else weights
+    return replace(spec, info={**spec.info, **named}, reward_weights=parts).to_json()
 
 
 def space(arguments: argparse.Namespace, algorithm: type[Task]) -> Space:

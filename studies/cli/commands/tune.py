@@ -243,7 +243,9 @@ def _config(arguments: argparse.Namespace, sized: Sized | None = None) -> Config
     algorithm = load(arguments.task)
     fixed = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
-    environments = [options.parse_env(text, arguments.info) for text in (arguments.env, *arguments.others)]
+    environments = [
+        options.parse_env(text, arguments.info, arguments.reward_weights) for text in (arguments.env, *arguments.others)
+    ]
     epochs, priors = options.epochs_of(arguments, algorithm, fixed), options.priors_of(arguments.prior)
     known = [options.read_hyperparameters(text, "--try") for text in getattr(arguments, "try")]
     given: dict[str, Any] = {name: getattr(arguments, name) for name in STUDY}

@@ -9,7 +9,7 @@ from ...options.conversions import amount, output
 from ...options.option import Group
 from ...options.study_options import STUDY
 from ...options.worker_options import WORKER
-from .values import MANY, Container, Parser, declare, in_group, option
+from .values import MANY, Container, Parser, declare, in_group, option, weights
 
 TASK = "algorithm, such as ppo, or package.module:Class, or module:function, or sb3:PPO, or command (see --space)"
 
@@ -60,6 +60,10 @@ def add_task(parser: Parser, epochs: str, setting: str, several: str = "") -> No
         "sum, min or max"
     )
     add("--info NAME[:HOW]", f"{text}; may be repeated", **MANY)
+    text = (
+        "weights of a reward's parts, for environments whose reward is a vector; the parts are objectives return.0, ..."
+    )
+    add("--reward-weights W,W", text, type=weights)
 
 
 def add_outputs(parser: Parser) -> None:

@@ -96,6 +96,16 @@ def in_group(options: Mapping[str, Option], *groups: Group) -> list[str]:
     return [name for name, declaration in options.items() if declaration.group in groups]
 
 
+def weights(text: str) -> list[float]:
+    """Return the numbers of W,W."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be numbers, separated by commas, such as 0.5,0.5, but got {text!r}"
+        ) from None
+
+
 def option(parser: Container, form: str, text: str, **more: Any) -> None:
     """Add an option "--name PLACEHOLDER" or "--name|--other PLACEHOLDER", or a flag "--name".
 

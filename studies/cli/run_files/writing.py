@@ -34,8 +34,13 @@ def effective(
     content["hyperparameters"] = dict(values)
     for path, action in places(parser).items():
         value = getattr(arguments, action.dest)
-        if value is None or value is False or value == [] or path in ("hyperparameters", "info", "study.search"):
-            continue  # env includes info, and hyperparameters include all that is not searched
+        if (
+            value is None
+            or value is False
+            or value == []
+            or path in ("hyperparameters", "info", "reward_weights", "study.search")
+        ):
+            continue  # env includes info and weights, and hyperparameters include all that is not searched
         if path == "ranges":
             value = {name.strip(): text.strip() for name, _, text in (each.partition("=") for each in value)}
         if path == "storage" and re.search("//[^/]*:[^/]*@|password=", str(value)):

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ...errors import StateMismatch
-from ..base.encode import MixedShape, Observations
+from ..base.encode import MixedShape, Observations, size_of
 from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
 from ..base.joined import Joined, can_join, leaves
 from ..base.masks import CentralShape, MaskedShape, mask_in
@@ -94,7 +94,7 @@ class JointForm:
                 images[agent].append(count)
                 count += 1
                 continue
-            begin, end = end, end + spaces.flatdim(leaf)
+            begin, end = end, end + size_of(leaf)
             numbers[agent] = [begin if numbers[agent][1] == 0 else numbers[agent][0], end]
         return [slice(*span) for span in numbers], images
 

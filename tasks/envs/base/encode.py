@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import reprlib
+import zlib
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from .joined import Joined, Path, Space, leaves
 from .masks import MASK, MaskedShape
 from .spec import EnvSpecError
 
+TEXT = 64  # numbers of a text
 PIXEL = 255  # largest value of a pixel
 TOLERANCE = 1e-5  # of bounds, relative to the size of numbers
 FLAT_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -65,7 +67,8 @@ class Observations:
     - A Box of uint8 or bool with two to four axes is an image: uint8, height x width x channels. Stacked frames become
       channels. Values are scaled from their bounds to 0 .. 255, so a board of 0 and 1 becomes one of 0 and 255.
     - Everything else is a float32 vector: Box flattened, Discrete one-hot, MultiDiscrete one-hot each, MultiBinary
-      unchanged, Dict and Tuple concatenated in order.
+      unchanged, Dict and Tuple concatenated in order. A text, such as MiniGrid's mission, is TEXT counts of its words
+      and pairs of neighbouring words, in columns that a hash of them chooses.
     - A Dict or Tuple with images is a row of bytes, see `MixedShape`.
 
     Attributes:
@@ -98,13 +101,13 @@ class Observations:
             if is_image(leaf):
                 images.append((path, _image_shape(leaf), _image_writer(leaf)))
                 continue
-            if not isinstance(leaf, FLAT_SPACES):
+            if not isinstance(leaf, FLAT_SPACES) and not is_text(leaf):
                 where = "".join(f"[{step!r}]" for step in path)
                 raise UnsupportedSpace(
-                    f"{env}: observations must be made of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple, "
-                    f"but observation_space{where} is {leaf}; add a wrapper that turns it into one of these"
+                    f"{env}: observations must be made of Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict and "
+                    f"Tuple, but observation_space{where} is {leaf}; add a wrapper that turns it into one of these"
                 )
-            begin, end = end, end + spaces.flatdim(leaf)
+            begin, end = end, end + size_of(leaf)
             parts.append((path, _writer(leaf), slice(begin, end)))
             self._columns.append((path, slice(begin, end)))
             if path == (MASK,):
@@ -196,6 +199,8 @@ def _writer(space: Space) -> Writer:
 
     It raises ValueError if the observation has another size, or a choice lies out of range.
     """
+    if is_text(space):
+        return _write_text
     if isinstance(space, spaces.Discrete):
         start, number = int(space.start), int(space.n)
 
@@ -235,6 +240,24 @@ def _writer(space: Space) -> Writer:
     return flat
 
 
+def is_text(space: Space) -> bool:
+    """Return whether observations of this space are strings."""
+    return isinstance(space, spaces.Text) or (space.dtype is not None and space.dtype.kind == "U")
+
+
+def size_of(space: Space) -> int:
+    """Return how many numbers represent an observation of a space without parts."""
+    return TEXT if is_text(space) else spaces.flatdim(space)
+
+
+def _write_text(value: Any, out: Array) -> None:
+    if not isinstance(value, str):
+        raise ValueError("it must be a text")
+    words = value.lower().split()
+    for part in (*words, *(" ".join(pair) for pair in pairwise(words))):
+        out[zlib.crc32(part.encode()) % TEXT] += 1
+
+
 def _whole(number: Any) -> Any:
     return int(number) if isinstance(number, bool | float) and number == int(number) else number
 
@@ -242,6 +265,8 @@ def _whole(number: Any) -> Any:
 def _broken_rule(space: Space, value: Any) -> tuple[str, str] | None:
     """Return the rule that a value breaks, and what breaks it."""
     whole = reprlib.repr(value)
+    if is_text(space):
+        return None if isinstance(value, str) else ("be a text", whole)
     try:
         array = np.asarray(value)
     except ValueError:  # of lists of several lengths

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import reprlib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from ....plugins import PluginError, Registry
 from ....spaces.errors import near
@@ -41,7 +43,8 @@ class EnvSpec:
             may also offer a class under an id, as an entry point of the group ``rekindle.environments``. The prefix
             ``envpool/`` selects EnvPool's environment, ``vector/`` the id's vector entry point, and ``pettingzoo/`` one
             of several agents. "" means no environment, and then all other attributes must be empty.
-        kwargs: arguments of the environment, as JSON values.
+        kwargs: arguments of the environment, as JSON values. ``{"array": [0.5, 0.5]}`` becomes a NumPy array, with a
+            "dtype" if it is given, also in arguments of wrappers.
         wrappers: ``{"entry_point": "package.module:Class", "kwargs": {...}}``, innermost first.
         max_episode_steps: time limit; None keeps the registered one.
         parameters: options of every reset, by name: numbers, samplers or lessons, see `curriculum`.
@@ -57,6 +60,8 @@ class EnvSpec:
         players: by behaviour, ``random`` or a policy's file, which plays it without learning, see `algorithms.players`.
         scale: largest value of its uint8 images, where their space says 255 but the values are codes, as in MiniGrid's
             grids (10). Values are divided by it. None trusts the bounds of the space.
+        reward_weights: weights of the parts of a reward that is a vector, as in MO-Gymnasium; their sums over an
+            episode are reported as `return.0`, `return.1` and so on. See `gym.rewards`.
 
     Raises:
         EnvSpecError: a value is malformed.
@@ -75,6 +80,7 @@ class EnvSpec:
     teams: Mapping[str, Sequence[str]] = field(default_factory=dict)
     players: Mapping[str, str] = field(default_factory=dict)
     scale: int | None = None
+    reward_weights: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         others = self.kwargs or self.wrappers or self.max_episode_steps is not None or self.parameters
@@ -95,7 +101,9 @@ class EnvSpec:
         # Stored in the form that JSON gives back (tuples become lists), so that equal specs compare equal.
         object.__setattr__(self, "kwargs", _plain(self.kwargs, f"{self.id}: kwargs"))
         object.__setattr__(self, "parameters", _plain(self.parameters, f"{self.id}: parameters"))
-        object.__setattr__(self, "info", _reductions(self.info, f"{self.id}: info"))
+        object.__setattr__(self, "reward_weights", _weights(self.reward_weights, f"{self.id}: reward_weights"))
+        parts = {f"return.{part}": "sum" for part in range(len(self.reward_weights))}
+        object.__setattr__(self, "info", parts | _reductions(self.info, f"{self.id}: info"))
         if self.masks not in ("", IN_INFO):
             raise EnvSpecError(f"{self.id}: masks must be {IN_INFO!r}, or be left out, but got {self.masks!r}")
         for name in ("behaviours", "teams"):
@@ -181,6 +189,7 @@ class EnvSpec:
             "teams": deepcopy(self.teams),
             "players": dict(self.players),
             "scale": self.scale,
+            "reward_weights": list(self.reward_weights),
         }
         return content | {name: value for name, value in later.items() if value}
 
@@ -246,6 +255,26 @@ def _reductions(info: Any, where: str) -> dict[str, str]:
         if reduction not in REDUCTIONS:
             raise EnvSpecError(f"{where}: {name} must be reduced by {', '.join(REDUCTIONS)}, but got {reduction!r}")
     return dict(named)
+
+
+def _weights(weights: Any, where: str) -> list[float]:
+    """Return weights as floats, or raise EnvSpecError."""
+    weights = plain(weights)
+    numbers = isinstance(weights, list | tuple) and all(isinstance(x, int | float) for x in weights)
+    if not numbers or not all(math.isfinite(x) for x in weights):
+        raise EnvSpecError(
+            f"{where} must be a list of finite numbers, one for each part of a reward, but got {weights!r}"
+        )
+    return [float(x) for x in weights]
+
+
+def with_arrays(value: Any) -> Any:
+    """Return JSON with NumPy arrays in place of ``{"array": ...}``."""
+    if isinstance(value, Mapping):
+        if "array" in value and value.keys() <= {"array", "dtype"}:
+            return np.array(value["array"], value.get("dtype"))
+        return {name: with_arrays(part) for name, part in value.items()}
+    return [with_arrays(part) for part in value] if isinstance(value, list) else value
 
 
 def _groups(table: Any, where: str) -> dict[str, list[str]]:

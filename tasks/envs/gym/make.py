@@ -23,8 +23,10 @@ from ..base.curriculum import KWARGS
 from ..base.encode import with_scale
 from ..base.joined import JoinedActions, can_join
 from ..base.masks import CHOICES, MaskInObservation, has_mask
-from ..base.spec import IN_INFO, EnvSpec, EnvSpecError
+from ..base.spec import IN_INFO, EnvSpec, EnvSpecError, with_arrays
 from .chance import OwnGenerators
+from .packages import advice, of_old_gym, register
+from .rewards import WeightedReward
 
 Env = gym.Env[Any, Any]
 
@@ -52,8 +54,9 @@ def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
         EnvSpecError: the id, an argument or a package is missing, or the environment lacks Gymnasium's interface.
         EnvironmentFailed: the constructor raised another exception.
     """
-    if spec.id.startswith("ALE/"):
+    if spec.id.startswith("ALE/") or "NoFrameskip-" in spec.id:
         register_atari(spec)
+    register(spec)
     limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
     with changed_filters(IGNORED), _deprecations_untold(spec):
         try:
@@ -63,7 +66,7 @@ def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
                 if limit:
                     env = TimeLimit(env, **limit)
             else:
-                env = gym.make(spec.id, disable_env_checker=True, **limit, **deepcopy(spec.kwargs))
+                env = gym.make(spec.id, disable_env_checker=True, **limit, **with_arrays(deepcopy(spec.kwargs)))
         except EnvSpecError:
             raise
         except gym.error.DependencyNotInstalled as error:
@@ -72,9 +75,11 @@ def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
             why = str(error).rstrip(".")
             raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {why}{_cure(spec)}") from error
         except gym.error.Error as error:
-            raise EnvSpecError(f"{spec.id} must be an environment that Gymnasium knows: {error}") from error
+            why = str(error).rstrip(".")
+            raise EnvSpecError(f"{spec.id} must be an environment that Gymnasium knows: {why}{advice(spec)}") from error
         except Exception as error:
-            raise _refusal(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}", error) from error
+            what = f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}"
+            raise _refusal(what, error, _has_lists(spec.kwargs), of_old_gym(spec, error)) from error
         try:
             if not is_joint(spec):
                 _check_version(env, spec)
@@ -89,6 +94,8 @@ def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
     _own_spaces(env.unwrapped)
     if spec.scale is not None:
         env = Scaled(env, spec)
+    if spec.reward_weights:
+        env = WeightedReward(env, spec)
     if generators:
         env = OwnGenerators(env, generators)
     env = _with_mask(env, spec)
@@ -229,9 +236,10 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
             f"but {wrapper['entry_point']} is not; derive it or wrap within it"
         )
     try:
-        wrapped: Env = make(env, **deepcopy(wrapper["kwargs"]))
+        wrapped: Env = make(env, **with_arrays(deepcopy(wrapper["kwargs"])))
     except Exception as error:
-        raise _refusal(f"{spec.id}: the wrapper {name} cannot be made with {wrapper['kwargs']}", error) from error
+        what = f"{spec.id}: the wrapper {name} cannot be made with {wrapper['kwargs']}"
+        raise _refusal(what, error, _has_lists(wrapper["kwargs"])) from error
     return wrapped
 
 
@@ -243,15 +251,26 @@ def close_env(env: Env, spec: EnvSpec) -> None:
         raise EnvironmentFailed(f"{spec.id}: its close() raised {type(error).__name__}: {error}") from error
 
 
-def _refusal(what: str, error: Exception) -> Exception:
+def _has_lists(kwargs: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, list) for value in kwargs.values())
+
+
+def _refusal(what: str, error: Exception, lists: bool = False, cure: str = "") -> Exception:
     """Return the error to raise for an exception in a constructor.
 
     EnvSpecError means that the arguments are wrong. EnvironmentFailed may pass, and is retried.
+
+    Args:
+        what: what failed.
+        error: the exception.
+        lists: whether an argument is a list.
+        cure: what to do if the arguments are wrong.
     """
     if is_lack_of_memory(error):
         return error
     if isinstance(error, TypeError | ValueError | LookupError | AttributeError | AssertionError | NotImplementedError):
-        return EnvSpecError(f"{what}: {error}")
+        cure = cure or ('; if a list should be a NumPy array, write {"array": [...]}' if lists else "")
+        return EnvSpecError(f"{what}: {str(error) or type(error).__name__}{cure}")
     return EnvironmentFailed(f"{what}: its constructor raised {type(error).__name__}: {error}")
 
 

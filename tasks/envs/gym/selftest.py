@@ -31,6 +31,7 @@ from ..base.spec import EnvSpec, EnvSpecError, reset_result
 from . import snapshot
 from .chance import watched_generators
 from .make import Env, close_env, make_drawn, make_env, of_reset
+from .rewards import unweighed
 from .surroundings import guards_of, stopped
 from .turns import take_turn
 
@@ -463,8 +464,13 @@ def _check_step(given: Any, spec: EnvSpec) -> None:
     except (TypeError, ValueError, AttributeError) as error:
         raise EnvSpecError(
             f"{spec.id}: step returns (observation, reward, terminated, truncated, info), as Gymnasium's does, with a "
-            f"number, two booleans and a dict, but it returned {reprlib.repr(given)} ({error}); fix it"
+            f"number, two booleans and a dict, but it returned {reprlib.repr(given)} ({error})"
+            f"{_cure(given)}"
         ) from None
+
+
+def _cure(given: Any) -> str:
+    return (unweighed(given[1]) if isinstance(given, tuple) and len(given) == 5 else "") or "; fix it"
 
 
 def _steps(trial: _Trial, env: Env, actions: Array) -> Iterator[Record]:

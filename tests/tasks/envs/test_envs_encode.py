@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 import pytest
 import torch
@@ -68,9 +70,21 @@ def test_images_stay_bytes_with_channels_last(shape: tuple[int, ...], encoded: t
         assert np.array_equal(image[..., : encoded[2] // 4].reshape(value[0].shape), value[0])
 
 
-@pytest.mark.parametrize(
-    "space", [spaces.Text(3), spaces.Sequence(spaces.Discrete(2)), spaces.Graph(spaces.Box(0, 1), None)]
-)
+def test_a_text_is_counts_of_words_and_pairs() -> None:
+    space = spaces.Dict(a=spaces.Discrete(2), mission=spaces.Text(40))
+    counts = {text: encode(space, {"a": 1, "mission": text})[2:] for text in ("go to the red ball", "red red", "", "a")}
+    assert [x.sum() for x in counts.values()] == [5 + 4, 2 + 1, 0, 1]
+    columns = {text: zlib.crc32(text.encode()) % 64 for text in ("red", "red red")}
+    expected = np.zeros(64)
+    expected[columns["red"]] += 2
+    expected[columns["red red"]] += 1
+    assert np.array_equal(counts["red red"], expected)
+    assert not np.array_equal(*(encode(spaces.Text(9), text) for text in ("red blue", "blue red")))
+    with pytest.raises(BadObservation, match=r"observation\['mission'\] must be a text, .* but step gave 3"):
+        encode(space, {"a": 1, "mission": 3})
+
+
+@pytest.mark.parametrize("space", [spaces.Sequence(spaces.Discrete(2)), spaces.Graph(spaces.Box(0, 1), None)])
 def test_other_observations_are_refused_by_name(space: spaces.Space) -> None:
     with pytest.raises(UnsupportedSpace, match=rf"Test-v0.*observation_space\['x'\]\[1\] is {type(space).__name__}"):
         Observations(spaces.Dict(x=spaces.Tuple([spaces.Discrete(2), space])), "Test-v0")

@@ -375,8 +375,8 @@ def test_box_actions_are_clipped_where_there_are_bounds() -> None:
 
 
 def test_unsupported_observations_and_actions_are_named() -> None:
-    with pytest.raises(UnsupportedSpace, match=r"TextWalk.*observation_space\['said'\]\[0\] is Text"):
-        make_envs(EnvSpec("own_envs:TextWalk-v0"), [1], 1)
+    with pytest.raises(UnsupportedSpace, match=r"SequenceWalk.*observation_space\['said'\]\[0\] is Sequence"):
+        make_envs(EnvSpec("own_envs:SequenceWalk-v0"), [1], 1)
     with pytest.raises(UnsupportedSpace, match=r"GraphActionWalk.*action_space is Dict"):
         make_envs(EnvSpec("own_envs:GraphActionWalk-v0"), [1], 1)
 

@@ -1,0 +1,90 @@
+"""Packages of environments, and what to type for their ids.
+
+Many packages register their ids when they are imported, and `module:Id` imports them; some need a call, or another id.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from ..base.spec import EnvSpec
+
+REGISTER = {"minatar": ("minatar.gym", "register_envs")}  # functions that register ids on request, by module
+WORLD = '{{"id": "metaworld:Meta-World/MT1", "kwargs": {{"env_name": "reach-v3"}}}}'
+AGENTS = "pettingzoo/PACKAGE:{name}, such as pettingzoo/mpe2:simple_spread_v3"
+OLD_GYM = '{{"id": "shimmy:GymV21Environment-v0", "kwargs": {{"env_id": "{name}"}}}}'
+
+
+class Package(NamedTuple):
+    """A package of environments.
+
+    Attributes:
+        ids: pattern of its ids.
+        module: module whose import registers them.
+        install: argument of pip.
+        form: what to write, with the id as {name}; "" for "module:Id".
+        needs: module that must be found; "" for `module`.
+    """
+
+    ids: str
+    module: str
+    install: str
+    form: str = ""
+    needs: str = ""
+
+
+HIGHWAY = "(highway|merge|roundabout|parking|intersection|racetrack|u-turn|exit|two-way|lane-keeping)-"
+OBJECTIVES = "mo-|deep-sea-treasure|resource-gathering|four-room|fishwood|fruit-tree|water-reservoir|minecart"
+ROBOTS = "Fetch|HandReach|HandManipulate|Adroit|AntMaze|PointMaze|FrankaKitchen"
+PACKAGES = (
+    Package("MiniGrid-|BabyAI-", "minigrid", "minigrid"),
+    Package("MinAtar/", "minatar", "minatar"),
+    Package("popgym-", "popgym", "popgym"),
+    Package(ROBOTS, "gymnasium_robotics", "gymnasium-robotics"),
+    Package("Panda(Reach|Push|Slide|PickAndPlace|Stack|Flip)", "panda_gym", "panda-gym"),
+    Package(HIGHWAY, "highway_env", "highway-env"),
+    Package("FlappyBird-", "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
+    Package("(stocks|forex)-v", "gym_anytrading", "gym-anytrading"),
+    Package(OBJECTIVES, "mo_gymnasium", "mo-gymnasium"),
+    Package("Meta-World/", "metaworld", "metaworld", WORLD),
+    Package("dm_control/", "shimmy", "'shimmy[dm-control]'", needs="dm_control"),
+    Package("bsuite/", "shimmy", "'shimmy[bsuite]'", needs="bsuite"),
+    Package(".*BulletEnv-", "pybullet_envs_gymnasium", "pybullet-envs-gymnasium"),
+    Package(".*NoVel-", "rl_zoo3.import_envs", "rl-zoo3"),
+    Package("Vizdoom", "vizdoom.gymnasium_wrapper", "vizdoom"),
+    Package("MiniWorld-", "miniworld", "miniworld"),
+    Package("Crafter", "crafter", "crafter 'shimmy[gym-v21]'", OLD_GYM, needs="gym"),
+    Package("procgen", "procgen", "procgen 'shimmy[gym-v21]'", OLD_GYM),
+    Package(r"\w+_v\d+$", "pettingzoo", "'rekindle-rl[pettingzoo]'", AGENTS),
+)
+
+
+def register(spec: EnvSpec) -> None:
+    """Let a package register its ids if it waits for that."""
+    module = spec.id.rpartition(":")[0]
+    if module in REGISTER and find_spec(module) is not None:
+        home, function = REGISTER[module]
+        getattr(import_module(home), function)()
+
+
+def advice(spec: EnvSpec) -> str:
+    """Return what to type in place of an unknown id, or ""."""
+    name = spec.id.rpartition(":")[2]
+    package = next((package for package in PACKAGES if re.match(package.ids, name)), None)
+    if package is None:
+        return ""
+    wanted = (package.form or "{module}:{name}").format(module=package.module, name=name)
+    missing = find_spec((package.needs or package.module).partition(".")[0]) is None
+    steps = [f"pip install {package.install}"] * missing + [f"write {wanted}"] * (wanted != spec.id)
+    return f"; {', and '.join(steps)}" if steps else ""
+
+
+def of_old_gym(spec: EnvSpec, error: Exception) -> str:
+    """Return what to type for an environment of old Gym, or ""."""
+    if "must inherit from" not in str(error):
+        return ""
+    name = spec.id.rpartition(":")[2]
+    return f"; if it is old Gym's, pip install 'shimmy[gym-v21]', and write {OLD_GYM.format(name=name)}"
