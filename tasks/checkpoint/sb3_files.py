@@ -1,9 +1,9 @@
 """Policies of Stable-Baselines3: the networks in a file that its `save` wrote.
 
-PPO, A2C, DQN, SAC, TD3 and DDPG are read, and of its contributions TQC, CrossQ, RecurrentPPO and MaskablePPO: with an
-MlpPolicy, and PPO, A2C and DQN with a CnnPolicy for images, too. No code from the file is run: weights are read as
-tensors only, and the pickled data next to them is not read at all. Greedy actions are those of the model. If it saw
-normalized observations, the statistics come from the file that its VecNormalize wrote.
+PPO, A2C, DQN, SAC, TD3 and DDPG are read, and of its contributions TQC, CrossQ, QRDQN, RecurrentPPO and MaskablePPO:
+with an MlpPolicy, and PPO, A2C, DQN and QRDQN with a CnnPolicy for images, too. No code from the file is run: weights
+are read as tensors only, and the pickled data next to them is not read at all. Greedy actions are those of the model.
+If it saw normalized observations, the statistics come from the file that its VecNormalize wrote.
 """
 
 from __future__ import annotations
@@ -31,8 +31,15 @@ ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "SiLU": "silu", "ELU": "elu"}
 NORMALIZATION = {"clip_obs": 10.0, "epsilon": 1e-8}  # as of `experience.normalizers`
 ARRAYS = {"numpy.ndarray", "numpy.dtype", *(f"numpy._core.multiarray.{name}" for name in ("scalar", "_reconstruct"))}
 NETWORKS = "networks are those of an MlpPolicy or CnnPolicy"
-SOURCES = "a policy is taken from a PPO, A2C, DQN, SAC, TD3, DDPG, TQC, CrossQ, RecurrentPPO or MaskablePPO"
-COPIES = ("q_net_target.", "critic_target.", "actor_target.", "pi_features_extractor.", "vf_features_extractor.")
+SOURCES = "a policy is taken from a PPO, A2C, DQN, SAC, TD3, DDPG, TQC, CrossQ, QRDQN, RecurrentPPO or MaskablePPO"
+COPIES = (
+    "q_net_target.",
+    "quantile_net_target.",
+    "critic_target.",
+    "actor_target.",
+    "pi_features_extractor.",
+    "vf_features_extractor.",
+)
 GATES = (0, 1, 3, 2)  # of torch's LSTM, in our order: input, forget and output gate, cell
 
 
@@ -341,7 +348,17 @@ def _random_search(model: _Model) -> ImportedPolicy:
 
 
 def _quantile_network(model: _Model) -> ImportedPolicy:
-    raise model.refuse(SOURCES, "one of QR-DQN")
+    """Return a policy of QR-DQN.
+
+    Its outputs are ordered by quantiles, ours by actions.
+    """
+    filters, dense = model.features("quantile_net.features_extractor")
+    *hidden, (weight, bias) = model.layers("quantile_net.quantile_net")
+    quantiles = int(model.kwargs.get("n_quantiles", 200))
+    last = (x.unflatten(0, (quantiles, -1)).transpose(0, 1).flatten(0, 1) for x in (weight, bias))
+    shape = _shape(model, model.activation("ReLU", bool(filters), hidden), [*dense, *hidden])
+    policy = filters | _named("q", [*dense, *hidden, (next(last), next(last))])
+    return ImportedPolicy("qrdqn", {"model": shape, "quantiles": quantiles}, policy)
 
 
 CONVERTERS = {  # by the beginning of a weight's name

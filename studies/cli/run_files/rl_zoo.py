@@ -265,6 +265,8 @@ class _Entry:
         self._number("learning_rate", "optimizer.lr", "lr_schedule")
         on_policy = "gae_lambda" in self.settings.values
         kind, eps = ("Adam", 1e-5 if on_policy else 1e-8)
+        if self.algorithm == "qrdqn":
+            eps = 0.01 / int(self.settings.values["batch_size"])
         if self.take("use_rms_prop", "optimizer.name"):
             kind, eps = "RMSprop", float(self.take("rms_prop_eps", "optimizer.eps"))
         else:

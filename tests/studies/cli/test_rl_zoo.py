@@ -115,6 +115,9 @@ def test_off_policy_settings_have_their_counterparts(convert: Callable[..., Any]
     assert (hp["num_steps"], hp["num_updates"], hp["target_interval"], hp["tau"]) == (256, 128, 5, 1.0)
     assert (hp["exploration.horizon"], hp["double"], hp["n_step"], hp["buffer_size"]) == (8000, False, 1, 1_000_000)
     assert found["without"] == ["learning_starts: 10 (32, which a batch needs)"]
+    qrdqn = dqn.replace("learning_starts: 10", "policy_kwargs: 'dict(n_quantiles=25)'")
+    hp = convert("qrdqn", qrdqn)["config"]["hyperparameters"]
+    assert (hp["quantiles"], hp["optimizer.eps"], hp["max_grad_norm"]) == (25, 0.01 / 32, None)
     tqc = "E-v0: {n_timesteps: 100, policy: MlpPolicy, ent_coef: auto_0.1, use_sde: true, train_freq: 8, n_envs: 2, "
     tqc += "gradient_steps: -1, top_quantiles_to_drop_per_net: 5, policy_kwargs: 'dict(n_critics=3, n_quantiles=20)'}"
     hp = convert("tqc", tqc)["config"]["hyperparameters"]

@@ -44,6 +44,7 @@ CASES = [
         "Pendulum-v1",
         {"buffer_size": 10, "policy_kwargs": {"net_arch": [32, 32], "activation_fn": torch.nn.Tanh}},
     ),
+    (sb3_contrib.QRDQN, "MlpPolicy", "CartPole-v1", {"buffer_size": 10, "policy_kwargs": {"n_quantiles": 7}}),
     (sb3.SAC, "MlpPolicy", "Pendulum-v1", {"buffer_size": 10, "policy_kwargs": {"n_critics": 3, "net_arch": [16]}}),
     (sb3.SAC, "MlpPolicy", "MountainCarContinuous-v0", {"buffer_size": 10, "use_sde": True}),
     (sb3.TD3, "MlpPolicy", "Pendulum-v1", {"buffer_size": 10, "policy_kwargs": {"net_arch": [40, 30]}}),
@@ -81,6 +82,8 @@ def values_of(model: Any, observations: np.ndarray) -> torch.Tensor:
     shown = model.policy.obs_to_tensor(observations)[0]
     if hasattr(model.policy, "predict_values"):
         return model.policy.predict_values(shown).squeeze(1)
+    if hasattr(model, "quantile_net"):
+        return model.quantile_net(shown).mean(1).amax(1)
     if hasattr(model, "q_net"):
         return model.q_net(shown).amax(1)
     actions = model.policy.scale_action(model.predict(observations, deterministic=True)[0])
@@ -182,7 +185,6 @@ def test_settings_without_a_counterpart_are_refused(tmp_path: Path) -> None:
         ({}, td3, "critics are named qf0, qf1 and so on, but got none"),
         ({}, {"x.weight": torch.zeros(1)}, "a PPO, A2C, DQN, SAC, .* or MaskablePPO, but got networks named x.weight"),
         ({}, {"action_net.0.weight": torch.zeros(2, 3)}, "but got one of ARS"),
-        ({}, {"quantile_net.quantile_net.0.weight": torch.zeros(2, 3)}, "but got one of QR-DQN"),
         (
             {"policy_kwargs": {"activation_fn": "<class 'torch.nn.modules.activation.GELU'>"}},
             dqn,
