@@ -71,6 +71,15 @@ def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
         "normalize_obs": categorical(False, True, default=False, structural=True, search=False),
         "eval_interval": integer(0, 10**9, default=0, structural=True, search=False),
         "stats_window_size": window_size(silent=True),
+        "resets": integer(
+            0,
+            10**9,
+            default=0,
+            structural=True,
+            search=False,
+            silent=True,
+            help="gradient steps after which networks and optimizers begin anew, but not the buffer; 0 for never",
+        ),
         **replay_guidance_space(),
     }
 

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..checkpoint.member_state import Stacked
 from ..checkpoint.state import Tree
 from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec, StepResult, goals_of
@@ -44,6 +45,7 @@ from ..learner import Learner, Policy
 from ..networks.encoders import ENCODERS, unused_width
 from ..networks.optimizers import GRAD_NORM_INTERVAL, schedule
 from ..networks.recurrent import ActingMemory
+from ..rng import streams
 from ..signals.replay_guidance import ReplayGuidance
 from .off_policy import OBSERVATIONS, check_replay, check_replay_in_env
 
@@ -241,17 +243,39 @@ class OffPolicyLearner(Learner):
             self.progress.updates += 1
             metrics, errors = self.update(batch)
             self.sampler.update(rows, errors)
+            if self.hp.resets and self.progress.updates % self.hp.resets == 0:
+                self.reset_networks()
             metrics = {**metrics, **self.guide(batch, self.progress.updates)}
         return {**metrics, "lr": self.scheduled(self.hp.optimizer.lr).squeeze(1)}
 
     @cached_property
     def compiled_steps(self) -> Callable[[], dict[str, Tensor]] | None:
         """Function that takes all gradient steps by kernels, see `kernel`."""
-        return self.kernel()
+        return None if self.hp.resets else self.kernel()
 
     def kernel(self) -> Callable[[], dict[str, Tensor]] | None:
         """Return a function that does what `learn` does, or None."""
         return None
+
+    @torch.no_grad()
+    def reset_networks(self) -> None:
+        """Give networks and optimizers the values of new ones: arXiv:2205.07802.
+
+        Nikishin et al. (2022) call the effect of early transitions, which this undoes, the primacy bias.
+        """
+        number = self.progress.updates // self.hp.resets
+        parts = self.new_parts([streams.seed_of(seed, "reset", number) for seed in self.seeds])
+        for name, new in parts.items():
+            own = getattr(self, name).tensors
+            for path, tensor in new.tensors.items():
+                own[path].copy_(tensor)
+
+    def new_parts(self, seeds: list[int]) -> dict[str, Stacked]:
+        """Return new networks, drawn from seeds, and their optimizers.
+
+        Their names are those of the parts whose values they can replace.
+        """
+        raise NotImplementedError
 
     def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Take one gradient step on a batch of tensors (P, B, ...).

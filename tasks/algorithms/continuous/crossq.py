@@ -82,9 +82,9 @@ class CrossQLearner(SACLearner):
     def network_form(self) -> NetworkForm:
         return NetworkForm(SoftHead(self.actions))
 
-    def build_networks(self) -> None:
+    def new_policy(self, seeds: list[int]) -> RenormActorCritics:
         inputs = self.envs.obs_shape[0]
-        self.policy = RenormActorCritics(inputs, self.actions, self.network_form(), self.hp, self.seeds, self.device)
+        return RenormActorCritics(inputs, self.actions, self.network_form(), self.hp, seeds, self.device)
 
     def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         number = self.progress.updates

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ....spaces import Dimension, Space, categorical, integer, log_real, maybe, ordinal, sizes
+from ...checkpoint.member_state import Stacked
 from ...envs import EnvSpec, StepResult, spaces_of
 from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
@@ -176,18 +177,25 @@ class ActorCriticLearner(OffPolicyLearner):
 
         For sequences, also build their sampler and the recurrent states for acting.
         """
-        hp, envs = self.hp, self.envs
-        rest = (self.actions, self.network_form(), hp, self.seeds, self.device)
-        remembers = hp.model.memory != "none"
-        if needs_encoder(hp.model, envs.obs_shape):
-            kind = RecurrentImageActorCritics if remembers else ImageActorCritics
-            self.policy = kind(envs.obs_shape, *rest)
-        else:
-            self.policy = (RecurrentActorCritics if remembers else ActorCritics)(envs.obs_shape[0], *rest)
-        if isinstance(policy := self.policy, RecurrentActorCritics):
+        self.policy = policy = self.new_policy(self.seeds)
+        if isinstance(policy, RecurrentActorCritics):
             state_size = (1 + policy.copies) * policy.state_size
-            self.sequences = Sequences(self.replay, self.keys("replay"), state_size, hp)
-            self.memory = TrainingMemory(policy, hp.num_envs, self.sequences)
+            self.sequences = Sequences(self.replay, self.keys("replay"), state_size, self.hp)
+            self.memory = TrainingMemory(policy, self.hp.num_envs, self.sequences)
+
+    def new_policy(self, seeds: list[int]) -> ActorCritics:
+        """Return networks that are drawn from seeds."""
+        model, shape = self.hp.model, self.envs.obs_shape
+        rest = (self.actions, self.network_form(), self.hp, seeds, self.device)
+        remembers = model.memory != "none"
+        if needs_encoder(model, shape):
+            return (RecurrentImageActorCritics if remembers else ImageActorCritics)(shape, *rest)
+        return (RecurrentActorCritics if remembers else ActorCritics)(shape[0], *rest)
+
+    def new_parts(self, seeds: list[int]) -> dict[str, Stacked]:
+        vectors = {"actor": self.policy.actor_vector, **self.policy.critic_vectors}
+        optimizers = {f"{name}_optimizer": Optimizer(vector, self.hp.optimizer) for name, vector in vectors.items()}
+        return {"policy": self.new_policy(seeds), **optimizers}
 
     # --- acting ---
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ....spaces import Dimension, Space, categorical, integer, log_real, maybe, real
+from ...checkpoint.member_state import Stacked
 from ...cuda.graphs import captured
 from ...envs import EnvSpec, spaces_of
 from ...errors import UnsupportedSpace
@@ -144,10 +145,19 @@ class SACLearner(ActorCriticLearner):
         hp = self.hp
         self.subset_draws = Draws(self.keys("subset"), (self.policy.copies,))
         self.entropy_lr = hp.optimizer.lr if hp.entropy.lr is None else hp.entropy.lr
+        self.coefficients = self.new_coefficients()
+
+    def new_coefficients(self) -> LearnedEntropy | FixedEntropy:
+        """Return the entropy's coefficients, at their initial values."""
+        hp = self.hp
         if hp.entropy.learn:
-            self.coefficients = LearnedEntropy(hp.entropy.alpha, self.target_entropy(), hp.optimizer)
-        else:
-            self.coefficients = FixedEntropy(hp.entropy.alpha.repeat(1, self.actions.entropy_terms))
+            return LearnedEntropy(hp.entropy.alpha, self.target_entropy(), hp.optimizer)
+        return FixedEntropy(hp.entropy.alpha.repeat(1, self.actions.entropy_terms))
+
+    def new_parts(self, seeds: list[int]) -> dict[str, Stacked]:
+        coefficients = self.new_coefficients()
+        learned = {"coefficients": coefficients} if isinstance(coefficients, LearnedEntropy) else {}
+        return {**super().new_parts(seeds), **learned}
 
     def target_entropy(self) -> Tensor:
         """Return the target entropies, (P, entropy_terms).

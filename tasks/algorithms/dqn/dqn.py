@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ....spaces import Dimension, Space, categorical, integer, log_real, maybe, ordinal, real, sizes
+from ...checkpoint.member_state import Stacked
 from ...cuda.graphs import captured
 from ...envs import EnvSpec, spaces_of
 from ...envs.base.encode import Observations
@@ -144,9 +145,8 @@ class DQNLearner(OffPolicyLearner):
     def build(self) -> None:
         super().build()
         hp, actions = self.hp, self.uniform_actions.largest + 1
-        network = QNetwork if hp.model.memory == "none" else RecurrentQNetwork
         self.distribution = self.distribution_of(hp)
-        self.policy = network(self.envs.obs_shape, actions, hp, self.seeds, self.device, self.distribution)
+        self.policy = self.new_policy(self.seeds)
         self.memory = self.policy.memory(hp.num_envs)
         if isinstance(self.memory, QMemory):
             state_size = self.memory.tensors["state"].shape[-1]
@@ -161,6 +161,18 @@ class DQNLearner(OffPolicyLearner):
         self.noise = self.noise_of(self.keys)
         self.update_noise = Normals(self.keys("update noise"), (NOISES, self.policy.noise_size), self.device)
         self.target_interval = hp.target_interval.long().cpu().numpy()
+
+    def new_policy(self, seeds: list[int]) -> QNetwork:
+        """Return networks that are drawn from seeds."""
+        kind = QNetwork if self.hp.model.memory == "none" else RecurrentQNetwork
+        actions = self.uniform_actions.largest + 1
+        return kind(self.envs.obs_shape, actions, self.hp, seeds, self.device, self.distribution)
+
+    def new_parts(self, seeds: list[int]) -> dict[str, Stacked]:
+        return {
+            "policy": self.new_policy(seeds),
+            "optimizer": Optimizer(self.policy.parameters.vector, self.hp.optimizer),
+        }
 
     @classmethod
     def distribution_of(cls, hp: SimpleNamespace) -> ReturnDistribution | None:
