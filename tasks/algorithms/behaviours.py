@@ -157,7 +157,7 @@ class BehavioursLearner(Learner):
         try:
             extras = {name: extras_of(values[0][name]) for name in roster.learning}
             extras |= {name: player_extras(self.env, name) for name in self.env.players}
-            self.shared = SharedEnvs(self.envs, roster, extras)
+            self.shared = SharedEnvs(self.envs, roster, extras, bool(self.teams))
             self.learners: dict[str, Learner] = {}
             self.players: dict[str, PlayerActor] = {}
             for name, view in self.shared.views.items():

@@ -21,6 +21,7 @@ from ..base.encode import MixedShape, Observations, size_of
 from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
 from ..base.joined import Joined, can_join, leaves
 from ..base.masks import CentralShape, MaskedShape, mask_in
+from ..base.spec import EnvSpecError
 from .adapter import ACTS, AGENTS, OUTCOME, PRESENT, REWARD, TERMINATED, TRUNCATED
 from .roster import Behaviour, Roster
 
@@ -203,9 +204,14 @@ class BehaviourView(Envs):
         self.obs = self.shared.form.observed(self.behaviour, joint)
         outcomes = self._own(self.shared.form.outcomes(joint))
         self.here = outcomes[..., PRESENT] > 0
-        self.present = None if self.alone else outcomes[..., ACTS] > 0
-        if self.ghosts is not None and self.present is not None:
-            self.present &= ~self.ghosts
+        acts = outcomes[..., ACTS] > 0
+        if self.spec.all_act and not acts.all():
+            raise EnvSpecError(
+                f"{self.spec.id}: all_act says that all agents act in every step, but one of {self.behaviour.name} is "
+                "absent or waits; leave it out"
+            )
+        always = self.alone or (self.spec.all_act and not self.shared.competing)
+        self.present = None if always else acts if self.ghosts is None else acts & ~self.ghosts
 
     def give(self, ghosts: NDArray[np.bool_]) -> None:
         """Give rows (B,) to another policy."""
@@ -273,6 +279,7 @@ class SharedEnvs:
     Attributes:
         envs: the joint environments.
         roster: agents and behaviours.
+        competing: whether other policies play some agents at times, as in self-play.
         form: conversion between joint and single observations and actions.
         views: each behaviour's view.
         meet: function that a view calls when it has acted, and that returns once the joint step is made; None if a
@@ -281,10 +288,12 @@ class SharedEnvs:
         replace: functions of a behaviour's actions (P, B, ...), by its name, that replace those of other policies.
     """
 
-    def __init__(self, envs: Envs, roster: Roster, extras: Mapping[str, Extras] = MappingProxyType({})) -> None:
+    def __init__(
+        self, envs: Envs, roster: Roster, extras: Mapping[str, Extras] = MappingProxyType({}), competing: bool = False
+    ) -> None:
         action = envs.action_space
         assert isinstance(action, Joined)
-        self.envs, self.roster = envs, roster
+        self.envs, self.roster, self.competing = envs, roster, competing
         self.form = JointForm(roster, envs.obs_space, action, envs.spec.id, extras)
         self.actions: dict[str, Array] = {}
         self.results: dict[str, StepResult] = {}

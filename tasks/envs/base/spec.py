@@ -57,6 +57,8 @@ class EnvSpec:
         behaviours: agents of each behaviour that is trained, by its name.
         behaviour: name of the behaviour that this task trains.
         teams: agents of each team, by its name, for self-play.
+        all_act: whether all agents act in every step until the episode ends for all, which is faster to learn from. An
+            environment in which one is absent or waits then fails.
         players: by behaviour, ``random`` or a policy's file, which plays it without learning, see `algorithms.players`.
         scale: largest value of its uint8 images, where their space says 255 but the values are codes, as in MiniGrid's
             grids (10). Values are divided by it. None trusts the bounds of the space.
@@ -79,6 +81,7 @@ class EnvSpec:
     behaviour: str = ""
     teams: Mapping[str, Sequence[str]] = field(default_factory=dict)
     players: Mapping[str, str] = field(default_factory=dict)
+    all_act: bool = False
     scale: int | None = None
     reward_weights: Sequence[float] = ()
 
@@ -92,8 +95,9 @@ class EnvSpec:
                 f"{self.id}: max_episode_steps must be a positive integer or None, but got {self.max_episode_steps!r}"
             )
         object.__setattr__(self, "max_episode_steps", limit)
-        if not isinstance(self.single_instance, bool):
-            raise EnvSpecError(f"{self.id}: single_instance must be true or false, but got {self.single_instance!r}")
+        for name in ("single_instance", "all_act"):
+            if not isinstance(getattr(self, name), bool):
+                raise EnvSpecError(f"{self.id}: {name} must be true or false, but got {getattr(self, name)!r}")
         whole = isinstance(self.scale, int) and not isinstance(self.scale, bool)
         if self.scale is not None and not (whole and 1 <= self.scale <= 255):
             raise EnvSpecError(f"{self.id}: scale must be an integer from 1 to 255 or None, but got {self.scale!r}")
@@ -188,6 +192,7 @@ class EnvSpec:
             "behaviour": self.behaviour,
             "teams": deepcopy(self.teams),
             "players": dict(self.players),
+            "all_act": self.all_act,
             "scale": self.scale,
             "reward_weights": list(self.reward_weights),
         }

@@ -217,6 +217,16 @@ def test_wrong_results_of_an_environment_are_named(what: str, words: str) -> Non
         make_envs({"id": "pettingzoo/hunt_env:Wrong", "kwargs": {"what": what}}, [0], 1)
 
 
+def test_agents_that_always_act_learn_without_weights() -> None:
+    env = {"id": HUNT, "kwargs": {"steps": 4}, "all_act": True}
+    learner = Behaviours(env, seed=1).init(**SMALL).member_ref().learner
+    assert isinstance(learner, BehavioursLearner)
+    assert learner.shared.views["hunter"].present is None
+    task = Behaviours({**env, "kwargs": {"steps": 12}}, seed=1).init(**SMALL)
+    with pytest.raises(ValueError, match="all_act says that all agents act in every step, but one of"):
+        task.fit(1)
+
+
 def test_absent_agents_get_no_rewards_and_do_not_count() -> None:
     spec = EnvSpec.of({"id": HUNT, "kwargs": {"hunters": 3}})
     shared = SharedEnvs(make_envs(spec, [0], 1), roster_of(spec))
