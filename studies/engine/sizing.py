@@ -12,7 +12,7 @@ which the fastest algorithm has enough steps for each.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadConfig, UnknownStudy
@@ -33,6 +33,7 @@ ENOUGH = 300_000  # steps of a training by the fastest algorithm, for more trial
 LEAST = 10_000  # steps of a training by any algorithm
 MOMENT = 2.0  # seconds of training to measure the time of a step
 MOST = 16  # epochs of it
+ATTEMPTS = 3  # in an environment that fails
 SMALL = {"num_steps": 64, "learning_starts": 256}  # so that gradient steps follow soon
 
 
@@ -87,7 +88,7 @@ def size_of_budget(store: Store, name: str, config: Config, algorithm: type[Task
         env = EnvSpec.of(config.env)
         searched = {path.partition(".")[0] for path in config.searched.flat()}
         names = [start["algorithm"] for start in algorithm.starts(env) if start["algorithm"] in searched]
-        paces = {each: pace(each, env, config.seed) for each in names}
+        paces = paces_in(env, names, config.seed)
         stored = _stored(store, name)  # another process may have been quicker
         if stored is None:
             return {"seconds": config.options["budget"]["seconds"], "paces": paces}
@@ -108,6 +109,41 @@ def _stored(store: Store, name: str) -> Sized | None:
         return Config.from_json(store.study(name).config, name).options.get(SIZED)
     except UnknownStudy:
         return None
+
+
+def paces_in(env: EnvSpec, names: Sequence[str], seed: int) -> dict[str, float]:
+    """Return the seconds of a step by algorithm, measured now.
+
+    In an environment that is slow itself, all are equally fast. Where one episode fails, others are played.
+
+    Raises:
+        BadConfig: episodes do not end, so that no evaluation would.
+        EnvironmentFailed: episodes fail again and again.
+    """
+    from ...tasks import load
+    from ...tasks.envs import time_limit
+    from ...tasks.errors import EnvironmentFailed
+    from ...tasks.identity import TaskIdentity
+    from ...tasks.probing import probe
+
+    looked = probe(load(names[0]), TaskIdentity.of(load(names[0]), env, seed, {}))
+    if looked["slow"] is not None:
+        return dict.fromkeys(names, looked["slow"])
+    if not looked["lengths"] and time_limit(env) is None:
+        raise BadConfig(
+            f"an evaluation plays whole episodes, but none of {env.id} ended within {looked['steps']:,} steps, and it "
+            'has no time limit; give it one, such as {"id": ..., "max_episode_steps": 1000}'
+        )
+    paces = {}
+    for name in names:
+        for attempt in range(ATTEMPTS):
+            try:
+                paces[name] = pace(name, env, seed + attempt)
+                break
+            except EnvironmentFailed:
+                if attempt == ATTEMPTS - 1:
+                    raise
+    return paces
 
 
 def pace(name: str, env: EnvSpec, seed: int) -> float:

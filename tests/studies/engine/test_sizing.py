@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 import rekindle
+import slow_envs
 from rekindle.studies.cli import main
 from rekindle.studies.engine import sizing
 from rekindle.studies.engine.sizing import pace, sizes
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import SIZED
+from rekindle.tasks import probing
+from rekindle.tasks.envs import make_envs
 
 PACES = {"ppo": 1e-3, "sac": 1.0, "dqn": 1e-3}
 CREATE = ["create", "auto", "CartPole-v1", "--study", "s", "--budget", "80s", "--json"]
@@ -37,6 +40,22 @@ def test_too_little_time_is_refused_with_the_time_that_is_enough() -> None:
         sizes({"seconds": 1800, "paces": {"ppo": 10.0, "sac": 11.0}})
 
 
+def test_an_environment_whose_episodes_never_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "STEPS", 60)
+    monkeypatch.setattr(probing, "MORE_STEPS", 60)
+    with pytest.raises(BadConfig, match=r"none of simulators:Endless-v0 ended within [\d,]+ steps, and it has no"):
+        sizing.paces_in(rekindle.EnvSpec("simulators:Endless-v0"), ["ppo"], 0)
+
+
+def test_in_a_slow_environment_all_algorithms_are_equally_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_envs("slow_envs:Slow-v0", [0], 1).close()  # the self-test is quick
+    monkeypatch.setenv(slow_envs.VARIABLE, str(tmp_path))  # a step takes 5 ms or more
+    monkeypatch.setattr(probing, "SECONDS", 0.02)
+    monkeypatch.delattr(sizing, "pace")
+    paces = sizing.paces_in(rekindle.EnvSpec("slow_envs:Slow-v0"), ["ppo", "dqn"], 0)
+    assert paces["ppo"] == paces["dqn"] > 0.004
+
+
 def test_the_pace_of_an_algorithm_is_that_of_its_steps() -> None:
     assert all(0 < pace(name, rekindle.EnvSpec("CartPole-v1"), 0) < 10 for name in ("ppo", "dqn"))
 
@@ -46,7 +65,7 @@ def test_a_size_is_measured_once(
 ) -> None:
     made = []
     for paces in (PACES, {}):  # a second measurement would fail
-        monkeypatch.setattr(sizing, "pace", lambda name, env, seed, paces=paces: paces[name])
+        monkeypatch.setattr(sizing, "paces_in", lambda env, names, seed, paces=paces: paces or 1 / 0)
         assert main([*CREATE, "--storage", sqlite_url]) == 0
         shown = capsys.readouterr()
         made.append(json.loads(shown.out))
@@ -64,7 +83,7 @@ def test_a_size_is_measured_once(
 def test_a_size_that_is_given_is_not_measured(
     sqlite_url: str, given: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delattr(sizing, "pace")
+    monkeypatch.delattr(sizing, "paces_in")
     assert main([*CREATE, *given, "--storage", sqlite_url]) == 0
     with Store(sqlite_url) as store:
         assert SIZED not in store.study("s").config["options"]
@@ -72,7 +91,7 @@ def test_a_size_that_is_given_is_not_measured(
 
 @pytest.mark.slow
 def test_time_alone_gives_a_confirmed_agent(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizing, "pace", lambda name, env, seed: PACES[name])
+    monkeypatch.setattr(sizing, "paces_in", lambda env, names, seed: {name: PACES[name] for name in names})
     options: dict[str, Any] = {"storage": sqlite_url, "study": "s", "progress": False, "budget": "600s"}
     study = rekindle.tune("auto", "CartPole-v1", priors={"algorithm": "choices(['ppo', 'sac'])"}, **options)
     assert study.complete
