@@ -9,44 +9,17 @@ from __future__ import annotations
 from types import ModuleType
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..compiled.loading import kernels_of
-from ..compiled.records import Clipping, Descent, Draw, Scaling, Transitions
+from ..compiled.records import Draw, Scaling, Transitions
 from ..experience.replay_buffer import CompiledReplayBuffer
-from ..networks.optimizers import Clipped, Optimizer
 from ..runtime.progress import tick
 from ..signals.replay_guidance import ReplayGuidance
 from .off_policy_learner import OffPolicyLearner
 
 NONE = np.empty((0, 0), np.float32)
 UNSCALED = Scaling(False, NONE, NONE)
-
-
-class CompiledDescent:
-    """Gradients and optimizer steps of P members, as kernels take them.
-
-    Attributes:
-        gradient: last gradient, (P, D).
-    """
-
-    def __init__(self, optimizer: Optimizer, limit: Tensor | None):
-        """Allocate the gradient, whose norm is clipped to the limit (P, 1)."""
-        assert optimizer.rule is not None
-        self.gradient, self._factors = torch.zeros_like(optimizer.vector), torch.ones(len(optimizer.vector), 1)
-        limits = self._factors if limit is None else limit
-        self._clipping = Clipping(limit is not None, limits.numpy(), self._factors.numpy())
-        self._rule = optimizer.rule
-
-    def at(self, lr: Tensor) -> Descent:
-        """Return the steps with these learning rates, (P, 1)."""
-        return Descent(lr.contiguous().numpy(), self._clipping, self._rule)
-
-    @property
-    def clipped(self) -> Clipped:
-        """The last gradient, after clipping."""
-        return Clipped(self.gradient, self._factors if self._clipping.active else None)
 
 
 class CompiledSteps:
@@ -94,10 +67,9 @@ class CompiledSteps:
         raise NotImplementedError
 
 
-def run_for(learner: OffPolicyLearner, *optimizers: Optimizer) -> ModuleType | None:
-    """Return the kernels if they cover a learner's transitions, guidance and optimizers."""
+def run_for(learner: OffPolicyLearner) -> ModuleType | None:
+    """Return the kernels if they cover a learner's transitions and guidance."""
     hp = learner.hp
-    covered = isinstance(learner.replay, CompiledReplayBuffer) and type(learner.guidance) is ReplayGuidance
-    if not covered or any(optimizer.rule is None for optimizer in optimizers):
+    if not isinstance(learner.replay, CompiledReplayBuffer) or type(learner.guidance) is not ReplayGuidance:
         return None
     return kernels_of(hp.tau, hp.tau if hp.max_grad_norm is None else hp.max_grad_norm)

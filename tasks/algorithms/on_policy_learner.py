@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoint.member_state import Part
-from ..compiled.actor_critic import LossForm, Steps
+from ..compiled.actor_critic import ActorCriticKernels, LossForm
 from ..cuda.graphs import captured
 from ..experience.returns import CRITIC_LOSSES, advantage_scale, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch, Rollout, permutations
@@ -30,6 +30,7 @@ from ..networks.encoders import ENCODERS
 from ..networks.optimizers import (
     SCHEDULED,
     Clipped,
+    CompiledDescent,
     FlushedDenormals,
     LearningRates,
     Optimizer,
@@ -200,22 +201,26 @@ class OnPolicyLearner(Learner):
 
         Return None if kernels do not cover them. The arguments are those of `take_steps`.
         """
-        hp, kernels, rule = self.hp, self.policy.kernels, self.optimizer.rule
-        size = batch["log_probs"].shape[1]
-        if kernels is None or rule is None or lr.shape[1] > 1 or self.mix_gradients is not None:
+        hp, compiled, size = self.hp, self.compiled(batch), batch["log_probs"].shape[1]
+        if compiled is None or lr.shape[1] > 1 or self.mix_gradients is not None or size == hp.num_minibatches:
             return None
-        if "weights" in batch or size == hp.num_minibatches or (form := self.kernel()) is None:
-            return None
+        kernels, form = compiled
         moving = torch.ones_like(lr, dtype=torch.bool) if active is None else active.clone()
-        steps = Steps(rule, hp.num_minibatches, lr, hp.max_grad_norm, self.target_kl)
-        take, factors = kernels.passes(batch, form, steps, moving)
+        descent = CompiledDescent(self.optimizer, hp.max_grad_norm, kernels.gradient)
+        take = kernels.passes(batch, form, hp.num_minibatches, descent.at(lr), moving, self.target_kl)
         for number, order in enumerate(permutations(self.order, self.iterations, hp.update_epochs, size)):
             tick()
             with FlushedDenormals():
                 take(order, number == 0)
             if not moving.any():
                 break
-        return kernels.read(form), Clipped(kernels.gradient, None if hp.max_grad_norm is None else factors)
+        return kernels.read(form), descent.clipped
+
+    def compiled(self, batch: Mapping[str, Tensor]) -> tuple[ActorCriticKernels, LossForm] | None:
+        """Return the kernels and the loss's form if they cover a batch."""
+        kernels = self.policy.kernels
+        form = None if kernels is None or "weights" in batch else self.kernel()
+        return None if kernels is None or form is None else (kernels, form)
 
     @captured
     def step(self, minibatch: Batch, lr: Tensor, moving: Tensor | None) -> Stepped:
@@ -245,8 +250,9 @@ class OnPolicyLearner(Learner):
         The batch is (P, B, ...); if it has weights, the means are weighted. Advantages and returns were computed
         before, so no gradient passes through them. A separate critic has no term here.
         """
-        if (compiled := self.policy.compiled_loss(batch, self.kernel)) is not None:
-            return compiled
+        if batch["obs"].shape[1] > 1 and (compiled := self.compiled(batch)) is not None:
+            kernels, form = compiled
+            return kernels.loss(batch, form, self.policy.parameters.leaves.values())
         hp, weights = self.hp, batch.get("weights")
         params, values = self.policy(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
-from .records import Actions, Clipping, Descent, Experience, LossTerms, Pass, PolicyNetworks, Slope, UpdateRule
+from .records import Actions, Descent, Experience, LossTerms, Pass, PolicyNetworks, Slope
 
 KINDS = {"tanh": 0, "relu": 1, "elu": 2, "silu": 3}
-OPTIMIZERS = {"adam": 0, "adamw": 0, "rmsprop": 1}  # AdamW is Adam with a decay
+OPTIMIZERS = {"adam": 0, "adamw": 0, "rmsprop": 1, "sgd": 2}  # AdamW is Adam with a decay
 CLIPPING = {"none": 0, "ppo": 1, "ppo2": 2}
 METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction", "value_loss")
 
@@ -75,24 +75,6 @@ class LossForm:
     clipping: str = "ppo"
     standardized: bool = False
     critic_loss: str = "mse"
-
-
-class Steps(NamedTuple):
-    """The rules of the gradient steps of a pass over a batch.
-
-    Attributes:
-        rule: optimizer that takes the steps.
-        parts: number of minibatches.
-        lr: learning rates, (P, 1).
-        max_grad_norm: largest norm of a gradient, (P, 1); None for no limit.
-        target_kl: members are stopped above 1.5 times this approx_kl, (P, 1); None for never.
-    """
-
-    rule: UpdateRule
-    parts: int
-    lr: Tensor
-    max_grad_norm: Tensor | None
-    target_kl: Tensor | None
 
 
 class Perceptron(NamedTuple):
@@ -194,27 +176,22 @@ class ActorCriticKernels:
         return Differentiated.apply(losses, self.gradient, self.pieces, *leaves), metrics
 
     def passes(
-        self, batch: Mapping[str, Tensor], form: LossForm, steps: Steps, moving: Tensor
-    ) -> tuple[Callable[[Tensor, bool], None], Tensor]:
-        """Return a function that takes a pass over a batch, and factors.
+        self, batch: Mapping[str, Tensor], form: LossForm, parts: int, step: Descent, moving: Tensor, kl: Tensor | None
+    ) -> Callable[[Tensor, bool], None]:
+        """Return a function that takes a pass over a batch.
 
-        It takes a step on each minibatch of the batch (P, B, ...). Its arguments are a random order of the rows,
-        (P, B), and whether this is the first pass over them. It takes members out of `moving` (P, 1) that target_kl
-        stops, see `descent.descend`, and fills in the factors (P, 1) by which the last gradients were scaled.
+        It takes a step on each of `parts` minibatches of the batch (P, B, ...). Its arguments are a random order of the
+        rows, (P, B), and whether this is the first pass over them. It takes members out of `moving` (P, 1) whose
+        approx_kl is above 1.5 times `kl` (P, 1), see `descent.descend`.
         """
-        absent = torch.zeros_like(steps.lr)
-        limits, target_kl = (absent if x is None else x for x in (steps.max_grad_norm, steps.target_kl))
-        clips, stops, factors = steps.max_grad_norm is not None, steps.target_kl is not None, torch.ones_like(steps.lr)
-        clipping = Clipping(clips, limits.numpy(), factors.numpy())
-        loss = (self._experience(batch), self.networks, _terms(form), self._slope)
-        descent = Descent(steps.lr.contiguous().numpy(), clipping, steps.rule)
+        loss = (self._experience(batch), self.networks, _terms(form), self._slope, step)
+        stopping = (moving.numpy(), kl is not None, (torch.from_numpy(step.lr) if kl is None else kl).numpy())
 
         def take(order: Tensor, first: bool) -> None:
-            course = Pass(order.numpy(), steps.parts, first, moving.numpy(), stops, target_kl.numpy())
-            self.run.descend(course, *loss, descent)
+            self.run.descend(Pass(order.numpy(), parts, first, *stopping), *loss)
             increment_version(self.gradient)
 
-        return take, factors
+        return take
 
     def read(self, form: LossForm) -> dict[str, Tensor]:
         """Return the metrics of the last minibatch, (P,) each."""

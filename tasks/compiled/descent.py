@@ -46,7 +46,7 @@ from .records import (
     UpdateRule,
 )
 
-ADAM, RMSPROP = 0, 1  # forms of optimizers; AdamW is Adam with a decay
+ADAM, RMSPROP, SGD = 0, 1, 2  # forms of optimizers; AdamW is Adam with a decay
 TEN = F(10.0)
 
 
@@ -85,8 +85,21 @@ def decayed_step(x, g, lr, decay, rule, p):
 
 
 @inner()
+def plain_step(x, g, lr, rule, p):
+    """Take a step of SGD, which torch's operations round alike."""
+    velocity, momentum = rule.other[p], rule.settings[p, 1]
+    rule.steps[p, 0] += ONE
+    for i in range(len(x)):
+        velocity[i] = momentum * velocity[i] + g[i]
+        x[i] -= lr * velocity[i]
+
+
+@inner()
 def step_member(x, g, lr, rule, p):
     """Take member p's step, see `optimize`."""
+    if rule.form == SGD:
+        plain_step(x, g, lr, rule, p)
+        return
     decayed_step(x, g, lr, lr * rule.settings[p, 3], rule, p)
 
 

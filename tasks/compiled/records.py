@@ -32,11 +32,11 @@ Words = Annotated[NDArray[np.uint64], "u8[::1]"]
 class UpdateRule(NamedTuple):
     """An optimizer and its state."""
 
-    form: Integer  # `descent.ADAM` or `descent.RMSPROP`
+    form: Integer  # constant of `descent`
     steps: Matrix  # steps so far, (P, 1)
     square: Matrix  # means of squared gradients, (P, D)
-    other: Matrix  # Adam's means of gradients or RMSprop's velocity, (P, D)
-    settings: Matrix  # (P, 4): Adam's betas, or RMSprop's alpha and momentum; epsilon; decoupled weight decay
+    other: Matrix  # Adam's means of gradients, else the velocity, (P, D)
+    settings: Matrix  # (P, 4): Adam's betas, or alpha and momentum; epsilon; decoupled weight decay
 
 
 class Clipping(NamedTuple):

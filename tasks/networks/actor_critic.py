@@ -6,7 +6,7 @@ Both are multilayer perceptrons; for vectors the encoder is the identity.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, integer, ordinal, real, sizes
 from ..checkpoint.member_state import Stacked
-from ..compiled.actor_critic import KINDS, ActorCriticKernels, LossForm, Perceptron
+from ..compiled.actor_critic import KINDS, ActorCriticKernels, Perceptron
 from ..compiled.loading import kernels_of
 from ..cuda.graphs import captured
 from ..envs.base.masks import mask_in, own_in
@@ -188,24 +188,6 @@ class ActorCritic(Stacked):
         if self.kernels is not None and obs.shape[1] > 1:
             return self.kernels.log_probs(obs, actions)
         return self.distribution.log_prob_and_entropy(self.action_params(obs), actions)[0]
-
-    def compiled_loss(
-        self, batch: Mapping[str, Tensor], kernel: Callable[[], LossForm | None]
-    ) -> tuple[Tensor, dict[str, Tensor]] | None:
-        """Return a minibatch's losses and metrics, each (P,), from kernels.
-
-        Args:
-            batch: tensors (P, B, ...).
-            kernel: function that returns the form of the loss, see `OnPolicyLearner.kernel`.
-
-        Returns:
-            None if kernels do not cover the loss.
-        """
-        if self.kernels is None or "weights" in batch or batch["obs"].shape[1] == 1:
-            return None
-        if (form := kernel()) is None:
-            return None
-        return self.kernels.loss(batch, form, self.parameters.leaves.values())
 
     def value(self, obs: Tensor) -> Tensor:
         """Return v(s), (P, B), of obs (P, B, ...), without gradients."""

@@ -19,7 +19,7 @@ from ...spaces import Space, categorical, curve, integer, log_real, near_one, re
 from ..checkpoint.member_state import Stacked
 from ..compiled.actor_critic import OPTIMIZERS
 from ..compiled.loading import kernels_of
-from ..compiled.records import UpdateRule
+from ..compiled.records import Clipping, Descent, UpdateRule
 from ..runtime.progress import tick
 from .mlp import Parameters
 
@@ -27,6 +27,12 @@ GRAD_NORM_INTERVAL = 16  # iterations between two measurements of gradient norms
 SCHEDULED = ("ent_coef", "clip_coef", "clip_value")  # each with a hyperparameter <name>_schedule
 LARGEST = torch.finfo(torch.float32).max
 Spans = Mapping[str, Sequence[tuple[int, int]]]
+SETTINGS = {  # columns of `UpdateRule.settings`; those without a name are 0
+    "adam": ("beta1", "beta2", "eps", ""),
+    "adamw": ("beta1", "beta2", "eps", "weight_decay"),
+    "rmsprop": ("alpha", "momentum", "eps", ""),
+    "sgd": ("", "momentum", "", ""),
+}
 
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}
 
@@ -264,10 +270,11 @@ class Optimizer(Stacked):
 
     Attributes:
         vector: parameters (P, D), changed in place.
-        rule: the optimizer as kernels take it; None if there is no kernel for it.
+        rule: the optimizer as kernels take it; None without kernels.
     """
 
     scratch = ("rule", "_run", "_all", "_vector")
+    rule: UpdateRule | None = None
 
     def __init__(self, vector: Tensor, hp: SimpleNamespace):
         """Set the moments to 0.
@@ -284,9 +291,9 @@ class Optimizer(Stacked):
         if "mean" in self.tensors:  # computed once, since it shows in short steps
             self._betas = [(1 - beta, beta.log()) for beta in (hp.beta1, hp.beta2)]
         self._run = kernels_of(vector)
-        self.rule = None if self._run is None else self._rule()
-        if self.rule is not None:
-            self._all, self._vector = np.ones((len(vector), 1), np.bool_), vector.numpy()
+        if self._run is not None:
+            self.rule, self._vector = self._rule(), vector.numpy()
+            self._all = np.ones((len(vector), 1), np.bool_)
 
     def step(self, gradient: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
         """Take one step down the gradient (P, D).
@@ -300,7 +307,7 @@ class Optimizer(Stacked):
         # The moments of a dead unit decay to denormal numbers, and stay there. (As a decorator, this takes longer than
         # Adam itself.)
         with FlushedDenormals():
-            if self._run is not None and self.rule is not None and lr.shape[1] == 1:
+            if self._run is not None and lr.shape[1] == 1:
                 moving = self._all if active is None else active.numpy()
                 step = (gradient.contiguous().numpy(), lr.contiguous().numpy(), self.rule)
                 self._run.optimize(moving, self._vector, *step)
@@ -317,17 +324,13 @@ class Optimizer(Stacked):
         for tensor, old in zip([self.vector, *self.tensors.values()], before, strict=True):
             tensor.copy_(torch.where(active, tensor, old))
 
-    def _rule(self) -> UpdateRule | None:
-        """Return the optimizer as kernels take it; None without a kernel."""
-        hp, tensors = self.hp, self.tensors
-        if (form := OPTIMIZERS.get(hp.name)) is None:
-            return None
-        rmsprop = hp.name == "rmsprop"
-        names = ("alpha", "momentum", "eps") if rmsprop else ("beta1", "beta2", "eps")
-        decay = hp.weight_decay if hp.name == "adamw" else torch.zeros_like(hp.eps)
-        settings = torch.cat([*(vars(hp)[name] for name in names), decay], 1)
-        state = tensors["steps"], tensors["square"], tensors["velocity" if rmsprop else "mean"]
-        return UpdateRule(form, *(x.numpy() for x in (*state, settings)))
+    def _rule(self) -> UpdateRule:
+        """Return the optimizer as kernels take it."""
+        hp, tensors, absent = self.hp, self.tensors, torch.zeros_like(self.tensors["steps"])
+        settings = torch.cat([vars(hp).get(name, absent) for name in SETTINGS[hp.name]], 1)
+        other = tensors["mean"] if "mean" in tensors else tensors["velocity"]
+        state = tensors["steps"], tensors.get("square", other), other
+        return UpdateRule(OPTIMIZERS[hp.name], *(x.numpy() for x in (*state, settings)))
 
     def _step(self, gradient: Tensor, lr: Tensor) -> None:
         self.tensors["steps"] += 1
@@ -356,6 +359,32 @@ class Optimizer(Stacked):
         square.lerp_(gradient.square(), 1 - self.hp.alpha)
         velocity.mul_(self.hp.momentum).add_(gradient / square.sqrt().add_(self.hp.eps))
         return velocity.clone()
+
+
+class CompiledDescent:
+    """Gradients and optimizer steps of P members, as kernels take them.
+
+    Attributes:
+        gradient: last gradient, (P, D).
+    """
+
+    def __init__(self, optimizer: Optimizer, limit: Tensor | None, gradient: Tensor | None = None):
+        """Take or allocate the gradient; `limit` (P, 1) clips its norm."""
+        assert optimizer.rule is not None
+        self.gradient = torch.zeros_like(optimizer.vector) if gradient is None else gradient
+        self._factors = torch.ones(len(self.gradient), 1)
+        limits = self._factors if limit is None else limit
+        self._clipping = Clipping(limit is not None, limits.numpy(), self._factors.numpy())
+        self._rule = optimizer.rule
+
+    def at(self, lr: Tensor) -> Descent:
+        """Return the steps with these learning rates, (P, 1)."""
+        return Descent(lr.contiguous().numpy(), self._clipping, self._rule)
+
+    @property
+    def clipped(self) -> Clipped:
+        """The last gradient, after clipping."""
+        return Clipped(self.gradient, self._factors if self._clipping.active else None)
 
 
 def adam(vector: Tensor) -> Optimizer:

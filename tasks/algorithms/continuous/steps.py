@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ...compiled.records import Box, Draw, Scaling, SoftErrors, SoftNetworks
-from ...networks.optimizers import FlushedDenormals, norms
-from ..compiled_steps import CompiledDescent, CompiledSteps, run_for
+from ...networks.optimizers import CompiledDescent, FlushedDenormals, norms
+from ..compiled_steps import CompiledSteps, run_for
 from .actions import SoftHead
 from .entropy import FixedEntropy, LearnedEntropy
 from .learner import ActorCriticLearner
@@ -70,7 +70,7 @@ class SoftSteps(CompiledSteps):
             return None
         if learner.replay.fields["action"].type is not torch.float32:
             return None
-        run = run_for(learner, learner.actor_optimizer, learner.critic_optimizer)
+        run = run_for(learner)
         return None if run is None else cls(run, learner, forms, coefficients, entropy_lr)
 
     def take(self, draw: Draw, scaling: Scaling, lr: Tensor, number: int) -> None:

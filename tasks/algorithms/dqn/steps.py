@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...compiled.records import Draw, QErrors, QNetworks, Scaling
 from ...networks.encoders import Unlearned
-from ...networks.optimizers import FlushedDenormals, Optimizer, norms
-from ..compiled_steps import CompiledDescent, CompiledSteps, run_for
+from ...networks.optimizers import CompiledDescent, FlushedDenormals, Optimizer, norms
+from ..compiled_steps import CompiledSteps, run_for
 from ..off_policy_learner import OffPolicyLearner
 from .networks import QNetwork
 
@@ -67,7 +67,7 @@ class QSteps(CompiledSteps):
         """
         form = None if policy.fused is None else policy.fused.compiled
         plain = type(policy) is QNetwork and type(policy.encoder) is Unlearned
-        if form is None or not plain or (run := run_for(learner, optimizer)) is None:
+        if form is None or not plain or (run := run_for(learner)) is None:
             return None
         return cls(run, learner, policy, form, optimizer, limit, interval)
 

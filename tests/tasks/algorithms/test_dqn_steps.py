@@ -16,6 +16,7 @@ SMALL: dict[str, Any] = {"learning_starts": 40, "batch_size": 17, "buffer_size":
 MOVES = {"tau": 1.0, "target_interval": 3}
 COSINE = {"lr_schedule.name": "cosine", "lr_schedule.horizon": 200, "lr_schedule.warmup": 60}
 CASES: dict[str, dict[str, Any]] = {
+    "SGD": {"optimizer.name": "sgd", "optimizer.momentum": 0.5},
     "defaults": {},
     "the paper's": {"double": False, "n_step": 1, **MOVES},
     "by priority": {"replay.name": "prioritized", "n_step": 5, "replay.beta_horizon": 200},
@@ -96,7 +97,6 @@ def test_values_that_are_not_numbers_spread_as_in_single_operations() -> None:
 OTHERS: dict[str, dict[str, Any]] = {
     "dueling": {"model.dueling": True},
     "SiLU": {"model.activation": "silu"},
-    "SGD": {"optimizer.name": "sgd"},
     "a memory": {"model.memory": "gru", "batch_size": 32, "learning_starts": 200, "buffer_size": 400},
     "scaled rewards": {"extrinsic.strength": 2.0},
 }

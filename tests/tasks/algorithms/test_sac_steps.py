@@ -29,6 +29,7 @@ class SpeedAlone(gym.ObservationWrapper[Any, Any, Any]):
 SMALL: dict[str, Any] = {"learning_starts": 40, "batch_size": 17, "buffer_size": 90, "num_envs": 2, "model.width": 16}
 COSINE = {"lr_schedule.name": "cosine", "lr_schedule.horizon": 200, "lr_schedule.warmup": 60}
 CASES: dict[str, dict[str, Any]] = {
+    "SGD": {"optimizer.name": "sgd", "optimizer.momentum": 0.5},
     "defaults": {},
     "by priority, n steps": {"replay.name": "prioritized", "n_step": 3, "replay.beta_horizon": 200},
     "Huber's loss, scaled observations": {"critic_loss": "huber", "normalize_obs": True, "max_grad_norm": 0.1},
@@ -95,7 +96,6 @@ def test_a_members_soft_steps_do_not_depend_on_its_cohort() -> None:
 
 
 OTHERS: dict[str, dict[str, Any]] = {
-    "SGD": {"optimizer.name": "sgd"},
     "an ensemble": {"critic.ensemble": 3},
     "scaled rewards": {"scale_reward": True},
     "a signal's rewards": {"extrinsic.strength": 2.0},
