@@ -6,13 +6,19 @@ import locale
 import os
 import random
 import signal
+import subprocess
+import sys
+import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from gated import is_of_training
 from gymnasium import spaces
+from rekindle.tasks.envs.base.masks import sizes_of_choices
 
 
 class Drift(gym.Env[Any, Any]):
@@ -330,30 +336,53 @@ def space_of(form: Any) -> spaces.Space[Any]:
     return leaves[form]
 
 
+KILLS = "REKINDLE_TESTS_KILLS"  # environment variable: a folder of files, by their number of steps of training
+
+
 class Soak(gym.Env[Any, Any]):
-    """An environment of any spaces, with faults that show after a number of steps."""
+    """An environment of any spaces, with faults that show after a number of steps.
 
-    steps_of_all = 0
+    `told` says where a mask of actions stands: "", "observation", "info" or "method". The first file of the folder
+    `KILLS` makes the process kill itself or hang, as its name says, and is renamed by it.
+    """
 
-    def __init__(self, see: Any, do: Any, length: int, faults: dict[str, int]) -> None:
-        self.observation_space, self.action_space = space_of(see), space_of(do)
+    steps_of_all = trained = 0
+
+    def __init__(self, see: Any, do: Any, length: int, faults: dict[str, int], told: str = "") -> None:
+        self.observation_space, self.action_space, self.told = space_of(see), space_of(do), told
+        self.sizes = sizes_of_choices(self.action_space) if told else []
+        if told == "observation":
+            mask = spaces.Box(0, 1, (sum(self.sizes),), np.int8)
+            self.observation_space = spaces.Dict({"action_mask": mask, "seen": self.observation_space})
         self.length, self.faults, self.steps, self.memory = length, faults, 0, 0.0
-        self.entropy = np.random.default_rng()
+        self.entropy, self.kept = np.random.default_rng(), np.zeros(1)
+        self.is_of_training, self.buffer = False, None
+        if told == "method":
+            self.action_masks = lambda: self.mask
+        if "leak" in faults:
+            subprocess.Popen(["sleep", "600"], start_new_session=faults["leak"] > 3)
 
     def has(self, fault: str) -> bool:
         return fault in self.faults and self.steps >= self.faults[fault]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
+        self.is_of_training = is_of_training(seed)
         if "global generator" in self.faults:
-            np.random.seed(seed)
+            np.random.seed((seed or 0) % 2**32)
+        if self.has("broken reset"):
+            raise ConnectionError("the simulator is gone")
         self.t, self.x = 0, float(self.np_random.normal())
-        return self.show(), {}
+        return self.show(), self.say()
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action), action
+        self.check_mask(action)
         self.t, self.steps = self.t + 1, self.steps + 1
         type(self).steps_of_all += 1
+        if self.is_of_training:
+            type(self).trained += 1
+            die_at(self.trained)
         numbers = spaces.flatten(self.action_space, action)
         self.x = 0.5 * self.x + 0.1 * float(np.tanh(numbers.sum())) + 0.1 * float(self.np_random.normal())
         self.x += 0.1 * np.random.normal() if self.has("global generator") else 0
@@ -361,29 +390,76 @@ class Soak(gym.Env[Any, Any]):
         self.x += 0.1 * self.entropy.normal() if self.has("entropy") else 0
         self.x += 0.1 * np.sin(self.memory) if self.has("memory") else 0
         self.x += 0.1 * np.sin(self.steps_of_all) if self.has("shared counter") else 0
+        self.x += 0.1 * np.sin(float(self.kept.sum())) if self.has("kept action") else 0
         self.memory += self.x
-        if self.has("in place") and isinstance(action, np.ndarray) and action.ndim:
-            action[...] = action[::-1]
+        if isinstance(action, np.ndarray) and action.ndim:
+            if self.has("in place"):
+                action[...] = action[::-1]
+            self.kept = action
         if self.has("settings"):
             torch.set_default_dtype(torch.float64)
             np.seterr(all="raise")
         if self.has("exception"):
             raise ConnectionError("the simulator is gone")
+        if self.has("exit"):
+            sys.exit("the simulator is gone")
         if self.has("end of data"):
             next(iter(()))
         reward = float("nan") if self.has("nan") else np.array([1, 2]) if self.has("rewards") else self.x
-        return self.show(), reward, bool(abs(self.x) > 3), self.t >= self.length, {"x": self.x}
+        return self.show(), reward, bool(abs(self.x) > 3), self.t >= self.length, self.say()
+
+    def check_mask(self, action: Any) -> None:
+        if self.told:
+            first = np.asarray(getattr(self.action_space, "start", 0)).reshape(-1)
+            groups = np.split(self.mask, np.cumsum(self.sizes)[:-1])
+            assert all(mask[a] for mask, a in zip(groups, np.asarray(action).reshape(-1) - first, strict=True))
+
+    def say(self) -> dict[str, Any]:
+        info: dict[str, Any] = {"x": self.x, "none": None, "text": "a", "deep": {"y": np.float32(self.x), "array": [1]}}
+        if self.told == "info":
+            info["action_mask"] = self.mask
+        if self.has("odd info"):
+            info = {"x": "nothing"} if self.faults["odd info"] else None  # type: ignore[assignment]
+        return info
 
     def show(self) -> Any:
         self.observation_space.seed(int(1000 * abs(self.x)))
         shown = self.observation_space.sample()
+        if self.told:
+            self.mask = np.concatenate([self.np_random.random(n) < 0.5 for n in self.sizes]).astype(np.int8)
+            self.mask[np.cumsum([0, *self.sizes[:-1]])] = 1
+            if self.has("empty mask"):
+                self.mask[:] = 0
+            if self.told == "observation":
+                shown["action_mask"] = self.mask
+        if self.has("buffer") and isinstance(shown, np.ndarray):  # one array for all observations
+            self.buffer = shown if self.buffer is None else self.buffer
+            self.buffer[...] = shown
+            return self.buffer
         if self.has("wrong shape"):
             return np.zeros(7)
+        if self.has("nothing"):
+            return None
         if self.has("wrong key") and isinstance(shown, dict):
             shown.popitem()
         if self.has("out of range") and isinstance(self.observation_space, spaces.Discrete):
             return 7
         return shown
+
+    def close(self) -> None:
+        if self.has("broken close"):
+            raise ConnectionError("the simulator is gone")
+
+
+def die_at(steps: int) -> None:
+    """Die or hang, if a file says so; one process takes one file."""
+    if KILLS in os.environ and (files := sorted(Path(os.environ[KILLS]).glob("[0-9]*"))):
+        after, way = files[0].name.split(",")[1:]
+        if steps > int(after):
+            files[0].rename(files[0].with_name(f"taken-{files[0].name}"))
+            if way == "hang":
+                time.sleep(600)
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 for own in [Drift, *Drift.__subclasses__(), Plan, Soak]:

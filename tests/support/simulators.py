@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,16 @@ import numpy as np
 
 VARIABLE = "REKINDLE_TESTS_SIMULATORS"  # a file of which each line is the pid of a simulator
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+
+
+def marked(name: str, value: str) -> list[int]:
+    """Return the processes whose environment variable has this value."""
+    found = []
+    for entry in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            if f"{name}={value}".encode() in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
+                found.append(int(entry))
+    return found
 
 
 class Simulated(gym.Env[Any, Any]):
