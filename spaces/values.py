@@ -75,16 +75,27 @@ def whole_number(value: object) -> int | None:
 def plain(value: Any) -> Any:
     """Return a value with Python's own numbers, texts and lists.
 
-    NumPy's scalars and arrays, columns and indices of tables, and paths are converted, also inside lists and dicts. All
-    else stays.
+    NumPy's scalars and arrays, columns and indices of tables, sets, iterators and paths are converted, also inside
+    lists and dicts. All else stays.
     """
     if isinstance(value, Mapping):
         return {name: plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=repr)
+    if isinstance(value, list | tuple | Iterator):
         return [plain(each) for each in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def by_name(value: Any) -> Any:
+    """Return rows of tables as dicts, and tables as lists of them."""
+    if hasattr(value, "iterrows"):
+        return value.to_dict("records")
+    if isinstance(value, list | tuple | Iterator):
+        return [by_name(each) for each in value]
+    return dict(value) if hasattr(value, "keys") else value
 
 
 def argument(value: Any) -> Any:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, get_type_hints
 
 from ..spaces import flatten
 from ..spaces.errors import near
-from ..spaces.values import argument, plain
+from ..spaces.values import argument, by_name, plain
 from ..tasks.registry import load
 from ..tasks.runtime import EVALUATION_ENVS
 from ..tasks.runtime.notebook import html_table
@@ -320,8 +320,7 @@ class Study(Pictures):
             hyperparameters: values, nested or dotted; missing ones take their defaults.
             why: reason to record.
         """
-        values = dict(hyperparameters) if hasattr(hyperparameters, "keys") else hyperparameters  # a row of a table
-        return self._steering.enqueue(flatten(plain(values)), why)
+        return self._steering.enqueue(flatten(plain(by_name(hyperparameters))), why)
 
     def extend(self, trials: int | None = None, why: str = "", **other: Any) -> Command:
         """Extend the study: more trials or epochs, other ranges or other bounds.
@@ -426,7 +425,7 @@ def tune(
         keywords = sorted(signature(tune).parameters)
         cure = near(name, keywords) or "; a hyperparameter that is not searched goes into fixed={...}"
         raise TypeError(f"tune has no option {name!r}{cure}")
-    epochs, fixed, known = argument(epochs), plain(fixed), plain(known)
+    epochs, fixed, known = argument(epochs), plain(by_name(fixed)), plain(by_name(known))
     options = cast("StudyOptions", {name: argument(value) for name, value in options.items()})
     for name, hint in get_type_hints(StudyOptions).items():
         value = options.get(name)
@@ -438,6 +437,10 @@ def tune(
         storage if isinstance(storage, Store) else full_url(storage or os.environ.get(URL_VARIABLE) or DEFAULT_URL)
     )
     algorithm = load(task) if isinstance(task, str) else task
+    if not (isinstance(algorithm, type) and hasattr(algorithm, "learner")):
+        raise TypeError(
+            f"tune: a task is an algorithm, such as PPO or 'ppo', or a function that is one, but got {task!r}"
+        )
     warm_start, sources = located(warm_start), all_located(learn_from)
     if demonstrations is not None:
         demonstrations = Demonstrations.load(demonstrations)

@@ -13,6 +13,7 @@ from typing import Any
 
 import gated
 import numpy as np
+import pandas
 import pytest
 import rekindle
 import torch
@@ -304,3 +305,15 @@ def test_studies_that_share_tasks_measure_their_own_number_of_episodes(sqlite_ur
     assert usual.best.value == pytest.approx(task.evaluate(20))
     found = few.confirm(top=1, seeds=3, progress=False, eval_episodes=2)
     assert few.store.study(found["confirmation"]).config["options"]["eval_episodes"] == 2
+
+
+def test_tables_sets_and_iterators_are_arguments_of_a_study(sqlite_url: str) -> None:
+    same: Any = {"storage": sqlite_url, "progress": False}
+    table = pandas.DataFrame({"lr": [1e-3], "width": [64]})
+    given = {"known": table, "fixed": pandas.Series({"gamma": 0.9}), "search": {"width", "lr"}}
+    study = rekindle.tune("surrogate", trials=1, epochs=iter((1, 1)), **given, **same)
+    assert {"lr": 1e-3, "width": 64, "gamma": 0.9}.items() <= study.trials[0].hyperparameters.items()
+    assert study.config.open == ["lr", "width"]
+    for wrong in (None, 3, rekindle.PPO("CartPole-v1")):
+        with pytest.raises(TypeError, match=r"tune: a task is an algorithm, such as PPO or 'ppo', .* but got"):
+            rekindle.tune(wrong, "CartPole-v1", **same)
