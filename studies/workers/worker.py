@@ -36,6 +36,7 @@ from ..storage.locks.owner import Owner
 from ..storage.rows import Trial
 from ..storage.store import Store
 from ..study.environments import labels
+from ..study.number_text import counted
 from .training import Held, Training
 
 LARGEST_COHORT = 32
@@ -292,7 +293,7 @@ class Worker:
         if (task := training.tasks.get(uid)) is not None:
             self._say_labels(name, task)
         if uid in training.results:
-            self.tell(f"{name} has {training.epochs} epochs: {training.results[uid]}")
+            self.tell(f"{name} has {counted(training.epochs, 'epoch')}: {training.results[uid]}")
         if uid in training.failed:
             self._failed(claimed.item, claimed.lease, training.failed[uid])
         elif uid in training.lost and not self._is_cancelled(claimed.item):

@@ -106,5 +106,5 @@ def test_a_worker_logs_lines_of_json(sqlite_url: str, capfd: pytest.CaptureFixtu
     assert main(["worker", "--study", "s", "--storage", sqlite_url, "--log-format", "json"]) == 0
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     assert all((line["study"], line["worker"]) == ("s", os.getpid()) for line in lines)
-    assert sum("has 1 epochs" in line["message"] for line in lines) == 2
+    assert sum("has 1 epoch:" in line["message"] for line in lines) == 2
     assert lines[-1]["message"] == "study s is complete"
