@@ -148,6 +148,12 @@ class Categorical(Choice):
             index += 1
         return self.after(index)
 
+    def quantile(self, value: Value) -> float:
+        """Return the middle of the quantiles at which `at` gives a value."""
+        weights = self.weights or [1.0] * len(self.values)
+        index = self.index(value, "value")
+        return (sum(weights[:index]) + weights[index] / 2) / sum(weights)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry(Categorical):

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .choices import CLASS, Choice, Fixed
+from .choices import CLASS, Categorical, Choice, Fixed
 from .conditions import Row, Unresolved, rows
 from .dimension import Dimension, Maybe
 from .errors import MissingParameter, SpaceError, UnknownParameter, WrongType, near
@@ -286,6 +286,11 @@ class Space(Mapping[str, "Dimension | Space"]):
     def unsearched(self, names: Collection[str]) -> Space:
         """Return this space with search=False for the named dimensions."""
         return Space._of({path: replace(d, search=False) if path in names else d for path, d in self._flat.items()})
+
+    def unweighted(self) -> Space:
+        """Return this space with equally likely choices."""
+        flat = {path: replace(d, weights=None) if isinstance(d, Categorical) else d for path, d in self._flat.items()}
+        return Space._of(flat)
 
     def explained(self, explanation: Callable[[str], str]) -> Space:
         """Return this space with explanations of dimensions that have none.

@@ -6,9 +6,11 @@
     target_kl       maybe                   target_kl.enabled     False or True
                                             target_kl.value       its value, if not None
     layers          categorical of lists    layers                JSON texts
+    normalize_obs   categorical, weighted   normalize_obs.quantile  numbers from 0 to 1, divided by the weights
     clip_coef       quantized               clip_coef.index       steps above low
 
-The last conversion is only for drivers without quantized ranges. Everything else keeps its name and meaning.
+The last two conversions are only for drivers without weights or quantized ranges. Everything else keeps its name and
+meaning.
 """
 
 from __future__ import annotations
@@ -47,11 +49,13 @@ class Dialect(NamedTuple):
         driver: name of the driver.
         steps: whether it has quantized ranges.
         fidelities: whether it has fidelities.
+        weights: whether its choices have weights.
     """
 
     driver: str
     steps: bool
     fidelities: bool
+    weights: bool
 
     def parameters(self, space: Space) -> dict[str, Parameter]:
         """Return all parameters of the space by name, ignoring conditions.
@@ -182,6 +186,8 @@ class Dialect(NamedTuple):
         if isinstance(dimension, Real | Integer) and dimension.step not in (None, 1) and not self.steps:
             low, step = dimension.low, dimension.step or 1
             return _index(path, dimension.steps, lambda value: round((value - low) / step), dimension.after)
+        if isinstance(dimension, Categorical) and dimension.weights is not None and not self.weights:
+            return Parameter(f"{path}.quantile", Real(low=0.0, high=1.0), dimension.quantile, dimension.at)
         if isinstance(dimension, Categorical) and not _are_scalars(dimension.values):
             texts = [identity(value) for value in dimension.values]
             choice = Categorical(values=texts, weights=dimension.weights)

@@ -17,7 +17,7 @@ from ..space import Space
 from ..values import Nested
 from .params import Dialect, Parameter
 
-OPTUNA = Dialect("Optuna", steps=True, fidelities=False)
+OPTUNA = Dialect("Optuna", steps=True, fidelities=False, weights=False)
 params = OPTUNA.encode  # the form that enqueue_trial and PartialFixedSampler take
 from_params = OPTUNA.read  # gives back the values that `suggest` returned
 
@@ -28,7 +28,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     Fidelities are left to the pruner.
 
     Raises:
-        SpaceError: the space has weights or normal priors, which Optuna lacks.
+        SpaceError: the space has normal priors, which Optuna lacks.
     """
     return {name: _distribution(parameter) for name, parameter in OPTUNA.parameters(space).items()}
 
@@ -63,9 +63,7 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
             return FloatDistribution(low, high, log=log, step=step)
         case Integer(low=low, high=high, log=log, step=step):
             return IntDistribution(low, high, log=log, step=step)
-        case Categorical(values=values, weights=None):
+        case Categorical(values=values):
             return CategoricalDistribution([value for value in values if not isinstance(value, list)])
-        case Categorical():
-            raise OPTUNA.refusal(parameter.name, "the weights of a categorical")
         case dimension:
             raise OPTUNA.refusal(parameter.name, f"a {type(dimension).__name__.lower()} prior")

@@ -15,7 +15,7 @@ from ..space import Space
 from ..values import Value
 from .params import Dialect, Parameter
 
-ORION = Dialect("Orion", steps=False, fidelities=True)
+ORION = Dialect("Orion", steps=False, fidelities=True, weights=True)
 params = ORION.encode  # the form that `ExperimentClient.insert` takes
 from_params = ORION.read  # reads a trial's parameters, nested or flat
 

@@ -77,6 +77,8 @@ def make_config(
     check_count("trials", config.trials[0])
     sampler = sampler_name(config.sampler)
     config = replace(config, sampler=sampler, options={**config.options, **source_options(sampler)})
+    if config.sampling.points:  # they are tried once each, however likely
+        config = replace(config, space=config.searched.unweighted().priors())
     choose("scheduler", config.scheduler, searches())
     if config.sampling.enumerates and trials is None:
         config = replace(config, trials=[size_of(config, most=TRIALS)])

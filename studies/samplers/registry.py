@@ -99,7 +99,7 @@ def _check_drawn(config: Config) -> None:
     except SpaceError as error:
         raise BadConfig(
             f"the priors of a study are those that Optuna has, but {error}; write a range, such as loguniform(1e-5, "
-            "1e-2), or choices without weights"
+            "1e-2), or choices"
         ) from None
 
 

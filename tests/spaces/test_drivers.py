@@ -287,12 +287,18 @@ def test_orion_takes_a_default_at_the_very_bound(low: float, width: float, where
     assert to_orion.from_params(space, {"x": float(built["x"].interval()[1])})["x"] == high
 
 
+def test_optuna_searches_quantiles_of_weighted_choices() -> None:
+    space = Space(a=categorical("x", "y", "z", weights=(1, 2, 1)))
+    assert [to_optuna.from_params(space, {"a.quantile": u})["a"] for u in (0.0, 0.24, 0.25, 0.74, 0.75, 1.0)] == list(
+        "xxyyzz"
+    )
+    assert [to_optuna.params(space, {"a": value})["a.quantile"] for value in "xyz"] == [0.125, 0.5, 0.875]
+
+
 # both
 
 
 def test_a_dimension_that_optuna_cannot_express_is_named() -> None:
-    with pytest.raises(SpaceError, match=r"a: Optuna cannot express the weights of a categorical"):
-        to_optuna.distributions(Space(a=categorical("x", "y", weights=(1, 3))))
     with pytest.raises(SpaceError, match=r"b: Optuna cannot express a normal prior"):
         to_optuna.suggest(Space(b=normal(0, 2)), a_study().ask())
 
