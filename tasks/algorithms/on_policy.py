@@ -20,7 +20,7 @@ from ..experience.rollout import Agent, Noise, StepNoise
 from ..experience.whole_episodes import whole_episodes_space
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic, model_space
-from ..networks.distributions import distribution_for, units_in
+from ..networks.distributions import Gaussian, distribution_for, units_in
 from ..networks.encoders import ENCODERS, check_encoder, unused_width
 from ..networks.goal_conditioning import goal_of
 from ..networks.optimizers import SCHEDULED, decay_space, optimizer_space, schedule_space
@@ -81,6 +81,22 @@ def on_policy_space(
     }
     entries = {**first, **dict.fromkeys(more), **last, **more}
     return Space(**{name: entry for name, entry in entries.items() if entry is not None})
+
+
+def hard_environments() -> dict[str, Dimension]:
+    """Return hyperparameters that few environments need changed.
+
+    A change has a small prior probability. These decide where random actions earn nothing (state-dependent noise,
+    which lasts), or where observations and returns have other scales than 1.
+    """
+    return {
+        "use_sde": categorical(False, True, default=False, structural=True, weights=(7, 1)),
+        "sde_sample_freq": ordinal(
+            -1, 4, 8, 16, 64, default=-1, accept=(-1, 1_000_000), structural=True, when={"use_sde": True}
+        ),
+        "normalize_obs": categorical(False, True, default=False, structural=True, weights=(2, 1)),
+        "normalize_reward": categorical(False, True, default=True, structural=True, weights=(1, 7)),
+    }
 
 
 def normalize_advantage(default: bool | str, search: bool = False) -> Dimension:
@@ -168,7 +184,10 @@ def without_effect(learner: type[Learner], env: EnvSpec, fixed: Mapping[str, Any
     distribution = distribution_for(spaces_of(env).action, f"{learner.algorithm()} on {env.id}")
     of_joint_critic = ["vf_coef", "clip_value"] if fixed.get("critic.name") == "separate" else []
     of_a_box = [] if distribution.log_std_shape else ["model.std_init"]
-    return of_joint_critic + of_a_box + unused_width(fixed)
+    if not isinstance(distribution, Gaussian):
+        of_a_box += ["use_sde", "sde_sample_freq"]
+    of_vectors = [] if Observations(spaces_of(env).observation, env.id).kind == "vector" else ["normalize_obs"]
+    return of_joint_critic + of_a_box + of_vectors + unused_width(fixed)
 
 
 def make_agent(learner: Learner) -> Agent:

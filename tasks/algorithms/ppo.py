@@ -17,7 +17,7 @@ from ..compiled.actor_critic import LossForm
 from ..experience.returns import average
 from ..networks.optimizers import coefficient, decay_space
 from ..task import Task
-from .on_policy import normalize_advantage, on_policy_space
+from .on_policy import hard_environments, normalize_advantage, on_policy_space
 from .on_policy_learner import Metrics, OnPolicyLearner
 from .separate_critic import critic_space
 
@@ -64,7 +64,8 @@ def ppo_space(**more: Any) -> Space:
         "update_epochs": integer(1, 10, default=10, accept=(1, 1000), structural=True),
         "num_minibatches": ordinal(2, 4, 8, 16, 32, default=16, accept=(1, 65536), structural=True),
     }
-    return on_policy_space(lr=1e-3, **{**clipped, **more})
+    steps = (32, 64, 128, 256, 512)
+    return on_policy_space(lr=1e-3, steps=steps, **{**clipped, **hard_environments(), **more})
 
 
 class PPOLearner(OnPolicyLearner):
