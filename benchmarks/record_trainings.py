@@ -30,6 +30,8 @@ SHORT = ("Breakout", "SpaceInvaders")  # train a third of the epochs
 SLOW = 8  # seconds of a training from which each seed trains alone
 
 for game in ("breakout", "space_invaders"):  # MinAtar registers none by itself
+    if f"MinAtar-{game}-v1" in gymnasium.registry:  # this module runs under two names
+        continue
     gymnasium.register(
         f"MinAtar-{game}-v1", "minatar.gym:BaseEnv", max_episode_steps=2500,
         kwargs={"game": game, "use_minimal_action_set": True},

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 MUTABLE = {name for name, option in STUDY.items() if option.mutable}
-KEPT = ("longer", "spaces", GOOD, EVAL_STEPS, USED)  # options that stay as stored: changes since then, and a newer rule
+KEPT = ("longer", "spaces", "portfolio", GOOD, EVAL_STEPS, USED)  # stay as stored: changes since then, newer rules
 
 
 def _lasting(config: Config) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class StudyRunner:
         """Return the rows of the trials that the plan asks for."""
         assert plan.ask is not None
         config, commands, seeds = self.config, self.rows.commands, seeds_of(self.config)
-        known = len(config.options.get("known", []))  # first trials, whose hyperparameters were given with the study
+        known = len(config.first_trials)  # first trials, whose hyperparameters were given with the study
         waiting = pending(commands, self.rows.trials.values())
         enqueued = dict(zip((n for n in plan.ask if n >= known), waiting, strict=False))
         decisive = [command.number for command in commands if command.kind in DECISIVE]

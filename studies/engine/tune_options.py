@@ -23,12 +23,14 @@ from ..study.config import (
     SIZED,
     Config,
     check_epochs,
+    choose,
     default_epochs,
     default_scheduler,
     parse_epochs,
 )
 from ..study.environments import TOGETHER, across_options, check_alike, races
 from ..study.objectives import DEFAULT, objective_options, own_objective
+from ..study.portfolio import portfolio_option
 from ..study.searched import defaults_except, known_values, open_space, with_preset
 from .checked_config import make_config, make_population
 from .evaluating import eval_steps_of
@@ -36,6 +38,9 @@ from .sizing import sizes
 
 if TYPE_CHECKING:
     from ...tasks.task import Task
+
+PORTFOLIO = ("auto", "off")  # values of --portfolio
+OPENING = ("adaptive", "halving", "none")  # schedulers whose first bracket may be a portfolio
 
 
 @with_keywords(StudyOptions)
@@ -115,7 +120,12 @@ def study_config(
         _check_spaces_alike(made, algorithm, priors, fixed)
     if (steps := eval_steps_of(made, algorithm)) is not None:
         made = replace(made, options={**made.options, EVAL_STEPS: steps})
-    return _with_starts(_with_known(made, algorithm, known), algorithm)
+    made = _with_starts(_with_known(made, algorithm, known), algorithm)
+    choose("portfolio", options["portfolio"], PORTFOLIO)
+    decided = options["portfolio"] == "off" or search or priors or several or racing or "known" in made.options
+    if decided or made.scheduler not in OPENING or not made.sampling.defaults:
+        return made
+    return replace(made, options={**made.options, **portfolio_option(made, algorithm)})
 
 
 def _as_json(algorithm: type[Task], environments: Sequence[Any], fixed: Mapping[str, Any]) -> list[dict[str, Any]]:

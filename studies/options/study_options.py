@@ -28,6 +28,17 @@ class StudyOptions(TypedDict, total=False):
             Group.TRAINED,
         ),
     ]
+    portfolio: Annotated[
+        str,
+        Option(
+            "NAME",
+            "auto: the first trials, after the defaults, are complementary configurations that were chosen from "
+            "recorded trainings in many environments, for algorithms that have them (unless --search, --prior, --try "
+            "or --preset says what to try); off: none of these",
+            Group.SEARCHED,
+            default="auto",
+        ),
+    ]
     search: Annotated[
         str | Sequence[str],
         Option(

@@ -73,7 +73,7 @@ def suggest(
         study = optuna.create_study(directions=["maximize"] * len(objectives_of(config)))
         if sampler.learns:
             study.add_trials(history(config, trials, plan.seen, segments, optuna_params))
-        known, first = config.options.get("known", []), OWN[1] if learned else 0
+        known, first = config.first_trials, OWN[1] if learned else 0
         before = {each.number: flatten(each.params) for each in trials if learned}
         results = sum(bool(scores) for scores in plan.seen.values())
         for index, number in enumerate(plan.ask):
@@ -165,8 +165,8 @@ def history(
 
 def _tell(config: Config, study: optuna.Study, values: Mapping[str, Any]) -> None:
     """Add a planned trial that the sampler did not draw."""
-    spread = distributions(config.searched)
-    names = _as_params(config, flatten(values), spread)
+    spread, searched = distributions(config.searched), config.searched.flat()
+    names = _as_params(config, {name: value for name, value in flatten(values).items() if name in searched}, spread)
     if not config.sampling.points or _is_point(config.searched, names):
         of_names = {name: spread[name] for name in names}
         study.add_trial(create_trial(state=TrialState.RUNNING, params=names, distributions=of_names))

@@ -43,7 +43,8 @@ class Adaptive(Halving):
 
     def _make_brackets(self) -> Sequence[Bracket]:
         """Return brackets of about equal size for each extension of the study."""
-        brackets, start = [], 0
+        brackets = [*self._opening()]
+        start = len(self.config.portfolio)
         for total in self.config.trials:
             count = -(-(total - start) // self.config.generation)
             ends = [start + (total - start) * (i + 1) // count for i in range(count)]
@@ -55,15 +56,16 @@ class Adaptive(Halving):
         return self._height(earlier)
 
     def _promoted(self, bracket: Bracket, rung: int, entrants: int) -> int:
-        done = [sum((n, each) in self._segments for n in bracket.numbers) for each in range(rung + 1)]
+        first = bracket.rung
+        done = [sum((n, each) in self._segments for n in bracket.numbers) for each in range(first, rung + 1)]
         agreement = self._agreement_before(bracket).pooled(self._agreement(bracket.numbers, rung))
-        return promotions(self.rungs, tuple(done), wanted(done[0], agreement))
+        return promotions(self.rungs[first:], tuple(done), wanted(done[0], agreement))
 
     def entrants(self) -> list[int]:
         """Return the expected number of trials on each rung."""
         totals = [0] * len(self.rungs)
         for bracket in self.brackets:
-            for rung, count in enumerate(expected(self.rungs, len(bracket.numbers))):
+            for rung, count in enumerate(expected(self.rungs[bracket.rung :], len(bracket.numbers)), bracket.rung):
                 totals[rung] += count
         return totals
 

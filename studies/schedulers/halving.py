@@ -67,7 +67,13 @@ class Halving:
         self._scores: list[ScoreHistory] = []  # of retired brackets, if the sampler learns
 
     def _make_brackets(self) -> Sequence[Bracket]:
-        return [Bracket(numbers) for numbers in self.config.brackets]
+        brackets = [Bracket(numbers) for numbers in self.config.brackets]
+        return [*self._opening(), *brackets[len(self._opening()) :]]
+
+    def _opening(self) -> Sequence[Bracket]:
+        """Return the bracket of the portfolio, if there is one."""
+        size = len(self.config.portfolio)
+        return [Bracket(range(size), self.config.portfolio_rung)] if size else []
 
     def _promotions(self, entrants: int) -> int:
         """Return how many of a rung's trials are promoted."""

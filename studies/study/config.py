@@ -57,6 +57,7 @@ class Config:
             - `objectives`: direction by name
             - `grid_points`: points of a grid; `good`: one in how many trials TPE takes as good
             - `known`: configurations that are tried first, by dotted name
+            - `portfolio`: {digest, trials}: those that are tried first if none is known, see `study.portfolio`
             - `learned`: results of earlier studies, [{study, values [by dotted name], scores [from 0 to 1]}]
             - `snapshots`: see `Task`
             - `warm_start`: digest of the stored policy that all trials start from
@@ -153,11 +154,31 @@ class Config:
 
         A study of 20 trials that is extended to 32 keeps its last bracket of four.
         """
-        brackets, start = [], 0
+        start = len(self.portfolio)
+        brackets = [range(start)] if start else []
         for total in self.trials:
             brackets += [range(n, min(n + self.generation, total)) for n in range(start, total, self.generation)]
             start = total
         return tuple(brackets)
+
+    @property
+    def portfolio(self) -> Sequence[Mapping[str, Any]]:
+        """Hyperparameters of the portfolio's trials, by dotted name; empty without one."""
+        trials: Sequence[Mapping[str, Any]] = self.options.get("portfolio", {}).get("trials", [])
+        return trials
+
+    @property
+    def first_trials(self) -> Sequence[Mapping[str, Any]]:
+        """Hyperparameters of the first trials that are not suggested, by dotted name."""
+        return self.options.get("known") or self.portfolio
+
+    @property
+    def portfolio_rung(self) -> int:
+        """Rung on which the trials of a portfolio are first compared.
+
+        They differ most in how long they take to learn, so it is at a third of a training, not at its beginning.
+        """
+        return max((rung for rung, epochs in enumerate(self.rungs) if 3 * epochs <= self.epochs[1]), default=0)
 
     @property
     def open(self) -> list[str]:

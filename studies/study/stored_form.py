@@ -92,6 +92,7 @@ def _is_text(value: Any) -> bool:
 _OPTIONS: dict[str, Callable[[Any], bool]] = {
     "warm_start": lambda value: isinstance(value, str),
     "known": lambda value: isinstance(value, list) and all(map(_are_names, value)),
+    "portfolio": lambda value: isinstance(value, Mapping) and all(map(_are_names, value.get("trials", [None]))),
     "learned": _are_learned,
     "sampler_source": _is_text,
     "confirmed": is_count,

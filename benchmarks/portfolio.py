@@ -1,0 +1,139 @@
+"""Choose the portfolio of `rekindle tune` from recorded trainings, and measure it on environments left out.
+
+    python benchmarks/portfolio.py                     # from the tables in benchmarks/trainings/ppo
+    python benchmarks/portfolio.py --records FILE ...  # first makes these of files by record_trainings.py
+
+A table is what `rekindle tune tabular benchmarks/trainings/ppo/Swimmer-v5.npz` takes: the greedy policy's return at
+three points of each training. `training` (N, S, T) has the mean return of the training's own episodes in each epoch,
+and `meta` the environment, the seeds and each row's exact hyperparameters (a text column says none, where they are
+None). The portfolio starts with the defaults, and takes the configuration that raises the mean over environments of the
+best of the portfolio most, SIZE - 1 times: greedy maximization of a submodular function. Returns are normalized in each
+environment from 0, the lower decile of configurations, to 1, the best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rekindle.benchmarks.record_trainings import ENVIRONMENTS, EPOCH_STEPS, RUNGS, configurations
+from rekindle.spaces import flatten
+from rekindle.tasks import load
+
+SIZE = 5  # with the defaults
+FOLDER = Path(__file__).parent / "trainings" / "ppo"
+FILE = Path(__file__).parent.parent / "studies" / "study" / "portfolio.json"
+SOURCE = "benchmarks/portfolio.py, from the trainings in benchmarks/trainings/ppo"
+Array = NDArray[np.float64]
+
+
+def pack(paths: Sequence[Path]) -> None:
+    """Write a table for each environment in the records, of the configurations that have all of its seeds."""
+    records = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    space = load("ppo").learner.hyperparameters
+    complete = [flatten(space.validate({**values, "epoch_steps": EPOCH_STEPS})) for values in configurations()]
+    searched = [name for name in complete[0] if any(values.get(name) != complete[0][name] for values in complete)]
+    for env in ENVIRONMENTS:
+        found: dict[int, dict[int, dict[str, Any]]] = {}
+        for record in records:
+            if record["env"] == env and "error" not in record:
+                for i, seed in enumerate(record["seeds"]):
+                    scores = {int(epoch): of_seeds[i] for epoch, of_seeds in record["scores"].items()}
+                    found.setdefault(record["configuration"], {})[seed] = {
+                        "scores": scores, "training": record["training"][i],
+                    }  # fmt: skip
+        seeds = sorted(set.union(*map(set, found.values())))
+        rows = sorted(index for index in found if len(found[index]) == len(seeds))
+        epochs = [epoch for epoch in RUNGS if epoch in found[rows[0]][seeds[0]]["scores"]]
+        curves = [[[found[n][seed]["scores"][epoch] for epoch in epochs] for seed in seeds] for n in rows]
+        training = [[found[n][seed]["training"] for seed in seeds] for n in rows]
+        meta = {
+            "maximize": True, "task": "ppo", "env": ENVIRONMENTS[env][0], "seeds": seeds, "rows": rows,
+            "episodes": [RUNGS[epoch] for epoch in epochs], "configurations": [configurations()[n] for n in rows],
+        }  # fmt: skip
+        arrays: dict[str, Any] = {
+            "steps": np.array(epochs) * EPOCH_STEPS, "curves": np.array(curves, np.float32),
+            "training": np.array(training, np.float32), "meta": json.dumps(meta),
+        }  # fmt: skip
+        for name in searched:
+            arrays[f"param.{name.replace('.', '_')}"] = _column([complete[n].get(name) for n in rows])
+        np.savez_compressed(FOLDER / f"{env}.npz", **arrays)
+
+
+def _column(values: list[Any]) -> Any:
+    """Return a column; texts if some values are None or do not apply."""
+    return np.array(["none" if value is None else str(value) for value in values] if None in values else values)
+
+
+def tables() -> tuple[list[str], list[dict[str, Any]], Array]:
+    """Return environments (E,), configurations (N,), and mean final returns (E, N) of those that all have."""
+    read = {path.stem: np.load(path) for path in sorted(FOLDER.glob("*.npz"))}
+    metas = {env: json.loads(str(table["meta"])) for env, table in read.items()}
+    common = sorted(set.intersection(*(set(meta["rows"]) for meta in metas.values())))
+    returns = [[read[env]["curves"][metas[env]["rows"].index(n), :, -1].mean() for n in common] for env in read]
+    first = next(iter(metas.values()))
+    return [*read], [first["configurations"][first["rows"].index(n)] for n in common], np.array(returns, np.float64)
+
+
+def normalized(returns: Array) -> Array:
+    """Return the returns from 0, an environment's lower decile, to 1, its best, (E, N)."""
+    high, low = returns.max(1, keepdims=True), np.quantile(returns, 0.1, axis=1, keepdims=True)
+    return np.where(high > low, np.clip((returns - low) / np.where(high > low, high - low, 1.0), 0, 1), 1.0)
+
+
+def chosen(scores: Array, candidates: Sequence[int], size: int = SIZE) -> list[int]:
+    """Return the indices of a portfolio, the defaults first."""
+    portfolio = [0]
+    while len(portfolio) < size:
+        best = scores[:, portfolio].max(1)
+        left = [n for n in candidates if n not in portfolio]
+        portfolio.append(max(left, key=lambda n: (np.maximum(best, scores[:, n]).mean(), -n)))
+    return portfolio
+
+
+def fits(values: dict[str, Any]) -> bool:
+    """Return whether a study can try the values: those that it searches are within its ranges."""
+    from rekindle.spaces import SpaceError
+    from rekindle.spaces.drivers.to_optuna import params
+
+    space = load("ppo").learner.hyperparameters.searched()
+    try:
+        params(space, {name: value for name, value in values.items() if name in space.flat()})
+    except SpaceError:
+        return False
+    return True
+
+
+def main() -> None:
+    """Write the portfolio, and print what it is worth."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=Path, nargs="+", default=[])
+    options = parser.parse_args()
+    if options.records:
+        pack(options.records)
+    envs, all_values, returns = tables()
+    scores, candidates = normalized(returns), [n for n, values in enumerate(all_values) if fits(values)]
+    portfolio = chosen(scores, candidates)
+    content = {"ppo": {"source": SOURCE, "configurations": [all_values[n] for n in portfolio]}}
+    FILE.write_text(json.dumps(content, indent=1) + "\n")
+    print(f"{len(envs)} environments, {len(all_values)} configurations, chosen {portfolio}")
+    print("environment                defaults  with others at random  portfolio made without it")
+    without, random = [], []
+    for place, env in enumerate(envs):
+        others = chosen(np.delete(scores, place, 0), candidates)
+        without.append(scores[place, others].max())
+        drawn = combinations(range(1, scores.shape[1]), SIZE - 1)
+        random.append(np.mean([scores[place, [0, *indices]].max() for indices in drawn]))
+        print(f"{env:26} {scores[place, 0]:8.2f}  {random[-1]:21.2f}  {without[-1]:8.2f}  {others}")
+    print(f"{'mean':26} {scores[:, 0].mean():8.3f}  {np.mean(random):21.3f}  {np.mean(without):8.3f}")
+
+
+if __name__ == "__main__":
+    main()

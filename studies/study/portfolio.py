@@ -1,0 +1,69 @@
+"""Portfolios: complementary configurations that the first trials of a study try.
+
+They were chosen from recorded trainings so that in each environment one of them is good, as in auto-sklearn 2 (Feurer
+et al. 2022, arXiv:2007.04074). `benchmarks/portfolio.py` chooses them, and describes the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from ...spaces import SpaceError, flatten
+from .config import Config
+
+if TYPE_CHECKING:
+    from ...tasks.task import Task
+
+FEWEST = 8  # trials of a study with a portfolio
+
+
+@cache
+def portfolio(task: str) -> Sequence[Mapping[str, Any]]:
+    """Return the portfolio of a task, the defaults first.
+
+    Hyperparameters have dotted names. Without a portfolio it is empty.
+    """
+    content = json.loads(files(__package__).joinpath("portfolio.json").read_text(encoding="utf-8"))
+    found: Sequence[Mapping[str, Any]] = content.get(task, {}).get("configurations", [])
+    return found
+
+
+def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
+    """Return the option of a study that tries a portfolio, or {}.
+
+    At most half of the trials are from it, and a study of less than FEWEST has none. Hyperparameters that the user
+    fixed, or that have no effect in the environment, keep the study's values. Others may be beyond what is searched.
+    """
+    wanted = portfolio(algorithm.name) if config.trials[0] >= FEWEST else ()
+    trials: dict[str, dict[str, Any]] = {}
+    for given in wanted:
+        if len(trials) < config.trials[0] // 2:
+            trials |= _trial(config, algorithm, given)
+    if len(trials) < 2:
+        return {}
+    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:16]
+    return {"portfolio": {"digest": digest, "trials": list(trials.values())}}
+
+
+def _trial(config: Config, algorithm: type[Task], given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a trial's hyperparameters by its uid.
+
+    {} means that they do not fit the study.
+    """
+    from ...spaces.drivers.to_optuna import params  # imports optuna
+    from ...tasks.envs import EnvSpec  # imports gymnasium
+
+    left_out = {*config.fixed, *algorithm.learner.without_effect(EnvSpec.of(config.env), config.fixed)}
+    own = {name: value for name, value in given.items() if name not in left_out}
+    try:
+        values = flatten(config.searched.decide(lambda path, dimension: own.get(path, dimension.default)))
+        params(config.searched, values)
+        values = {**own, **values}
+        return {config.identity(algorithm, {**config.fixed, **values}).uid: values}
+    except (SpaceError, ValueError):
+        return {}

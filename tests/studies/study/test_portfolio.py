@@ -1,0 +1,99 @@
+"""Portfolios: the first trials of a study, and the recorded trainings that they were chosen from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rekindle
+from rekindle.spaces import flatten
+from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.tune_options import study_config
+from rekindle.studies.errors import BadConfig
+from rekindle.studies.samplers.suggest import suggest
+from rekindle.studies.schedulers.registry import scheduler
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import Config
+from rekindle.studies.study.portfolio import portfolio
+from rekindle.tasks.algorithms.tabular import read_table
+
+TRAININGS = Path(rekindle.__file__).parent / "benchmarks" / "trainings" / "ppo"
+
+
+def config_of(env: str, **options: Any) -> Config:
+    return study_config(rekindle.PPO, env, **{"trials": 16, "epochs": "1:27", **options})
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_a_studys_first_trials_are_the_defaults_and_then_the_portfolio(env: str) -> None:
+    config = config_of(env)
+    first = [flatten(values) for values in suggest(config, [], scheduler(config).plan())]
+    assert len(first) == len(portfolio("ppo")) == 5
+    assert first[0] == flatten(config.searched.defaults())
+    ignored = {"use_sde", "sde_sample_freq", "model.std_init"} if env == "CartPole-v1" else set()
+    for values, wanted in zip(first, portfolio("ppo"), strict=True):
+        complete = flatten(config.identity(rekindle.PPO, values).hyperparameters)
+        assert {name: complete[name] for name in wanted if name not in ignored} == {
+            name: value for name, value in wanted.items() if name not in ignored
+        }
+
+
+@pytest.mark.parametrize(("name", "rung"), [("adaptive", 3), ("halving", 2), ("none", 0)])
+def test_a_portfolio_is_first_compared_after_a_third_of_a_training(name: str, rung: int) -> None:
+    config = config_of("CartPole-v1", scheduler=name)
+    plan = scheduler(config).plan()
+    assert plan.ask == range(5)
+    assert plan.rung == rung
+    assert config.rungs[rung] in (8, 9, 27)
+
+
+def test_a_fixed_hyperparameter_is_fixed_in_a_portfolio() -> None:
+    config = config_of("Pendulum-v1", fixed={"normalize_obs": True, "use_sde": False})
+    assert 2 <= len(config.portfolio) < 5  # those that differ in nothing else are one
+    assert not any({"normalize_obs", "use_sde"} & values.keys() for values in config.portfolio)
+
+
+def test_at_most_half_of_the_trials_are_from_a_portfolio() -> None:
+    assert len(config_of("CartPole-v1", trials=9).portfolio) == 4
+    assert not config_of("CartPole-v1", trials=7).portfolio
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"portfolio": "off"},
+        {"search": ["gamma"]},
+        {"known": {"gamma": 0.9}},
+        {"scheduler": "asha"},
+        {"racing": True, "seeds": 5},
+    ],
+)
+def test_a_study_that_says_what_to_try_has_no_portfolio(options: dict[str, Any]) -> None:
+    assert "portfolio" not in config_of("CartPole-v1", **options).options
+
+
+def test_an_unknown_portfolio_is_refused() -> None:
+    with pytest.raises(BadConfig, match="portfolio must be one of auto, off, but got 'on'"):
+        config_of("CartPole-v1", portfolio="on")
+
+
+def test_a_rerun_keeps_the_stored_portfolio_or_its_absence(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'a.db'}")
+    start_study(store, "old", config_of("CartPole-v1", portfolio="off"))
+    assert "portfolio" not in start_study(store, "old", config_of("CartPole-v1")).options
+    made = start_study(store, "new", config_of("CartPole-v1"))
+    assert start_study(store, "new", config_of("CartPole-v1", portfolio="off")) == made
+
+
+def test_recorded_trainings_are_tables_of_twenty_environments() -> None:
+    paths = sorted(TRAININGS.glob("*.npz"))
+    assert len(paths) >= 20
+    table = read_table(str(TRAININGS / "Swimmer-v5.npz"))
+    assert table.steps.tolist() == [12288, 36864, 110592]
+    with np.load(table.path) as arrays:
+        meta = json.loads(str(arrays["meta"]))
+    best = meta["configurations"][int(table.returns[:, 0, -1].argmax())]
+    assert best in portfolio("ppo")  # the only one that swims far
