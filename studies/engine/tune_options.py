@@ -102,6 +102,7 @@ def study_config(
         stored[GOOD] = good
     if sized is not None:
         stored[SIZED] = dict(sized)
+        stored.pop("budget", None)  # it gave the size; a study that it ended would have no answer
     check_bounds(stored, scheduler, algorithm)
     common: dict[str, Any] = {"seed": options["seed"], "fixed": fixed, "priors": priors}
     if scheduling(scheduler).population:
