@@ -4,7 +4,8 @@ A source is written ``[LABEL[@ENV]=]WHAT``. WHAT is the name of a study, or a fi
 
     .npz    evaluations.npz of Stable-Baselines3, one run: the mean over the episodes of its last evaluation
     .csv    one run in each row, with its result in the column "return" or "score" and, optionally, a column "env";
-            or progress.csv of Stable-Baselines3, one run: the last "eval/mean_reward", or else "rollout/ep_rew_mean"
+            or progress.csv of Stable-Baselines3, one run: the last "eval/mean_reward", or else "rollout/ep_rew_mean";
+            or a file of its Monitor (0.monitor.csv), one run: the mean over its last 100 episodes
 
 A study's name may contain "=": a text that is the name of a study, or ends with one after a "=", names that study.
 
@@ -45,6 +46,7 @@ CONFIRMED, SELECTED, FILE = "confirmed", "selected", "file"  # kinds of runs
 RESULT = ("return", "score")  # columns of a CSV file
 OF_LOGS = ("eval/mean_reward", "rollout/ep_rew_mean")  # columns of Stable-Baselines3's progress.csv
 STEPS_OF_LOGS = "time/total_timesteps"
+EPISODES = 100  # last ones of a Monitor, as many as Stable-Baselines3 averages
 DIGITS = 8  # of a table's digest, where its path is not enough
 
 
@@ -146,6 +148,10 @@ def _read(store: Store | None, source: tuple[str, str, str], tables: dict[str, s
         yield from _of_study(store, what, label or what, env, tables)
     elif path.suffix == ".npz":
         result, steps = _last_evaluation(path)
+        yield Runs(label or path.parent.name or what, env or None, what, FILE, (result,), env_steps=steps, returns=True)
+    elif (header := _header(path)) is not None:
+        result, steps = _last_episodes(path)
+        env = env or str(header.get("env_id") or "")
         yield Runs(label or path.parent.name or what, env or None, what, FILE, (result,), env_steps=steps, returns=True)
     else:
         by_env, steps = _rows(path)
@@ -255,6 +261,31 @@ def _last_evaluation(path: Path) -> tuple[float, int | None]:
     if not np.isfinite(results[-1]).all():
         raise BadSource(f"{path}: the last evaluation has a result that is not finite; leave this run out")
     return float(results[-1].mean()), int(steps[-1]) if len(steps) == len(results) else None
+
+
+def _header(path: Path) -> Mapping[str, Any] | None:
+    """Return the JSON in a Monitor's first line, or None."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            first = file.readline()
+        found = json.loads(first[1:]) if first.startswith("#{") else None
+    except (OSError, ValueError):
+        return None  # which the reader of tables will say
+    return found if isinstance(found, dict) else None
+
+
+def _last_episodes(path: Path) -> tuple[float, int]:
+    """Return a Monitor's mean return at the end, and its steps."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        file.readline()
+        rows = list(csv.DictReader(file))
+    returns, lengths = ([_number(row.get(name)) for row in rows] for name in ("r", "l"))
+    if not rows or not all(map(math.isfinite, (*returns, *lengths))):
+        raise BadSource(
+            f'{path} must be the file of a Monitor of Stable-Baselines3, with numbers "r" and "l" of each episode, at '
+            "least one; leave it out, or correct it"
+        )
+    return float(np.mean(returns[-EPISODES:])), int(sum(lengths))
 
 
 def _rows(path: Path) -> tuple[Mapping[str, tuple[float, ...]], int | None]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import rekindle
 from rekindle.studies.analysis.comparing import compare
-from rekindle.studies.analysis.sources import BadSource
+from rekindle.studies.analysis.sources import BadSource, read_runs
 from rekindle.studies.engine.confirmations import confirmation_config, confirmation_name, start_confirmation
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import UnknownStudy
@@ -121,6 +121,22 @@ def test_files_of_stable_baselines3_are_runs(tmp_path: Path, store: Store) -> No
     sb3, _ = compare(store, [*files, f"sb3={tmp_path / 'progress.csv'}", "two"]).sides
     assert [source.results for source in sb3.sources] == [[1.0], [2.0], [3.0], [7.5]]
     assert {source.env for source in sb3.sources} == {"surrogate"}
+
+
+def test_files_of_a_monitor_are_runs(tmp_path: Path) -> None:
+    for seed in range(3):
+        (folder := tmp_path / f"run{seed}").mkdir()
+        episodes = [f"{0 if n < 20 else seed + n % 2},{10},{n}" for n in range(120)]  # the first 20 do not count
+        header = '#{"t_start": 1.5, "env_id": "CartPole-v1"}'
+        (folder / "0.monitor.csv").write_text("\n".join([header, "r,l,t", *episodes]) + "\n")
+    texts = [f"sb3={tmp_path / f'run{seed}' / '0.monitor.csv'}" for seed in range(3)]
+    runs = read_runs(None, texts)
+    assert [(each.env, each.results, each.env_steps) for each in runs] == [
+        ("CartPole-v1", (seed + 0.5,), 1200) for seed in range(3)
+    ]
+    (tmp_path / "run0" / "0.monitor.csv").write_text('#{"t_start": 1}\nr,l,t\nx,1,1\n')
+    with pytest.raises(BadSource, match="must be the file of a Monitor of Stable-Baselines3, with numbers"):
+        read_runs(None, texts)
 
 
 def test_a_table_of_a_spreadsheet_begins_with_a_byte_order_mark(tmp_path: Path, store: Store) -> None:
