@@ -16,7 +16,7 @@ import statistics
 from pathlib import Path
 
 import numpy as np
-from rekindle.studies.statistics.intervals import Interval
+from rekindle.studies.statistics.estimates import Interval
 from rekindle.studies.statistics.rank_correlation import ranks
 from rekindle.studies.statistics.variance import decompose
 from rekindle.tasks.algorithms.tabular import Table, read_table

@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from inspect import isroutine
+from numbers import Integral
 from typing import Any, NoReturn
-
-import numpy as np
 
 from .choices import CLASS, Categorical, Choice, Fixed
 from .conditions import Row, Unresolved, rows
@@ -97,8 +96,10 @@ class Space(Mapping[str, "Dimension | Space"]):
         Args:
             seed: integer of 0 or more.
         """
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        number: object = seed  # maybe one of NumPy's
+        if isinstance(number, bool) or not isinstance(number, Integral) or seed < 0:
             raise SpaceError(f"a seed must be an integer of 0 or more, not {display(seed)}")
+        import numpy as np  # slow to import, for callers that only read values
 
         def draw(path: str, dimension: Dimension) -> Value:
             if not dimension.search and dimension.default is not REQUIRED:

@@ -7,12 +7,11 @@ import json
 import math
 import operator
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from numbers import Real
 from typing import Any, Final, Literal, TypeAlias
-
-import numpy as np
 
 from .errors import OutOfRange, SpaceError, WrongType
 
@@ -64,7 +63,7 @@ def whole_number(value: object) -> int | None:
 
     NumPy's integers and floats such as 27.0 are numbers; True is not.
     """
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, bool):
         return None
     try:
         return operator.index(value)  # type: ignore[arg-type]  # raises TypeError for everything else
@@ -119,7 +118,8 @@ def display(value: object) -> str:
 
     The type is added where the text alone could mislead.
     """
-    value = value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
+    numpy = sys.modules.get("numpy")  # slow to import, for callers that have none of its values
+    value = value.tolist() if numpy and isinstance(value, (numpy.generic, numpy.ndarray)) else value
     text = repr(value)
     text = text if len(text) <= 80 else text[:77] + "..."
     return text if value is None or isinstance(value, (bool, int, float)) else f"{text} ({type(value).__name__})"

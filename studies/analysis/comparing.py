@@ -16,7 +16,8 @@ import numpy as np
 
 from ..engine.views import View
 from ..statistics.aggregates import Floats, iqm, mean, median, optimality_gap, performance_profile
-from ..statistics.intervals import ENOUGH, FEWEST, Interval, coverage, improvement_interval, interval, resamples
+from ..statistics.estimates import FEWEST, Interval
+from ..statistics.intervals import ENOUGH, coverage, improvement_interval, interval, resamples
 from ..study.objectives import MINIMIZE
 from .sources import BadSource, Runs, common_objective, read_runs
 

@@ -12,7 +12,7 @@ from ...spaces import flatten
 from ...spaces.choices import Fixed
 from ..engine.views import View
 from ..statistics.aggregates import Floats
-from ..statistics.intervals import Interval
+from ..statistics.estimates import Interval
 from ..statistics.variance import Indices, decompose
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config

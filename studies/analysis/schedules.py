@@ -19,7 +19,8 @@ from ..engine.lineage import LineageTask, lineage, restore
 from ..engine.views import MeanView, View
 from ..errors import BadConfig
 from ..options.entries import check_count
-from ..statistics.intervals import FEWEST, mean_interval
+from ..statistics.estimates import FEWEST
+from ..statistics.intervals import mean_interval
 from ..storage.store import Store
 from ..study.objectives import Bounds
 from ..study.stored_form import MOST_SEEDS

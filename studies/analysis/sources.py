@@ -34,7 +34,7 @@ from ..engine.json_views import rank, study_view
 from ..engine.views import ConfirmationView, EstimateView
 from ..schedulers.confirming import Confirmation
 from ..shell import command_line
-from ..statistics.intervals import FEWEST
+from ..statistics.estimates import FEWEST
 from ..study.config import Config
 from ..study.environments import is_across
 from ..study.objectives import DEFAULT, RETURN, measured, objectives_of

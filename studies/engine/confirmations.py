@@ -38,7 +38,7 @@ from ..schedulers.confirming import (
 )
 from ..schedulers.registry import remembered, without_finalist
 from ..shell import command_line
-from ..statistics.intervals import FEWEST, Interval, improvement_interval, mean_interval
+from ..statistics.estimates import FEWEST, Interval
 from ..storage.rows import Segment
 from ..study import FRESH_SEEDS, TOP
 from ..study.config import Config
@@ -46,9 +46,7 @@ from ..study.environments import SCALE, as_objective, is_across, labels, scale_o
 from ..study.number_text import counted
 from ..study.objectives import MINIMIZE, Bounds, bounds_of, measured, objectives_of, value_of
 from ..study.stored_form import MOST_SEEDS
-from .checked_config import load_task
 from .json_views import rank, study_view
-from .runner import start_study
 from .views import (
     EMPTY,
     CandidateView,
@@ -108,6 +106,8 @@ def confirmation_config(
     Raises:
         BadConfig: the study cannot be confirmed, or a number is too small.
     """
+    from .checked_config import load_task  # imports all schedulers and samplers
+
     config = Config.from_json(store.study(study).config, study)
     check_confirmable(config, study, top, seeds)
     objectives = objectives_of(config)
@@ -208,6 +208,8 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
                 f"have {_text(config)}; `{resume}` completes it, and `{command_line('delete', name)}` removes it, so "
                 f"that {study} can be confirmed again"
             )
+    from .runner import start_study  # imports all that trains
+
     deleted = Config.from_json(store.study(study).config, study).options.get(USED, 0)
     used = max([deleted, *map(first_unused, earlier.values())])
     form = {**config.options["confirms"], **({FIRST: used} if used else {})}
@@ -264,6 +266,8 @@ def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = F
 
 def _defaults(config: Config) -> dict[str, Any] | None:
     """Return the defaults combined with the fixed values, None if they contradict."""
+    from .checked_config import load_task
+
     try:
         algorithm = load_task(config)
         if algorithm.starts(config.env):
@@ -414,6 +418,8 @@ def _mean(fresh: Sequence[float], others: Sequence[Sequence[float]], bounds: Bou
     """
     if len(fresh) < FEWEST:
         return None
+    from ..statistics.intervals import mean_interval  # slow to import (NumPy)
+
     value, low, high = mean_interval(fresh, others).within(*bounds, fresh)
     return MeanView(value=value, low=low, high=high)
 
@@ -458,4 +464,6 @@ def _answer(
 
 def _improvement(own: Sequence[float], others: Sequence[float]) -> Interval:
     """Return the probability that one training beats one of the others."""
+    from ..statistics.intervals import improvement_interval  # slow to import (NumPy)
+
     return improvement_interval([[x] for x in own], [[x] for x in others])

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..statistics.intervals import FEWEST, mean_interval
+from ..statistics.estimates import FEWEST
 from ..storage.commands import PROBE, Command, add, commands
 from ..storage.studies import revise
 from ..study.number_text import counted, in_digits, in_digits_alone
@@ -100,6 +100,8 @@ def probe_view(given: Sequence[Command]) -> ProbeView | FailedProbeView | None:
 
 def described(results: Mapping[str, Any]) -> ProbeView:
     """Return the results of `tasks.probing.probe`, with baselines and in words."""
+    from ..statistics.intervals import mean_interval  # slow to import (NumPy)
+
     parts = {"rewards": MomentsView, "observations": MomentsView, "restore": RestoreView}
     nested = {name: view(**results[name]) for name, view in parts.items() if results[name] is not None}
     probe = ProbeView(**{**results, **nested}, baselines={}, text="", warnings=[])

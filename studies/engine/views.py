@@ -11,7 +11,7 @@ from inspect import get_annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, dataclass_transform
 
-from ..statistics.intervals import Interval
+from ..statistics.estimates import Interval
 from ..storage.commands import Command
 from ..study.objectives import RETURN
 

@@ -23,7 +23,8 @@ from ..methods import scheduling
 from ..schedulers.confirming import Confirmation, estimates, estimating_rows, lost_seeds
 from ..schedulers.registry import remembered
 from ..shell import command_line
-from ..statistics.intervals import FEWEST, mean_interval
+from ..statistics.estimates import FEWEST
+from ..statistics.intervals import mean_interval
 from ..storage.rows import Segment
 from ..study.config import Config
 from ..study.environments import as_objective, is_across, scale_of, scaled_score

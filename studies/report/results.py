@@ -8,7 +8,8 @@ import numpy as np
 
 from ..engine.views import ConfirmationView
 from ..statistics.aggregates import AGGREGATES
-from ..statistics.intervals import FEWEST, interval, too_narrow
+from ..statistics.estimates import FEWEST
+from ..statistics.intervals import interval, too_narrow
 from ..study.number_text import counted, in_digits
 from . import figures
 from .content import ReportView

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...tasks.rng import streams
 from ..study.config import Config
 
 
@@ -26,4 +25,6 @@ class Draw(NamedTuple):
     @property
     def seed(self) -> int:
         """Seed of this draw alone."""
+        from ...tasks.rng import streams  # slow to import (NumPy), for those that only read plans
+
         return streams.seed_of(self.config.seed, "suggest", self.number, self.attempt)

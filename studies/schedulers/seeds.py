@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...tasks.rng import streams
 from ..errors import BadConfig
 from ..options.entries import check_count
-from ..statistics.intervals import FEWEST
+from ..statistics.estimates import FEWEST
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config, choose
 from ..study.environments import FIRST_SEEDS, Scale, across, as_objective, is_across, scale_of
@@ -58,6 +57,8 @@ def replicate_seed(config: Config, replicate: int) -> int:
     n = replicate // len(config.environments)
     if "confirms" not in config.options:
         return config.seed + n
+    from ...tasks.rng import streams  # slow to import (NumPy)
+
     return int(streams.key(config.seed, "confirm", first_seed(config) + n)) >> 1
 
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import NormalDist
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .aggregates import LABELS, Floats, probability_of_improvement
 from .distributions import t_quantile
+from .estimates import FEWEST, Interval
 
 CONFIDENCE = 0.95
 REPETITIONS = 2000
 AT_ONCE = 1 << 22  # resampled scores in memory at a time
-FEWEST = 3  # runs for an interval; the spread of two is meaningless
 FEWEST_TO_RESAMPLE = 8  # runs for the bootstrap
 FEW = 16  # runs from which their own spread is known well enough
 ENOUGH = 10  # runs for a bootstrap interval of the IQM that holds nearly as often as it says
@@ -42,32 +41,6 @@ BISECTIONS = 50
 
 class TooFewRuns(ValueError):
     """Too few runs for an interval."""
-
-
-class Interval(NamedTuple):
-    """An estimate and its confidence interval.
-
-    Attributes:
-        estimate: estimate.
-        low: lower end of the 95% interval.
-        high: upper end.
-    """
-
-    estimate: float
-    low: float
-    high: float
-
-    def within(self, least: float | None, greatest: float | None, results: Sequence[float]) -> Interval:
-        """Return the interval with its ends within bounds; None is no bound.
-
-        Nor is a bound beyond which one of the results lies. The interval still contains the estimate.
-        """
-        _, low, high = self
-        if least is not None and least <= min(results):
-            low = max(low, min(least, self.estimate))
-        if greatest is not None and greatest >= max(results):
-            high = min(high, max(greatest, self.estimate))
-        return self._replace(low=low, high=high)
 
 
 def interval(

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .aggregates import Floats
-from .intervals import CONFIDENCE, Interval
+from .estimates import Interval
+from .intervals import CONFIDENCE
 
 Indices = NDArray[np.intp]
 LEVELS = 6  # a hyperparameter with at most six values has indicator terms; others have polynomials

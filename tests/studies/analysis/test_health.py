@@ -32,7 +32,7 @@ from rekindle.studies.methods import SCHEDULERS
 from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import page
 from rekindle.studies.schedulers.seeds import seed_options
-from rekindle.studies.statistics.intervals import Interval
+from rekindle.studies.statistics.estimates import Interval
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Event, Segment, Trial
 from rekindle.studies.storage.store import Store

@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from rekindle.studies.cli.dispatch import make_parser
 from rekindle.studies.engine.views import View, to_json
-from rekindle.studies.statistics.intervals import Interval
+from rekindle.studies.statistics.estimates import Interval
 from rekindle.studies.storage.store import Store
 from studying import run, surrogate
 

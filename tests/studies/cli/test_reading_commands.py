@@ -21,6 +21,7 @@ import json, sys
 from rekindle.studies.cli import main
 for words in json.loads(sys.argv[1]):
     assert main(words) == 0
+    assert "tiny" not in words or "numpy" not in sys.modules  # which intervals need, and nothing else
     print("imported", *[name for name in {HEAVY} if name in sys.modules])
 """
 
@@ -44,7 +45,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_command_that_reads_rows_imports_nothing_slow(url: str) -> None:
     with Store(url) as store:
         uid = store.tasks()[0].uid
-    lines = [[command, name] for name in STUDIES for command in ("trials", "watch")] + [
+    lines = [[command, name] for name in ("tiny", *STUDIES) for command in ("trials", "watch")] + [
         ["status"],
         ["show", uid],
         ["tasks"],

@@ -28,7 +28,8 @@ from rekindle.studies.engine.views import CandidateView, ChangesView, Confirmati
 from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.report.verdicts import verdict
 from rekindle.studies.schedulers.confirming import Confirmation, Confirming, Standing, standing
-from rekindle.studies.statistics.intervals import Interval, mean_interval
+from rekindle.studies.statistics.estimates import Interval
+from rekindle.studies.statistics.intervals import mean_interval
 from rekindle.studies.storage.rows import Segment
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
