@@ -119,14 +119,14 @@ def study_config(
         common |= {"cohort": cohort, "trials": options["trials"]}
         made = make_config(algorithm, first_env, epochs=rungs, options=stored, **common)
         _check_spaces_alike(made, algorithm, priors, fixed)
-    if (steps := eval_steps_of(made, algorithm)) is not None:
-        made = replace(made, options={**made.options, EVAL_STEPS: steps})
     made = _with_starts(_with_known(made, algorithm, known), algorithm)
     choose("portfolio", options["portfolio"], PORTFOLIO)
     decided = options["portfolio"] == "off" or search or priors or several or racing or "known" in made.options
-    if decided or made.scheduler not in OPENING or not made.sampling.defaults:
-        return made
-    return replace(made, options={**made.options, **portfolio_option(made, algorithm)})
+    if not decided and made.scheduler in OPENING and made.sampling.defaults:
+        made = replace(made, options={**made.options, **portfolio_option(made, algorithm)})
+    if (steps := eval_steps_of(made, algorithm)) is not None:  # last: they depend on how many trials reach each rung
+        made = replace(made, options={**made.options, EVAL_STEPS: steps})
+    return made
 
 
 def _as_json(algorithm: type[Task], environments: Sequence[Any], fixed: Mapping[str, Any]) -> list[dict[str, Any]]:

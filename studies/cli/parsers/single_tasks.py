@@ -12,7 +12,7 @@ from ...options.option import Group
 from ...options.worker_options import WORKER
 from ...orion.trial import is_under_orion
 from .shared import TASK, add_checkpoint, add_outputs, add_task, add_uid
-from .values import MANY, command, declare, in_group, option
+from .values import MANY, command, declare, in_group, option, weights
 
 
 def add_train(commands: Any) -> None:
@@ -50,6 +50,7 @@ def add_check(commands: Any) -> None:
     add("--set NAME=VALUE", "hyperparameter; the others keep their defaults; may be repeated", **MANY)
     add("--preset NAME", "known-good hyperparameters of TASK")
     add("--info NAME[:HOW]", "see `rekindle train`", **MANY)
+    add("--reward-weights W,W", "see `rekindle train`", type=weights)
 
 
 def add_lineage(commands: Any) -> None:

@@ -362,7 +362,7 @@ def test_a_confirmation_that_was_stopped_says_how_it_continues(finished_url: str
     status, out, errors = cli("confirm", "s", "--seeds", "5", "--workers", "1", "--storage", finished_url)
     assert status == 1
     assert "The confirmation is not complete" in out
-    assert f"study {name} had the stop by ana; `rekindle resume {name}` continues it" in errors
+    assert f"study {name} had the stop by ana; `rekindle resume {name} --storage {finished_url}` continues it" in errors
 
 
 def test_confirm_is_proposed_once_a_trial_can_be_confirmed(sqlite_url: str, cli: Callable[..., Any]) -> None:

@@ -38,7 +38,9 @@ def test_evaluations_may_take_a_fifth_of_a_study(env: str, method: str) -> None:
 
 def test_the_steps_are_divided_by_the_epochs_that_rungs_add() -> None:
     """A quarter of 9 + 3 x 2 + 6 = 21 epochs; 20 episodes of Pendulum take 4,000 of 4,096 steps."""
-    config = study_config(load("ppo"), "Pendulum-v1", trials=9, epochs="1:9", scheduler="halving", generation=9)
+    config = study_config(
+        load("ppo"), "Pendulum-v1", trials=9, epochs="1:9", scheduler="halving", generation=9, portfolio="off"
+    )
     last = 4000 / 4096
     left = 21 / 4 - last
     assert config.options[EVAL_STEPS] == [

@@ -497,7 +497,10 @@ def test_an_environment_that_cannot_be_made_or_seeded_is_named() -> None:
         ("shape of a step", r"must have the shape \(2,\), as .* says, but step gave the shape \(1,\); fix one"),
         ("no info", r"reset returns \(observation, info\), .* but it returned array\(.*; fix it"),
         ("no dict", r"step returns \(observation, .* two booleans and a dict, but .*, None\) .*; fix it"),
-        ("two rewards", r"a number, two booleans and a dict, but it returned .* array\(\[0., 0.\]\), .*; fix it"),
+        (
+            "two rewards",
+            r"a number, two booleans .* array\(\[0., 0.\]\), .*; weigh the 2 parts of its reward: \"reward_weights\"",
+        ),
     ],
 )
 def test_environments_have_gymnasium_s_spaces_resets_and_steps(what: str, message: str) -> None:

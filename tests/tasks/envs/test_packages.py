@@ -25,7 +25,7 @@ from rekindle.tasks.envs.gym.make import make_env
         ("procgen-coinrun-v0", r"pip install procgen 'shimmy\[gym-v21\]', and write .*procgen-coinrun-v0"),
         ("simple_spread_v3", "write pettingzoo/PACKAGE:simple_spread_v3, such as pettingzoo/mpe2:simple_spread_v3$"),
         ("Meta-World/reach-v3", r"write .*metaworld:Meta-World/MT1.*reach-v3"),
-        ("Nowhere-v0", "doesn't exist$"),
+        ("Nowhere-v0", "doesn't exist"),
     ],
 )
 def test_an_unknown_id_of_a_known_package_is_answered_with_what_to_type(id: str, message: str) -> None:

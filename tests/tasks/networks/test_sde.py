@@ -196,7 +196,11 @@ def test_the_shape_of_the_box_is_kept() -> None:
     ("hyperparameters", "error", "message"),
     [
         ({"use_sde": True, "sde_sample_freq": 0}, ValueError, r"sde_sample_freq must be -1, .* but got 0; try 1"),
-        ({"use_sde": True, "sde_sample_freq": -2}, ValueError, r"sde_sample_freq must be an integer in \[-1, "),
+        (
+            {"use_sde": True, "sde_sample_freq": -2},
+            ValueError,
+            r"sde_sample_freq must be one of -1, .* or an integer in \[-1, ",
+        ),
         ({"sde_sample_freq": 4}, UnknownParameter, "sde_sample_freq applies only when use_sde is True"),
     ],
 )
