@@ -14,6 +14,8 @@ from ..storage.store import Store
 from ..storage.stored_policies import put_policy
 from .config import Config
 
+OF_POLICY = ("model.", "normalize_obs", "use_sde")  # hyperparameters that decide which arrays a policy has
+
 
 def check_one_environment(config: Config) -> None:
     """Raise BadConfig if a study with a common start has several environments."""
@@ -25,11 +27,11 @@ def check_one_environment(config: Config) -> None:
 
 
 def check_shapes(config: Config, algorithm: type[Task]) -> None:
-    """Raise BadConfig if the shape of the networks is searched."""
+    """Raise BadConfig if hyperparameters are searched that decide a policy's arrays."""
     shapes = config.space_in(algorithm).flat()
-    if searched := [each for each in config.open if each.startswith("model.") and shapes[each].structural]:
+    if searched := [name for name in config.open if name.startswith(OF_POLICY) and shapes[name].structural]:
         raise BadConfig(
-            f"a warm start decides the shape of the networks, but {', '.join(searched)} is searched; fix it to "
+            f"a warm start decides the parts of the policy, but {', '.join(searched)} is searched; fix it to "
             f"what the policy has: --set {searched[0]}=..."
         )
 

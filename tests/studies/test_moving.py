@@ -83,7 +83,7 @@ def test_an_environment_that_changes_the_directory_moves_no_file_that_is_read(
     run(*tuned, "--trials", "8", "--study", "old", *at)
     cloning = ["--set", "cloning.use=True", "--demonstrations", "steps.npz"]
     run("train", "ppo", env, *sets, "--epochs", "1", "--seed", "1", *cloning, "--warm-start", "policy.safetensors", *at)
-    shaped = [*tuned, "--trials", "1"]
+    shaped = [*tuned, "--trials", "1", "--set", "normalize_obs=false"]
     run(*shaped, *cloning, "--warm-start", "policy.safetensors", "--study", "shown", *at)
     run(*tuned, "--trials", "1", "--study", "new", "--learn-from", f"{URL}#old", "--storage", "sqlite:///other.db")
     monkeypatch.chdir(tmp_path)
@@ -91,7 +91,8 @@ def test_an_environment_that_changes_the_directory_moves_no_file_that_is_read(
     monkeypatch.chdir(tmp_path / "simulator")
     task.init(**FIXED, cloning={"use": True}).fit(1)
     monkeypatch.chdir(tmp_path)
-    options = {"trials": 1, "epochs": 1, "fixed": FIXED, "scheduler": "none", "progress": False}
+    fixed = {**FIXED, "normalize_obs": False}
+    options = {"trials": 1, "epochs": 1, "fixed": fixed, "scheduler": "none", "progress": False}
     rekindle.tune("ppo", spec, storage=URL, study="mine", warm_start="policy.safetensors", **options)
     monkeypatch.chdir(tmp_path)
     rekindle.tune("ppo", spec, storage="sqlite:///other.db", study="mine", learn_from=f"{URL}#old", **options)

@@ -220,7 +220,7 @@ def test_all_trials_begin_with_a_policy_that_the_storage_keeps(sqlite_url: str, 
     with pytest.raises(StudyMismatch):
         tune("s", **{**given, "warm_start": None})
     fixed = {name: value for name, value in TINY.items() if name != "model.width"}
-    with pytest.raises(ValueError, match=r"warm start decides the shape of the networks, but model.width is searched"):
+    with pytest.raises(ValueError, match=r"warm start decides the parts of the policy, but model.width is searched"):
         tune("t", warm_start=source, search=["model.width"], fixed=fixed)
 
 

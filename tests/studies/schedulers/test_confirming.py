@@ -561,7 +561,10 @@ def test_tune_trains_nothing_again_after_a_confirmation_with_more_seeds(
     [
         (["s", "--seeds", "2"], "an interval needs at least 3 seeds, but got 2; take more"),
         (["none"], "none"),
-        (["s", "--top", "1"], "needs a result at the top rung, 3 epochs, but s has none; `rekindle worker --study s`"),
+        (
+            ["s", "--top", "1"],
+            "needs a result at the top rung, 3 epochs, but s has none; `rekindle worker --study s --storage",
+        ),
     ],
 )
 def test_a_study_that_cannot_be_confirmed_is_refused(

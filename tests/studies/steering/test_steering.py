@@ -288,7 +288,7 @@ def test_commands_of_the_command_line(sqlite_url: str, capsys: pytest.CaptureFix
         (["stop", "s"], "study 's' is held already, by the stop by"),
         (["pause", "s"], "study 's' is held already, by the stop by"),
         (["resume", "t"], "there is no study 't'; there are 's'"),
-        (["cancel", "s", "77"], "there is no trial 77 of study 's'; `rekindle trials s` shows them"),
+        (["cancel", "s", "77"], "there is no trial 77 of study 's'; `rekindle trials s --storage"),
         (["enqueue", "s", "--set", "gamma"], "--set must be written NAME=VALUE, such as gamma=0.98, but got 'gamma'"),
         (["extend", "s", "--trials", "3"], "'s' has 4 trials already; give extend more than that, not 3"),
     ):
