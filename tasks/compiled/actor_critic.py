@@ -208,8 +208,8 @@ class ActorCriticKernels:
     def _split(self, actions: Tensor) -> Actions:
         """Return actions as choices or as numbers."""
         if self.networks.gaussian:
-            return Actions(np.empty((0, 0, 0), np.int64), actions.flatten(2).numpy())
-        return Actions(actions.view(*actions.shape[:2], 1).numpy(), np.empty((0, 0, 0), np.float32))
+            return Actions(np.empty((*actions.shape[:2], 0), np.int64), actions.flatten(2).numpy())
+        return Actions(actions.view(*actions.shape[:2], 1).numpy(), np.empty((*actions.shape[:2], 0), np.float32))
 
 
 def _terms(form: LossForm) -> LossTerms:

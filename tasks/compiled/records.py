@@ -243,7 +243,7 @@ class Played(NamedTuple):
     def of(steps: int, members: int, num_envs: int, obs_shape: Sequence[int], numbers: bool) -> Played:
         """Return empty arrays for steps with one number or one choice each."""
         obs = [np.empty((members, t, num_envs, *obs_shape), np.float32) for t in (steps + 1, steps)]
-        shapes = (members, steps, num_envs, 1), (0, 0, 0, 0)
+        shapes = (members, steps, num_envs, 1), (members, steps, 0, 0)  # kernels take rows of both
         choices, number = shapes[::-1] if numbers else shapes
         by_time = [np.empty((steps, members, num_envs), kind) for kind in (*[np.float32] * 3, np.float64, np.int64)]
         return Played(obs[0], np.empty(choices, np.int64), np.empty(number, np.float32), obs[1], *by_time)
