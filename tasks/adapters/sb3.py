@@ -379,13 +379,13 @@ class ModelPart:
 
 def _moments(venv: VecEnv) -> dict[str, Any]:
     """Return what VecNormalize has learned, and its environments' running sums."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in vars(venv).items():
         if isinstance(value, RunningMeanStd):
-            found[name] = [value.mean, value.var, value.count]
+            values[name] = [value.mean, value.var, value.count]
         elif isinstance(value, np.ndarray):
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def _set_moments(venv: VecEnv, name: str, values: Any) -> None:
@@ -492,24 +492,24 @@ def SB3(model_class: type[BaseAlgorithm]) -> type[Task]:  # noqa: N802 - makes a
 
 def _library(name: str) -> type[BaseAlgorithm] | None:
     """Return the algorithm of Stable-Baselines3 or sb3_contrib with this name."""
-    found: type[BaseAlgorithm] | None = getattr(stable_baselines3, name, None)
-    if found is None:
+    algorithm: type[BaseAlgorithm] | None = getattr(stable_baselines3, name, None)
+    if algorithm is None:
         with suppress(ImportError):
-            found = getattr(importlib.import_module("sb3_contrib"), name, None)
-    return found
+            algorithm = getattr(importlib.import_module("sb3_contrib"), name, None)
+    return algorithm
 
 
 def _subclass(place: str) -> type[BaseAlgorithm]:
     module, _, name = place.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        algorithm = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"the algorithm sb3:{place} cannot be imported: {error}") from error
-    if not isinstance(found, type) or not issubclass(found, BaseAlgorithm):
+    if not isinstance(algorithm, type) or not issubclass(algorithm, BaseAlgorithm):
         raise ValueError(
-            f"sb3:{place} must be a class that derives from an algorithm of Stable-Baselines3, not {found!r}"
+            f"sb3:{place} must be a class that derives from an algorithm of Stable-Baselines3, not {algorithm!r}"
         )
-    return found
+    return algorithm
 
 
 def model(name: str) -> type[Task]:
