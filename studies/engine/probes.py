@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 WHO = "probe"
 ATTEMPTS = 2  # of processes that died before they had finished a probe
-ASKED, BEGUN, FOUND, LOST = "asked", "begun", "found", "lost"  # keys of the commands' data
+# Keys of the commands' data.
+ASKED, BEGUN, FOUND, LOST, BASELINES = "asked", "begun", "found", "lost", "baselines"
 
 
 def request_probe(store: Store, name: str, config: Config, algorithm: type[Task]) -> None:
@@ -64,7 +65,8 @@ def probe_if_asked(runner: StudyRunner) -> None:
         _write(store, name, {BEGUN: begun}, lambda before: {BEGUN: begun} not in before)
         try:
             identity = runner.config.identity(runner.algorithm, runner.config.fixed)
-            data = {FOUND: probe(load(identity.algorithm), identity, on_step=runner.raise_if_asked)}
+            results = probe(load(identity.algorithm), identity, on_step=runner.raise_if_asked)
+            data = {FOUND: results, BASELINES: {name: view.to_json() for name, view in _baselines(results).items()}}
         except Exception as error:  # noqa: BLE001 - an environment may raise anything
             runner.raise_if_asked()
             data = {LOST: f"{type(error).__name__}: {error}"}
@@ -91,29 +93,39 @@ def probe_view(given: Sequence[Command]) -> ProbeView | FailedProbeView | None:
     """Return the results of a study's probe, if there are any."""
     for command in given:
         if command.kind == PROBE and FOUND in command.data:
-            return described(command.data[FOUND])
+            return described(command.data[FOUND], command.data.get(BASELINES))
         if command.kind == PROBE and LOST in command.data:
             text = f"the environment could not be probed: {command.data[LOST]}"
             return FailedProbeView(baselines={}, text=text, warnings=[])
     return None
 
 
-def described(results: Mapping[str, Any]) -> ProbeView:
-    """Return the results of `tasks.probing.probe`, with baselines and in words."""
-    from ..statistics.intervals import mean_interval  # slow to import (NumPy)
+def described(results: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> ProbeView:
+    """Return the results of `tasks.probing.probe`, with baselines and in words.
 
+    Args:
+        results: results of the probe.
+        stored: JSON of the baselines, by name; None if they were not stored with the results.
+    """
     parts = {"rewards": MomentsView, "observations": MomentsView, "restore": RestoreView}
     nested = {name: view(**results[name]) for name, view in parts.items() if results[name] is not None}
     probe = ProbeView(**{**results, **nested}, baselines={}, text="", warnings=[])
+    baselines = _baselines(results) if stored is None else {name: BaselineView(**row) for name, row in stored.items()}
+    return probe.replace(baselines=baselines, text=_text(probe, baselines), warnings=_warnings(probe))
+
+
+def _baselines(results: Mapping[str, Any]) -> dict[str, BaselineView]:
+    from ..statistics.intervals import mean_interval  # slow to import (NumPy)
+
     baselines = {}
-    untrained = [statistics.fmean(returns) for returns in probe.untrained if returns]
-    for name, runs in (("random", probe.random), ("untrained", untrained)):
+    untrained = [statistics.fmean(returns) for returns in results["untrained"] if returns]
+    for name, runs in (("random", results["random"]), ("untrained", untrained)):
         if runs:
             value, low, high = statistics.fmean(runs), None, None
             if len(runs) >= FEWEST:
                 value, low, high = mean_interval(runs, repetitions=400)
             baselines[name] = BaselineView(value=value, low=low, high=high, runs=len(runs))
-    return probe.replace(baselines=baselines, text=_text(probe, baselines), warnings=_warnings(probe))
+    return baselines
 
 
 def baselines_text(baselines: Mapping[str, BaselineView]) -> str:

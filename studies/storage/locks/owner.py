@@ -10,8 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
-import psutil
-
 LARGEST_PID = 2**31 - 1
 
 
@@ -69,6 +67,8 @@ class Owner:
         """
         if not self._is_here():
             return False
+        import psutil  # slow to import, and most commands only read rows
+
         if not 0 < self.pid <= LARGEST_PID or not psutil.pid_exists(self.pid):
             return True
         started = _started(self.pid)
@@ -87,6 +87,8 @@ def _process(pid: int) -> tuple[str, str, int, str]:
 
 def _boot() -> str:
     if platform.system() != "Linux":
+        import psutil
+
         return str(int(psutil.boot_time()))
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -100,11 +102,20 @@ def _started(pid: int) -> str | None:
 
     The time is "zombie" if the process ended unreaped, None if unknown.
     """
+    if platform.system() != "Linux":
+        return _created(pid)
     try:
-        if platform.system() == "Linux":
-            # field 22, in ticks since boot (psutil's time since 1970 moves with the clock); the name may hold spaces
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            return "zombie" if fields[0] in "ZX" else fields[19]
+        # field 22, in ticks since boot (psutil's time since 1970 moves with the clock); the name may hold spaces
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "zombie" if fields[0] in "ZX" else fields[19]
+    except OSError:
+        return None
+
+
+def _created(pid: int) -> str | None:
+    import psutil
+
+    try:
         return f"{psutil.Process(pid).create_time():.2f}"
-    except (OSError, psutil.Error):
+    except psutil.Error:
         return None

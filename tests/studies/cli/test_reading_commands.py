@@ -14,7 +14,7 @@ from rekindle.studies.tuning import Study
 from rekindle.tasks import load
 from studying import run, surrogate, tiny
 
-HEAVY = ("torch", "optuna", "gymnasium", "numba", "scipy", "sklearn", "pandas", "tqdm", "ray", "matplotlib")
+HEAVY = ("torch", "optuna", "gymnasium", "numba", "scipy", "sklearn", "pandas", "tqdm", "ray", "matplotlib", "psutil")
 STUDIES = ("searched", "population", "several")
 CODE = f"""
 import json, sys

@@ -10,7 +10,7 @@ import pytest
 from rekindle import PPO, Store, tune
 from rekindle.studies.engine import probes
 from rekindle.studies.engine.json_views import study_view
-from rekindle.studies.engine.probes import ASKED, BEGUN, FOUND, LOST, described, lines_of, request_probe
+from rekindle.studies.engine.probes import ASKED, BEGUN, FOUND, LOST, described, lines_of, probe_view, request_probe
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.views import ProbeView
 from rekindle.studies.report.data import report_view
@@ -32,13 +32,17 @@ def started(store: Store, **options: Any) -> Any:
     return config
 
 
-def test_three_workers_make_one_probe_that_is_the_one_made_alone(url: str) -> None:
+def test_three_workers_make_one_probe_that_is_the_one_made_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store(url) as store:
         config = started(store)
         work(url, 3)
         assert sum(FOUND in data for data in rows(store)) == 1
         alone = probe(PPO, config.identity(PPO, config.fixed))
-        assert rows(store)[-1] == {FOUND: alone}
+        assert rows(store)[-1][FOUND] == alone
+        expected = described(alone)
+        assert expected.baselines["random"].low is not None
+        monkeypatch.delattr("rekindle.studies.statistics.intervals.mean_interval")  # readers take what is stored
+        assert probe_view(store.commands("s")) == expected
         request_probe(store, "s", config, PPO)  # of a study that has begun
         assert sum(ASKED in data for data in rows(store)) == 1
 
