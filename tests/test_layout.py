@@ -55,7 +55,7 @@ ORDER = (
         "tasks.registry",
         "tasks.warm_start",
     ),
-    *("tasks.record", "tasks.cohort", "tasks.task"),
+    *("tasks.record", "tasks.cohort", "tasks.resumable", "tasks.task"),
     *(
         "tasks.algorithms",
         "tasks.algorithms.continuous",
