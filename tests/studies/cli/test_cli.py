@@ -135,6 +135,7 @@ def test_killed_at_random_steps_a_study_ends_as_if_nothing_had_happened(sqlite_u
         assert bits(store) == undisturbed(CONFIG)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_all_stop_when_asked(sqlite_url: str, gate: gated.Gate) -> None:
     gate.close(80)
     process = start(sqlite_url, "--workers", "2")
@@ -174,7 +175,7 @@ gymnasium.register("Held-v0", Held, max_episode_steps=30)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_stop_between_a_study_and_its_confirmation_says_how_to_resume(
     sqlite_url: str, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -682,7 +683,7 @@ def test_a_file_is_no_uid(sqlite_url: str, tmp_path: Path, cli: Callable[..., An
     assert "or a file (.npz, .npy, .safetensors, .zip), but got" in errors
 
 
-@pytest.mark.parametrize("streams", ["<&- >&- 2>&-", ">&-"])
+@pytest.mark.parametrize("streams", ["<&- >&- 2>&-", pytest.param(">&-", marks=pytest.mark.slow)])
 def test_a_study_needs_no_standard_streams(sqlite_url: str, streams: str) -> None:
     argv = ["tune", "surrogate", "--trials", "2", "--epochs", "1:2", "--study", "s", "--workers", "1"]
     program = [sys.executable, "-m", "rekindle.studies.cli", *argv, "--storage", sqlite_url]

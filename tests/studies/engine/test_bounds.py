@@ -186,6 +186,7 @@ def test_a_bound_that_is_changed_just_before_it_is_reached_stops_nothing(sqlite_
         assert [each.kind for each in store.commands("s")] == ["bound"]
 
 
+@pytest.mark.slow
 def test_a_supervisor_lets_a_worker_evaluate_what_spent_the_budget(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from rekindle.studies.errors import BadConfig, StoreError, StudyMismatch, Unknow
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
-from studying import bits, run, tiny, undisturbed
+from studying import bits, run, sqlite_first, tiny, undisturbed
 
 
 def test_a_study_is_made_once_and_found_again(store: Store) -> None:
@@ -122,6 +122,7 @@ def test_an_invalid_study_is_refused(changes: dict[str, Any], message: str) -> N
     assert issubclass(BadConfig, ValueError)
 
 
+@sqlite_first
 def test_planning_obeys_a_stop_between_two_trials_and_writes_nothing_then(url: str) -> None:
     with Store(url) as store:
         start_study(store, "s", tiny(trials=8, generation=8))

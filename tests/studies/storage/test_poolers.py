@@ -49,6 +49,7 @@ def processes(url: str, transactions: int) -> list[int]:
         database.close()
 
 
+@pytest.mark.slow
 def test_a_study_behind_a_pooler_has_the_same_bits(pooled_url: str) -> None:
     assert len(set(processes(pooled_url, 4))) == 2
     config = surrogate()

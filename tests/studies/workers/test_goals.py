@@ -70,6 +70,7 @@ def test_a_bettor_of_known_bets() -> None:
     assert wealth([5.0] * 5, 5.0, 5.0) == 1.0
 
 
+@pytest.mark.slow
 def test_the_test_of_a_goal_ends_at_a_step_when_asked_and_is_repeated(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

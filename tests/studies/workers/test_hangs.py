@@ -60,7 +60,7 @@ def hung(store: Store) -> list[dict[str, Any]]:
 
 
 @sqlite_first
-@pytest.mark.parametrize("way", ["in C", "asleep"])
+@pytest.mark.parametrize("way", ["in C", pytest.param("asleep", marks=pytest.mark.slow)])
 def test_a_worker_that_hangs_is_killed_and_its_trials_end_as_if_it_had_not(
     url: str, way: str, hangs: Callable[..., None]
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rekindle import EnvSpec
+from rekindle import PPO, EnvSpec, Store
 from rekindle.tasks.runtime.fingerprint import InexactWarning, code_of, products_are_exact
 
 PLACES = """
@@ -38,6 +38,7 @@ print(task.epochs, task.inexact, task.digest)
 """
 
 
+@pytest.mark.slow
 def test_edited_code_of_an_environment_is_said_when_a_task_resumes(tmp_path: Path) -> None:
     file = tmp_path / "my_wrapper.py"
     file.write_text("import gymnasium\nclass Same(gymnasium.Wrapper):\n    pass\n")
@@ -54,6 +55,19 @@ def test_edited_code_of_an_environment_is_said_when_a_task_resumes(tmp_path: Pat
     file.write_text(file.read_text() + "    reward = 2\n")
     after = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
     assert train().startswith(f"3 ['code of my_wrapper {before} -> {after}'] ")
+
+
+def test_a_task_that_resumes_with_other_code_is_not_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_wrapper.py").write_text("import gymnasium\nclass Same(gymnasium.Wrapper):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = EnvSpec("CartPole-v1", wrappers=[{"entry_point": "own_wrapper:Same"}])
+    with Store(f"sqlite:///{tmp_path}/db") as store:
+        for changes, digest in (([], "a"), ([], "a"), (["code of own_wrapper a -> b"], "b")):
+            monkeypatch.setattr("rekindle.tasks.runtime.fingerprint._digest", lambda _, digest=digest: digest)
+            task = PPO(spec, storage=store).init(epoch_steps=64, num_steps=16, num_envs=2)
+            assert task.inexact == changes
+            task.fit(task.epochs + 1)
+            task.close()
 
 
 def test_the_recorded_code_is_that_of_the_users_modules(tmp_path: Path) -> None:
