@@ -1,6 +1,6 @@
 """Choose the portfolio of `rekindle tune` from recorded trainings, and measure it on environments left out.
 
-    python benchmarks/portfolio.py                     # from the tables in benchmarks/trainings/ppo
+    python benchmarks/portfolio.py [--task ppo]        # from the tables in benchmarks/trainings/ppo
     python benchmarks/portfolio.py --records FILE ...  # first makes these of files by record_trainings.py
 
 A table is what `rekindle tune tabular benchmarks/trainings/ppo/Swimmer-v5.npz` takes: the greedy policy's return at
@@ -22,25 +22,25 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rekindle.benchmarks.record_trainings import ENVIRONMENTS, EPOCH_STEPS, RUNGS, configurations
+from rekindle.benchmarks.record_trainings import ENVIRONMENTS, RUNGS, recordings
 from rekindle.spaces import flatten
 from rekindle.tasks import load
 
 SIZE = 5  # with the defaults
-FOLDER = Path(__file__).parent / "trainings" / "ppo"
+TRAININGS = Path(__file__).parent / "trainings"
 FILE = Path(__file__).parent.parent / "studies" / "study" / "portfolio.json"
-SOURCE = "benchmarks/portfolio.py, from the trainings in benchmarks/trainings/ppo"
 Array = NDArray[np.float64]
 
 
-def pack(paths: Sequence[Path]) -> None:
+def pack(task: str, paths: Sequence[Path]) -> None:
     """Write a table for each environment in the records, of the configurations that have all of its seeds."""
     records = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    space = load("ppo").learner.hyperparameters
-    complete = [flatten(space.validate({**values, "epoch_steps": EPOCH_STEPS})) for values in configurations()]
+    (TRAININGS / task).mkdir(parents=True, exist_ok=True)
+    recording, space = recordings()[task], load(task).learner.hyperparameters
+    sized = [{**values, "epoch_steps": recording.epoch_steps} for values in recording.configurations]
+    complete = [flatten(space.validate(values)) for values in sized]
     searched = [name for name in complete[0] if any(values.get(name) != complete[0][name] for values in complete)]
-    for env in ENVIRONMENTS:
+    for env in recording.environments:
         found: dict[int, dict[int, dict[str, Any]]] = {}
         for record in records:
             if record["env"] == env and "error" not in record:
@@ -49,22 +49,25 @@ def pack(paths: Sequence[Path]) -> None:
                     found.setdefault(record["configuration"], {})[seed] = {
                         "scores": scores, "training": record["training"][i],
                     }  # fmt: skip
+        if not found:
+            continue
         seeds = sorted(set.union(*map(set, found.values())))
         rows = sorted(index for index in found if len(found[index]) == len(seeds))
         epochs = [epoch for epoch in RUNGS if epoch in found[rows[0]][seeds[0]]["scores"]]
         curves = [[[found[n][seed]["scores"][epoch] for epoch in epochs] for seed in seeds] for n in rows]
         training = [[found[n][seed]["training"] for seed in seeds] for n in rows]
         meta = {
-            "maximize": True, "task": "ppo", "env": ENVIRONMENTS[env][0], "seeds": seeds, "rows": rows,
-            "episodes": [RUNGS[epoch] for epoch in epochs], "configurations": [configurations()[n] for n in rows],
+            "maximize": True, "task": task, "env": ENVIRONMENTS[env][0], "seeds": seeds, "rows": rows,
+            "episodes": [RUNGS[epoch] for epoch in epochs],
+            "configurations": [recording.configurations[n] for n in rows],
         }  # fmt: skip
         arrays: dict[str, Any] = {
-            "steps": np.array(epochs) * EPOCH_STEPS, "curves": np.array(curves, np.float32),
+            "steps": np.array(epochs) * recording.epoch_steps, "curves": np.array(curves, np.float32),
             "training": np.array(training, np.float32), "meta": json.dumps(meta),
         }  # fmt: skip
         for name in searched:
             arrays[f"param.{name.replace('.', '_')}"] = _column([complete[n].get(name) for n in rows])
-        np.savez_compressed(FOLDER / f"{env}.npz", **arrays)
+        np.savez_compressed(TRAININGS / task / f"{env}.npz", **arrays)
 
 
 def _column(values: list[Any]) -> Any:
@@ -72,9 +75,9 @@ def _column(values: list[Any]) -> Any:
     return np.array(["none" if value is None else str(value) for value in values] if None in values else values)
 
 
-def tables() -> tuple[list[str], list[dict[str, Any]], Array]:
+def tables(task: str) -> tuple[list[str], list[dict[str, Any]], Array]:
     """Return environments (E,), configurations (N,), and mean final returns (E, N) of those that all have."""
-    read = {path.stem: np.load(path) for path in sorted(FOLDER.glob("*.npz"))}
+    read = {path.stem: np.load(path) for path in sorted((TRAININGS / task).glob("*.npz"))}
     metas = {env: json.loads(str(table["meta"])) for env, table in read.items()}
     common = sorted(set.intersection(*(set(meta["rows"]) for meta in metas.values())))
     returns = [[read[env]["curves"][metas[env]["rows"].index(n), :, -1].mean() for n in common] for env in read]
@@ -98,12 +101,12 @@ def chosen(scores: Array, candidates: Sequence[int], size: int = SIZE) -> list[i
     return portfolio
 
 
-def fits(values: dict[str, Any]) -> bool:
+def fits(task: str, values: dict[str, Any]) -> bool:
     """Return whether a study can try the values: those that it searches are within its ranges."""
     from rekindle.spaces import SpaceError
     from rekindle.spaces.drivers.to_optuna import params
 
-    space = load("ppo").learner.hyperparameters.searched()
+    space = load(task).learner.hyperparameters.searched()
     try:
         params(space, {name: value for name, value in values.items() if name in space.flat()})
     except SpaceError:
@@ -114,14 +117,18 @@ def fits(values: dict[str, Any]) -> bool:
 def main() -> None:
     """Write the portfolio, and print what it is worth."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="ppo", choices=list(recordings()))
     parser.add_argument("--records", type=Path, nargs="+", default=[])
-    options = parser.parse_args()
-    if options.records:
-        pack(options.records)
-    envs, all_values, returns = tables()
-    scores, candidates = normalized(returns), [n for n, values in enumerate(all_values) if fits(values)]
+    task, records = vars(parser.parse_args()).values()
+    if records:
+        pack(task, records)
+    envs, all_values, returns = tables(task)
+    scores, candidates = normalized(returns), [n for n, values in enumerate(all_values) if fits(task, values)]
     portfolio = chosen(scores, candidates)
-    content = {"ppo": {"source": SOURCE, "configurations": [all_values[n] for n in portfolio]}}
+    source = f"benchmarks/portfolio.py, from the trainings in benchmarks/trainings/{task}"
+    content = json.loads(FILE.read_text()) | {
+        task: {"source": source, "configurations": [all_values[n] for n in portfolio]}
+    }
     FILE.write_text(json.dumps(content, indent=1) + "\n")
     print(f"{len(envs)} environments, {len(all_values)} configurations, chosen {portfolio}")
     print("environment                defaults  with others at random  portfolio made without it")

@@ -16,16 +16,17 @@ import math
 import multiprocessing
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
-EPOCHS, EPOCH_STEPS = 27, 4096
+EPOCHS = 27
 RUNGS = {3: 5, 9: 5, EPOCHS: 10}  # episodes of an evaluation at these epochs
 BATCH = 16  # configurations
-SEEDS = 2
 SHORT = ("Breakout", "SpaceInvaders")  # train a third of the epochs
 SLOW = 8  # seconds of a training from which each seed trains alone
 
@@ -68,7 +69,7 @@ ENVIRONMENTS: dict[str, tuple[dict[str, Any], float]] = {
 # Settings of rl-zoo3 for these and similar environments (github.com/DLR-RM/rl-baselines3-zoo, hyperparams/ppo.yml), as
 # far as they exist here, and few-step changes of the defaults.
 SDE = {"use_sde": True, "normalize_obs": True}
-LINEAR = {"lr_schedule.name": "linear", "lr_schedule.horizon": EPOCHS * EPOCH_STEPS}
+LINEAR = {"lr_schedule.name": "linear", "lr_schedule.horizon": EPOCHS * 4096}
 PPO: list[dict[str, Any]] = [
     {},
     {"normalize_obs": True},
@@ -112,6 +113,43 @@ PPO: list[dict[str, Any]] = [
     },
     {**SDE, "sde_sample_freq": 8, "gamma": 0.999, "gae_lambda": 0.98, "model.std_init": 1.5, "num_steps": 512},
 ]  # fmt: skip
+LARGE = {"model.width": 256, "target_interval": 250, "tau": 1.0, "n_step": 1}
+DQN: list[dict[str, Any]] = [
+    {},
+    {
+        **LARGE, "optimizer.lr": 2.3e-3, "num_steps": 256, "num_updates": 128, "target_interval": 1280,
+        "exploration.final": 0.04,
+    },
+    {
+        **LARGE, "optimizer.lr": 4e-3, "batch_size": 128, "buffer_size": 10_000, "gamma": 0.98, "num_steps": 16,
+        "num_updates": 8, "target_interval": 300, "exploration.final": 0.07,
+    },
+    {**LARGE, "optimizer.lr": 6.3e-4, "batch_size": 128, "num_updates": 4, "exploration.final": 0.1},
+    {**LARGE, "optimizer.lr": 1e-4, "exploration.final": 0.01, "num_updates": 1},
+    {"gamma": 0.999, "n_step": 5},
+    {"model.dueling": True, "replay.name": "prioritized", "optimizer.lr": 5e-4},
+    {"optimizer.lr": 3e-4, "tau": 0.01, "num_updates": 4, "model.width": 128},
+    {"normalize_obs": True, "optimizer.lr": 3e-3},
+    {"rnd.use": True, "rnd.strength": 0.3, "gamma": 0.999},
+    {"distribution": "quantile", "quantiles": 50, "n_step": 1, "optimizer.lr": 5e-4},
+    {"exploration.horizon": 30_000, "gamma": 0.95, "n_step": 1, "tau": 0.02},
+]  # fmt: skip
+SAC: list[dict[str, Any]] = [
+    {},
+    {
+        "use_sde": True, "sde_std_init": 0.0255, "entropy.learn": False, "entropy.alpha": 0.1, "num_steps": 32,
+        "num_updates": 32, "gamma": 0.9999, "tau": 0.01, "model.width": 64, "learning_starts": 100,
+    },
+    {
+        "use_sde": True, "sde_std_init": 0.05, "optimizer.lr": 7.3e-4, "gamma": 0.98, "tau": 0.02, "num_steps": 8,
+        "num_updates": 8,
+    },
+    {"optimizer.lr": 1e-3, "tau": 0.01},
+    {"gamma": 0.9999, "normalize_obs": True},
+    {"n_step": 5, "model.width": 128},
+    {"optimizer.lr": 2e-3, "model.width": 64, "batch_size": 128},
+    {"gamma": 0.97, "scale_reward": True, "optimizer.lr": 1e-3},
+]  # fmt: skip
 
 
 def drawn(rng: random.Random) -> dict[str, Any]:
@@ -148,13 +186,41 @@ def _log(rng: random.Random, low: float, high: float) -> float:
     return float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.3g}")
 
 
-def configurations() -> list[dict[str, Any]]:
-    """Return the 64 configurations of PPO: the defaults first, then named ones, then drawn ones."""
+@dataclass(frozen=True)
+class Recording:
+    """Trainings of one algorithm.
+
+    Attributes:
+        configurations: hyperparameters by dotted name, the defaults first.
+        environments: names of ENVIRONMENTS.
+        epoch_steps: environment steps of an epoch.
+        seeds: number of seeds in each environment.
+    """
+
+    configurations: Sequence[Mapping[str, Any]]
+    environments: Sequence[str] = tuple(ENVIRONMENTS)
+    epoch_steps: int = 4096
+    seeds: int = 2
+
+
+OF_CHOICES = (
+    "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "FrozenLake8x8-v1", "Taxi-v4", "LunarLander-v3", "Breakout",
+)  # fmt: skip
+OF_BOXES = ("Pendulum-v1", "MountainCarContinuous-v0", "InvertedPendulum-v5", "Swimmer-v5", "Hopper-v5")
+
+
+@cache
+def recordings() -> Mapping[str, Recording]:
+    """Return what is recorded of each algorithm; of PPO 64 configurations, most of them drawn."""
     rng = random.Random(36)
-    return [*PPO, *(drawn(rng) for _ in range(64 - len(PPO)))]
+    return {
+        "ppo": Recording([*PPO, *(drawn(rng) for _ in range(64 - len(PPO)))]),
+        "dqn": Recording(DQN, OF_CHOICES, epoch_steps=2048),
+        "sac": Recording(SAC, OF_BOXES, epoch_steps=256, seeds=1),
+    }
 
 
-def fitting(env: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def fitting(env: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the values without those that the environment's actions cannot have."""
     from rekindle.tasks.envs import EnvSpec, spaces_of
 
@@ -163,7 +229,7 @@ def fitting(env: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if "sde" not in name and name != "model.std_init"}
 
 
-Job = tuple[str, int, tuple[int, ...], int, float]
+Job = tuple[str, str, int, tuple[int, ...], int, float]
 
 
 def train(job: Job) -> dict[str, Any]:
@@ -171,10 +237,12 @@ def train(job: Job) -> dict[str, Any]:
     import rekindle
     import torch
     from rekindle.spaces import unflatten
+    from rekindle.tasks import load
     from rekindle.tasks.errors import TaskError
 
     torch.set_num_threads(1)
-    name, index, seeds, epochs, ends = job
+    algorithm, name, index, seeds, epochs, ends = job
+    recording = recordings()[algorithm]
     line: dict[str, Any] = {"env": name, "configuration": index, "seeds": seeds}
     if time.time() > ends:
         return line | {"error": "no time"}
@@ -183,8 +251,8 @@ def train(job: Job) -> dict[str, Any]:
     scores: dict[int, list[float | None]] = {}
     began = time.time()
     try:
-        values = {**fitting(env, configurations()[index]), "epoch_steps": EPOCH_STEPS}
-        tasks: list[Any] = [rekindle.PPO(env, seed=seed).init(**unflatten(values)) for seed in seeds]
+        values = {**fitting(env, recording.configurations[index]), "epoch_steps": recording.epoch_steps}
+        tasks: list[Any] = [load(algorithm)(env, seed=seed).init(**unflatten(values)) for seed in seeds]
         cohort = rekindle.Cohort(tasks)
         for epoch in range(1, epochs + 1):
             if time.time() > ends:
@@ -203,22 +271,24 @@ def _short(value: Any) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
 
 
-def jobs(done: set[tuple[str, int, int]], only: Sequence[str], count: int, ends: float) -> Iterator[Job]:
+def jobs(task: str, done: set[tuple[str, int, int]], only: Sequence[str], count: int, ends: float) -> Iterator[Job]:
     """Yield what is to be trained, block by block of configurations, in each the longest first.
 
     Both seeds of a fast environment train as one cohort. The second seed of a slow one comes after others' first.
     """
-    names = sorted(only or ENVIRONMENTS, key=lambda name: -ENVIRONMENTS[name][1])
+    recording = recordings()[task]
+    count = min(count, len(recording.configurations))
+    names = sorted(only or recording.environments, key=lambda name: -ENVIRONMENTS[name][1])
     blocks = [range(first, min(first + BATCH, count)) for first in range(0, count, BATCH)]
     order = [(block, place + 2 * later, later) for place, block in enumerate(blocks) for later in (0, 1)]
     for block, _, later in sorted(order, key=lambda entry: entry[1:]):
         for name in names:
-            together = ENVIRONMENTS[name][1] < SLOW
-            seeds = (range(SEEDS) if not later else ()) if together else (range(1, SEEDS) if later else (0,))
+            seeds, first = range(recording.seeds), recording.seeds if ENVIRONMENTS[name][1] < SLOW else 1
+            now = seeds[first:] if later else seeds[:first]
             for index in block:
-                missing = tuple(seed for seed in seeds if (name, index, seed) not in done)
+                missing = tuple(seed for seed in now if (name, index, seed) not in done)
                 if missing:
-                    yield name, index, missing, 9 if name in SHORT else EPOCHS, ends
+                    yield task, name, index, missing, 9 if name in SHORT else EPOCHS, ends
 
 
 def main() -> None:
@@ -227,18 +297,19 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--task", default="ppo", choices=list(recordings()))
     parser.add_argument("--count", type=int, default=64, help="of configurations")
     parser.add_argument("--only", action="append", default=[], metavar="ENV", choices=list(ENVIRONMENTS))
     options = parser.parse_args()
     ends = time.time() + options.limit
     lines = [json.loads(text) for text in options.file.read_text().splitlines()] if options.file.exists() else []
     done = {(line["env"], line["configuration"], seed) for line in lines for seed in line["seeds"]}
-    todo = list(jobs(done, options.only, options.count, ends))
+    todo = list(jobs(options.task, done, options.only, options.count, ends))
     print(f"{len(todo)} cohorts to train, {len(lines)} there", flush=True)
     context = multiprocessing.get_context("fork")
     with context.Pool(min(options.processes, 4)) as pool:  # compiles kernels into the cache, before many would
-        warm = [("CartPole-v1", 0), ("Pendulum-v1", 0), ("Pendulum-v1", 1), ("CartPole-v1", 1)]
-        pool.map(train, [(name, index, (0, 1), 3, ends) for name, index in warm], chunksize=1)
+        first = recordings()[options.task].environments[:5]
+        pool.map(train, [(options.task, name, 0, (0, 1), 3, ends) for name in first], chunksize=1)
     print(f"kernels are compiled, {ends - time.time():.0f} s left", flush=True)
     with context.Pool(options.processes) as pool, options.file.open("a") as out:
         for number, line in enumerate(pool.imap_unordered(train, todo), 1):
