@@ -456,7 +456,7 @@ def tune(
         config = make(**options, sized=sized)
     if warm_start is not None or demonstrations is not None:
         config = started(store, config, algorithm, warm_start, demonstrations)
-    stored_config = start_study(store, name, with_learned(store, name, config, sources))
+    stored_config = start_study(store, name, with_learned(store, name, config, sources), (priors or {}).keys())
     request_probe(store, name, stored_config, algorithm)
     for text in remarks(stored_config):
         warnings.warn(text, stacklevel=2)

@@ -1,19 +1,19 @@
 """Probes of environments: who makes them, and what they tell in words.
 
-A probe is a command of a study: first the request; then a mark of each process that begins
-it; and last what was found. It is written while the planning lock is held, and once: of two processes that find the
-same, the second writes nothing.
+A probe is a command of a study: first the request; then a mark of each process that begins it; and last what was
+found, with the hyperparameters that the study searches because of it. It is written while the planning lock is held,
+before the first trial, and once: of two processes that find the same, the second writes nothing.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..statistics.estimates import FEWEST
-from ..storage.commands import PROBE, Command, add, commands
-from ..storage.studies import revise
+from ..storage.commands import ASKED, BEGUN, FOUND, LOST, PROBE, Command, add, awaits_probe, commands, stored_config
+from ..storage.studies import change_study, revise
 from ..study.number_text import counted, in_digits, in_digits_alone
 from ..study.objectives import RETURN
 from .views import BaselineView, FailedProbeView, MomentsView, ProbeView, RestoreView
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 WHO = "probe"
 ATTEMPTS = 2  # of processes that died before they had finished a probe
-# Keys of the commands' data.
-ASKED, BEGUN, FOUND, LOST, BASELINES = "asked", "begun", "found", "lost", "baselines"
+BASELINES, WIDER = "baselines", "wider"  # keys beside FOUND; the last: priors that the search adds or changes
+_AT_WORK: set[tuple[str, str]] = set()  # studies that a thread of this process is probing, by URL and name
 
 
 def request_probe(store: Store, name: str, config: Config, algorithm: type[Task]) -> None:
@@ -43,7 +43,7 @@ def request_probe(store: Store, name: str, config: Config, algorithm: type[Task]
     kind = algorithm.learner
     if not (config.env and issubclass(kind, Learner) and len(config.environments) == 1) or store.totals(name).trials:
         return
-    _write(store, name, {ASKED: True}, lambda before: not before)
+    _write(store, name, {ASKED: True}, lambda before: not any(each.kind == PROBE for each in before))
 
 
 def probe_if_asked(runner: StudyRunner) -> None:
@@ -51,40 +51,50 @@ def probe_if_asked(runner: StudyRunner) -> None:
 
     Whatever goes wrong is what was found: a probe fails no study.
     """
+    study = runner.store.url, runner.name
+    if not awaits_probe(runner.rows.commands) or study in _AT_WORK or not runner.is_planner():
+        return
+    _AT_WORK.add(study)
+    try:
+        _probe(runner)
+    finally:
+        _AT_WORK.discard(study)
+
+
+def _probe(runner: StudyRunner) -> None:
     from ...tasks import load
     from ...tasks.probing import probe
+    from ..study.widening import widened  # imports NumPy
 
     store, name = runner.store, runner.name
-    given = [each.data for each in runner.rows.commands if each.kind == PROBE]
-    if not given or _is_done(given) or not runner.is_planner():
-        return
-    begun = sum(BEGUN in data for data in given)
+    begun = sum(BEGUN in each.data for each in runner.rows.commands if each.kind == PROBE)
     if begun >= ATTEMPTS:
         data: Json = {LOST: f"{begun} processes that probed it did not end"}
     else:
-        _write(store, name, {BEGUN: begun}, lambda before: {BEGUN: begun} not in before)
+        _write(store, name, {BEGUN: begun}, lambda before: all(each.data != {BEGUN: begun} for each in before))
         try:
             identity = runner.config.identity(runner.algorithm, runner.config.fixed)
             results = probe(load(identity.algorithm), identity, on_step=runner.raise_if_asked)
             data = {FOUND: results, BASELINES: {name: view.to_json() for name, view in _baselines(results).items()}}
+            if wider := widened(runner.config, runner.algorithm, results):
+                data[WIDER] = wider
         except Exception as error:  # noqa: BLE001 - an environment may raise anything
             runner.raise_if_asked()
             data = {LOST: f"{type(error).__name__}: {error}"}
-    _write(store, name, data, lambda before: not _is_done(before))
+    _write(store, name, data, awaits_probe)
     runner.rows.refresh()
 
 
-def _is_done(given: Iterable[Mapping[str, Any]]) -> bool:
-    return any(FOUND in data or LOST in data for data in given)
-
-
-def _write(store: Store, name: str, data: Mapping[str, Any], wanted: Callable[[list[Json]], bool]) -> None:
+def _write(store: Store, name: str, data: Mapping[str, Any], wanted: Callable[[list[Command]], bool]) -> None:
     """Write a command about the probe, if it is still wanted."""
 
     def work(connection: Connection) -> None:
         revise(connection, name)
-        if wanted([each.data for each in commands(connection, name) if each.kind == PROBE]):
+        if wanted(commands(connection, name)):
             add(connection, name, PROBE, data, WHO, "")
+            if priors := data.get(WIDER):
+                space = {**stored_config(connection, name)["space"], **priors}
+                change_study(connection, name, lambda stored: {**(stored or {}), "space": space})
 
     store.database.write(work)
 
@@ -93,25 +103,28 @@ def probe_view(given: Sequence[Command]) -> ProbeView | FailedProbeView | None:
     """Return the results of a study's probe, if there are any."""
     for command in given:
         if command.kind == PROBE and FOUND in command.data:
-            return described(command.data[FOUND], command.data.get(BASELINES))
+            return described(command.data[FOUND], command.data.get(BASELINES), command.data.get(WIDER, {}))
         if command.kind == PROBE and LOST in command.data:
             text = f"the environment could not be probed: {command.data[LOST]}"
             return FailedProbeView(baselines={}, text=text, warnings=[])
     return None
 
 
-def described(results: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> ProbeView:
+def described(
+    results: Mapping[str, Any], stored: Mapping[str, Any] | None = None, wider: Collection[str] = ()
+) -> ProbeView:
     """Return the results of `tasks.probing.probe`, with baselines and in words.
 
     Args:
         results: results of the probe.
         stored: JSON of the baselines, by name; None if they were not stored with the results.
+        wider: hyperparameters that a study searches because of them.
     """
     parts = {"rewards": MomentsView, "observations": MomentsView, "restore": RestoreView}
     nested = {name: view(**results[name]) for name, view in parts.items() if results[name] is not None}
     probe = ProbeView(**{**results, **nested}, baselines={}, text="", warnings=[])
     baselines = _baselines(results) if stored is None else {name: BaselineView(**row) for name, row in stored.items()}
-    return probe.replace(baselines=baselines, text=_text(probe, baselines), warnings=_warnings(probe))
+    return probe.replace(baselines=baselines, text=_text(probe, baselines), warnings=_warnings(probe, wider))
 
 
 def _baselines(results: Mapping[str, Any]) -> dict[str, BaselineView]:
@@ -169,7 +182,7 @@ def _text(probe: ProbeView, baselines: Mapping[str, BaselineView]) -> str:
     return "".join(f"{sentence}. " for sentence in sentences if sentence).strip()
 
 
-def _warnings(probe: ProbeView) -> list[str]:
+def _warnings(probe: ProbeView, wider: Collection[str]) -> list[str]:
     """Return what is unusual about the environment, a line each."""
     texts = []
     if probe.slow is not None:
@@ -186,6 +199,13 @@ def _warnings(probe: ProbeView) -> list[str]:
         texts.append("no reward was other than 0; if there is none at all, nothing can be learned from it")
     if probe.observations is not None and probe.observations.high == 0:
         texts.append("all observations are equal, so that a policy cannot react to anything")
+    if curious := [name for name in wider if name.endswith("rnd.use")]:
+        texts.append(
+            "random actions hardly ever earn another reward than usual, so one trial in four explores by curiosity "
+            f"({', '.join(curious)})"
+        )
+    if further := [name for name in wider if name.endswith("gamma") and not name.endswith("rnd.gamma")]:
+        texts.append(f"episodes take up to {max(probe.lengths)} steps, so {', '.join(further)} may be nearer to 1")
     return texts
 
 
@@ -199,4 +219,5 @@ def lines_of(
     if probe is None:
         return []
     text = probe.text if whole else baselines_text(probe.baselines) if RETURN in objectives else ""
-    return [*([text] if text else []), *probe.warnings]
+    compared = [text if whole else f"for comparison: {text}"] if text else []
+    return [*compared, *(f"about the environment: {line}" for line in probe.warnings)]

@@ -7,7 +7,7 @@ change, and are added only if absent.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,10 @@ from ..schedulers.racing import at_once
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, replicate_seed, seeds_of
 from ..storage.branches import Start
-from ..storage.commands import DECISIVE, ENQUEUED, Command, pending
+from ..storage.commands import DECISIVE, ENQUEUED, Command, awaits_probe, pending
 from ..storage.rows import Segment, Study, Trial
 from ..storage.studies import change_study, check_same
-from ..study.config import EVAL_STEPS, GOOD, Config
+from ..study.config import EVAL_STEPS, GOOD, WIDENS, Config
 from ..study.environments import environment_of
 from ..study.objectives import objectives_of
 from ..study.plan import Branch, Plan
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 MUTABLE = {name for name, option in STUDY.items() if option.mutable}
-KEPT = ("longer", "spaces", "portfolio", GOOD, EVAL_STEPS, USED)  # stay as stored: changes since then, newer rules
+KEPT = ("longer", "spaces", "portfolio", GOOD, EVAL_STEPS, WIDENS, USED)  # stay as stored: changes since, newer rules
 
 
 def _lasting(config: Config) -> dict[str, Any]:
@@ -62,11 +62,18 @@ def scheduler_of(store: Store, name: str) -> str | None:
         return None
 
 
-def start_study(store: Store, name: str, config: Config) -> Config:
+def start_study(store: Store, name: str, config: Config, priors: Collection[str] | None = None) -> Config:
     """Create a study, or extend it to `config.trials` trials.
 
     Fields that an older Rekindle did not store take their defaults. If two processes extend a study at the same time,
     the second starts from the result of the first.
+
+    Args:
+        store: store of the study.
+        name: name of the study.
+        config: its configuration.
+        priors: dotted names of the hyperparameters whose priors the user gives; a study keeps those of others, which
+            may have changed since. None for all.
 
     Returns:
         The configuration as stored.
@@ -79,7 +86,8 @@ def start_study(store: Store, name: str, config: Config) -> Config:
         if stored is None:
             return config.to_json()
         old = Config.from_json(stored, name)
-        check_same(name, _lasting(old), _lasting(config), ["trials"])
+        ours = config.space if priors is None else {**old.space, **{each: config.space[each] for each in priors}}
+        check_same(name, _lasting(old), _lasting(replace(config, space=ours)), ["trials"])
         weight = {key: old.options[key] for key in ("weight",) if key in old.options}  # kept unless another is given
         given = {key: value for key, value in config.options.items() if key not in KEPT}
         options = {**weight, **given, **{key: old.options[key] for key in KEPT if key in old.options}}
@@ -148,7 +156,7 @@ class StudyRunner:
             rows.refresh()
         while rows.hold is None and (plan := rows.plan()):  # more rows may follow from those just written
             self.raise_if_asked()
-            if plan.makes_trials and not self.is_planner():
+            if plan.makes_trials and (awaits_probe(rows.commands) or not self.is_planner()):
                 plan = replace(plan, ask=None, branches=[])
             if plan:
                 self._write(plan)

@@ -21,6 +21,7 @@ from ..study.config import (
     GENERATION,
     GOOD,
     SIZED,
+    WIDENS,
     Config,
     check_epochs,
     choose,
@@ -77,6 +78,7 @@ def study_config(
     environments = list(env) if isinstance(env, list | tuple) and env else [env]
     first_env = environments[0]
     several = _as_json(algorithm, environments, fixed) if len(environments) > 1 or options["across"] is not None else []
+    names_searched = bool(search or priors)
     if sized is not None:
         trials, epoch_steps = sizes(sized)
         options["trials"] = max(trials, options["trials"] or 0)
@@ -121,7 +123,9 @@ def study_config(
         _check_spaces_alike(made, algorithm, priors, fixed)
     made = _with_starts(_with_known(made, algorithm, known), algorithm)
     choose("portfolio", options["portfolio"], PORTFOLIO)
-    decided = options["portfolio"] == "off" or search or priors or several or racing or "known" in made.options
+    decided = options["portfolio"] == "off" or names_searched or several or racing or "known" in made.options
+    if made.env and made.sampling.defaults and not (names_searched or several or made.scheduling.population):
+        made = replace(made, options={**made.options, WIDENS: True})
     if not decided and made.scheduler in OPENING and made.sampling.defaults:
         made = replace(made, options={**made.options, **portfolio_option(made, algorithm)})
     if (steps := eval_steps_of(made, algorithm)) is not None:  # last: they depend on how many trials reach each rung

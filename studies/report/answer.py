@@ -32,6 +32,6 @@ def answer(store: Store, name: str, path: Path) -> str:
         file = task.export_policy(path)
     finally:
         task.release()
-    compared = [f"For comparison: {line}." for line in lines_of(report.study.probe)]
+    compared = [f"{line[0].upper()}{line[1:]}." for line in lines_of(report.study.probe)]
     what = f"{task.name} learned {task.env_steps:,} steps in trial {best.number}; its agent is in {file}."
     return " ".join([*report.verdict, what, *compared])

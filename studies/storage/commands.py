@@ -26,6 +26,7 @@ CANCEL, EXCLUDE, ENQUEUE, EXTEND = "cancel", "exclude", "enqueue", "extend"
 BOUND, CHECK = "bound", "check"  # changes a bound of the study; records the test of a result against the goal
 PROBE = "probe"  # asks for a look at the environment, or tells what was found
 WEIGHT = "weight"  # changes the study's share of the workers
+ASKED, BEGUN, FOUND, LOST = "asked", "begun", "found", "lost"  # keys of a probe's data
 DECISIVE = (CANCEL, EXCLUDE, ENQUEUE, EXTEND)  # commands on which later decisions depend
 CANCELLED, EXCLUDED, ENQUEUED = "cancelled", "excluded", "enqueued"  # a trial's state, and keys of its attributes
 
@@ -85,6 +86,12 @@ def pending(given: Sequence[Command], rows: Iterable[Trial]) -> list[Command]:
     """Return the enqueue commands that no trial has taken yet."""
     taken = {row.attrs[ENQUEUED] for row in rows if ENQUEUED in row.attrs}
     return [each for each in given if each.kind == ENQUEUE and each.number not in taken]
+
+
+def awaits_probe(given: Iterable[Command]) -> bool:
+    """Return whether a probe is requested, but has not ended."""
+    probes = [each.data for each in given if each.kind == PROBE]
+    return bool(probes) and not any(FOUND in data or LOST in data for data in probes)
 
 
 def hold_of(given: Sequence[Command]) -> Command | None:

@@ -27,6 +27,7 @@ VERSION = 1
 LONGEST_NAME = 480  # bytes; databases index names, and those of confirmations are longer
 GOOD = "good"  # key of options: TPE counts one trial in this many as good; Optuna one in ten
 EVAL_STEPS = "eval_steps"  # key of options
+WIDENS = "widens"  # key of options: true if the search may still be widened by what a probe finds
 SIZED = "sized"  # key of options: {seconds, paces}, from which the size of the study follows, see `engine.sizing`
 EPOCHS = 27  # of a training, by default
 GENERATION = 8
@@ -64,6 +65,7 @@ class Config:
             - `trial_time`: seconds that a trial may train
             - `eval_episodes`: number of episodes of each evaluation
             - `sized`: {seconds, paces}, from which its size followed, see `engine.sizing`
+            - `widens`: whether a probe may widen the search, see `study.widening`
             - `eval_steps`: [epochs, steps in epochs of training] of an evaluation at each rung, see `engine.evaluating`
             - `weight`: share of the workers that train several studies
             - `confirmed`: number of fresh seeds that deleted confirmations used

@@ -99,6 +99,7 @@ _OPTIONS: dict[str, Callable[[Any], bool]] = {
     "longer": lambda value: isinstance(value, list) and all(map(is_count, value)),
     "spaces": _are_spaces,
     "good": is_count,
+    "widens": lambda value: value is True,
     "sized": _are_sizes,
     "eval_steps": lambda value: _are_eval_steps(value) and len(value) > 0,
     "objectives": _are_objectives,

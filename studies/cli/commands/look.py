@@ -84,7 +84,7 @@ def trials(arguments: argparse.Namespace) -> int:
     out = new_console()
     out.print(tables.trials_table(study))
     for line in lines_of(study.probe, objectives=study.objectives):
-        note(out, f"for comparison: {line}")
+        note(out, line)
     if confirmation is not None:
         tables.print_confirmation(out, confirmation)
     for trial in study.trials:

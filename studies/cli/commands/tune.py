@@ -118,7 +118,7 @@ def _maker(
         made = with_learned(store, name, made, arguments.learn_from)
         if warm_start.is_given(arguments):
             made = warm_start.start_all(store, name, made, algorithm, arguments, partial(note, errors))
-        stored = start_study(store, name, made)
+        stored = start_study(store, name, made, options.priors_of(arguments.prior))
         request_probe(store, name, stored, algorithm)
         for text in remarks(stored):
             note(errors, text)
@@ -190,7 +190,7 @@ def confirm(arguments: argparse.Namespace) -> int:
     out = new_console()
     tables.print_confirmation(out, result)
     for line in lines_of(probe, objectives=[result.objective]):
-        note(out, f"for comparison: {line}")
+        note(out, line)
     return 0 if result.winner is not None else options.FAILED
 
 
@@ -334,7 +334,7 @@ def _print_study(
         if rung.misleads:
             note(out, tables.misleading(rung, study.rungs))
     for line in lines_of(study.probe, objectives=study.objectives):
-        note(out, f"for comparison: {line}")
+        note(out, line)
     for finding in findings:
         if finding.check in OF_LEARNING:
             tables.print_finding(out, finding)

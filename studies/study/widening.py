@@ -1,0 +1,65 @@
+"""Hyperparameters that a study searches because of its probe.
+
+They are rare in the search (a prior probability of 1 / 4), so that an environment that needs none of them pays little.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...spaces import unflatten
+from ...spaces.ranges import NearOne
+from .config import WIDENS, Config
+from .searched import open_space
+
+if TYPE_CHECKING:
+    from ...tasks.task import Task
+
+FEWEST = 3  # episodes of random actions that say whether returns differ
+SAME = 0.9  # share of them with one return, from which rewards are sparse
+CURIOSITY = "choices({False: 3, True: 1})"
+FURTHER = 0.1  # the smallest 1 - gamma times the longest episode's steps: beyond, discounts change little
+
+
+def is_sparse(probe: Mapping[str, Any]) -> bool:
+    """Return whether random actions hardly ever earn a reward that differs.
+
+    Args:
+        probe: results of `tasks.probing.probe`.
+    """
+    returns = probe["random"]
+    if len(returns) < FEWEST:
+        return probe["zero_rewards"] == 1
+    return returns.count(statistics.mode(returns)) >= SAME * len(returns)
+
+
+def widened(config: Config, algorithm: type[Task], probe: Mapping[str, Any]) -> dict[str, str]:
+    """Return the priors that a study changes after its probe.
+
+    Names are dotted. Where rewards are sparse, curiosity is searched (random network distillation, Burda et al. 2019,
+    arXiv:1810.12894). Where episodes are longer than the horizon of the largest discount factor, larger ones are.
+
+    Args:
+        config: configuration of a study without trials.
+        algorithm: class of its tasks.
+        probe: results of `tasks.probing.probe`.
+    """
+    from ...tasks.envs import EnvSpec  # imports gymnasium
+
+    if not config.options.get(WIDENS) or probe["slow"] is not None:  # a slow one depends on the machine
+        return {}
+    env, fixed = EnvSpec.of(config.env), unflatten(config.fixed)
+    priors, before = {}, open_space(algorithm, env, fixed, {}).priors()
+    for name in algorithm.learner.open_space(env, fixed).flat() if is_sparse(probe) else ():
+        group, curious, rest = name.rpartition("rnd.use")  # the group may be an algorithm that the study left out
+        if curious and not rest and any(each.startswith(group) for each in config.space):
+            priors[name] = CURIOSITY
+    furthest = 10 ** math.floor(math.log10(FURTHER / max(probe["lengths"], default=1)))  # 1 - gamma
+    for name, dimension in config.searched.flat().items():
+        if f".{name}".endswith(".gamma") and isinstance(dimension, NearOne) and furthest < 1 - dimension.high:
+            priors[name] = f"near_one({dimension.low}, {1 - furthest})"
+    wider = open_space(algorithm, env, fixed, priors).priors()
+    return {name: text for name, text in wider.items() if before.get(name) != text}

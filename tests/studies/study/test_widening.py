@@ -1,0 +1,106 @@
+"""Hyperparameters that a study searches because of its probe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rekindle
+from rekindle.studies.engine.probes import FOUND, WIDER, described, probe_if_asked, request_probe
+from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.engine.tune_options import study_config
+from rekindle.studies.errors import StudyMismatch
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import Config
+from rekindle.studies.study.widening import is_sparse, widened
+
+PROBE: dict[str, Any] = {"random": [-200.0] * 9, "zero_rewards": 0.0, "lengths": [200] * 9, "slow": None}
+VARIED = {**PROBE, "random": [1.0, 2.0, 4.0]}
+
+
+def config_of(env: str = "MountainCar-v0", task: str = "ppo", **options: Any) -> Config:
+    return study_config(rekindle.tasks.load(task), env, **{"trials": 8, "epochs": "1:27", **options})
+
+
+@pytest.mark.parametrize(
+    ("found", "sparse"),
+    [
+        ({}, True),
+        ({"random": [0.0] * 9 + [1.0]}, True),
+        ({"random": [0.0] * 8 + [1.0] * 2}, False),
+        ({"random": [0.0], "zero_rewards": 1.0}, True),
+        ({"random": [0.0], "zero_rewards": 0.99}, False),
+    ],
+)
+def test_rewards_are_sparse_where_nine_of_ten_returns_of_random_actions_are_equal(
+    found: dict[str, Any], sparse: bool
+) -> None:
+    assert is_sparse({**PROBE, **found}) == sparse
+
+
+def test_curiosity_is_searched_rarely_where_rewards_are_sparse() -> None:
+    wider = widened(config_of(), rekindle.PPO, PROBE)
+    assert wider["rnd.use"].startswith("choices([False, True], weights=[3.0, 1.0], default_value=False")
+    assert wider.keys() == {"rnd.use", "rnd.strength", "rnd.gamma", "rnd.lr", "rnd.width"}
+    assert "when={'use': True}" in wider["rnd.strength"]
+
+
+def test_horizons_reach_ten_times_the_longest_episode() -> None:
+    assert not widened(config_of(), rekindle.PPO, {**VARIED, "lengths": [1000]})  # 0.9999 is searched anyway
+    assert widened(config_of(), rekindle.PPO, {**VARIED, "lengths": [20, 2700]}) == {
+        "gamma": "near_one(0.9, 0.99999, default_value=0.99)"
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"search": ["gamma"]},
+        {"priors": {"gamma": "uniform(0.9, 0.99)"}},
+        {"scheduler": "pbt", "trials": None, "epochs": "9"},
+        {"fixed": {"rnd": {"use": False}}},
+    ],
+)
+def test_a_study_that_says_what_to_search_is_not_widened(options: dict[str, Any]) -> None:
+    assert not widened(config_of(**options), rekindle.PPO, PROBE)
+
+
+def test_a_probe_that_its_machine_ended_widens_nothing() -> None:
+    assert not widened(config_of(), rekindle.PPO, {**PROBE, "slow": 1.0})
+
+
+def test_only_algorithms_that_a_study_chooses_among_are_widened() -> None:
+    config = config_of(task="auto")
+    kept = {name: text for name, text in config.space.items() if not name.startswith("sac.")}
+    config = Config(**{**config.to_json(), "space": kept})
+    assert {name for name in widened(config, rekindle.tasks.load("auto"), PROBE) if name.endswith("use")} == {
+        "ppo.rnd.use", "dqn.rnd.use",
+    }  # fmt: skip
+
+
+def test_a_study_is_widened_before_its_first_trial_and_a_rerun_keeps_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of()
+    with Store(f"sqlite:///{tmp_path / 'a.db'}") as store:
+        request_probe(store, "s", start_study(store, "s", config), rekindle.PPO)
+        runner = StudyRunner(store, "s")
+        assert runner.advance() == []  # trials may depend on the probe
+        whole: dict[str, Any] = {**PROBE, **dict.fromkeys(("rewards", "observations", "restore")), "untrained": []}
+        monkeypatch.setattr("rekindle.tasks.probing.probe", lambda *_, **__: whole)
+        probe_if_asked(runner)
+        assert len(runner.advance()) == len(config.portfolio)
+        assert "rnd.use" in runner.config.open
+        told = runner.rows.commands[-1].data
+        assert (told[FOUND], told[WIDER]) == (whole, widened(config, rekindle.PPO, PROBE))
+        assert start_study(store, "s", config, priors=()).space == runner.config.space
+        with pytest.raises(StudyMismatch, match=r"differs in space.gamma"):
+            start_study(store, "s", config_of(priors={"gamma": "uniform(0.9, 0.99)"}), priors=["gamma"])
+
+
+def test_a_line_names_hyperparameters_that_a_probe_adds() -> None:
+    results = {**PROBE, **dict.fromkeys(("rewards", "observations", "restore", "actions")), "seed": 0, "steps": 9}
+    results |= {"masks": False, "goals": False, "untrained": [], "terminated": 9, "failures": []}
+    (line,) = described(results, wider=["rnd.use", "rnd.gamma"]).warnings
+    assert line.endswith("so one trial in four explores by curiosity (rnd.use)")
