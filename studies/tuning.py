@@ -83,6 +83,8 @@ class StudyTrial:
         digest: digest of the complete state; None before the first result.
         hyperparameters: complete values, by dotted name.
         error: why the trial failed, or None.
+        violation: how far it violates the study's constraints, relative to their bounds; 0 if it is feasible, None
+            without constraints or a result.
     """
 
     number: int
@@ -94,13 +96,14 @@ class StudyTrial:
     digest: str | None
     hyperparameters: Mapping[str, Any]
     error: str | None
+    violation: float | None = None
 
     @classmethod
     def of(cls, view: TrialView, objectives: Sequence[str]) -> StudyTrial:
         """Create a trial from its view."""
         found = view.results()
         measured = {name: found[name] for name in objectives if name in found}
-        same = ("number", "uid", "state", "epochs", "digest", "hyperparameters", "error")
+        same = ("number", "uid", "state", "epochs", "digest", "hyperparameters", "error", "violation")
         value = next(iter(measured.values()), None)
         return cls(**{name: getattr(view, name) for name in same}, value=value, objectives=measured)
 

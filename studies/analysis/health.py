@@ -28,7 +28,7 @@ from ..storage.rows import Event, Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import is_across
 from ..study.number_text import counted
-from ..study.objectives import MINIMIZE, objectives_of
+from ..study.objectives import MINIMIZE, objectives_of, ranks_by_score
 from .importance import (
     CLEAR,
     ImportancesView,
@@ -277,7 +277,7 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
     if rows.config.scheduling.population:
         return
     first = {row.number: score_of(row) for row in rows.segments if row.state == "done" and row.rung == 0}
-    equal = len({*first.values()}) == 1 and len(objectives_of(rows.config)) == 1
+    equal = len({*first.values()}) == 1 and ranks_by_score(rows.config)
     if equal and len(first) >= FEWEST_PROMOTED:
         continued = [row for row in rows.segments if row.state == "done" and row.rung > 0]
         pruned = len(first) > len({row.number for row in continued})

@@ -14,7 +14,7 @@ from ..samplers.registry import LEARNED
 from ..storage.sql.database import full_url, sqlite_file
 from ..storage.store import Store
 from ..study.config import Config
-from ..study.objectives import objectives_of
+from ..study.objectives import CONSTRAINT, objectives_of
 
 FEWEST = 8  # configurations with a result; fewer say nothing
 MOST = 64  # configurations copied from a source: half are its best, half are spread evenly over the rest
@@ -133,6 +133,11 @@ def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]
         raise BadConfig(
             f"a study learns from studies of its own objective, {', '.join(objectives_of(config))}, but {label} has "
             f"{', '.join(objectives_of(old))}; leave it out"
+        )
+    if old.options.get(CONSTRAINT) != config.options.get(CONSTRAINT):
+        here, there = (", ".join(each.options.get(CONSTRAINT, ())) or "none" for each in (config, old))
+        raise BadConfig(
+            f"a study learns from studies of its own constraints, {here}, but {label} has {there}; leave it out"
         )
     if old.scheduling.population:
         raise BadConfig(

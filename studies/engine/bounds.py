@@ -21,6 +21,7 @@ from ..schedulers.seeds import collapse, seeds_of
 from ..storage.commands import EXCLUDED, RESUME, STOP, Command, commands, hold, hold_of, stored_options
 from ..storage.rows import Segment, score_of
 from ..storage.studies import revise
+from ..study.objectives import worth
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -112,8 +113,9 @@ def stop_at(connection: Connection, name: str, bound: str, why: str, data: Mappi
 def stop_if_plateau(store: Store, rows: StudyRows) -> bool:
     """Stop a study that found nothing better for too many trials.
 
-    A trial is better if it trained for more epochs, or if its score is higher by more than the noise of both. Only
-    trials before the first running one count, so the result does not depend on which trial finishes first.
+    A trial is better if it trained for more epochs, if it violates the constraints less, or if its score is higher by
+    more than the noise of both. Only trials before the first running one count, so the result does not depend on which
+    trial finishes first.
 
     Returns:
         Whether the study has reached its plateau.
@@ -143,9 +145,12 @@ def stop_if_plateau(store: Store, rows: StudyRows) -> bool:
 
 
 def _is_better(store: Store, rows: StudyRows, row: Segment, best: Segment) -> bool:
-    if row.epochs != best.epochs or score_of(row) <= score_of(best):
+    if row.epochs != best.epochs:
         return row.epochs > best.epochs
-    return score_of(row) - score_of(best) > Z * math.hypot(_noise(store, rows, row), _noise(store, rows, best))
+    (feasible, score), (least, highest) = worth(rows.config, row), worth(rows.config, best)
+    if feasible != least or score <= highest:
+        return feasible > least
+    return score - highest > Z * math.hypot(_noise(store, rows, row), _noise(store, rows, best))
 
 
 def _noise(store: Store, rows: StudyRows, row: Segment) -> float:

@@ -20,7 +20,16 @@ from ..schedulers.racing import check_racing
 from ..schedulers.registry import without_finalist
 from ..study.config import Config, check_at_once, check_end, check_epochs, choose
 from ..study.environments import check_across
-from ..study.objectives import ALWAYS, DEFAULT, EVALUATED, OF_BEHAVIOUR, known_objectives, objectives_of, own_objective
+from ..study.objectives import (
+    ALWAYS,
+    DEFAULT,
+    EVALUATED,
+    OF_BEHAVIOUR,
+    constraints_of,
+    known_objectives,
+    objectives_of,
+    own_objective,
+)
 from ..study.searched import open_space
 from ..study.stored_form import MOST_AT_ONCE
 
@@ -104,9 +113,9 @@ def remarks(config: Config) -> list[str]:
 
 
 def check_objectives(config: Config, algorithm: type[Task]) -> None:
-    """Raise BadConfig if the study cannot have its objectives.
+    """Raise BadConfig if the study cannot have its objectives and constraints.
 
-    If an objective is a metric of the task, one epoch is trained to see the metrics' names.
+    If one is a metric of the task, one epoch is trained to see the metrics' names.
     """
     objectives = objectives_of(config)
     if len(objectives) > 1 and not config.sampling.objectives:
@@ -118,14 +127,16 @@ def check_objectives(config: Config, algorithm: type[Task]) -> None:
     directed = known_objectives(own_objective(algorithm))
     always = [*ALWAYS, *info] if own_objective(algorithm) == DEFAULT else []
     always += config.further_objectives(algorithm)
-    own = objectives.keys() - {*directed, *always}
+    roles = {each.name: "a constraint" for each in constraints_of(config)} | dict.fromkeys(objectives, "an objective")
+    own = roles.keys() - {*directed, *always}
     if own:
         known = [*directed, *always, *config.make_task(algorithm, config.fixed, None).fit(1)]
         for name in sorted(own):
             if name.removeprefix(EVALUATED).startswith("info."):
                 entry = name.removeprefix(EVALUATED).removeprefix("info.")
-                raise BadConfig(f"objective {name} must be an entry of info that is reported; add --info {entry}")
-            choose("an objective", name, list(dict.fromkeys(known)))
+                role = roles[name].split()[-1]
+                raise BadConfig(f"{role} {name} must be an entry of info that is reported; add --info {entry}")
+            choose(roles[name], name, list(dict.fromkeys(known)))
 
 
 def make_population(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..schedulers.registry import scheduler
 from ..storage.rows import is_epoch_steps
 from ..study.config import Config
-from ..study.objectives import DEFAULT, objectives_of
+from ..study.objectives import measured_names
 
 if TYPE_CHECKING:
     from ...tasks.task import Task
@@ -28,7 +28,7 @@ def eval_steps_of(config: Config, algorithm: type[Task]) -> list[list[float]] | 
     """Return the steps of evaluations by rung; None for no limit.
 
     They are [epochs, steps in epochs of training]. Studies with a plateau need the noise of all episodes, and other
-    objectives than the return are statistics of all.
+    objectives than the return, and constraints, are statistics of all.
 
     Args:
         config: configuration of a new study.
@@ -39,7 +39,7 @@ def eval_steps_of(config: Config, algorithm: type[Task]) -> list[list[float]] | 
 
     defaults = {name: dimension.default for name, dimension in config.space_in(algorithm).flat().items()}
     sizes = [value for name, value in {**defaults, **config.fixed}.items() if is_epoch_steps(name)]
-    all_count = objectives_of(config) != DEFAULT or {"eval_episodes", "plateau"} & config.options.keys()
+    all_count = measured_names(config) or {"eval_episodes", "plateau"} & config.options.keys()
     if all_count or not sizes or not plays_episodes(algorithm.learner):
         return None
     rungs, counts = config.rungs, scheduler(config).entrants()

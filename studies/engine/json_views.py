@@ -27,7 +27,18 @@ from ..storage.studies import SEGMENT_STATES
 from ..study.config import Config
 from ..study.environments import is_across, labels, scale_of
 from ..study.number_text import counted
-from ..study.objectives import DEFAULT, RETURN, objectives_of, point, ranking, undominated
+from ..study.objectives import (
+    CONSTRAINT,
+    DEFAULT,
+    RETURN,
+    constraints_of,
+    objectives_of,
+    point,
+    ranking,
+    ranks_by_score,
+    undominated,
+    violation,
+)
 from .probes import probe_view
 from .views import (
     AgreementView,
@@ -61,11 +72,19 @@ RUNNING, WAITING = "running", "waiting"  # of trials that have not ended: a proc
 STATES = ("complete", "pruned", "failed", "cancelled", RUNNING, WAITING)
 
 
-def trial_view(trial: Trial, own: Sequence[Segment], in_training: Collection[int]) -> TrialView:
+def trial_view(config: Config, trial: Trial, own: Sequence[Segment], in_training: Collection[int]) -> TrialView:
     """Return a trial with the results of its last finished rung.
 
-    `in_training` are the numbers of trials that a process trains now.
+    Args:
+        config: configuration of the study.
+        trial: the trial.
+        own: its segments.
+        in_training: numbers of trials that a process trains now.
     """
+    constraints = constraints_of(config)
+    violations = [
+        violation(constraints, row.objectives) if constraints and row.state == "done" else None for row in own
+    ]
     last = max((row for row in own if row.state == "done"), key=lambda row: row.rung, default=None)
     return TrialView(
         number=trial.number,
@@ -91,9 +110,11 @@ def trial_view(trial: Trial, own: Sequence[Segment], in_training: Collection[int
                 objectives=row.objectives,
                 digest=row.digest,
                 eval_steps=row.eval_steps,
+                violation=violated,
             )
-            for row in own
+            for row, violated in zip(own, violations, strict=True)
         ],
+        violation=violations[own.index(last)] if last else None,
     )
 
 
@@ -106,20 +127,22 @@ def _return(row: Segment) -> float | None:
     return row.objectives.get(RETURN) if row.objectives else row.score
 
 
-def state_text(state: str, excluded: bool, failed: int) -> str:
-    """Return a trial's state in words.
+def state_text(trial: TrialView) -> str:
+    """Return a trial's state in words, with failed seeds and violated constraints."""
+    failed = sum(each.state == "failed" for each in trial.seeds or ())
+    lost = f", {counted(failed, 'training')} failed" if failed and trial.state == "complete" else ""
+    return trial.state + lost + ", infeasible" * bool(trial.violation) + ", excluded" * trial.excluded
 
-    Args:
-        state: its state.
-        excluded: whether it is excluded.
-        failed: number of its seeds whose trainings failed.
-    """
-    lost = f", {counted(failed, 'training')} failed" if failed and state == "complete" else ""
-    return state + lost + (", excluded" if excluded else "")
+
+def infeasible(study: SummaryView) -> str:
+    """Return a clause about a study whose best trial violates its constraints."""
+    return f"no trial that trained to {counted(study.best.epochs if study.best else 0, 'epoch')} satisfies " + (
+        " and ".join(study.constraints or ())
+    )
 
 
 def rank(trials: Sequence[TrialView], objectives: Mapping[str, str] = DEFAULT) -> list[TrialView]:
-    """Rank the trials by epochs trained, then by objectives.
+    """Rank the trials by epochs trained, then by violation, then by objectives.
 
     Among equal trials, the one that had the better result on the rung before comes first, and so on down: many reach
     the highest possible return, and those that had it early are more likely to have it with other seeds. Trials
@@ -144,7 +167,7 @@ def ranked(study: StudyView) -> list[TrialView]:
 def front(trials: Sequence[TrialView], objectives: Mapping[str, str] = DEFAULT) -> list[TrialView]:
     """Return the Pareto front of the trials that trained longest, best first."""
     known = _with_results(trials, objectives)
-    longest = min(map(_training, known), default=(0, 0))
+    longest = min(map(_training, known), default=(0, 0, 0.0))
     equals = [trial for trial in known if _training(trial) == longest]
     points = _points(equals, objectives)
     return [equals[index] for index in sorted(undominated(points), key=lambda index: -points[index][0])]
@@ -159,13 +182,14 @@ def _with_results(trials: Sequence[TrialView], objectives: Mapping[str, str]) ->
 def _earlier(trial: TrialView, objectives: Mapping[str, str]) -> list[float]:
     """Return the negated first objective of earlier rungs, from last to first."""
     rows = [row for row in trial.rungs if row.state == "done" and row.epochs < trial.epochs]
-    return [-values[0] for values in reversed(_points(rows, objectives))]
+    points = zip(rows, _points(rows, objectives), strict=True)
+    return [part for row, values in reversed([*points]) for part in (row.violation or 0.0, -values[0])]
 
 
-def _training(trial: TrialView) -> tuple[int, int]:
-    """Return a sort key: the negated numbers of epochs and of seeds."""
+def _training(trial: TrialView) -> tuple[int, int, float]:
+    """Return a sort key: negated epochs, negated seeds, and the violation."""
     trained = sum(each.epochs >= trial.epochs for each in trial.seeds or ())
-    return -trial.epochs, -trained
+    return -trial.epochs, -trained, trial.violation or 0.0
 
 
 def _points(results: Sequence[TrialView] | Sequence[RungView], objectives: Mapping[str, str]) -> list[list[float]]:
@@ -181,7 +205,7 @@ def study_view(store: Store, name: str) -> StudyView:
     scale = scale_of(config, remembered(replicates, rows)[1]) if is_across(config) else None
     trials, segments = collapse(config, replicates, rows, scale)
     in_training = store.in_training(name)
-    configurations = _trial_views(trials, segments, {number // seeds_of(config) for number in in_training})
+    configurations = _trial_views(config, trials, segments, {number // seeds_of(config) for number in in_training})
     if seeds_of(config) > 1:
         configurations = _with_seeds(config, configurations, replicates, rows, in_training)
     if config.scheduling.confirms:
@@ -233,7 +257,7 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
     for rung, parts in enumerate(zip(*by_bracket, strict=True)):
         agreement = pool(parts)
         here, later = ([row.score for rows in brackets.values() for row in rows[at]] for at in (rung, rung + 1))
-        equal = len({*here}) == 1 and len(objectives_of(config)) == 1
+        equal = len({*here}) == 1 and ranks_by_score(config)
         told: dict[str, Any]
         if equal and FEWEST <= len(here) > reached[rung + 1]:
             misleads = not {*later} <= {*here}
@@ -259,8 +283,8 @@ def summary_view(store: Store, name: str) -> SummaryView:
         return study_view(store, name).summary()
     totals, objectives, in_training = store.totals(name), objectives_of(config), store.in_training(name)
     counts = {state: totals.trials.get(state, 0) for state in STATES}
-    longest = store.longest(name, best=len(objectives) == 1)
-    best = front([trial_view(*row, in_training) for row in longest], objectives)
+    longest = store.longest(name, best=ranks_by_score(config))
+    best = front([trial_view(config, *row, in_training) for row in longest], objectives)
     complete = not counts[RUNNING] and sum(counts.values()) >= config.trials[-1]
     counts[WAITING] = counts[RUNNING] - len(in_training)
     counts[RUNNING] = len(in_training)
@@ -324,6 +348,7 @@ def _summary(
         fixed=dict(config.fixed),
         trials_total=config.trials[-1],
         objectives=objectives_of(config),
+        constraints=config.options.get(CONSTRAINT),
         progress=[
             ProgressView(rung=n, epochs=epochs, **{state: segments.get((n, state), 0) for state in SEGMENT_STATES})
             for n, epochs in enumerate(config.rungs)
@@ -340,11 +365,13 @@ def _summary(
     )
 
 
-def _trial_views(trials: Sequence[Trial], segments: Sequence[Segment], in_training: Collection[int]) -> list[TrialView]:
+def _trial_views(
+    config: Config, trials: Sequence[Trial], segments: Sequence[Segment], in_training: Collection[int]
+) -> list[TrialView]:
     by_trial: dict[int, list[Segment]] = {}
     for row in segments:
         by_trial.setdefault(row.number, []).append(row)
-    return [trial_view(trial, by_trial.get(trial.number, []), in_training) for trial in trials]
+    return [trial_view(config, trial, by_trial.get(trial.number, []), in_training) for trial in trials]
 
 
 def _with_seeds(
@@ -361,7 +388,7 @@ def _with_seeds(
     of_configuration: dict[int, list[SeedView]] = {}
     counted: dict[int, list[SeedView]] = {}
     names = labels(config.environments) if is_across(config) else []
-    for trial, view in zip(trials, _trial_views(trials, segments, in_training), strict=True):
+    for trial, view in zip(trials, _trial_views(config, trials, segments, in_training), strict=True):
         seed = SeedView(
             seed=trial.attrs["seed"],
             uid=view.uid,

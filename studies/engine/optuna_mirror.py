@@ -19,6 +19,7 @@ from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, Range, Real
 from ...spaces.values import identity
 from ..errors import StoreError, TaskBusy
+from ..samplers.draw import constrained
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
 from ..storage.commands import EXCLUDED
@@ -27,7 +28,7 @@ from ..storage.sql.database import driver_arguments
 from ..storage.store import MIRROR
 from ..study.config import Config
 from ..study.environments import is_across, scale_of
-from ..study.objectives import DEFAULT, objectives_of, value_of
+from ..study.objectives import DEFAULT, constraints_of, excesses, objectives_of, value_of
 from .study_rows import StudyRows
 
 if TYPE_CHECKING:
@@ -204,6 +205,8 @@ class Mirror:
         for name, attribute in now.user_attrs.items():
             if copy.user_attrs.get(name) != attribute:
                 storage.set_trial_user_attr(trial, name, attribute)
+        for name, attribute in now.system_attrs.items():
+            storage.set_trial_system_attr(trial, name, attribute)
         if now.state.is_finished():
             storage.set_trial_state_values(trial, now.state, now.values)
         times = {"start": now.datetime_start, "end": now.datetime_complete}  # Optuna writes the present
@@ -217,7 +220,7 @@ class Mirror:
 
 def _shown(trial: FrozenTrial) -> tuple[object, ...]:
     """Return the parts of a trial that may change."""
-    return trial.state, trial.intermediate_values, trial.user_attrs
+    return trial.state, trial.intermediate_values, trial.user_attrs, trial.system_attrs
 
 
 def forget(store: Store, name: str, say: Callable[[str], object] = lambda text: None) -> None:
@@ -293,6 +296,7 @@ def frozen(config: Config, row: Row, started: float | None) -> FrozenTrial:
         distributions=distributions,
         intermediate_values=dict(sorted(measured.items())),
         user_attrs=_attributes(trial, segments, done),
+        system_attrs=constrained(excesses(constraints_of(config), done[-1].objectives) if done else []),
     )
     made.state = state
     if state in (TrialState.COMPLETE, TrialState.PRUNED) and done:

@@ -12,10 +12,10 @@ from ..schedulers.confirming import winner_of
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
 from ..storage.commands import Command
-from ..storage.rows import Segment, Trial, score_of
+from ..storage.rows import Segment, Trial
 from ..study.config import Config
 from ..study.environments import is_across
-from ..study.objectives import measured
+from ..study.objectives import measured, worth
 from .json_views import RUNNING, WAITING
 from .study_rows import StudyRows
 
@@ -176,21 +176,22 @@ class StudyProgress:
     def _best(self) -> Segment | None:
         """Return the best result, as in the tables.
 
-        That is the best score among the trials that trained longest; of equal ones, that with the better score on the
-        rung before.
+        That is the best score among the trials that trained longest and violate the constraints least; of equal ones,
+        that with the better score on the rung before.
         """
         if self.rows.config.scheduling.confirms:  # its race chooses, and the winner's result is its estimate
             winner = winner_of(self.rows.config, self.rows.segments.values())
             return None if winner is None else self._results[0].get(winner)
         longest = next((results for results in reversed(self._results) if results), {})
-        highest = max((score_of(row) for row in longest.values()), default=None)
-        equals = [row for row in longest.values() if row.score == highest]
+        config = self.rows.config
+        highest = max((worth(config, row) for row in longest.values()), default=None)
+        equals = [row for row in longest.values() if worth(config, row) == highest]
         return min(equals, key=lambda row: (self._earlier(row), row.number), default=None)
 
     def _earlier(self, row: Segment) -> list[float]:
-        """Return a configuration's negated scores on earlier rungs, from last to first."""
+        """Return a sort key of earlier rungs, from last to first."""
         results = (self._results[rung].get(row.number) for rung in range(row.rung - 1, -1, -1))
-        return [-score_of(each) for each in results if each is not None]
+        return [-part for each in results if each is not None for part in worth(self.rows.config, each)]
 
     def _held(self) -> set[int]:
         """Return the trials in training."""

@@ -28,7 +28,7 @@ from ..storage.rows import Segment, Study, Trial
 from ..storage.studies import change_study, check_same
 from ..study.config import EVAL_STEPS, GOOD, WIDENS, Config
 from ..study.environments import environment_of
-from ..study.objectives import objectives_of
+from ..study.objectives import ranks_by_score
 from ..study.plan import Branch, Plan
 from .bounds import resume_if_lifted, stop_if_plateau, stop_if_spent
 from .checked_config import load_task
@@ -252,8 +252,8 @@ class StudyRunner:
         from ..samplers.suggest import suggest  # slow to import (Optuna), and mostly not needed
 
         config, trials, segments = self.config, self.rows.trials.values(), self.rows.segments.values()
-        # The plan holds the scores of one objective; several objectives are read from the segments.
-        measured = remembered(trials, segments)[1] if len(objectives_of(config)) > 1 else []
+        # The plan holds the scores of one objective; several, and constraints, are read from the segments.
+        measured = [] if ranks_by_score(config) else remembered(trials, segments)[1]
         learns = plan.seen or config.options.get(LEARNED)
         seen, measured = collapse(config, trials if learns else [], measured)
         cache = self._optuna_params.setdefault(repr(config.priors), {})

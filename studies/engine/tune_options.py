@@ -85,7 +85,7 @@ def study_config(
         if "algorithm" not in fixed:
             priors = {**priors, "algorithm": f"choices({[*epoch_steps]})"}
         fixed = unflatten({**{f"{name}.epoch_steps": count for name, count in epoch_steps.items()}, **flatten(fixed)})
-    racing = options["racing"] or races(len(several), seeds, options["scheduler"])
+    racing = options["racing"] or (not options["constraint"] and races(len(several), seeds, options["scheduler"]))
     scheduler = options["scheduler"] or default_scheduler(racing)
     _check_options_of_populations(scheduler, options)
     if options["preset"] is not None:

@@ -90,7 +90,13 @@ def to_json(value: Any) -> Any:
 
 
 Values = Annotated[Mapping[str, Any], "value by dotted name"]
-Objectives = Annotated[Mapping[str, float] | None, "null if the return is the only one, else {name: number}"]
+Objectives = Annotated[
+    Mapping[str, float] | None,
+    "null if the return is the only one, else {name: number}, with what the study's constraints bound",
+]
+Violation = Annotated[
+    float | None, "how far it violates the study's constraints, relative to their bounds; 0 if it is feasible"
+]
 Env = Annotated[Mapping[str, Any], "{id, kwargs, wrappers, max_episode_steps}"]
 
 
@@ -100,6 +106,7 @@ class ResultView(View):
     if TYPE_CHECKING:  # each declares its fields in the order of the JSON
         return_: float | None
         objectives: Mapping[str, float] | None
+        violation: float | None
 
     def results(self) -> dict[str, float]:
         """Return the objectives by name; none before the first result."""
@@ -120,6 +127,7 @@ class RungView(ResultView):
     objectives: Objectives
     digest: Annotated[str | None, "digest of the state"]
     eval_steps: Annotated[int | None, "environment steps that measured it, if known"] = None
+    violation: Violation = None
 
 
 class BranchView(View):
@@ -179,6 +187,7 @@ class TrialView(ResultView):
         Mapping[str, float | None] | None, "mean of the returns in each environment, if the study has several"
     ] = None
     candidate: Annotated[OriginView | None, "origin of a confirmation's candidate"] = None
+    violation: Violation = None
 
     @property
     def trainings(self) -> Sequence[SeedView | TrialView]:
@@ -292,6 +301,7 @@ class SummaryView(View):
     fixed: Values
     trials_total: Annotated[int, "number of configurations"]
     objectives: Annotated[Mapping[str, str], "direction, maximize or minimize, by name"]
+    constraints: Annotated[Sequence[str] | None, "constraints, such as info.cost<=25, if there are any"] = None
     progress: Annotated[Sequence[ProgressView], "trainings, rung by rung"]
     spared: Annotated[int, "trainings that racing left out"]
     eval_steps: Annotated[int, "environment steps of all evaluations"]
@@ -348,6 +358,15 @@ class EstimateView(MeanView):
     results: Annotated[Sequence[float], "results by seed"]
 
 
+class ConstraintView(View):
+    """Mean on fresh seeds of what a constraint bounds."""
+
+    value: Annotated[float, "mean"]
+    low: Annotated[float, "lower end of the 99% interval"]
+    high: Annotated[float, "upper end"]
+    holds: Annotated[bool | None, "whether the whole interval satisfies it; null if only a part does"]
+
+
 class CandidateView(OriginView):
     """A candidate of a confirmation, with its results."""
 
@@ -359,6 +378,9 @@ class CandidateView(OriginView):
         Mapping[str, MeanView | None] | None,
         "results in each environment as measured, null for fewer than three seeds; if the study has several",
     ] = EMPTY
+    constraints: Annotated[
+        Mapping[str, ConstraintView] | None, "what each constraint bounds, on fresh seeds, if the study has any"
+    ] = None
 
 
 class CostView(View):

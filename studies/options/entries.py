@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import BadConfig
+from .constraints import are_constraints, parse_constraints
 from .conversions import MOST
 from .durations import UNITS, parse_duration
 from .option import Entry
@@ -129,6 +130,7 @@ def _is_keep(value: Any) -> bool:
     return True
 
 
+CONSTRAINTS = Entry(parse_constraints, are_constraints)
 BUDGET = Entry(parse_budget, _is_budget)
 GOAL = Entry(parse_goal, _is_goal)
 PLATEAU = Entry(parse_plateau, is_count)

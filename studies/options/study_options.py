@@ -63,6 +63,18 @@ class StudyOptions(TypedDict, total=False):
             many=True,
         ),
     ]
+    constraint: Annotated[
+        str | Sequence[str],
+        Option(
+            "BOUND",
+            "bound of a metric, of those that --objective takes, such as 'info.cost<=25' or 'return>=400', in quotes "
+            "for the shell; trials that violate it rank below all others; may be repeated",
+            Group.SEARCHED,
+            default=(),
+            many=True,
+            entry=entries.CONSTRAINTS,
+        ),
+    ]
     trials: Annotated[
         int | None,
         Option(
@@ -259,4 +271,5 @@ def entries_of(options: Mapping[str, object]) -> dict[str, Any]:
         BadConfig: a value is invalid.
     """
     stored = {name: option.entry for name, option in STUDY.items() if option.entry}
-    return {name: entry.parse(options[name]) for name, entry in stored.items() if options.get(name) is not None}
+    given = (name for name in stored if options.get(name) not in (None, (), []))
+    return {name: stored[name].parse(options[name]) for name in given}

@@ -17,7 +17,7 @@ from ...spaces.dimension import Dimension, Maybe
 from ...tasks import load
 from ..analysis.health import diagnose
 from ..engine.confirmations import complete_confirmation, confirmation_view
-from ..engine.json_views import ranked, study_view
+from ..engine.json_views import infeasible, ranked, study_view
 from ..engine.views import StudyView, TrialView
 from ..methods import scheduling
 from ..schedulers.confirming import Confirmation, estimates, estimating_rows, lost_seeds
@@ -283,6 +283,8 @@ def _verdict(config: Config, report: ReportView) -> list[str]:
         if study.environments:
             seeds = f", the {study.aggregate} over {len(study.environments)} environments, on one scale"
         sentences.append(f"{claim}{seeds}.")
+        if report.trials[best].violation:
+            sentences.append(f"It is infeasible: {infeasible(study)}.")
         if not scheduling(study.scheduler).population:
             sentences.append(
                 "The best of many noisy results is partly luck: "
@@ -347,6 +349,7 @@ def _checklist(config: Config, report: ReportView, starts: Sequence[Mapping[str,
     return [
         ("Task", f"{report.title}, version {config.task_version}"),
         ("Objective", sought),
+        *([("Constraints", ", ".join(study.constraints))] if study.constraints else []),
         ("Method", f"sampler {config.sampler}, scheduler {config.scheduler}, rungs at {rungs} epochs"),
         ("Budget", f"{config.trials[-1]:,} configurations, {report.epochs:,} epochs trained"),
         ("Seeds of the search", seeds),

@@ -11,6 +11,7 @@ from ..engine.json_views import state_text
 from ..engine.probes import lines_of
 from ..engine.views import TrialView
 from ..methods import scheduling
+from ..options.constraints import Constraint
 from ..shell import quoted
 from ..study.number_text import in_digits
 from ..study.objectives import MINIMIZE
@@ -197,26 +198,24 @@ def _trials(report: ReportView) -> str:
     by_number = report.trials
     order = [*report.ranked, *(n for n in by_number if n not in set(report.ranked))]
     names = [dimension.name for dimension in report.dimensions]
-    objectives = list(study.objectives)
+    metrics = {name: name for name in study.objectives}
+    metrics |= {Constraint.of(text).name: text for text in study.constraints or ()}
     candidate = ["candidate"] * (scheduling(study.scheduler).confirms)
-    heads = ["trial", *candidate, "state", "epochs", *objectives, *names, "digest", "replay"]
-    kinds = ["n", *("" for _ in candidate), "", "n", *("n" for _ in objectives), *("n" for _ in names), "", ""]
-    columns = [in_digits(by_number[n].result(objective) for n in order) for objective in objectives]
+    heads = ["trial", *candidate, "state", "epochs", *metrics.values(), *names, "digest", "replay"]
+    kinds = ["n", *("" for _ in candidate), "", "n", *("n" for _ in metrics), *("n" for _ in names), "", ""]
+    columns = [in_digits(by_number[n].result(name) for n in order) for name in metrics]
     cell: Callable[[str, object, str], str] = lambda kind, value, text: (  # noqa: E731
         f"<td{' class=n' if kind else ''}{f' data-v={value!r}' if isinstance(value, float) else ''}>{text}</td>"
     )
     lines = []
     for place, n in enumerate(order):
         trial = by_number[n]
-        failed = sum(seed.state == "failed" for seed in trial.seeds or ())
-        state = escape(state_text(trial.state, trial.excluded, failed))
+        state = escape(state_text(trial))
         state = f'<span class="failed">{state}</span>' if trial.state == "failed" else state
         values: list[tuple[object, str]] = [(n, str(n))]
         values += [(None, escape(described(trial.candidate)))] if trial.candidate else []
         values += [(None, state), (trial.epochs, str(trial.epochs))]
-        values += [
-            (trial.result(objective), column[place]) for objective, column in zip(objectives, columns, strict=True)
-        ]
+        values += [(trial.result(name), column[place]) for name, column in zip(metrics, columns, strict=True)]
         values += [(v, escape(number(v))) for v in (trial.hyperparameters.get(name) for name in names)]
         # Seeds that a race spared have trained nothing that could be replayed.
         trained = [each for each in trial.trainings if each.epochs or each.state != "pruned"]

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..engine.views import CandidateView, ChangesView, ConfirmationView, EstimateView, MeanView, OriginView
+from ..engine.views import (
+    CandidateView,
+    ChangesView,
+    ConfirmationView,
+    ConstraintView,
+    EstimateView,
+    MeanView,
+    OriginView,
+)
+from ..options.constraints import Constraint
 from ..shell import command_line
 from ..study.number_text import counted, in_digits, in_digits_alone
 from ..study.objectives import MINIMIZE
@@ -27,6 +36,7 @@ def verdict(confirmation: ConfirmationView) -> str:
     if best is None or best.estimate is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
     sentences = [_expectation(best, best.estimate, _scale(confirmation))]
+    sentences += [_feasibility(text, each) for text, each in (best.constraints or {}).items()]
     if failed := best.estimate.failed:
         sentences.append(f"{failed} of its fresh trainings failed and {'is' if failed == 1 else 'are'} not counted.")
     if best.claim is not None:
@@ -55,6 +65,15 @@ def unfinished(confirmation: ConfirmationView) -> str:
     return f"A further confirmation, {name}, is not complete; `{command}` resumes it."
 
 
+def _feasibility(constraint: str, found: ConstraintView) -> str:
+    """Return a sentence about a constraint of the winner."""
+    [(value, low, high)] = interval_texts([found])
+    measured = f"fresh seeds gave {value}, with 99% confidence between {low} and {high}"
+    if found.holds is None:
+        return f"Whether it satisfies {constraint} is open: {measured}; more seeds decide."
+    return f"It {'satisfies' if found.holds else 'violates'} {constraint}: {measured}."
+
+
 def _claimed(claim: float, estimate: float) -> str:
     """Return a sentence about the winner's result in the search."""
     text, other = in_digits([claim, estimate])
@@ -80,7 +99,8 @@ def _superiority(confirmation: ConfirmationView) -> list[str]:
 def _better_than_winner(confirmation: ConfirmationView, winner: EstimateView) -> str:
     """Return a sentence about a candidate with a better estimate, or ""."""
     sign = -1 if confirmation.direction == MINIMIZE else 1
-    estimated = [(each, each.estimate.value) for each in confirmation.candidates if each.estimate is not None]
+    candidates = [each for each in confirmation.candidates if _is_feasible(each) or each is confirmation.best]
+    estimated = [(each, each.estimate.value) for each in candidates if each.estimate is not None]
     best, mean = max(estimated, key=lambda pair: sign * pair[1])
     if len({*in_digits([mean, winner.value])}) == 1:  # the same, or all but a rounding error
         return ""
@@ -90,6 +110,12 @@ def _better_than_winner(confirmation: ConfirmationView, winner: EstimateView) ->
         f"But on the fresh seeds {candidate_name(best)} {verb} better, at {in_digits_alone(mean)}, so that which one "
         f"is best is open; `{command}` asks again, with more seeds."
     )
+
+
+def _is_feasible(candidate: CandidateView) -> bool:
+    """Return whether the means of a candidate's fresh results satisfy all constraints."""
+    found = (candidate.constraints or {}).items()
+    return all(Constraint.of(text).excess(each.value) <= 0 for text, each in found)
 
 
 def _outdated(confirmation: ConfirmationView, since: ChangesView) -> str:
@@ -147,7 +173,7 @@ def described(candidate: OriginView) -> str:
     return candidate_name(candidate) + (", the defaults" if candidate.defaults and candidate.trial is not None else "")
 
 
-def interval_texts(estimates: Iterable[MeanView | None]) -> list[tuple[str, str, str]]:
+def interval_texts(estimates: Iterable[MeanView | ConstraintView | None]) -> list[tuple[str, str, str]]:
     """Return mean and interval as text; "" without an estimate."""
     numbers = [(each.value, each.low, each.high) if each else (None, None, None) for each in estimates]
     texts = in_digits(number for row in numbers for number in row)

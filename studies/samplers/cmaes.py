@@ -24,7 +24,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.search_space import intersection_search_space
 from optuna.trial import FrozenTrial, TrialState
 
-from .draw import Draw
+from .draw import Draw, violation
 
 if TYPE_CHECKING:
     from cmaes import CMA
@@ -69,8 +69,8 @@ class CMAES(BaseSampler):
         trials, size = _complete(study), optimizer.population_size
         for start in range(0, len(trials) - size + 1, size):
             population = trials[start : start + size]
-            # CMA-ES uses only the order. Trials with more epochs rank first, then those with higher scores.
-            ranked = sorted(population, key=lambda each: (each.last_step or 0, each.value, -each.number), reverse=True)
+            # CMA-ES uses only the order. Trials with more epochs rank first, then feasible ones, then higher scores.
+            ranked = sorted(population, key=_worth, reverse=True)
             optimizer.tell([(cube.transform(each.params), float(rank)) for rank, each in enumerate(ranked)])
         return cube.untransform(optimizer.ask())
 
@@ -92,6 +92,10 @@ class CMAES(BaseSampler):
             seed=self.seed,
             population_size=max(self.population_size, 4 + math.floor(3 * math.log(dimensions))),
         )
+
+
+def _worth(trial: FrozenTrial) -> tuple[Any, ...]:
+    return trial.last_step or 0, -violation(trial.system_attrs), trial.value, -trial.number
 
 
 def _complete(study: Study) -> list[FrozenTrial]:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ..study.config import Config
+
+CONSTRAINTS = "constraints"  # Optuna's key of a trial's system attributes: excesses, by which it is infeasible
+
+
+def constrained(excesses: Sequence[float]) -> dict[str, Any]:
+    """Return the system attributes of a trial with constraints; none without."""
+    return {CONSTRAINTS: [*excesses]} if excesses else {}
+
+
+def violation(attributes: Mapping[str, Any]) -> float:
+    """Return the violation in a trial's system attributes."""
+    return sum(max(0.0, excess) for excess in attributes.get(CONSTRAINTS, ()))
 
 
 class Draw(NamedTuple):
@@ -28,3 +41,12 @@ class Draw(NamedTuple):
         from ...tasks.rng import streams  # slow to import (NumPy), for those that only read plans
 
         return streams.seed_of(self.config.seed, "suggest", self.number, self.attempt)
+
+    @property
+    def constraints(self) -> dict[str, Any]:
+        """Argument by which samplers of Optuna 4 obey constraints."""
+        import optuna  # slow to import
+
+        if not self.config.options.get("constraint") or int(optuna.__version__.partition(".")[0]) > 4:
+            return {}
+        return {"constraints_func": lambda trial: trial.system_attrs[CONSTRAINTS]}

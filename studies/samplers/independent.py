@@ -22,4 +22,4 @@ class GaussianProcess:
     @staticmethod
     def of(draw: Draw) -> BaseSampler:
         """Return the sampler of a draw."""
-        return GPSampler(seed=draw.seed, n_startup_trials=draw.config.generation)
+        return GPSampler(seed=draw.seed, n_startup_trials=draw.config.generation, **draw.constraints)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,7 @@ def choose(
     trials: Mapping[int, Mapping[str, Any]],
     seen: ScoreHistory,
     check: Callable[[Mapping[str, Any]], object],
+    violations: Mapping[int, float] = MappingProxyType({}),
 ) -> dict[str, Any] | None:
     """Return the best configuration by the weighted sources, or None.
 
@@ -73,13 +75,14 @@ def choose(
         trials: hyperparameters of earlier trials, by dotted name.
         seen: their scores, as far as the choice may depend on them.
         check: raises ValueError for an invalid combination of values.
+        violations: how far their last results violate the study's constraints.
 
     Returns:
         Nested hyperparameters that no earlier trial has.
     """
     space, sources = config.searched, config.options[LEARNED]
     done = [n for n in seen if seen[n] and n < UNTIL and n in trials]
-    done.sort(key=lambda n: (seen[n][-1], n))  # from worst to best
+    done.sort(key=lambda n: (seen[n][-1][0], -violations.get(n, 0.0), seen[n][-1][1], n))  # from worst to best
     own = _points(space, [trials[n] for n in done])
     experts = [_Expert(_points(space, source["values"]), np.array(source["scores"])) for source in sources]
     known = np.concatenate([expert.points for expert in experts])

@@ -30,7 +30,7 @@ class _OfBracket(BaseGASampler):
     @classmethod
     def of(cls, draw: Draw) -> Self:
         """Return the sampler of a draw."""
-        return cls(draw.bracket, population_size=draw.config.generation, seed=draw.seed)
+        return cls(draw.bracket, population_size=draw.config.generation, seed=draw.seed, **draw.constraints)
 
     @staticmethod
     def check(config: Config) -> None:

@@ -14,9 +14,10 @@ import importlib
 import inspect
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -99,10 +100,11 @@ class Spelled:
                     digest.update(f"{part.__module__}.{part.__qualname__}".encode())
         return digest.hexdigest()[:16]
 
-    def made(self, seed: int) -> BaseSampler:
-        """Return a sampler with this seed."""
+    def made(self, seed: int, more: Mapping[str, Any] = MappingProxyType({})) -> BaseSampler:
+        """Return a sampler with this seed and further arguments."""
+        own = {"seed": seed % 2**32} if self.seeded else {}
         with _seeded(seed):
-            sampler: BaseSampler = self.sampler(**self.arguments, **({"seed": seed % 2**32} if self.seeded else {}))
+            sampler: BaseSampler = self.sampler(**self.arguments, **own, **more)
         return sampler
 
     def of(self, draw: Draw) -> BaseSampler:
@@ -112,7 +114,9 @@ class Spelled:
                 f"the source of sampler {self.name} must be that of the study, whose digest is {stored}, but it is "
                 f"{self.source}; restore the source, or begin a study of another name with the new one"
             )
-        return _Seeded(self.made(draw.seed), draw.seed)
+        takes = inspect.signature(self.sampler).parameters
+        more = {name: value for name, value in draw.constraints.items() if name in takes and name not in self.arguments}
+        return _Seeded(self.made(draw.seed, more), draw.seed)
 
     def remark(self, config: Config) -> str:
         """Return the self-test's warning, or ""."""

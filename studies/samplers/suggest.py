@@ -26,8 +26,9 @@ from ...tasks.runtime.warning_filters import changed_filters
 from ..errors import BadConfig
 from ..storage.rows import Segment, Trial
 from ..study.config import Config
-from ..study.objectives import objectives_of, point
+from ..study.objectives import constraints_of, excesses, objectives_of, point, ranks_by_score, violation
 from ..study.plan import Plan, ScoreHistory
+from .draw import constrained
 from .learned import OWN, choose, follows
 from .nsga import BRACKET
 from .registry import LEARNED, make_sampler
@@ -57,7 +58,7 @@ def suggest(
         trials: trials on which the suggestions may depend.
         plan: the plan that asks for trials.
         check: raises ValueError for an invalid combination of values; others are then drawn.
-        segments: rows with the values of several objectives.
+        segments: rows with the values of several objectives and of constraints.
         optuna_params: cache of hyperparameters with Optuna's names, kept between calls for the same study.
         enqueued: hyperparameters that the user enqueued, by dotted name, by trial number.
 
@@ -75,6 +76,9 @@ def suggest(
             study.add_trials(history(config, trials, plan.seen, segments, optuna_params))
         known, first = config.first_trials, OWN[1] if learned else 0
         before = {each.number: flatten(each.params) for each in trials if learned}
+        measured = _measured(config, segments) if learned else {}
+        last = ((n, scores[-1][0]) for n, scores in plan.seen.items() if scores)
+        violations = {key[0]: violation(constraints_of(config), measured[key]) for key in last if key in measured}
         results = sum(bool(scores) for scores in plan.seen.values())
         for index, number in enumerate(plan.ask):
             wanted = known[number] if number < len(known) else enqueued.get(number)
@@ -82,7 +86,7 @@ def suggest(
             if values is None and number == first and sampler.defaults:
                 values = _defaults(config.searched, check)
             if values is None and follows(config, number, results):
-                values = choose(config, number, before, plan.seen, check)
+                values = choose(config, number, before, plan.seen, check, violations)
             if values is None:
                 leader = suggestions[index - index % cohort] if index % cohort else None
                 values = _draw(config, study, plan.bracket, number, leader, check)
@@ -123,13 +127,13 @@ def history(
         config: the study's configuration.
         trials: trials to convert.
         seen: (epochs, score) pairs on each trial's rungs.
-        segments: rows with the values of several objectives.
+        segments: rows with the values of several objectives and of constraints.
         optuna_params: cache, see `suggest`.
     """
     space = config.searched
     objectives = objectives_of(config)
     several = len(objectives) > 1
-    measured = {(row.number, row.epochs): row.objectives for row in segments if several and row.objectives}
+    measured, constraints = _measured(config, segments), constraints_of(config)
     known = space.flat().keys()
     spread = distributions(space)
     optuna_params = {} if optuna_params is None else optuna_params
@@ -145,8 +149,9 @@ def history(
         # Samplers other than TPE learn from complete trials only, and TPE too if there are several objectives.
         complete = bool(scores) and (not config.sampling.pruned or several or scores[-1][0] == config.rungs[-1])
         values = [score for _, score in scores[-1:]]
+        last = measured.get((trial.number, scores[-1][0]), {}) if scores else {}
         if complete and several:
-            values = point(objectives, measured.get((trial.number, scores[-1][0]), {}))
+            values = point(objectives, last)
         runs = trial.number not in seen and trial.state == "running"
         without = TrialState.RUNNING if runs else TrialState.FAIL
         state = TrialState.COMPLETE if complete else TrialState.PRUNED if scores else without
@@ -158,9 +163,16 @@ def history(
                 distributions={name: spread[name] for name in names},
                 intermediate_values={} if several else dict(scores),
                 user_attrs={BRACKET: trial.attrs.get("bracket")},
+                system_attrs=constrained(excesses(constraints, last)) if scores else {},
             )
         )
     return frozen
+
+
+def _measured(config: Config, segments: Iterable[Segment]) -> dict[tuple[int, int], Mapping[str, float]]:
+    """Return metrics by (trial, epochs), if scores alone do not rank results."""
+    rows = [] if ranks_by_score(config) else segments
+    return {(row.number, row.epochs): row.objectives for row in rows if row.objectives}
 
 
 def _tell(config: Config, study: optuna.Study, values: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ from itertools import pairwise
 from ..statistics.rank_correlation import Agreement, pool
 from ..storage.rows import Segment
 from ..study.config import Config
-from ..study.objectives import best_first, objectives_of
+from ..study.objectives import best_first, ranks_by_score
 from .halving import Bracket, Halving
 
 SAVING = 3  # a bracket of n trials costs at most as much as n / SAVING full trainings
@@ -97,15 +97,14 @@ def agreements(config: Config, rungs: Sequence[Sequence[Segment]]) -> list[Agree
         config: the study's configuration.
         rungs: the results on each rung, lowest rung first.
     """
-    several = len(objectives_of(config)) > 1
-    found = []
+    by_score, found = ranks_by_score(config), []
     for lower, upper in pairwise(rungs):
         both = {row.number for row in lower} & {row.number for row in upper}
         places = []
         for rows in (lower, upper):
             held = [row for row in rows if row.number in both]
-            ordered = best_first(config, held) if several else sorted(held, key=lambda row: row.number)
-            scores = range(len(ordered), 0, -1) if several else [row.score or 0.0 for row in ordered]
+            ordered = sorted(held, key=lambda row: row.number) if by_score else best_first(config, held)
+            scores = [row.score or 0.0 for row in ordered] if by_score else range(len(ordered), 0, -1)
             score = {row.number: float(each) for row, each in zip(ordered, scores, strict=True)}
             places.append([score[number] for number in sorted(both)])
         found.append(Agreement.of(*places))

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from ..samplers.registry import learns
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
-from ..study.objectives import best_first, objectives_of
+from ..study.objectives import best_first, ranks_by_score
 from ..study.plan import Plan, ScoreHistory
 
 Rank = tuple[float, int]  # (-score, number): the best first, ties to the lower number
@@ -48,8 +48,8 @@ class ASHA:
         self._paused: list[list[Rank]] = [[] for _ in config.rungs]  # the finished ones that may still be promoted
         self._ranks: dict[tuple[int, int], Rank] = {}
         self._scores: ScoreHistory = {}
-        self._several = len(objectives_of(config)) > 1
-        self._results: list[list[Segment]] = [[] for _ in config.rungs]  # by rung, if there are several objectives
+        self._by_score = ranks_by_score(config)
+        self._results: list[list[Segment]] = [[] for _ in config.rungs]  # by rung, if more than scores rank them
         self._ranked: dict[int, list[int]] = {}  # cached ranking of `_results`
         self._asked = 0  # number of brackets with suggested trials
 
@@ -82,7 +82,7 @@ class ASHA:
         elif row.state == "done":
             rank = self._ranks[key] = (-score_of(row), row.number)
             insort(self._finished[row.rung], rank)
-            if self._several:
+            if not self._by_score:
                 self._results[row.rung].append(row)
                 self._ranked.pop(row.rung, None)
             insort(self._scores.setdefault(row.number, []), (row.epochs, score_of(row)))
@@ -116,7 +116,7 @@ class ASHA:
 
     def _promotable(self, rung: int) -> Iterator[int]:
         finished = self._finished[rung]
-        if self._several:
+        if not self._by_score:
             paused = {number for _, number in self._paused[rung]}
             yield from (number for number in self._best(rung, len(finished) // self.base) if number in paused)
             return

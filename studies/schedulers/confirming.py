@@ -1,7 +1,8 @@
 """Confirmation: a study's best configurations, trained again with fresh seeds.
 
 First the candidates race: all of them train with a third of the race's seeds, the better half with another third, and
-the best two with the rest. A candidate's result in the search counts as one more seed. Then the winner, the runner-up
+the best two with the rest. A candidate's result in the search counts as one more seed; what constraints bound, in the
+race alone. Then the winner, the runner-up
 and the default configuration train with further seeds, which were used for no selection: the mean of their returns is
 an estimate without selection bias. A candidate with a failed training leaves the race; estimates use the trainings that
 did not fail, and report how many did. Where a single candidate is left, nothing remains to choose, and the race ends.
@@ -17,9 +18,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..options.constraints import Constraint
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import across, is_across, scale_of
+from ..study.objectives import bounded_means, constraints_of, violation
 from ..study.plan import Plan
 
 FINALISTS = 2
@@ -43,6 +46,7 @@ class Confirmation:
         claims: each candidate's score in the search, None without one; higher is better.
         claims_race: whether claims count in the race; in confirmations of earlier versions they do not.
         trials: each candidate's number in the study, None for the defaults.
+        constraints: bounds of the means of further metrics, by which candidates rank first.
     """
 
     study: str
@@ -53,6 +57,7 @@ class Confirmation:
     claims: tuple[float | None, ...]
     claims_race: bool = True
     trials: tuple[int | None, ...] = ()
+    constraints: Sequence[Constraint] = ()
 
     @classmethod
     def of(cls, config: Config) -> Confirmation:
@@ -67,6 +72,7 @@ class Confirmation:
             tuple(form["claims"]),
             form.get("claims_race", False),
             tuple(form["trials"]),
+            constraints_of(config),
         )
 
     @property
@@ -141,13 +147,19 @@ def _in_all(config: Config, rows: Sequence[Segment]) -> Segment:
         return replace(rows[0], state="ready", score=None)
     if "failed" in states:
         return replace(rows[0], state="failed", score=None)
-    return replace(rows[0], score=across(config, rows, scale_of(config, ())))
+    means = bounded_means(constraints_of(config), rows)
+    return replace(rows[0], score=across(config, rows, scale_of(config, ())), objectives=means or rows[0].objectives)
+
+
+def fresh_rows(rows: Rows, candidate: int, replicates: range) -> list[Segment]:
+    """Return a candidate's results on these seeds, without failed trainings."""
+    found = [rows[candidate, s] for s in replicates if (candidate, s) in rows]
+    return [row for row in found if row.state == "done"]
 
 
 def fresh_scores(rows: Rows, candidate: int, replicates: range) -> list[float]:
     """Return a candidate's scores on these seeds, without failed trainings."""
-    found = [rows[candidate, s] for s in replicates if (candidate, s) in rows]
-    return [score_of(row) for row in found if row.state == "done"]
+    return [score_of(row) for row in fresh_rows(rows, candidate, replicates)]
 
 
 def winner_of(config: Config, rows: Iterable[Segment]) -> int | None:
@@ -196,9 +208,10 @@ def standing(confirmation: Confirmation, rows: Rows) -> Standing:
         if wanted or any(rows[n, s].state == "ready" for n in alive for s in replicates):
             return Standing(wanted)
         alive = [n for n in alive if all(rows[n, s].state == "done" for s in replicates)]
-        scores = {n: confirmation.known(n) + [score_of(rows[n, s]) for s in replicates] for n in alive}
-        means = {n: statistics.fmean(found) for n, found in scores.items()}
-        alive.sort(key=lambda n: (-means[n], n))
+        own, constraints = {n: [rows[n, s] for s in replicates] for n in alive}, confirmation.constraints
+        means = {n: statistics.fmean(confirmation.known(n) + [score_of(row) for row in own[n]]) for n in alive}
+        violations = {n: violation(constraints, bounded_means(constraints, own[n])) for n in alive}
+        alive.sort(key=lambda n: (violations[n], -means[n], n))
     finalists = alive[:FINALISTS]
     defaults = [] if confirmation.defaults is None else [confirmation.defaults]
     estimated = list(dict.fromkeys([*finalists, *defaults])) if finalists else []

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...tasks.rng import streams
-from ..storage.rows import Segment, Trial, score_of
+from ..storage.rows import Segment, Trial
 from ..study.config import Config
+from ..study.objectives import worth
 from ..study.plan import Branch, Plan
 
 EXPLOITS = ("truncation", "tournament")
@@ -90,7 +91,8 @@ class PBT:
         Members that are not in the result continue unchanged.
         """
         living = [member for member, row in enumerate(results) if row.state == "done"]
-        ranked = sorted(living, key=lambda member: (-score_of(results[member]), results[member].number))
+        worths = {member: worth(self.config, results[member]) for member in living}
+        ranked = sorted(living, key=lambda member: (*(-each for each in worths[member]), results[member].number))
         size, truncates = len(self.population), self.config.options["exploit"] == "truncation"
         elite = min(-(-size * int(100 * FRACTION) // 100), max(1, size // 2))  # size of either fraction
         spared = max(0, elite - (size - len(ranked)))  # failed members count among the worst
@@ -102,7 +104,7 @@ class PBT:
             else:
                 candidates = ranked if row.state == "failed" else [other for other in living if other != member]
             parent = self._pick(candidates, generation, member)
-            if parent is not None and (row.state == "failed" or score_of(results[parent]) > score_of(row)):
+            if parent is not None and (row.state == "failed" or worths[parent] > worths[member]):
                 parents[member] = parent
         return parents
 

@@ -25,6 +25,7 @@ from ..statistics.friedman import eliminated
 from ..storage.rows import Segment, score_of
 from ..study.config import Config
 from ..study.environments import FIRST_SEEDS, is_across, scale_of
+from ..study.objectives import CONSTRAINT, ranks_by_score
 from ..study.plan import Plan, ScoreHistory
 from .seeds import SeedScheduler, collapse, is_racing, seeds_of
 
@@ -84,8 +85,9 @@ def check_racing(config: Config) -> None:
             f"--racing needs configurations that wait for each other, as with --scheduler "
             f"{those('races')}, but it is {config.scheduler}; leave one out"
         )
-    if len(config.options.get("objectives", ())) > 1:
-        raise BadConfig("--racing decides who cannot win by one objective, but got several; leave it out")
+    if not ranks_by_score(config):
+        what = "a constraint" if config.options.get(CONSTRAINT) else "several"
+        raise BadConfig(f"--racing decides who cannot win by one objective, but got {what}; leave it out")
 
 
 class RungScheduler(SeedScheduler):

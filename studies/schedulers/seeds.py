@@ -17,7 +17,7 @@ from ..statistics.estimates import FEWEST
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config, choose
 from ..study.environments import FIRST_SEEDS, Scale, across, as_objective, is_across, scale_of
-from ..study.objectives import AGGREGATES, MINIMIZE, objectives_of, value_of
+from ..study.objectives import AGGREGATES, MINIMIZE, bounded_means, constraints_of, objectives_of, value_of
 from ..study.plan import Plan, Scheduler
 from ..study.stored_form import MOST_SEEDS
 from .confirming import Confirmation, estimating_rows, first_seed, lost_seeds
@@ -128,7 +128,7 @@ def _segment(config: Config, number: int, group: Sequence[Segment], scale: Scale
         return replace(first, number=number, seeds=1, state=state, score=None, objectives=None, digest=None)
     if scale is not None:
         score = across(config, group, scale)
-        objectives = as_objective(config, score) if first.objectives else None
+        objectives = _across(config, score, group)
         return replace(first, number=number, seeds=1, state=state, score=score, objectives=objectives)
     aggregate = AGGREGATES[config.options["aggregate"]]
     score = aggregate([score_of(row) for row in group])
@@ -147,8 +147,8 @@ def _estimate(config: Config, number: int, group: Sequence[Segment]) -> Segment 
     if len(done) < FEWEST:
         return replace(first, number=number, seeds=1, state="failed", score=None, objectives=None, digest=None)
     score = AGGREGATES["mean"]([score_of(row) for row in done])
-    several = as_objective(config, score) if is_across(config) and first.objectives else None
-    objectives = several or _objectives(config, done, AGGREGATES["mean"])
+    mean = AGGREGATES["mean"]
+    objectives = _across(config, score, done) if is_across(config) else _objectives(config, done, mean)
     return replace(first, number=number, seeds=1, state="done", score=score, objectives=objectives)
 
 
@@ -157,13 +157,22 @@ def _objectives(
 ) -> dict[str, float] | None:
     """Return the aggregate of each objective, None if none was measured.
 
-    Minimized objectives change their sign for the aggregation, so that the highest value is always the best.
+    Minimized objectives change their sign for the aggregation, so that the highest value is always the best. A
+    constraint holds for the mean, unless it bounds an objective.
     """
     measured = [row.objectives for row in group if row.objectives]
     if not measured:
         return None
-    signs = {name: -1 if objectives_of(config).get(name) == MINIMIZE else 1 for name in measured[0]}
-    return {name: sign * aggregate([sign * value_of(each, name) for each in measured]) for name, sign in signs.items()}
+    directions, means = objectives_of(config), bounded_means(constraints_of(config), group)
+    signs = {name: -1 if directions.get(name) == MINIMIZE else 1 for name in measured[0]}
+    found = {name: sign * aggregate([sign * value_of(each, name) for each in measured]) for name, sign in signs.items()}
+    return found | {name: mean for name, mean in means.items() if name not in directions}
+
+
+def _across(config: Config, score: float, group: Sequence[Segment]) -> dict[str, float] | None:
+    """Return the objective on one scale, and means of bounded metrics."""
+    means = bounded_means(constraints_of(config), group)
+    return means | as_objective(config, score) if group[0].objectives else None
 
 
 class SeedScheduler:

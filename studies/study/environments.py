@@ -20,7 +20,7 @@ from ..methods import scheduling, those
 from ..options.entries import check_count
 from ..storage.rows import Segment, score_of
 from .config import Config, choose
-from .objectives import AGGREGATES, MINIMIZE, objectives_of
+from .objectives import AGGREGATES, MINIMIZE, constraints_of, objectives_of
 from .stored_form import MOST_SEEDS
 
 SCALE = "scale"  # option of a confirmation: the scale of the confirmed study
@@ -184,6 +184,12 @@ def check_across(config: Config) -> None:
     check_count("seeds", config.options["seeds"], MOST_SEEDS)
     if len(config.options.get("objectives", ())) > 1:
         raise BadConfig("--across puts one objective of several environments on one scale, but got several; leave one")
+    for each in constraints_of(config):
+        if each.name in objectives_of(config):
+            raise BadConfig(
+                f"--across puts {each.name} of several environments on one scale, which the constraint {each} does not "
+                "know; bound another metric"
+            )
     for bound in ("goal", "plateau"):
         if bound in config.options:
             raise BadConfig(f"--{bound} is about returns of one environment, but --across has several; leave one out")

@@ -15,6 +15,9 @@
 Several objectives are equally important. Results are ranked by nondominated sorting, then by crowding distance: Deb et
 al. (2002), A fast and elitist multiobjective genetic algorithm: NSGA-II. Within a front, results with distant neighbors
 come first. A single objective ranks by score; a minimized objective is negated.
+
+Constraints bound further metrics. Results that violate one rank below all feasible ones, and by their violation, the
+sum of their excesses. The rules above rank those of equal violation. This is constrained domination (section VI there).
 """
 
 from __future__ import annotations
@@ -23,12 +26,14 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ...tasks.checkpoint.retention import RETURN as RETURN
 from ...tasks.errors import LARGEST
 from ...tasks.runtime import INFO
 from ..errors import BadConfig, DamagedRow
+from ..options.constraints import Constraint
 from ..storage.rows import Segment, score_of
 from .config import Config, choose
 
@@ -62,6 +67,7 @@ OF_EPISODES = {f"return_{name}": aggregate for name, aggregate in AGGREGATES.ite
 DIRECTIONS = dict.fromkeys([RETURN, *OF_EPISODES, STOCHASTIC], MAXIMIZE) | {MODEL_SIZE: MINIMIZE, SPEED: MAXIMIZE}
 OF_BEHAVIOUR = f"{RETURN}."  # prefix of a behaviour's return
 EVALUATED = "evaluated."  # prefix of a metric of evaluation episodes
+CONSTRAINT = "constraint"  # key of options
 Bounds = tuple[float | None, float | None]  # least and greatest possible value
 SHARE: Bounds = (0, 1)
 BOUNDS: dict[str, Bounds] = {
@@ -136,6 +142,47 @@ def objective_options(texts: Sequence[str], own: Mapping[str, str] = DEFAULT) ->
 def objectives_of(config: Config) -> dict[str, str]:
     """Return the directions by name, in the study's order."""
     return dict(config.options.get("objectives") or DEFAULT)
+
+
+def constraints_of(config: Config) -> list[Constraint]:
+    """Return the constraints in the study's order."""
+    return [Constraint.of(text) for text in config.options.get(CONSTRAINT, ())]
+
+
+def measured_names(config: Config) -> list[str]:
+    """Return the metrics of a result: those of objectives and constraints.
+
+    The list is empty if the return is the only one.
+    """
+    objectives, constraints = objectives_of(config), constraints_of(config)
+    names = dict.fromkeys([*objectives, *(each.name for each in constraints)])
+    return [*names] if constraints or objectives != DEFAULT else []
+
+
+def ranks_by_score(config: Config) -> bool:
+    """Return whether scores alone rank results: one objective and no constraint."""
+    return len(objectives_of(config)) == 1 and not config.options.get(CONSTRAINT)
+
+
+def excesses(constraints: Sequence[Constraint], values: Mapping[str, float] | None) -> list[float]:
+    """Return how far a result exceeds each bound, negative within it."""
+    return [each.excess(value_of(values, each.name)) for each in constraints]
+
+
+def violation(constraints: Sequence[Constraint], values: Mapping[str, float] | None) -> float:
+    """Return the sum of a result's excesses, 0 if it is feasible."""
+    return sum(max(0.0, excess) for excess in excesses(constraints, values))
+
+
+def bounded_means(constraints: Sequence[Constraint], rows: Sequence[Segment]) -> dict[str, float]:
+    """Return the mean of each bounded metric over some results."""
+    names = dict.fromkeys(each.name for each in constraints)
+    return {name: statistics.fmean([value_of(row.objectives, name) for row in rows]) for name in names}
+
+
+def worth(config: Config, row: Segment) -> tuple[float, float]:
+    """Return the rank key of a result of one objective, best highest."""
+    return -violation(constraints_of(config), row.objectives), score_of(row)
 
 
 def measure(
@@ -235,11 +282,19 @@ def measured(config: Config, row: Segment) -> float:
 
 def best_first(config: Config, rows: Iterable[Segment]) -> list[Segment]:
     """Sort finished results, best first; ties go to lower trial numbers."""
-    done = sorted((row for row in rows if row.state == "done"), key=lambda row: row.number)
-    objectives = objectives_of(config)
+    constraints = constraints_of(config)
+
+    def violated(row: Segment) -> float:
+        return violation(constraints, row.objectives)
+
+    done = sorted((row for row in rows if row.state == "done"), key=lambda row: (violated(row), row.number))
+    objectives, ranked = objectives_of(config), list[Segment]()
     several = len(objectives) > 1
-    points = [point(objectives, row.objectives or {}) if several else [score_of(row)] for row in done]
-    return [done[index] for index in ranking(points)]
+    for _, together in groupby(done, key=violated):
+        equals = list(together)
+        points = [point(objectives, row.objectives or {}) if several else [score_of(row)] for row in equals]
+        ranked += [equals[index] for index in ranking(points)]
+    return ranked
 
 
 def ranking(points: Sequence[Point]) -> list[int]:

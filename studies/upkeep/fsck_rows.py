@@ -22,7 +22,7 @@ from ..storage.sql.columns import Json, parse_json
 from ..storage.sql.schema import BLOB_IN_USE, checkpoint, event, metadata, metric, segment, study, task, trial
 from ..storage.studies import read_rows
 from ..study.config import Config
-from ..study.objectives import DEFAULT, objectives_of
+from ..study.objectives import measured_names
 from .findings import Finding
 
 ENDED = ("complete", "pruned", "failed", "cancelled")
@@ -153,21 +153,20 @@ def _trials(connection: Connection) -> Iterator[Finding]:
         yield from _study(connection, name)
 
 
-def _objectives_of_study(connection: Connection, name: str) -> frozenset[str]:
-    """Return the objectives that each result of a study must have.
+def _measured_in_study(connection: Connection, name: str) -> frozenset[str]:
+    """Return the metrics that each result of a study must have.
 
     The set is empty if results have only a score, or if the configuration cannot be read.
     """
     text = connection.scalar(sa.select(sa.type_coerce(study.c.config, sa.Text)).where(study.c.name == name))
     try:
-        config = Config.from_json(parse_json(text), name)
+        return frozenset(measured_names(Config.from_json(parse_json(text), name)))
     except (StoreError, ValueError):
         return frozenset()
-    return frozenset() if objectives_of(config) == DEFAULT else frozenset(objectives_of(config))
 
 
 def _study(connection: Connection, name: str) -> Iterator[Finding]:
-    objectives = _objectives_of_study(connection, name)
+    measured = _measured_in_study(connection, name)
     rows: dict[int, list[Segment]] = {}
     for row in read_rows(connection, segment, Segment, name, seeds=1):
         rows.setdefault(row.number, []).append(row)
@@ -177,7 +176,7 @@ def _study(connection: Connection, name: str) -> Iterator[Finding]:
         own, label = rows.get(number, []), f"trial {number} of study {name!r}"
         yield from _trial((name, number), label, state, own)
         for each in own:
-            if each.state == "done" and (lacks := sorted(objectives.difference(each.objectives or ()))):
+            if each.state == "done" and (lacks := sorted(measured.difference(each.objectives or ()))):
                 where = f"segment {each.rung} of {label}"
                 yield Finding("segment-result", where, f"it has no {', '.join(lacks)}", (name, number, each.rung))
         if not known and any(row.state == "done" for row in own):

@@ -29,7 +29,7 @@ from ..storage.locks.leases import StoreLease
 from ..storage.rows import Result, score_of
 from ..storage.store import Store
 from ..study.number_text import in_digits_alone
-from ..study.objectives import DEFAULT, RETURN, measure, objectives_of, point
+from ..study.objectives import RETURN, constraints_of, measure, measured_names, objectives_of, point, violation
 from .goals import check_goal
 
 LOOK_EVERY = 0.2  # seconds between checks for commands
@@ -217,13 +217,13 @@ class Training:
             cure = task.ref.learner.cure(task.ref.member) if task.ref else "try a lower learning rate"
             held.fail(Diverged(f"{task}: the evaluation return became {score}; {cure}"))
             return []
-        objectives = objectives_of(self.runner.config)
-        measured = None
+        names, measured = measured_names(self.runner.config), None
         untrained = lambda: self.runner.task(item.trial, None)  # noqa: E731
-        if objectives != DEFAULT:
-            measured = measure(objectives, task, score, untrained, self.episodes)
-            score = point(objectives, measured)[0]
-        check_goal(self.store, self.runner.name, segment, score, task, untrained, self._stop_if_asked)
+        if names:
+            measured = measure(names, task, score, untrained, self.episodes)
+            score = point(objectives_of(self.runner.config), measured)[0]
+        if not violation(constraints_of(self.runner.config), measured):
+            check_goal(self.store, self.runner.name, segment, score, task, untrained, self._stop_if_asked)
         noise = {}
         replayed = self.own == RETURN and task.learner.needs_env is not False  # each seed has other episodes
         if "plateau" in self.runner.config.options and seeds_of(self.runner.config) == 1 and replayed:

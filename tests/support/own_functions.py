@@ -34,3 +34,10 @@ def collect(hp: Any, state: Any, seed: int) -> tuple[Any, dict[str, Any]]:
 def climb(hp: Any, state: Any, seed: int) -> tuple[Any, dict[str, Any]]:
     """Return the same return at each epoch."""
     return {}, {"return": 1.0}
+
+
+@rekindle.task(space=Space(speed=real(0.0, 1.0, default=0.9)), objective="reward")
+def drive(hp: Any, state: Any, seed: int, epoch: int) -> tuple[Any, dict[str, Any]]:
+    """Earn more the faster one drives, at a cost of 40 at full speed."""
+    noise = 0.1 * rekindle.rng(seed, "noise", epoch).normal(size=2)
+    return {}, {"reward": hp.speed + noise[0], "cost": 40 * hp.speed + noise[1]}

@@ -12,9 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ....spaces import flatten
-from ...engine.json_views import RUNNING, STATES, rank, state_text
+from ...engine.json_views import RUNNING, STATES, infeasible, rank, state_text
 from ...engine.views import AgreementView, ConfirmationView, StatusView, StudyView, SummaryView, TrialView, View
 from ...methods import scheduling
+from ...options.constraints import Constraint
 from ...redact import printable
 from ...report.verdicts import candidate_name, described, failures_of, interval_texts, verdict
 from ...study.config import title
@@ -70,6 +71,8 @@ def print_best(out: Console, study: StudyView, searched: Mapping[str, Any]) -> N
     default = [name for name, value in searched.items() if _is_default(name, value, _best(study))]
     named = default if len(searched) > MANY_ROWS else []
     out.print(best_table(study, [name for name in searched if name not in named]))
+    if study.best and study.best.violation:
+        note(out, f"{infeasible(study)}; those that violate it least come first")
     if named:
         out.print(f"[bright_black]at their defaults in all of these trials: {harmless(', '.join(named))}[/]\n")
 
@@ -92,6 +95,7 @@ def best_table(study: StudyView, searched: Sequence[str]) -> Table:
     """Return a table of the best trials and their searched hyperparameters."""
     study = harmless(study)
     objectives, best = study.objectives, _best(study)
+    constraints = [Constraint.of(text) for text in study.constraints or ()]
     title = f"best trials of {study.study}"
     if len({trial.epochs for trial in best}) > 1:
         title += ", the longest trained first"
@@ -107,6 +111,11 @@ def best_table(study: StudyView, searched: Sequence[str]) -> Table:
         table.add_row(shown, *(Text(value, "bold green") for value in values))
     for name in names:
         table.add_row(name, *in_digits((trial.environments or {})[name] for trial in best))
+    for each in constraints:
+        results = [trial.result(each.name) for trial in best]
+        styles = ["red" if result is not None and each.excess(result) > 0 else "" for result in results]
+        cells = zip(in_digits(results), styles, strict=True)
+        table.add_row(str(each), *(Text(value, style) for value, style in cells))
     table.add_row("epochs", *(str(trial.epochs) for trial in best))
     table.add_row("uid", *(Text(trial.uid[:8], "cyan") for trial in best), end_section=True)
     for name in searched:
@@ -141,6 +150,12 @@ def _confirmation_table(confirmation: ConfirmationView) -> Table:
     claims = in_digits(candidate.claim for candidate in candidates)
     races = in_digits(candidate.race.mean for candidate in candidates)
     estimates = interval_texts(candidate.estimate for candidate in candidates)
+    bounded = {
+        text: interval_texts((candidate.constraints or {}).get(text) for candidate in candidates)
+        for text in dict.fromkeys(text for candidate in candidates for text in candidate.constraints or ())
+    }
+    for text in bounded:
+        table.add_column(text, justify="right")
     for index, (candidate, (value, low, high)) in enumerate(zip(candidates, estimates, strict=True)):
         style = "bold green" if index == confirmation.winner else ""
         table.add_row(
@@ -152,6 +167,7 @@ def _confirmation_table(confirmation: ConfirmationView) -> Table:
             f"{low} to {high}" if value else "",
             str(candidate.estimate.seeds) if candidate.estimate else "",
             *[str(failures_of(candidate))] * failures,
+            *("{} ({} to {})".format(*cells[index]) if cells[index][0] else "" for cells in bounded.values()),
         )
     return table
 
@@ -199,6 +215,8 @@ def trials_table(study: StudyView) -> Table:
     rungs = [f"{'' if rung else 'epoch '}{epochs}" for rung, epochs in enumerate(study.rungs)]
     rows = [row for trial in study.trials for row in trial.rungs]
     main, *others = study.objectives
+    bounds = {Constraint.of(text).name: text for text in study.constraints or ()}
+    further = {name: name for name in others} | {name: text for name, text in bounds.items() if name != main}
     several = ["front"] if len(study.objectives) > 1 else []
     confirms = scheduling(study.scheduler).confirms
     origin = "branches from" if branches else "candidate" if confirms else "bracket"
@@ -207,14 +225,13 @@ def trials_table(study: StudyView) -> Table:
         + (f", {study.aggregate} of results on one scale" if study.environments else "")
         + ("" if main == RETURN else f", {study.objectives[main]} {main}")
         + (", estimates on fresh seeds" if confirms else ""),
-        ["trial", origin, "uid", "state", *rungs, *others, *several, "digest"],
+        ["trial", origin, "uid", "state", *rungs, *further.values(), *several, "digest"],
         left=["candidate", "uid", "state", "front", "digest"],
         collapse_padding=True,  # lets four rungs fit on a terminal
     )
     colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "cancelled": "dim", RUNNING: "yellow"}
     returns = iter(in_digits(row.result(main) if row.state == "done" else None for row in rows))
-    measured = [in_digits((trial.objectives or {}).get(name) for trial in study.trials) for name in others]
-    failed = [sum(each.state == "failed" for each in trial.seeds or ()) for trial in study.trials]
+    measured = [in_digits((trial.objectives or {}).get(name) for trial in study.trials) for name in further]
     for index, trial in enumerate(study.trials):
         own = zip(trial.rungs, returns, strict=False)
         results = {row.rung: UNFINISHED.get(row.state, result) for row, result in own}
@@ -222,7 +239,7 @@ def trials_table(study: StudyView) -> Table:
             str(trial.number),
             _origin(trial, branches),
             Text(trial.uid[:8], "cyan"),
-            Text(state_text(trial.state, trial.excluded, failed[index]), colors.get(trial.state, "")),
+            Text(state_text(trial), colors.get(trial.state, "")),
             *(results.get(rung, "") for rung in range(len(rungs))),
             *(column[index] for column in measured),
             *("*" if trial.number in study.front else "" for _ in several),

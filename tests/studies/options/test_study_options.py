@@ -21,6 +21,7 @@ from rekindle.studies.study.stored_form import invalid_field
 from rekindle.tasks import load
 
 GIVEN = {  # a value as a keyword takes it, and its entry in a stored configuration
+    "constraint": ("episode_length <= 400", ["episode_length<=400"]),
     "budget": ("2h", {"seconds": 7200}),
     "goal": ("return:475", {"return": 475.0}),
     "plateau": (20, 20),

@@ -1,0 +1,196 @@
+"""Constraints: their texts, the rank of infeasible results, what samplers read, and how sure a confirmation is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rekindle
+from optuna.samplers import GPSampler
+from own_functions import drive
+from rekindle.studies.engine.confirmations import confirmation_config, constraint_views, start_confirmation
+from rekindle.studies.engine.json_views import rank, study_view, summary_view
+from rekindle.studies.engine.optuna_mirror import frozen
+from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.tune_options import study_config
+from rekindle.studies.errors import BadConfig
+from rekindle.studies.options.constraints import Constraint, parse_constraints
+from rekindle.studies.samplers.suggest import history
+from rekindle.studies.schedulers.registry import scheduler
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import Config
+from rekindle.studies.study.objectives import best_first, violation
+from studying import run_by_three, tiny, undisturbed
+
+COST = {"constraint": ["cost<=25"]}
+
+
+def driven(**options: Any) -> Config:
+    """A study of `drive`, whose cost is 40 times the speed that it earns."""
+    options = {"trials": 6, "epochs": (1, 3, 3), "scheduler": "halving", "constraint": "cost<=25", **options}
+    return study_config(drive, None, **options)
+
+
+def results(config: Config, costs: list[float], scores: list[float]) -> list[Segment]:
+    epochs, pairs = config.rungs[0], enumerate(zip(costs, scores, strict=True))
+    return [
+        Segment(n, 0, epochs, "done", score, "d", objectives={"return": score, "cost": cost})
+        for n, (cost, score) in pairs
+    ]
+
+
+def test_a_constraint_is_read_from_its_text() -> None:
+    assert parse_constraints(" info.cost <= 2.5e1") == ["info.cost<=25"]
+    assert Constraint.of("return>=-0.5") == Constraint("return", ">=", -0.5)
+    # By hand: 30 exceeds 25 by a fifth of it; with a bound of 0 the excess is in the metric's own unit.
+    assert [Constraint.of("c<=25").excess(value) for value in (30, 20)] == [0.2, -0.2]
+    assert [Constraint.of("c>=-4").excess(-6), Constraint.of("c<=0").excess(3)] == [0.5, 3]
+
+
+@pytest.mark.parametrize("text", ["cost<25", "cost=25", "<=25", "cost<=", "cost<=nan", "cost<=inf", "1<=cost<=2", ""])
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(BadConfig, match=r"a constraint is NAME<=NUMBER or NAME>=NUMBER .* but got '"):
+        parse_constraints([text])
+
+
+def test_a_constraint_that_no_trial_can_be_measured_by_is_refused() -> None:
+    with pytest.raises(BadConfig, match="cost<=25 is given again; leave one out"):
+        driven(constraint=["cost<=25", "cost<=25.0"])
+    with pytest.raises(BadConfig, match=r"a constraint must be one of reward, .*, but got 'costs'; did you mean cost?"):
+        driven(constraint="costs<=25")
+    with pytest.raises(BadConfig, match=r"constraint info.cost must be an entry of info .*; add --info cost"):
+        study_config(rekindle.PPO, "CartPole-v1", epochs=1, constraint="info.cost<=25")
+    with pytest.raises(BadConfig, match="--racing decides who cannot win by one objective, but got a constraint"):
+        driven(seeds=4, racing=True)
+
+
+def test_infeasible_results_rank_last_by_violation() -> None:
+    config = replace(tiny(), options={"constraint": ["cost<=25", "return>=2"]})
+    rows = results(config, costs=[30, 25, 20, 50, 26], scores=[9, 3, 4, 99, 1])
+    # By hand: 30/25 - 1 = 0.2; feasible; feasible; 50/25 - 1 = 1; 26/25 - 1 + 1 - 1/2 = 0.54.
+    assert [violation(map(Constraint.of, config.options["constraint"]), row.objectives) for row in rows] == (
+        pytest.approx([0.2, 0, 0, 1, 0.54])
+    )
+    assert [row.number for row in best_first(config, rows)] == [2, 1, 0, 4, 3]
+
+
+@pytest.mark.parametrize("name", ["halving", "adaptive", "asha"])
+def test_schedulers_promote_feasible_trials(name: str) -> None:
+    config = replace(tiny(), epochs=[1, 3, 3], trials=[3], scheduler=name, generation=3, options=COST)
+    plan = scheduler(config)
+    plan.observe(
+        [Trial(n, str(n), {}, {"bracket": 0}) for n in range(3)], results(config, [30, 20, 40], [9.0, 1.0, 99.0])
+    )
+    assert [row.number for row in plan.plan().segments] == [1]
+
+
+def test_members_of_a_population_copy_feasible_ones() -> None:
+    config = replace(tiny(), epochs=[1, 2, 1], trials=[5], generation=5, scheduler="pbt")
+    config = replace(config, options={**COST, "exploit": "truncation", "explore": "perturb", "perturb": []})
+    plan = scheduler(config)
+    trials = [Trial(n, str(n), {}, {"bracket": 0}) for n in range(5)]
+    plan.observe(trials, results(config, [30, 20, 26, 24, 27], [9.0, 1.0, 99.0, 2.0, 5.0]))
+    [branch] = plan.plan().branches
+    assert (branch.member, branch.start.number) == (0, 3)  # trial 0 violates most; trial 3 is the best feasible one
+
+
+def test_samplers_read_how_far_trials_exceed_their_bounds() -> None:
+    config = replace(tiny(), options=COST)
+    trials = [Trial(n, str(n), {}, {"bracket": 0}) for n in range(3)]
+    seen = {0: [(config.rungs[-1], 9.0)], 1: [(config.rungs[-1], 1.0)]}
+    rows = [replace(row, epochs=config.rungs[-1]) for row in results(config, [30, 20], [9.0, 1.0])]
+    told = history(config, trials, seen, rows)
+    assert [trial.system_attrs.get("constraints") for trial in told] == [[0.2], [-0.2], None]
+    shown = [frozen(config, (trial, [row], {}), 0.0) for trial, row in zip(trials, rows, strict=False)]
+    assert [trial.system_attrs for trial in shown] == [{"constraints": [0.2]}, {"constraints": [-0.2]}]
+
+
+@pytest.mark.slow
+def test_a_gaussian_process_stays_where_the_bound_allows(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"trials": 12, "epochs": 1, "scheduler": "none", "sampler": "gp", "generation": 4}
+    how |= {"storage": f"sqlite:///{tmp_path}/s.db", "progress": False}
+    bound = rekindle.tune(drive, study="bound", constraint="cost<=25", **how)
+    free = rekindle.tune(drive, study="free", **how)
+    assert bound.best is not None
+    assert free.best is not None
+    speeds = [trial.hyperparameters["speed"] for trial in bound.trials[4:]]
+    assert np.mean([speed <= 25 / 40 + 0.01 for speed in speeds]) >= 0.6
+    assert bound.best.violation == 0
+    assert 0.5 < bound.best.hyperparameters["speed"] <= 25 / 40 + 0.01
+    assert free.best.violation is None
+    assert free.best.hyperparameters["speed"] > 0.99
+    assert rekindle.tune(drive, study="spelled", constraint="cost<=25", **(how | {"sampler": GPSampler})).best
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seeds": 2},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"objective": ["reward", "cost:minimize"]}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_any_number_of_workers_finds_the_same_feasible_trials(sqlite_url: str, options: dict[str, Any]) -> None:
+    config = driven(generation=3, cohort=1, **options)
+    assert run_by_three(sqlite_url, config) == undisturbed(config)
+    with Store(sqlite_url) as store:
+        view, summary = study_view(store, "s"), summary_view(store, "s")
+    assert view.constraints == ["cost<=25"]
+    feasible = [trial.result("cost") <= 25 for trial in rank(view.trials, view.objectives) if trial.epochs == 3]
+    assert feasible == sorted(feasible, reverse=True)
+    assert summary.best == view.best
+    assert view.best is not None
+    assert view.best.violation == 0
+    assert all((trial.violation == 0) == (trial.result("cost") <= 25) for trial in view.trials)
+
+
+def test_commands_show_what_is_infeasible(sqlite_url: str, cli: Callable[..., tuple[int, str, str]]) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", driven(trials=2, epochs=1, scheduler="none", constraint=["cost<=25", "reward>=2"]))
+    study = rekindle.Study("s", sqlite_url).run(progress=False)
+    assert study.best is not None
+    assert study.best.violation
+    _, printed, _ = cli("trials", "s", "--storage", sqlite_url)
+    assert printed.count("complete, infeasible") == 2
+    assert "cost<=25" in printed
+    _, printed, _ = cli("trials", "s", "--json", "--storage", sqlite_url)
+    shown = json.loads(printed)
+    assert shown["constraints"] == ["cost<=25", "reward>=2"]
+    assert [trial["violation"] for trial in shown["trials"]] == [trial.violation for trial in study.trials]
+    assert cli("fsck", "--storage", sqlite_url)[0] == 0
+
+
+def costs(kind: str, rng: np.random.Generator, mean: float, size: int) -> np.ndarray[Any, Any]:
+    """Costs with a known mean, the later kinds with a longer tail."""
+    draws = {"normal": rng.normal(1, 0.3, size), "gamma": rng.gamma(3, 1 / 3, size), "skewed": rng.exponential(1, size)}
+    return mean * draws[kind]
+
+
+@pytest.mark.parametrize("kind", ["skewed", *(pytest.param(n, marks=pytest.mark.slow) for n in ("normal", "gamma"))])
+def test_a_confirmation_calls_few_infeasible_candidates_feasible(kind: str, sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", driven(trials=2, epochs=1, scheduler="none"))
+        rekindle.Study("s", store).run(progress=False)
+        config = confirmation_config(store, "s", top=1, seeds=20)
+        assert config.options["constraint"] == ["cost<=25"]
+        start_confirmation(store, "s", config)
+    rng, wrong, right, repeats = np.random.default_rng(0), 0, 0, 200
+    for _ in range(repeats):
+        for mean in (25.01, 5.0):  # just infeasible, and clearly feasible
+            found = costs(kind, rng, mean, config.options["seeds"])
+            rows = {
+                (0, s): Segment(s, 0, 1, "done", 1.0, objectives={"reward": 1.0, "cost": float(cost)})
+                for s, cost in enumerate(found)
+            }
+            holds = constraint_views(config, rows, 0)["cost<=25"].holds
+            wrong += holds is True and mean > 25
+            right += holds is True and mean < 25
+    assert wrong <= 0.05 * repeats
+    assert right >= 0.9 * repeats
