@@ -98,9 +98,9 @@ _REQUEST = (BadURL, IdentityMismatch, SchemaMismatch, StudyMismatch, UnknownStud
 def classify(error: BaseException) -> str:
     """Return the kind of a failure; BadResume has that of its cause."""
     root = [*_causes(error)][-1]
-    for kind, matches in _KINDS.items():
+    for category, matches in _KINDS.items():
         if matches(root):
-            return kind
+            return category
     return "unknown"
 
 

@@ -139,8 +139,8 @@ class Objective:
         In ``trial.params`` they have the form that Optuna's samplers use. Parameters that are none of the task's are
         ignored.
         """
-        own = {name: value for name, value in trial.params.items() if name in self.distributions}
-        values = flatten(from_params(self.space, own)) | flatten(self.fixed)
+        chosen = {name: value for name, value in trial.params.items() if name in self.distributions}
+        values = flatten(from_params(self.space, chosen)) | flatten(self.fixed)
         return self.algorithm.learner.hyperparameters.validate(values)
 
     def params(self, **hyperparameters: Any) -> dict[str, Any]:
@@ -184,9 +184,9 @@ class Objective:
         expected = [*self.objectives.values()]
         directions = [direction.name.lower() for direction in study.directions] if study else expected
         if directions != expected:
-            own = ", ".join(f"{direction} {name}" for name, direction in self.objectives.items())
+            declared = ", ".join(f"{direction} {name}" for name, direction in self.objectives.items())
             raise ValueError(
-                f"Objective: the directions of the study must be those of the objectives ({own}), but they are "
+                f"Objective: the directions of the study must be those of the objectives ({declared}), but they are "
                 f"{', '.join(directions)}; make it with optuna.create_study(directions={expected})"
             )
 

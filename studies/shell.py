@@ -24,7 +24,7 @@ def in_storage(url: str | None) -> Iterator[None]:
 def command_line(command: str, study: str, *options: str) -> str:
     """Return a command on a study, with options that are quoted already."""
     word = option("--study", study) if command == "worker" else quoted(study)
-    options = options if any(each.startswith(STORAGE) for each in options) else (*options, *_storage.get())
+    options = options if any(option.startswith(STORAGE) for option in options) else (*options, *_storage.get())
     words = [*options, "--", word] if word.startswith("-") and word == quoted(study) else [word, *options]
     return " ".join(["rekindle", command, *words])
 

@@ -129,12 +129,12 @@ class Study(Pictures):
         return f"Study({self.name!r}, {self.store.url!r})"
 
     def _repr_html_(self) -> str:
-        shown = self._view()
-        own: dict[str, Any] = {"state": shown.state, **{state: n for state, n in shown.counts.items() if n}}
-        if (best := shown.best) is not None:
-            own |= {"best": f"trial {best.number} ({best.uid[:8]}), {best.epochs} epochs", **best.results()}
-            own |= {name: best.hyperparameters.get(name) for name in self.config.open}
-        return html_table(f"{shown.study}: {title(shown.task, *shown.environments or [shown.env])}", own)
+        view = self._view()
+        facts: dict[str, Any] = {"state": view.state, **{state: n for state, n in view.counts.items() if n}}
+        if (best := view.best) is not None:
+            facts |= {"best": f"trial {best.number} ({best.uid[:8]}), {best.epochs} epochs", **best.results()}
+            facts |= {name: best.hyperparameters.get(name) for name in self.config.open}
+        return html_table(f"{view.study}: {title(view.task, *view.environments or [view.env])}", facts)
 
     @property
     def config(self) -> Config:
@@ -253,10 +253,10 @@ class Study(Pictures):
             TypeError: an argument is unknown.
             KeyboardInterrupt: after Ctrl-C.
         """
-        given = signature(self.run).bind(**how).arguments  # all errors come before a confirmation is stored
+        arguments = signature(self.run).bind(**how).arguments  # all errors come before a confirmation is stored
         numbers = argument(top), argument(seeds), argument(eval_episodes)
         config = confirmation_config(self.store, self.name, *numbers)
-        config.probe(load_task(config), given.get("device", "cpu"))
+        config.probe(load_task(config), arguments.get("device", "cpu"))
         name = start_confirmation(self.store, self.name, config)
         Study(name, self.store).run(**how)
         result = confirmation_view(self.store, self.name, name=name)
@@ -334,7 +334,7 @@ class Study(Pictures):
             other: epochs (the total), priors (for the next trials), weight; budget, goal and plateau as in `tune`, or
                 "off".
         """
-        return self._steering.extend(argument(trials), why, **{name: argument(each) for name, each in other.items()})
+        return self._steering.extend(argument(trials), why, **{name: argument(value) for name, value in other.items()})
 
     @property
     def commands(self) -> list[Command]:
@@ -482,7 +482,7 @@ def _functions(callbacks: Callback | Sequence[Callback]) -> Sequence[Callback]:
 
 
 @contextmanager
-def _bar(study: Study, shown: bool) -> Iterator[tqdm[Any]]:
+def _bar(study: Study, visible: bool) -> Iterator[tqdm[Any]]:
     """Show a progress bar of the epochs, updated by a thread."""
     from tqdm.auto import tqdm  # a widget in a notebook, a line in a terminal
 
@@ -502,7 +502,7 @@ def _bar(study: Study, shown: bool) -> Iterator[tqdm[Any]]:
         while not done.wait(LOOK_EVERY):
             look(bar)
 
-    with tqdm(desc=printable(study.name), unit="epoch", disable=not shown) as bar:
+    with tqdm(desc=printable(study.name), unit="epoch", disable=not visible) as bar:
         thread = threading.Thread(target=watch, args=(bar,), daemon=True)
         thread.start()
         try:

@@ -146,7 +146,7 @@ def compare(store: Store | None, sources: Sequence[str], scales: Mapping[str, Sc
         sides=[
             SideView(
                 label=label,
-                sources=[_source(each) for each in runs if each.label == label and each.env in environments],
+                sources=[_source(run) for run in runs if run.label == label and run.env in environments],
                 runs=len(matrix),
                 coverage=coverage(*matrix.shape) if len(matrix) < ENOUGH else None,
                 **{name: _signed(interval(how, matrix), sign) for name, how in aggregates.items()},
@@ -167,28 +167,28 @@ def _with_environments(runs: Sequence[Runs]) -> list[Runs]:
     Raises:
         BadSource: a file leaves it out, and several are possible.
     """
-    known = sorted({each.env for each in runs if each.env is not None})
-    for each in runs:
-        if each.env is None and len(known) > 1:
+    names = sorted({run.env for run in runs if run.env is not None})
+    for run in runs:
+        if run.env is None and len(names) > 1:
             raise BadSource(
-                f"{each.source} names no environment, but other sources have {', '.join(known)}; write LABEL@ENV=FILE"
+                f"{run.source} names no environment, but other sources have {', '.join(names)}; write LABEL@ENV=FILE"
             )
-    only = known[0] if known else UNNAMED
-    return [each if each.env is not None else Runs(**{**vars(each), "env": only}) for each in runs]
+    only = names[0] if names else UNNAMED
+    return [run if run.env is not None else Runs(**{**vars(run), "env": only}) for run in runs]
 
 
 def _sides(runs: Iterable[Runs]) -> dict[str, dict[str, list[float]]]:
     """Return the results by label and environment."""
     sides: dict[str, dict[str, list[float]]] = {}
     studied: dict[tuple[str, str], str] = {}
-    for each in runs:
-        env = str(each.env)
-        if each.objective is not None and studied.setdefault((each.label, env), each.source) != each.source:
+    for run in runs:
+        env = str(run.env)
+        if run.objective is not None and studied.setdefault((run.label, env), run.source) != run.source:
             raise BadSource(
-                f"a side has one study in an environment, but {each.label!r} has {studied[each.label, env]} and "
-                f"{each.source} in {env}; give them labels of their own"
+                f"a side has one study in an environment, but {run.label!r} has {studied[run.label, env]} and "
+                f"{run.source} in {env}; give them labels of their own"
             )
-        sides.setdefault(each.label, {}).setdefault(env, []).extend(each.results)
+        sides.setdefault(run.label, {}).setdefault(env, []).extend(run.results)
     if len(sides) < 2:
         raise BadSource(f"a comparison has at least two sides, but got only {next(iter(sides), 'none')}; add a study")
     return sides
@@ -248,11 +248,11 @@ def _matrix(
     """
     runs = min(len(by_env[env]) for env in environments)
     if runs < FEWEST:
-        env = min(environments, key=lambda each: len(by_env[each]))
-        place = "" if env == UNNAMED else f" in {env}"
+        env = min(environments, key=lambda name: len(by_env[name]))
+        within = "" if env == UNNAMED else f" in {env}"
         raise BadSource(
-            f"an interval needs at least {FEWEST} runs, but {label} has {runs}{place}; train more seeds, and give each "
-            f"file the same label"
+            f"an interval needs at least {FEWEST} runs, but {label} has {runs}{within}; train more seeds, and give "
+            f"each file the same label"
         )
     columns = []
     for env in environments:
@@ -272,9 +272,9 @@ def _source(runs: Runs) -> SourceView:
     )
 
 
-def _signed(found: Interval, sign: int) -> Interval:
-    low, high = sorted((sign * found.low, sign * found.high))
-    return Interval(sign * found.estimate, low, high)
+def _signed(difference: Interval, sign: int) -> Interval:
+    low, high = sorted((sign * difference.low, sign * difference.high))
+    return Interval(sign * difference.estimate, low, high)
 
 
 def _profiles(scores: Mapping[str, Floats], sign: int) -> ProfilesView:

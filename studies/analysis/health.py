@@ -111,17 +111,17 @@ def diagnose(store: Store, name: str) -> DiagnosisView:
     config = Config.from_json(store.study(name).config, name)
     replicates, runs = without_excluded(store.trials(name), store.segments(name))
     trials, segments = collapse(config, replicates, runs)
-    found = observations(config, trials, segments)
+    observed = observations(config, trials, segments)
     objective, direction = next(iter(objectives_of(config).items()))
     probe = probe_view(store.commands(name))
-    configurations = len(np.unique(found.numbers))
+    configurations = len(np.unique(observed.numbers))
     bar = bar_of(config, probe, configurations)
-    unlearned = learned_nothing(found, bar)  # then hyperparameters explain noise
-    explained = ImportancesView() if unlearned else importances(found, -1 if direction == MINIMIZE else 1)
+    unlearned = learned_nothing(observed, bar)  # then hyperparameters explain noise
+    explained = ImportancesView() if unlearned else importances(observed, -1 if direction == MINIMIZE else 1)
     events, saved = store.events_of_study(name), store.saved_last(name)
     shares = {share.name: share for share in explained.importances}
-    rows = Rows(config, trials, segments, replicates, runs, found, shares, explained.pairs, events, saved)
-    findings = [*nothing_learned(config, found, bar, probe)]
+    rows = Rows(config, trials, segments, replicates, runs, observed, shares, explained.pairs, events, saved)
+    findings = [*nothing_learned(config, observed, bar, probe)]
     checks = [check for check in CHECKS if not (unlearned and check in OF_RESULTS)]
     findings += [finding for check in checks for finding in check(rows)]
     if not unlearned and not is_across(config):
@@ -130,7 +130,7 @@ def diagnose(store: Store, name: str) -> DiagnosisView:
     return DiagnosisView(
         study=name,
         objective=objective,
-        results=len(found.scores),
+        results=len(observed.scores),
         configurations=configurations,
         unlearned=unlearned,
         importances=explained.importances,
@@ -328,19 +328,19 @@ def failures_of_one_kind(rows: Rows) -> Iterator[Finding]:
     Trainings that a race spared have not been tried, and do not count.
     """
     begun = {row.number for row in rows.runs}
-    spared = {each.number for each in rows.replicates if each.state == "pruned" and each.number not in begun}
-    ended = [each for each in rows.replicates if each.state != "running" and each.number not in spared]
+    spared = {trial.number for trial in rows.replicates if trial.state == "pruned" and trial.number not in begun}
+    ended = [trial for trial in rows.replicates if trial.state != "running" and trial.number not in spared]
     failed = [trial for trial in ended if trial.state == "failed"]
     if len(failed) < 2 or len(failed) < FAILURES * len(ended):
         return
     kinds = {event.uid: event.data.get("kind") for event in rows.events if event.kind == FAILED}
-    kind, count = Counter(str(kinds.get(trial.uid) or "unknown") for trial in failed).most_common(1)[0]
+    cause, count = Counter(str(kinds.get(trial.uid) or "unknown") for trial in failed).most_common(1)[0]
     if count >= ONE_KIND * len(failed):
         what = "trainings" if seeds_of(rows.config) > 1 else "trials"
         yield Finding(
             "failures",
-            f"{count} of {len(ended)} {what} failed in one way: {kind}",
-            CURES.get(kind, "`rekindle show UID` has the traceback; fix or leave out the values that cause it"),
+            f"{count} of {len(ended)} {what} failed in one way: {cause}",
+            CURES.get(cause, "`rekindle show UID` has the traceback; fix or leave out the values that cause it"),
         )
 
 
@@ -355,7 +355,7 @@ def workers_idle(rows: Rows) -> Iterator[Finding]:
         end = rows.saved.get((event.uid, event.data.get("token", -1)))
         if event.kind in STARTS and end is not None and end > event.created:
             busy.setdefault(str(event.data.get("owner")), []).append((event.created, end))
-    spans = [span for own in busy.values() for span in _union(own)]
+    spans = [span for intervals in busy.values() for span in _union(intervals)]
     together = sum(end - start for start, end in _union(spans))
     steps = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
     most = max(np.cumsum([step for _, step in steps]).tolist(), default=0)
@@ -407,12 +407,12 @@ def spent_on_pruned(rows: Rows) -> Iterator[Finding]:
 
 def not_exact(rows: Rows) -> Iterator[Finding]:
     """Find trainings that are not bit-exact, and advice about environments."""
-    for kind in (INEXACT, ADVICE):
-        texts = Counter(text for event in rows.events if event.kind == kind for text in event.data[kind])
+    for category in (INEXACT, ADVICE):
+        texts = Counter(text for event in rows.events if event.kind == category for text in event.data[category])
         for text, count in sorted(texts.items()):
             what, _, cure = text.rpartition("; ")
-            of = f"{counted(count, 'training')} not bit-exact: " if kind == INEXACT else ""
-            yield Finding("exactness" if kind == INEXACT else "environment", f"{of}{what or cure}", cure)
+            of = f"{counted(count, 'training')} not bit-exact: " if category == INEXACT else ""
+            yield Finding("exactness" if category == INEXACT else "environment", f"{of}{what or cure}", cure)
 
 
 Check = Callable[[Rows], Iterator[Finding]]

@@ -50,14 +50,14 @@ def observations(config: Config, trials: Sequence[Trial], segments: Sequence[Seg
     names, levels, columns = [], [], []
     for name, dimension in config.searched.flat().items():
         values = [params[row.number].get(name) for row in rows]
-        known = {value for value in values if value is not None}
-        if isinstance(dimension, Fixed) or not known:
+        values_seen = {value for value in values if value is not None}
+        if isinstance(dimension, Fixed) or not values_seen:
             continue
-        numeric = all(isinstance(value, int | float) for value in known)
-        level = sorted(known, key=None if numeric else str)
+        numeric = all(isinstance(value, int | float) for value in values_seen)
+        level = sorted(values_seen, key=None if numeric else str)
         ranks = {value: rank for rank, value in enumerate(level)}
         column = np.array([ranks.get(value, np.nan) for value in values])
-        if len(known) > 1 or np.isnan(column).any():
+        if len(values_seen) > 1 or np.isnan(column).any():
             names.append(name)
             levels.append(level)
             columns.append(column)
@@ -127,27 +127,27 @@ def importances(results: Observations, sign: int) -> ImportancesView:
     """
     if len(np.unique(results.numbers)) < FEWEST or not results.columns or not _varies(results):
         return ImportancesView()
-    found = decompose(results.columns, results.scores, results.numbers, results.rungs)
+    parts = decompose(results.columns, results.scores, results.numbers, results.rungs)
     names = results.names
-    order = sorted(range(len(names)), key=lambda i: -found.shares[i].estimate)
+    order = sorted(range(len(names)), key=lambda i: -parts.shares[i].estimate)
     return ImportancesView(
-        importances=[ShareView(name=names[i], **found.shares[i]._asdict()) for i in order],
+        importances=[ShareView(name=names[i], **parts.shares[i]._asdict()) for i in order],
         marginals=[
-            MarginalView(name=names[i], points=_effects(results.levels[i], found.effects[i], sign))
+            MarginalView(name=names[i], points=_effects(results.levels[i], parts.effects[i], sign))
             for i in order
-            if found.effects[i]
+            if parts.effects[i]
         ],
-        pairs=[PairView(names=[names[i], names[j]], **share._asdict()) for i, j, share in found.pairs],
+        pairs=[PairView(names=[names[i], names[j]], **share._asdict()) for i, j, share in parts.pairs],
     )
 
 
-def _varies(found: Observations) -> bool:
-    return any(len(np.unique(found.scores[found.rungs == rung])) > 1 for rung in np.unique(found.rungs))
+def _varies(observed: Observations) -> bool:
+    return any(len(np.unique(observed.scores[observed.rungs == rung])) > 1 for rung in np.unique(observed.rungs))
 
 
 def _effects(levels: Sequence[Any], effects: Sequence[tuple[float, Interval]], sign: int) -> list[EffectView]:
     """Return the effect on the objective of each value."""
-    signed = [(levels[int(place)], [sign * end for end in ends]) for place, ends in effects]
+    signed = [(levels[int(level)], [sign * end for end in ends]) for level, ends in effects]
     return [
         EffectView(value=value, estimate=middle, low=min(ends), high=max(ends)) for value, (middle, *ends) in signed
     ]

@@ -40,7 +40,7 @@ def with_learned(store: Store, name: str, config: Config, sources: Sequence[str]
     if stored is not None:
         if not sources and not stored:
             return config
-        before, now = ([masked(located(each)) for each in names] for names in ([s["study"] for s in stored], sources))
+        before, now = ([masked(located(name)) for name in names] for names in ([s["study"] for s in stored], sources))
         if now and now != before:
             raise BadConfig(
                 f"a study keeps the sources it was created with, {', '.join(before) or 'none'}, but --learn-from names "
@@ -88,7 +88,7 @@ def all_located(sources: Any) -> list[str]:
     names: list[Any] = (
         [sources] if not isinstance(sources, Iterable) or isinstance(sources, str | bytes) else list(sources)
     )
-    if wrong := [each for each in names if not isinstance(each, str)]:
+    if wrong := [name for name in names if not isinstance(name, str)]:
         raise BadConfig(
             f"learn_from names a study, such as 'cartpole' or 'sqlite:///old.db#cartpole', or lists several, but has "
             f"{wrong[0]!r}; give its name"
@@ -149,14 +149,14 @@ def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]
             f"a source needs at least {FEWEST} configurations with a result, but {label} has {len(ranked)}; train it "
             "further, or leave it out"
         )
-    found = source(name, [flatten(trial.hyperparameters) for trial in ranked])
-    values = [{name: each[name] for name in config.open if name in each} for each in found["values"]]
-    if all(each == values[0] for each in values):
+    origin = source(name, [flatten(trial.hyperparameters) for trial in ranked])
+    values = [{name: values_of[name] for name in config.open if name in values_of} for values_of in origin["values"]]
+    if all(values_of == values[0] for values_of in values):
         raise BadConfig(
             f"a source needs different values of what the study searches, such as {config.open[0]}, but {label} has "
             "none; leave it out"
         )
-    return {"study": label, "values": values, "scores": found["scores"]}
+    return {"study": label, "values": values, "scores": origin["scores"]}
 
 
 def source(name: str, ranked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -82,8 +82,8 @@ def schedule_view(store: Store, uid: str, seeds: int, say: Callable[[str], None]
         raise BadConfig(f"a schedule needs a trained task, but {uid} has no checkpoint; train it first")
     recorded = restore(saved, device)
     ends = [link.start.epochs for link in links[1:] if link.start is not None] + [recorded.epochs]
-    own = int(links[0].identity["seed"])
-    fresh = [int(streams.key(own, "schedule", n)) >> 1 for n in range(seeds)]
+    seed = int(links[0].identity["seed"])
+    fresh = [int(streams.key(seed, "schedule", n)) >> 1 for n in range(seeds)]
     say(f"training the schedule on {seeds} fresh seeds")
     scheduled = _train(links, ends, fresh, device)
     say(f"training the last hyperparameters on the same {seeds} seeds")
@@ -117,10 +117,10 @@ def _train(links: Sequence[LineageTask], ends: Sequence[int], seeds: Sequence[in
 def _stages(links: Sequence[LineageTask], ends: Sequence[int]) -> list[StageView]:
     """Return the hyperparameters that change, with their values in each stage."""
     values: list[Mapping[str, Any]] = [link.identity["hyperparameters"] for link in links]
-    changed = [name for name in values[-1] if any(each.get(name) != values[-1][name] for each in values)]
+    changed = [name for name in values[-1] if any(values_then.get(name) != values[-1][name] for values_then in values)]
     stages, begin = [], 0
-    for each, end in zip(values, ends, strict=True):
-        stages.append(StageView(from_=begin, to=end, hyperparameters={name: each.get(name) for name in changed}))
+    for values_then, end in zip(values, ends, strict=True):
+        stages.append(StageView(from_=begin, to=end, hyperparameters={name: values_then.get(name) for name in changed}))
         begin = end
     return stages
 

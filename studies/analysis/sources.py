@@ -116,11 +116,11 @@ def _split(text: str, studies: Collection[str]) -> tuple[str, str, str]:
 
     They are all that precedes WHAT, "=" or nothing, and WHAT.
     """
-    places = [place for place, character in enumerate(text) if character == "="]
+    places = [index for index, character in enumerate(text) if character == "="]
     if text in studies or not places:
         return "", "", text
-    place = next((place for place in places if text[place + 1 :] in studies), places[-1])
-    return text[:place], "=", text[place + 1 :]
+    index = next((index for index in places if text[index + 1 :] in studies), places[-1])
+    return text[:index], "=", text[index + 1 :]
 
 
 def _identity(source: tuple[str, str, str], file: bool) -> tuple[str, str]:
@@ -155,8 +155,8 @@ def _read(store: Store | None, source: tuple[str, str, str], tables: dict[str, s
         yield Runs(label or path.parent.name or what, env or None, what, FILE, (result,), env_steps=steps, returns=True)
     else:
         by_env, steps = _rows(path)
-        for found, results in by_env.items():
-            yield Runs(label or path.stem, found or env or None, what, FILE, results, env_steps=steps)
+        for name, results in by_env.items():
+            yield Runs(label or path.stem, name or env or None, what, FILE, results, env_steps=steps)
 
 
 def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, str]) -> Iterator[Runs]:
@@ -219,10 +219,10 @@ def _of_environments(store: Store, name: str, label: str, config: Config, tables
     first = confirmation.race_seeds
     rows = [row for row in store.segments(confirmation.confirmation) if row.configuration == confirmation.winner]
     for index, env in enumerate(config.environments):
-        own = [row for row in rows if row.replicate % several == index and row.replicate // several >= first]
-        results = tuple(measured(config, row) for row in own if row.state == "done")
-        place = _environment(env, config.task, tables)
-        yield Runs(label, place, name, CONFIRMED, results, objective, confirmation.epochs)
+        of_env = [row for row in rows if row.replicate % several == index and row.replicate // several >= first]
+        results = tuple(measured(config, row) for row in of_env if row.state == "done")
+        environment = _environment(env, config.task, tables)
+        yield Runs(label, environment, name, CONFIRMED, results, objective, confirmation.epochs)
 
 
 def _environment(env: Mapping[str, Any], task: str, tables: dict[str, str]) -> str:
@@ -268,10 +268,10 @@ def _header(path: Path) -> Mapping[str, Any] | None:
     try:
         with path.open(encoding="utf-8-sig") as file:
             first = file.readline()
-        found = json.loads(first[1:]) if first.startswith("#{") else None
+        header = json.loads(first[1:]) if first.startswith("#{") else None
     except (OSError, ValueError):
         return None  # which the reader of tables will say
-    return found if isinstance(found, dict) else None
+    return header if isinstance(header, dict) else None
 
 
 def _last_episodes(path: Path) -> tuple[float, int]:
@@ -313,7 +313,7 @@ def _rows(path: Path) -> tuple[Mapping[str, tuple[float, ...]], int | None]:
     if column in OF_LOGS:
         lines = [(line, row) for line, row in lines if row[column]][-1:]
     steps = _number(lines[-1][1].get(STEPS_OF_LOGS)) if column in OF_LOGS and lines else math.nan
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for line, row in lines:
         if None in row:  # as 1,000 would be 1
             raise BadSource(
@@ -323,10 +323,10 @@ def _rows(path: Path) -> tuple[Mapping[str, tuple[float, ...]], int | None]:
         value = _number(row[column])
         if not math.isfinite(value):
             raise BadSource(f"{path}, line {line}: {column} is a finite number, but it is {row[column]!r}; correct it")
-        found.setdefault(row.get("env") or "", []).append(value)
-    if not found:
+        by_name.setdefault(row.get("env") or "", []).append(value)
+    if not by_name:
         raise BadSource(f"{path} must have at least one result in the column {column}, but has none; leave it out")
-    by_env = {env: tuple(values) for env, values in found.items()}
+    by_env = {env: tuple(values) for env, values in by_name.items()}
     return by_env, int(steps) if math.isfinite(steps) else None
 
 
@@ -344,14 +344,14 @@ def common_objective(runs: Sequence[Runs]) -> tuple[str, str]:
     Raises:
         BadSource: studies have different objectives or directions, or another objective than a file.
     """
-    found = {each.objective: each.source for each in runs if each.objective is not None}
-    if len(found) > 1:
-        text = " and ".join(f"{source} has {name} ({way}d)" for (name, way), source in list(found.items())[:2])
+    objectives = {run.objective: run.source for run in runs if run.objective is not None}
+    if len(objectives) > 1:
+        text = " and ".join(f"{source} has {name} ({way}d)" for (name, way), source in list(objectives.items())[:2])
         raise BadSource(f"studies are compared by the same objective, but {text}; compare studies that share one")
-    objective, direction = next(iter(found), next(iter(DEFAULT.items())))
-    files = [each.source for each in runs if each.returns]
+    objective, direction = next(iter(objectives), next(iter(DEFAULT.items())))
+    files = [run.source for run in runs if run.returns]
     if files and RETURN not in objective:  # it is in return_iqm too
-        [study] = found.values()
+        [study] = objectives.values()
         raise BadSource(
             f"{study} has {objective} ({direction}d), but {files[0]} of Stable-Baselines3 has returns; leave it out, "
             "or compare a study that optimizes the return"

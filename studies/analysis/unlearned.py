@@ -75,50 +75,50 @@ def bar_of(config: Config, probe: Probe, trials: int) -> float | None:
         return None
     levels = [*([statistics.fmean(random)] if random else []), *([statistics.median(means)] if means else [])]
     spread = MAD * statistics.median(abs(mean - statistics.median(means)) for mean in means) if means else 0.0
-    within = [statistics.variance(each) for each in (random, *policies) if len(each) > 1]
+    within = [statistics.variance(returns) for returns in (random, *policies) if len(returns) > 1]
     noise = math.hypot(spread, math.sqrt(max(within, default=0.0) / EPISODES))
     z = statistics.NormalDist().inv_cdf((1 - LUCK) ** (1 / max(1, trials)))
     by_luck = min(max(levels) + z * noise, max(*random, *means, -math.inf) + noise)
     return max(by_luck, max(levels) + SLIGHT * (max(levels) - min(levels)))
 
 
-def best_scores(found: Observations) -> dict[int, float]:
+def best_scores(observed: Observations) -> dict[int, float]:
     """Return the best score of each configuration, on any rung."""
     best: dict[int, float] = {}
-    for number, score in zip(found.numbers.tolist(), found.scores.tolist(), strict=True):
+    for number, score in zip(observed.numbers.tolist(), observed.scores.tolist(), strict=True):
         best[number] = max(score, best.get(number, -math.inf))
     return best
 
 
-def learned_nothing(found: Observations, bar: float | None) -> bool:
+def learned_nothing(observed: Observations, bar: float | None) -> bool:
     """Return whether no result is above the bar."""
-    return bar is not None and len(found.scores) > 0 and float(found.scores.max()) <= bar
+    return bar is not None and len(observed.scores) > 0 and float(observed.scores.max()) <= bar
 
 
-def nothing_learned(config: Config, found: Observations, bar: float | None, probe: Probe) -> Iterator[Finding]:
+def nothing_learned(config: Config, observed: Observations, bar: float | None, probe: Probe) -> Iterator[Finding]:
     """Find studies of which no trial, one, or all alike have learned.
 
     They have at least eight configurations. Without a bar, one has learned if the others' results are equal, within 1%
     of their distance to it.
     """
-    best = best_scores(found)
+    best = best_scores(observed)
     if len(best) < FEWEST:
         return
     top, *others = sorted(best.values(), reverse=True)
     sign = -1 if next(iter(objectives_of(config).values())) == MINIMIZE else 1
-    if learned_nothing(found, bar):
+    if learned_nothing(observed, bar):
         assert probe is not None
         baseline = probe.baselines.get("random")
         low, high = in_digits([sign * top, baseline.value if baseline else None])
         than = f" ({high} for random actions)" if high else ""
         text = f"none of {len(best)} trials is better than an untrained policy beyond chance: the best has {low}{than}"
         yield Finding("nothing learned", text, cures(config, probe))
-    elif all(np.ptp(found.scores[found.rungs == rung]) == 0 for rung in np.unique(found.rungs)):
+    elif all(np.ptp(observed.scores[observed.rungs == rung]) == 0 for rung in np.unique(observed.rungs)):
         solved = "train for fewer epochs (--epochs), or compare by another --objective"
         cure = solved if bar is not None else f"if none can be better, {solved}; otherwise {cures(config, probe)}"
         yield Finding("equal", f"all results on each rung are equal, at best {in_digits_alone(sign * top)}", cure)
     elif others[0] <= bar if bar is not None else others[0] - others[-1] <= ALIKE * (top - others[0]):
-        number = max(best, key=lambda each: best[each])
+        number = max(best, key=lambda trial: best[trial])
         one, next_best = in_digits([sign * top, sign * others[0]])
         text = f"only trial {number} of {len(best)} learned anything: it has {one}, and the next one {next_best}"
         cure = f"make sure that it is no luck (rekindle confirm), and search near it; {cures(config, probe)}"
@@ -140,7 +140,7 @@ def too_short(
         curves: metrics of all tasks by uid.
     """
     ((objective, direction), *_) = objectives_of(config).items()
-    places = {number: place for place, number in enumerate(last)}
+    places = {number: index for index, number in enumerate(last)}
     of: dict[int, list[Floats]] = {}
     for trial in trials:
         if trial.configuration in places:
@@ -159,8 +159,8 @@ def too_short(
 def _curve(points: Curve, objective: str, direction: str) -> Floats:
     """Return the metric that has more points, higher is better."""
     names = [objective, *([EPISODE_RETURN] if objective == RETURN else [])]
-    found = [[values[name] for _, values in points if name in values] for name in names]
-    return (-1.0 if direction == MINIMIZE else 1.0) * np.array(max(found, key=len))
+    columns = [[values[name] for _, values in points if name in values] for name in names]
+    return (-1.0 if direction == MINIMIZE else 1.0) * np.array(max(columns, key=len))
 
 
 def _rises(curve: Floats) -> bool:
@@ -182,20 +182,20 @@ def cures(config: Config, probe: Probe) -> str:
     declared: Mapping[str, Dimension] = {}
     with suppress(ValueError):  # the task may be of a package that is not installed here
         declared = load(config.task).learner.hyperparameters.flat()
-    off = {name for name, each in declared.items() if each.default is False and not config.fixed.get(name)}
+    off = {name for name, switch in declared.items() if switch.default is False and not config.fixed.get(name)}
     off -= {*config.open}
     exploration = ["use_sde"] * (actions == "Box") + ["rnd.use"] * (zeros >= SPARSE)
-    found = []
+    cures = []
     if ways := [f"--set {name}=true" for name in exploration if name in off]:
-        found.append(f"explore more ({', '.join(ways)})")
+        cures.append(f"explore more ({', '.join(ways)})")
     if observations and "normalize_obs" in off:
         low, high = observations.low, observations.high
         if low is not None and high is not None and (high > UNEVEN * low or high > UNEVEN or 0 < high < 1 / UNEVEN):
-            found.append("scale observations (--set normalize_obs=true)")
+            cures.append("scale observations (--set normalize_obs=true)")
     if rewards and "scale_reward" in off and not 1 / UNEVEN < (rewards.mean or 0) < UNEVEN:
-        found.append("scale rewards (--set scale_reward=true)")
-    found.append(f"train longer (--epochs {config.rungs[0]}:{3 * config.rungs[-1]})")
+        cures.append("scale rewards (--set scale_reward=true)")
+    cures.append(f"train longer (--epochs {config.rungs[0]}:{3 * config.rungs[-1]})")
     others = {"Box": ("sac", "ppo"), "Discrete": ("dqn", "ppo")}.get(actions, ())
-    if other := next((each for each in others if each != config.task), None):
-        found.append(f"try another algorithm (rekindle tune {other} ...)")
-    return ", or ".join([", ".join(found[:-1]), found[-1]]) if len(found) > 1 else found[0]
+    if other := next((name for name in others if name != config.task), None):
+        cures.append(f"try another algorithm (rekindle tune {other} ...)")
+    return ", or ".join([", ".join(cures[:-1]), cures[-1]]) if len(cures) > 1 else cures[0]

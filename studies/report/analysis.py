@@ -13,7 +13,7 @@ FEWEST_PAIRS = 4  # pairs of results; a correlation of fewer is not computed
 
 def rank_correlations(trials: Sequence[TrialView], rungs: Sequence[int], objective: str) -> list[CorrelationView]:
     """Return Spearman's rank correlation for each pair of rungs."""
-    found = []
+    lines = []
     at = [{row.epochs: row.result(objective) for row in trial.rungs} for trial in trials]
     for i, low in enumerate(rungs):
         for high in rungs[i + 1 :]:
@@ -22,5 +22,5 @@ def rank_correlations(trials: Sequence[TrialView], rungs: Sequence[int], objecti
                 continue
             correlation = spearman(*zip(*pairs, strict=True))
             if correlation is not None:  # None if all results of a rung are equal
-                found.append(CorrelationView(low=low, high=high, trials=len(pairs), correlation=correlation))
-    return found
+                lines.append(CorrelationView(low=low, high=high, trials=len(pairs), correlation=correlation))
+    return lines

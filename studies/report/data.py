@@ -107,8 +107,10 @@ def _fresh(config: Config, segments: Iterable[Segment]) -> dict[int, list[float]
     groups: dict[int, list[Segment]] = {}
     for row in segments if not is_across(config) else ():
         groups.setdefault(row.configuration, []).append(row)
-    found = ((number, estimating_rows(config, group) or ()) for number, group in sorted(groups.items()))
-    return {number: [measured(config, row) for row in rows if row.state == "done"] for number, rows in found if rows}
+    estimating = ((number, estimating_rows(config, group) or ()) for number, group in sorted(groups.items()))
+    return {
+        number: [measured(config, row) for row in rows if row.state == "done"] for number, rows in estimating if rows
+    }
 
 
 class _Once:
@@ -171,12 +173,12 @@ def _curves(store: Store, study: StudyView, measured: Curves, objective: str) ->
     metric = _curve_metric(measured, objective)
     means = {}
     for trial in study.trials:
-        uids = [each.uid for each in trial.trainings]
+        uids = [training.uid for training in trial.trainings]
         if scheduling(study.scheduler).confirms:
             uids = _estimating_uids(store, study.study, trial.number)
         last = max((rung.epochs for rung in trial.rungs), default=0)  # another study may train it further
-        found = _by_epoch(measured, uids, metric).items()
-        points = [(epoch, statistics.fmean(of)) for epoch, of in found if epoch <= last]
+        by_epoch = _by_epoch(measured, uids, metric).items()
+        points = [(epoch, statistics.fmean(of)) for epoch, of in by_epoch if epoch <= last]
         if points:
             means[trial.number] = points
     return CurvesView(metric=metric, trials=means)
@@ -193,13 +195,13 @@ def _measured(store: Store, name: str, metrics: Sequence[str]) -> Curves:
     ((objective, direction),) = objectives_of(config).items()
     kept = metrics if objective == RETURN else (objective,)  # the scale applies to the objective only
     rows = store.trials(name)
-    found, scale = store.curves(name, kept), scale_of(config, remembered(rows, store.segments(name))[1])
+    curves, scale = store.curves(name, kept), scale_of(config, remembered(rows, store.segments(name))[1])
     sign, scaled = -1 if direction == MINIMIZE else 1, {}
     for trial in rows:
         place = partial(scaled_score, scale, trial.replicate)
         scaled[trial.uid] = [
             (epoch, {key: as_objective(config, place(sign * value))[objective] for key, value in values.items()})
-            for epoch, values in found.get(trial.uid, ())
+            for epoch, values in curves.get(trial.uid, ())
         ]
     return scaled
 
@@ -211,12 +213,12 @@ def _curve_metric(measured: Curves, objective: str) -> str:
 
 
 def _by_epoch(measured: Curves, uids: Iterable[str], metric: str) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
+    by_epoch: dict[int, list[float]] = {}
     for uid in uids:
         for epoch, values in measured.get(uid, ()):
             if metric in values:
-                found.setdefault(epoch, []).append(values[metric])
-    return dict(sorted(found.items()))
+                by_epoch.setdefault(epoch, []).append(values[metric])
+    return dict(sorted(by_epoch.items()))
 
 
 def _band(store: Store, report: ReportView, measured: Curves) -> BandView | None:
@@ -231,7 +233,7 @@ def _band(store: Store, report: ReportView, measured: Curves) -> BandView | None
         uids = _estimating_uids(store, name, winner)
     elif report.ranked:
         best = report.trials[report.ranked[0]]
-        uids, label = [each.uid for each in best.seeds or ()], f"trial {best.number}"
+        uids, label = [seed.uid for seed in best.seeds or ()], f"trial {best.number}"
         if report.fresh is not None:
             uids = _estimating_uids(store, report.study.study, best.number)
     else:
@@ -253,9 +255,9 @@ def _band(store: Store, report: ReportView, measured: Curves) -> BandView | None
 def _estimating_uids(store: Store, name: str, candidate: int) -> list[str]:
     """Return the uids of the trainings that estimate a candidate."""
     config = Config.from_json(store.study(name).config, name)
-    own = {trial.replicate: trial for trial in store.trials(name) if trial.configuration == candidate}
-    lost = lost_seeds(config, {replicate: trial.state for replicate, trial in own.items()})
-    fresh = {n: trial.uid for n, trial in own.items() if estimates(config, n)}
+    replicates = {trial.replicate: trial for trial in store.trials(name) if trial.configuration == candidate}
+    lost = lost_seeds(config, {replicate: trial.state for replicate, trial in replicates.items()})
+    fresh = {n: trial.uid for n, trial in replicates.items() if estimates(config, n)}
     return [uid for n, uid in fresh.items() if n // len(config.environments) not in lost]
 
 
@@ -290,9 +292,9 @@ def _verdict(config: Config, report: ReportView) -> list[str]:
                 "The best of many noisy results is partly luck: "
                 f"`{command_line('confirm', study.study)}` estimates it on fresh seeds."
             )
-    if (held := study.held) is not None:
-        why = f": {held.why}" if held.why else ""
-        sentences.append(f"The study had the {held.kind} by {held.who}{why}.")
+    if (command := study.held) is not None:
+        why = f": {command.why}" if command.why else ""
+        sentences.append(f"The study had the {command.kind} by {command.who}{why}.")
     elif study.state != "complete":
         sentences.append("The study is not complete.")
     return [*sentences, _cost(report)]

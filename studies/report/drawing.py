@@ -41,12 +41,12 @@ class Scale:
         kind: "linear", "log" or "near one" (logarithmic in 1 - value).
     """
 
-    def __init__(self, low: float, high: float, start: float, end: float, kind: str = "linear"):
-        self.kind, self.low, self.high = kind, low, high
+    def __init__(self, low: float, high: float, start: float, end: float, form: str = "linear"):
+        self.kind, self.low, self.high = form, low, high
         if low == high:
             spread = abs(low) * 0.1 or 1.0
-            self.low, self.high = (low / 2, high * 2) if kind == "log" else (low - spread, high + spread)
-        if kind == "near one" and self.high >= 1:
+            self.low, self.high = (low / 2, high * 2) if form == "log" else (low - spread, high + spread)
+        if form == "near one" and self.high >= 1:
             self.kind = "linear"
         self.start, self.end = start, end
         self._bounds = self._inner(self.low), self._inner(self.high)
@@ -85,8 +85,8 @@ def linear_ticks(low: float, high: float, most: int) -> list[float]:
 
 def extent(values: Iterable[float], margin: float = 0.04) -> tuple[float, float]:
     """Return the range of values, widened by a margin."""
-    known = list(values)
-    low, high = min(known), max(known)
+    present = list(values)
+    low, high = min(present), max(present)
     apart = (high - low) * margin
     return low - apart, high + apart
 
@@ -143,9 +143,9 @@ class Chart:
         self.labels, self.x_ticks, self.y_ticks = labels, x_ticks, y_ticks
         self.marks = list[Mark]()
 
-    def add(self, kind: str, points: Iterable[Point], style: str, name: str = "") -> None:
+    def add(self, form: str, points: Iterable[Point], style: str, name: str = "") -> None:
         """Add a `Mark` on top of the others."""
-        self.marks.append(Mark(kind, list(points), style, name))
+        self.marks.append(Mark(form, list(points), style, name))
 
     def line(self, points: Iterable[Point], style: str, name: str = "") -> None:
         """Draw a line through points, with a tooltip."""
@@ -194,8 +194,8 @@ class Chart:
             at = self.y(value)
             yield f'<line class="grid" x1="{self.left}" x2="{self.width - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
             yield f'<text x="{self.left - 6}" y="{at + 4:.1f}" text-anchor="end">{number(value)}</text>'
-        place = f"translate(12 {(TOP + self.height - BOTTOM) / 2:.0f}) rotate(-90)"
-        yield f'<text class="label" transform="{place}" text-anchor="middle">{escape(self.labels[1])}</text>'
+        transform = f"translate(12 {(TOP + self.height - BOTTOM) / 2:.0f}) rotate(-90)"
+        yield f'<text class="label" transform="{transform}" text-anchor="middle">{escape(self.labels[1])}</text>'
 
     def _rows(self, ticks: Ticks) -> Iterator[str]:
         for value, text in ticks:
@@ -255,7 +255,7 @@ class Parallel:
         gap, body = (self.width - 120) / (len(self.axes) - 1), list[str]()
         y = Scale(0, 1, bottom - 22, top)
         for trial, style, name, places in self.lines:
-            ys = [bottom if place is None else y(place) for place in places]
+            ys = [bottom if value is None else y(value) for value in places]
             points = " ".join(f"{50 + gap * i:.0f},{at:.0f}" for i, at in enumerate(ys))
             title = f"<title>{escape(name)}</title>"
             body.append(f'<polyline class="line {style}" data-trial="{trial}" points="{points}">{title}</polyline>')

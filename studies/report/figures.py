@@ -22,7 +22,7 @@ MOST_AXES = 14  # in parallel coordinates, and slices; the most important hyperp
 def colors(report: ReportView) -> dict[int, str]:
     """Return each trial's color class, from q0 (worst) to q5 (best)."""
     ranked, count = report.ranked, len(report.ranked)
-    return {number: f"q{COLORS - 1 - COLORS * place // count}" for place, number in enumerate(ranked)}
+    return {number: f"q{COLORS - 1 - COLORS * index // count}" for index, number in enumerate(ranked)}
 
 
 def curves(report: ReportView) -> Chart | None:
@@ -45,7 +45,7 @@ def curves(report: ReportView) -> Chart | None:
     if band:
         bottom, top = chart.y.low, chart.y.high
         chart.band([(e, max(a, bottom), min(b, top)) for e, _, a, b in band.points], "best")
-    order = {trial: place for place, trial in enumerate(report.ranked)}
+    order = {trial: index for index, trial in enumerate(report.ranked)}
     for trial in sorted(means, key=lambda trial: -order.get(trial, len(order))):
         points = means[trial]
         style = "best" if [trial] == best and not band else of.get(trial, "none")
@@ -100,25 +100,25 @@ def genealogy(report: ReportView) -> Chart | None:
     member = {n: n if trial.member is None else trial.member for n, trial in trials.items()}
     members = max(member.values()) + 1
     sign = -1 if report.direction == MINIMIZE else 1
-    place: dict[tuple[int, int], float] = {}
+    position: dict[tuple[int, int], float] = {}
     for epochs in study.rungs:
         at = sorted((row for row in rows if row[1] == epochs), key=lambda row: sign * row[2])
-        place |= {(trial.number, epochs): i / max(1, len(at) - 1) for i, (trial, _, _) in enumerate(at)}
+        position |= {(trial.number, epochs): i / max(1, len(at) - 1) for i, (trial, _, _) in enumerate(at)}
     height = TOP + BOTTOM + max(140, 26 * members)
     ends = (0, study.rungs[-1] * 1.02), (members - 0.5, -0.5)
     chart = Chart("genealogy of the population", *ends, ("epoch", "member"), width=940, height=height)
     for trial in trials.values():
-        own = [(row.epochs, member[trial.number]) for row in trial.rungs if row.state == "done"]
+        points = [(row.epochs, member[trial.number]) for row in trial.rungs if row.state == "done"]
         start = (trial.branch.epochs if trial.branch else 0, member[trial.number])
         values = ", ".join(f"{d.name} = {number(trial.hyperparameters.get(d.name))}" for d in report.dimensions)
-        if own:
-            chart.line([start, *own], "member", f"trial {trial.number}: {values}")
+        if points:
+            chart.line([start, *points], "member", f"trial {trial.number}: {values}")
         if trial.branch and trial.branch.trial in trials:
             parent, epochs = member[trial.branch.trial], trial.branch.epochs
             if parent != start[1]:
                 chart.line([(epochs, parent), (epochs + study.rungs[0] * 0.12, start[1])], "copied")
     for trial, epochs, value in rows:
-        style = f"q{min(COLORS - 1, int(COLORS * place[trial.number, epochs]))}"
+        style = f"q{min(COLORS - 1, int(COLORS * position[trial.number, epochs]))}"
         point = (epochs, member[trial.number])
         chart.add("dot", [point], style, f"trial {trial.number}: {number(value)} at epoch {epochs}")
     return chart
@@ -148,8 +148,8 @@ def chosen_dimensions(report: ReportView) -> list[DimensionView]:
         for dimension in report.dimensions
         if len({str(trial.hyperparameters.get(dimension.name)) for trial in trials}) > 1
     ]
-    known = sorted(varied, key=lambda d: rank.index(d.name) if d.name in rank else len(rank))[:MOST_AXES]
-    return [dimension for dimension in varied if dimension in known]
+    axes = sorted(varied, key=lambda d: rank.index(d.name) if d.name in rank else len(rank))[:MOST_AXES]
+    return [dimension for dimension in varied if dimension in axes]
 
 
 def _hashable(value: Any) -> Any:
@@ -170,8 +170,8 @@ def axis(dimension: DimensionView, values: Sequence[Any], start: float, end: flo
     if dimension.axis == "choice":
         choices = sorted(set(map(_hashable, values)), key=lambda v: (isinstance(v, str), v))
         scale = Scale(-0.3, len(choices) - 0.7, start, end)
-        place = {choice: scale(index) for index, choice in enumerate(choices)}
-        return lambda value: place[_hashable(value)], [(at, number(choice)) for choice, at in place.items()]
+        position = {choice: scale(index) for index, choice in enumerate(choices)}
+        return lambda value: position[_hashable(value)], [(at, number(choice)) for choice, at in position.items()]
     scale = Scale(min(values), max(values), start, end, dimension.axis)
     whole = all(isinstance(value, int) for value in values)
     ticks = [value for value in scale.ticks(5) if not whole or float(value).is_integer()]
@@ -209,18 +209,18 @@ def slices(report: ReportView) -> list[Chart]:
     order = sorted(chosen_dimensions(report), key=lambda d: rank.index(d.name) if d.name in rank else len(rank))
     for dimension in order if len(trials) > 1 else ():
         name = dimension.name
-        known = {t.number: value for t in trials if (value := value_of(t, dimension)) is not None}
-        if not known:
+        values_of = {t.number: value for t in trials if (value := value_of(t, dimension)) is not None}
+        if not values_of:
             continue
-        missing = len(known) < len(trials)
-        place, ticks = axis(dimension, list(known.values()), 0.16 if missing else 0.03, 0.97)
+        missing = len(values_of) < len(trials)
+        scale, ticks = axis(dimension, list(values_of.values()), 0.16 if missing else 0.03, 0.97)
         few = ticks if len(ticks) <= 4 else ticks[:: math.ceil(len(ticks) / 4)]
         few = [*([(0.03, "none")] if missing else []), *((at, text[:10]) for at, text in few)]
         labels, ends = (name, report.objective), extent(results.values())
         chart = Chart(f"results by {name}", (0, 1), ends, labels, width=300, height=210, left=46, x_ticks=few)
         for color in range(COLORS):
             some = [trial.number for trial in trials if of[trial.number] == f"q{color}"]
-            chart.dots([(place(known[n]) if n in known else 0.03, results[n]) for n in some], f"q{color}")
+            chart.dots([(scale(values_of[n]) if n in values_of else 0.03, results[n]) for n in some], f"q{color}")
         drawn.append(chart)
     return drawn
 
@@ -265,7 +265,7 @@ def workers(report: ReportView) -> Chart | None:
     ends, ticks = ((0, size / factor), (len(rows), 0)), [(i + 0.5, row.name[:34]) for i, row in enumerate(rows)]
     left = min(left, 260)
     chart = Chart("work of each process", *ends, (unit, ""), width=940, height=height, left=left, y_ticks=ticks)
-    index = {each.name: i for i, each in enumerate(rows)}
+    index = {row.name: i for i, row in enumerate(rows)}
     for i, each in enumerate(rows):
         for work in each.work:
             trials = ", ".join(map(str, work.trials[:12])) + ("..." if len(work.trials) > 12 else "")

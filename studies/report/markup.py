@@ -37,9 +37,9 @@ def prose(text: str) -> str:
 
 def part(title: str, text: str, *content: str) -> str:
     """Return a part of the page; "" if it is empty."""
-    shown = "".join(content)
+    content_text = "".join(content)
     words = f"<p class='soft'>{escape(text)}</p>" if text else ""
-    return f"<div><h3>{escape(title)}</h3>{words}{shown}</div>" if shown else ""
+    return f"<div><h3>{escape(title)}</h3>{words}{content_text}</div>" if content_text else ""
 
 
 def figure(drawing: Chart | Parallel | None) -> str:
@@ -55,10 +55,10 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: str = ""
         numbers: one character for each column: "n" for numbers, "-" for other columns.
         style: classes of the table.
     """
-    kinds = [' class="n"' if kind == "n" else "" for kind in numbers.ljust(len(heads), "-")]
-    head = "".join(f"<th{kind}>{escape(text)}</th>" for text, kind in zip(heads, kinds, strict=True))
+    kinds = [' class="n"' if letter == "n" else "" for letter in numbers.ljust(len(heads), "-")]
+    head = "".join(f"<th{style}>{escape(text)}</th>" for text, style in zip(heads, kinds, strict=True))
     lines = "".join(
-        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
+        "<tr>" + "".join(f"<td{style}>{cell}</td>" for cell, style in zip(row, kinds, strict=True)) + "</tr>"
         for row in rows
     )
     return (

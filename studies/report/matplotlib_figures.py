@@ -63,7 +63,7 @@ def figure_of(drawings: Sequence[Chart | Parallel]) -> Figure:
     """Return a figure of one drawing, or of several in rows."""
     columns = min(COLUMNS, len(drawings))
     rows = math.ceil(len(drawings) / columns)
-    width, height = (max(getattr(each, side) for each in drawings) / INCH for side in ("width", "height"))
+    width, height = (max(getattr(drawing, side) for drawing in drawings) / INCH for side in ("width", "height"))
     figure = Picture(figsize=(columns * width, rows * height), layout="constrained")
     grid = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, drawing in zip(grid, drawings, strict=False):
@@ -138,18 +138,18 @@ def _draw_parallel(axes: Axes, drawing: Parallel) -> None:
     for label in axes.get_xticklabels():
         label.set(color=color("text"), weight="bold")
     for _, style, _, places in drawing.lines:
-        ys = [missing if place is None else place for place in places]
+        ys = [missing if height is None else height for height in places]
         axes.plot(range(last + 1), ys, color=color(style), linewidth=1.2)
     for i, (_, ticks) in enumerate(drawing.axes):
         axes.axvline(i, color=color("soft"), linewidth=1.0)
-        for place, text in ticks:
-            _write(axes, text[:14], (i, place))
+        for position, text in ticks:
+            _write(axes, text[:14], (i, position))
 
 
 def _write(axes: Axes, text: str, at: tuple[float, float]) -> None:
     """Write text beside a point."""
-    place: dict[str, Any] = {"textcoords": "offset points", "xytext": (3, 0), "va": "center", "fontsize": 8}
-    axes.annotate(_text(text), at, color=color("text"), path_effects=HALO, **place)
+    options: dict[str, Any] = {"textcoords": "offset points", "xytext": (3, 0), "va": "center", "fontsize": 8}
+    axes.annotate(_text(text), at, color=color("text"), path_effects=HALO, **options)
 
 
 def _text(text: str) -> str:

@@ -164,14 +164,14 @@ def _front(report: ReportView) -> str:
 
 
 def _timeline(report: ReportView) -> str:
-    found, failures = report.timeline, report.failures
-    if not found:
+    timeline, failures = report.timeline, report.failures
+    if not timeline:
         return ""
-    takeovers = sum(mark.kind == "takeover" for mark in found.marks)
-    processes, s = len(found.workers), "s" * (takeovers != 1)
+    takeovers = sum(mark.kind == "takeover" for mark in timeline.marks)
+    processes, s = len(timeline.workers), "s" * (takeovers != 1)
     text = f"{processes} process{'es' * (processes != 1)} worked on it"
     text += f", with {takeovers} takeover{s} from others that died or fell silent." if takeovers else "."
-    if lost := sum(each.epochs for each in found.lost):
+    if lost := sum(loss.epochs for loss in timeline.lost):
         text += f" About {lost:,.1f} epochs since their last checkpoints were lost (red), and trained again."
     counted = table(("failures", "times"), [(escape(k), str(n)) for k, n in failures.items()], "-n") if failures else ""
     return part("Workers", text, figure(figures.workers(report)), counted)
@@ -182,8 +182,12 @@ def _method(report: ReportView) -> str:
     rows = [(f"<b>{escape(name)}</b>", f'<span class="wrap">{escape(text)}</span>') for name, text in report.checklist]
     lines = "".join(f"<tr><td>{name}</td><td>{text}</td></tr>" for name, text in rows)
     space = [
-        (f"<code>{escape(each.name)}</code>", f'<code class="wrap">{escape(each.prior)}</code>', escape(each.help))
-        for each in report.dimensions
+        (
+            f"<code>{escape(dimension.name)}</code>",
+            f'<code class="wrap">{escape(dimension.prior)}</code>',
+            escape(dimension.help),
+        )
+        for dimension in report.dimensions
     ]
     text = "The checklist of Eimer et al. (2023, arXiv:2306.01324) for papers that tune hyperparameters."
     spaces = f"<h3>Search space</h3>{table(('hyperparameter', 'prior', 'what it does'), space)}" if space else ""
@@ -208,21 +212,21 @@ def _trials(report: ReportView) -> str:
         f"<td{' class=n' if kind else ''}{f' data-v={value!r}' if isinstance(value, float) else ''}>{text}</td>"
     )
     lines = []
-    for place, n in enumerate(order):
+    for index, n in enumerate(order):
         trial = by_number[n]
         state = escape(state_text(trial))
         state = f'<span class="failed">{state}</span>' if trial.state == "failed" else state
         values: list[tuple[object, str]] = [(n, str(n))]
         values += [(None, escape(described(trial.candidate)))] if trial.candidate else []
         values += [(None, state), (trial.epochs, str(trial.epochs))]
-        values += [(trial.result(name), column[place]) for name, column in zip(metrics, columns, strict=True)]
+        values += [(trial.result(name), column[index]) for name, column in zip(metrics, columns, strict=True)]
         values += [(v, escape(number(v))) for v in (trial.hyperparameters.get(name) for name in names)]
         # Seeds that a race spared have trained nothing that could be replayed.
-        trained = [each for each in trial.trainings if each.epochs or each.state != "pruned"]
-        uids, digests = [each.uid for each in trained], [each.digest or "" for each in trained]
+        trained = [training for training in trial.trainings if training.epochs or training.state != "pruned"]
+        uids, digests = [training.uid for training in trained], [training.digest or "" for training in trained]
         values.append((None, "<br>".join(f"<code>{digest[:12]}</code>" for digest in digests)))
         values.append((None, "<br>".join(f"<code>rekindle replay {escape(uid)}</code>" for uid in uids)))
-        cells = "".join(cell(kind, value, text) for kind, (value, text) in zip(kinds, values, strict=True))
+        cells = "".join(cell(name, value, text) for name, (value, text) in zip(kinds, values, strict=True))
         lines.append(f'<tr data-trial="{n}">{cells}</tr>')
     head = "".join(f"<th{' class=n' if k else ''}>{escape(h)}</th>" for h, k in zip(heads, kinds, strict=True))
     errors = [

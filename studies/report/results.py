@@ -25,10 +25,10 @@ def confirmation(report: ReportView) -> str:
     if confirmation is None:
         return ""
     candidates = confirmation.candidates
-    claims = in_digits(each.claim for each in candidates)
-    races = in_digits(each.race.mean for each in candidates)
+    claims = in_digits(candidate.claim for candidate in candidates)
+    races = in_digits(candidate.race.mean for candidate in candidates)
     failures = any(map(failures_of, candidates))
-    estimates = interval_texts(each.estimate for each in candidates)
+    estimates = interval_texts(candidate.estimate for candidate in candidates)
     rows = []
     for index, (candidate, (value, low, high)) in enumerate(zip(candidates, estimates, strict=True)):
         name = escape(described(candidate))
@@ -49,7 +49,7 @@ def confirmation(report: ReportView) -> str:
 
 def _by_environment(confirmation: ConfirmationView) -> str:
     """Return a table of the candidates' estimates in each environment, if several."""
-    estimated = [(each, each.environments) for each in confirmation.candidates if each.environments]
+    estimated = [(candidate, candidate.environments) for candidate in confirmation.candidates if candidate.environments]
     if not estimated:
         return ""
     rows = []
@@ -61,7 +61,7 @@ def _by_environment(confirmation: ConfirmationView) -> str:
         rows.append((escape(env), *cells))
     text = f"{confirmation.objective} in each environment, as measured, with 95% intervals:"
     return f"<p class='soft'>{escape(text)}</p>" + table(
-        ("environment", *(candidate_name(each) for each, _ in estimated)), rows, "-" + "n" * len(estimated)
+        ("environment", *(candidate_name(candidate) for candidate, _ in estimated)), rows, "-" + "n" * len(estimated)
     )
 
 
@@ -69,9 +69,9 @@ def health(report: ReportView) -> str:
     """Return the defects that health checks found, with cures."""
     if not report.ranked:
         return ""
-    rows = [(escape(each.check), escape(each.text), escape(each.cure)) for each in report.findings]
-    found = table(("check", "finding", "cure"), rows) if rows else "<p>No defects were found.</p>"
-    return part("Health checks", "", found)
+    rows = [(escape(finding.check), escape(finding.text), escape(finding.cure)) for finding in report.findings]
+    content = table(("check", "finding", "cure"), rows) if rows else "<p>No defects were found.</p>"
+    return part("Health checks", "", content)
 
 
 def samples_of(report: ReportView) -> list[tuple[str, Sequence[float]]]:
@@ -86,15 +86,15 @@ def samples_of(report: ReportView) -> list[tuple[str, Sequence[float]]]:
     if confirmation is not None:
         candidates = confirmation.candidates
         order = [i for i in (confirmation.winner, confirmation.runner_up) if i is not None]
-        order += [i for i, each in enumerate(candidates) if each.defaults and i not in order]
+        order += [i for i, candidate in enumerate(candidates) if candidate.defaults and i not in order]
         compared = [(candidate_name(candidates[i]), candidates[i].estimate) for i in order]
         return [(name, estimate.results) for name, estimate in compared if estimate]
     if study.seeds < FEWEST or len(study.objectives) > 1 or study.environments:
         return []
     trials, samples = report.trials, list[tuple[str, Sequence[float]]]()
     for best in report.ranked[:MOST_SAMPLES]:
-        seeds = [each for each in trials[best].seeds or () if each.epochs == trials[best].epochs]
-        values = [each.return_ for each in seeds if each.return_ is not None]
+        seeds = [seed for seed in trials[best].seeds or () if seed.epochs == trials[best].epochs]
+        values = [seed.return_ for seed in seeds if seed.return_ is not None]
         if len(values) >= FEWEST:
             samples.append((f"trial {best}", values))
     return samples

@@ -57,16 +57,16 @@ def timeline(
         if event.kind in TAKEN:
             holder[event.uid] = names.get(event.data.get("owner", ""), "")
         elif event.kind == FAILED and holder.get(event.uid) and event.created <= last:
-            kind = f"{event.data.get('kind')} ({'retried' if event.data.get('retry') else 'for good'})"
+            text = f"{event.data.get('kind')} ({'retried' if event.data.get('retry') else 'for good'})"
             at, trial = event.created - begin, numbers[event.uid]
-            marks.append(MarkView(worker=holder[event.uid], at=at, kind=kind, trial=trial))
+            marks.append(MarkView(worker=holder[event.uid], at=at, kind=text, trial=trial))
     for spans in work.values():
         for before, after in pairwise(spans):  # a process trains one cohort at a time
             before.end = min(before.end, after.start)
     return TimelineView(
         seconds=last - begin,
         workers=[
-            ProcessView(name=name, work=[WorkView(from_=each.start, to=each.end, trials=each.trials) for each in spans])
+            ProcessView(name=name, work=[WorkView(from_=span.start, to=span.end, trials=span.trials) for span in spans])
             for name, spans in work.items()
         ],
         marks=marks,
@@ -124,28 +124,28 @@ def _leases(
         of_owner.setdefault(event.data["owner"], []).append(event.created)
     for times in of_owner.values():
         times.sort()
-    found = []
+    losses = []
     for event in taken:
         owner, uid, at, token = event.data["owner"], event.uid, event.created, event.data.get("token", -1)
-        after = next((each for each in of_task[uid] if each.data.get("token", -1) > token), None)
+        after = next((event for event in of_task[uid] if event.data.get("token", -1) > token), None)
         ends = [after.created if after else finished.get(uid, last), *_first_after(of_owner[owner], at + TOGETHER)]
         stored = saved.get((uid, token), at)
         end = kept = stored if stored > at else min(ends)
         if after and after.kind == TAKEOVER and after.data["token"] == token + 1 and "lost" in after.data:
             kept = max(at, after.data["saved"])
             end = kept + after.data["lost"]
-        found.append(_Lease(owner, uid, event.kind, event.data.get("epochs", 0), at, kept, end))
-    return found
+        losses.append(_Lease(owner, uid, event.kind, event.data.get("epochs", 0), at, kept, end))
+    return losses
 
 
 def _pace(leases: Sequence[_Lease], epochs: Mapping[str, int], uid: str) -> float:
     """Return the epochs per second of a task, or its study."""
-    for own in ([lease for lease in leases if lease.uid == uid], leases):
+    for candidates in ([lease for lease in leases if lease.uid == uid], leases):
         starts: dict[str, int] = {}
-        for lease in own:
+        for lease in candidates:
             starts.setdefault(lease.uid, lease.epochs)
-        gained = sum(epochs.get(each, start) - start for each, start in starts.items())
-        seconds = sum(lease.saved - lease.start for lease in own)
+        gained = sum(epochs.get(task, start) - start for task, start in starts.items())
+        seconds = sum(lease.saved - lease.start for lease in candidates)
         if gained > 0 and seconds > 0:
             return gained / seconds
     return 0.0
@@ -153,8 +153,8 @@ def _pace(leases: Sequence[_Lease], epochs: Mapping[str, int], uid: str) -> floa
 
 def _first_after(times: Sequence[float], at: float) -> list[float]:
     """Return the first of the sorted times after `at`, if any."""
-    place = bisect_right(times, at)
-    return [*times[place : place + 1]]
+    index = bisect_right(times, at)
+    return [*times[index : index + 1]]
 
 
 def _names(owners: Sequence[str]) -> dict[str, str]:

@@ -50,8 +50,8 @@ def verdict(confirmation: ConfirmationView) -> str:
     sentences += _superiority(confirmation)
     if any(candidate.defaults and candidate.estimate is None for candidate in confirmation.candidates):
         sentences.append("The defaults are not compared, since too many of their trainings failed.")
-    if (since := confirmation.since) is not None:
-        sentences.append(_outdated(confirmation, since))
+    if (changes := confirmation.since) is not None:
+        sentences.append(_outdated(confirmation, changes))
     elif open_question := _better_than_winner(confirmation, best.estimate):
         sentences.append(open_question)
     if earlier := confirmation.earlier:
@@ -175,7 +175,9 @@ def described(candidate: OriginView) -> str:
 
 def interval_texts(estimates: Iterable[MeanView | ConstraintView | None]) -> list[tuple[str, str, str]]:
     """Return mean and interval as text; "" without an estimate."""
-    numbers = [(each.value, each.low, each.high) if each else (None, None, None) for each in estimates]
+    numbers = [
+        (interval.value, interval.low, interval.high) if interval else (None, None, None) for interval in estimates
+    ]
     texts = in_digits(number for row in numbers for number in row)
     return list(zip(texts[::3], texts[1::3], texts[2::3], strict=True))
 

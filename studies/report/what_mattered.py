@@ -22,19 +22,19 @@ def importances(report: ReportView) -> Chart | None:
 def marginals(report: ReportView) -> list[Chart]:
     """Draw the effect of each hyperparameter on the objective."""
     dimensions = {dimension.name: dimension for dimension in chosen_dimensions(report)}
-    found = [each for each in report.marginals if each.name in dimensions]
-    if not found:
+    marginals = [marginal for marginal in report.marginals if marginal.name in dimensions]
+    if not marginals:
         return []
-    low, high = extent([0.0, *(point.estimate for each in found for point in each.points)])
+    low, high = extent([0.0, *(point.estimate for marginal in marginals for point in marginal.points)])
     low, high = low - (high - low) / 4, high + (high - low) / 4  # intervals may be far wider, and are clipped
     clipped = lambda value: min(max(value, low), high)  # noqa: E731
     drawn = []
-    for each in found:
-        name, points = each.name, each.points
-        place, ticks = axis(dimensions[name], [point.value for point in points], 0.03, 0.97)
+    for marginal in marginals:
+        name, points = marginal.name, marginal.points
+        scale, ticks = axis(dimensions[name], [point.value for point in points], 0.03, 0.97)
         chart = _small(f"effect of {name}", (low, high), (name, f"effect on {report.objective}"[:34]), ticks)
         chart.line([(0, 0.0), (1, 0.0)], "zero")
-        ends = [(place(point.value), clipped(point.low), clipped(point.high)) for point in points]
+        ends = [(scale(point.value), clipped(point.low), clipped(point.high)) for point in points]
         texts = [
             f"{number(point.value)}: {point.estimate:+.3g} ({point.low:+.3g} to {point.high:+.3g})" for point in points
         ]
@@ -58,7 +58,7 @@ def pairs(report: ReportView) -> list[Chart]:
 
 def _cloud(report: ReportView, one: str, other: str) -> Chart:
     """Draw the trials by two hyperparameters; darker is better."""
-    dimensions, of = {each.name: each for each in report.dimensions}, colors(report)
+    dimensions, of = {dimension.name: dimension for dimension in report.dimensions}, colors(report)
     trials = [trial for trial in report.study.trials if trial.number in report.results]
     sides = [[value_of(trial, dimensions[name]) for trial in trials] for name in (one, other)]
     both = [pair for pair in zip(trials, *sides, strict=True) if None not in pair]
@@ -73,10 +73,10 @@ def _cloud(report: ReportView, one: str, other: str) -> Chart:
 
 def ranks(report: ReportView) -> Chart | None:
     """Draw the rank correlations between rungs."""
-    found = report.correlations
-    if not found:
+    correlations = report.correlations
+    if not correlations:
         return None
-    lows, highs = sorted({row.low for row in found}), sorted({row.high for row in found})
+    lows, highs = sorted({row.low for row in correlations}), sorted({row.high for row in correlations})
     columns, rows = [(i + 0.5, str(epochs)) for i, epochs in enumerate(highs)], list(enumerate(lows))
     chart = Chart(
         "rank correlations between rungs",
@@ -87,7 +87,7 @@ def ranks(report: ReportView) -> Chart | None:
         x_ticks=columns,
         y_ticks=[(row + 0.5, str(epochs)) for row, epochs in rows],
     )
-    for each in found:
+    for each in correlations:
         x, y, value = highs.index(each.high), lows.index(each.low), each.correlation
         chart.bar((x, x + 1), (y, y + 1), f"q{max(0, min(2, int(3 * value)))}")  # light enough for the text on it
         chart.add("text", [(x + 0.3, y + 0.5)], "halo", f"{value:.2f} ({each.trials})")

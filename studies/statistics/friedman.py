@@ -36,13 +36,13 @@ def eliminated(scores: Mapping[int, Sequence[float]], places: int) -> set[int]:
     spread = squares - n * k * (k + 1) ** 2 / 4
     if not spread:  # all scores are tied
         return set()
-    friedman = (k - 1) * sum((each - n * (k + 1) / 2) ** 2 for each in sums) / spread
+    friedman = (k - 1) * sum((rank_sum - n * (k + 1) / 2) ** 2 for rank_sum in sums) / spread
     if chi2_tail(friedman, k - 1) >= LEVEL:
         return set()
     freedom = (n - 1) * (k - 1)
-    deviation = math.sqrt(max(0.0, 2 * (n * squares - sum(each**2 for each in sums)) / freedom))
+    deviation = math.sqrt(max(0.0, 2 * (n * squares - sum(rank_sum**2 for rank_sum in sums)) / freedom))
     last = sorted(sums)[places - 1]
-    behind = {name: each - last for name, each in zip(names, sums, strict=True) if each > last}
+    behind = {name: rank_sum - last for name, rank_sum in zip(names, sums, strict=True) if rank_sum > last}
     return {name for name, by in behind.items() if not deviation or t_tails(by / deviation, freedom) < LEVEL}
 
 

@@ -112,8 +112,8 @@ def too_narrow(runs: Mapping[str, int], environments: int, cure: str = "") -> st
 
 def _shares(runs: int, environments: int) -> str:
     """Return how often intervals contain the truth, in words."""
-    found = coverage(runs, environments)
-    texts = [f"{100 * low:.0f} to {100 * high:.0f} ({LABELS[name]})" for name, (low, high) in found.items()]
+    shares = coverage(runs, environments)
+    texts = [f"{100 * low:.0f} to {100 * high:.0f} ({LABELS[name]})" for name, (low, high) in shares.items()]
     return f"with {runs} runs, {' and '.join(texts)}"
 
 
@@ -208,10 +208,10 @@ def improvement_interval(
         TooFewRuns: a side has fewer than three runs.
     """
     x, y = check_runs(scores), check_runs(others)
-    found = interval(probability_of_improvement, x, y, confidence=confidence, repetitions=repetitions, seed=seed)
-    low = _improvement_end(found.estimate, x, y, confidence)
-    high = 1 - _improvement_end(1 - found.estimate, x, y, confidence)
-    return Interval(found.estimate, min(found.low, low), max(found.high, high))
+    resampled = interval(probability_of_improvement, x, y, confidence=confidence, repetitions=repetitions, seed=seed)
+    low = _improvement_end(resampled.estimate, x, y, confidence)
+    high = 1 - _improvement_end(1 - resampled.estimate, x, y, confidence)
+    return Interval(resampled.estimate, min(resampled.low, low), max(resampled.high, high))
 
 
 def _improvement_end(estimate: float, scores: Floats, others: Floats, confidence: float) -> float:

@@ -39,7 +39,7 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
     """Return the rank correlation, None if either side is constant."""
     middle = (len(one) + 1) / 2
     x, y = ([rank - middle for rank in ranks(scores)] for scores in (one, other))
-    spread = sum(each * each for each in x) * sum(each * each for each in y)
+    spread = sum(value * value for value in x) * sum(value * value for value in y)
     return sum(a * b for a, b in zip(x, y, strict=True)) / math.sqrt(spread) if spread else None
 
 

@@ -68,16 +68,16 @@ def decompose(columns: Sequence[Floats], scores: Floats, groups: Indices, blocks
     if not len(scores) or not scores.any():
         return Decomposition([NOTHING for _ in columns], [[] for _ in columns], [])
     products = _products(columns)
-    room = max((each.shape[1] for each in products.values()), default=0)
+    room = max((product.shape[1] for product in products.values()), default=0)
     sure = lambda d: _size(columns, d) * CONFIGURATIONS_PER_TERM <= len(np.unique(groups))  # noqa: E731
     fits = lambda d, more: sure(d) and (_size(columns, d) + more) * ROWS_PER_TERM <= len(scores)  # noqa: E731
     paired = fits(1, room)
     degree = next((d for d in range(DEGREE, 1, -1) if fits(d, room if paired else 0)), 1)
-    terms = [_terms(column, degree) for column in columns]
-    largest = _largest(terms, products, scores) if paired else []
+    bases = [_terms(column, degree) for column in columns]
+    largest = _largest(bases, products, scores) if paired else []
     drawn, together = _resampled(groups), sure(1)
-    moments = _Moments(terms, [products[pair] for pair in largest], scores, drawn)
-    additive = moments.shares() if together else _shares_alone(terms, scores, drawn)
+    moments = _Moments(bases, [products[pair] for pair in largest], scores, drawn)
+    additive = moments.shares() if together else _shares_alone(bases, scores, drawn)
     return Decomposition(
         [_interval(share) for share in np.clip(additive, 0, 1).T],
         [
@@ -88,9 +88,9 @@ def decompose(columns: Sequence[Floats], scores: Floats, groups: Indices, blocks
     )
 
 
-def _shares_alone(terms: Sequence[Floats], scores: Floats, resampled: tuple[Indices, Floats]) -> Floats:
+def _shares_alone(bases: Sequence[Floats], scores: Floats, resampled: tuple[Indices, Floats]) -> Floats:
     """Return the share of each column (draws, columns), modelled alone."""
-    return np.concatenate([_Moments([each], [], scores, resampled).shares() for each in terms], 1)
+    return np.concatenate([_Moments([basis], [], scores, resampled).shares() for basis in bases], 1)
 
 
 def _power_of_two(scores: Floats) -> float:
@@ -114,23 +114,23 @@ def _terms(column: Floats, degree: int) -> Floats:
     """Return a column's terms (rows, terms), zero where it does not apply."""
     active = np.isfinite(column)
     levels = np.unique(column[active])
-    terms: NDArray[Any] = np.zeros((len(column), 0))
+    basis: NDArray[Any] = np.zeros((len(column), 0))
     if 1 < len(levels) <= LEVELS:
-        terms = (column[:, None] == levels[None, 1:]).astype(float)
+        basis = (column[:, None] == levels[None, 1:]).astype(float)
     elif len(levels) > LEVELS:
         low, high = levels[0], levels[-1]
-        place = np.where(active, (column - low) / (high - low) * 2 - 1, 0.0)
-        terms = np.polynomial.legendre.legvander(place, degree)[:, 1:]
+        position = np.where(active, (column - low) / (high - low) * 2 - 1, 0.0)
+        basis = np.polynomial.legendre.legvander(position, degree)[:, 1:]
     if active.any():
-        terms = np.where(active[:, None], terms - terms[active].mean(0), 0.0)
-    return terms
+        basis = np.where(active[:, None], basis - basis[active].mean(0), 0.0)
+    return basis
 
 
 def _places(column: Floats) -> list[tuple[float, int]]:
     """Return some values of a column, each with a row's index."""
     values, rows = np.unique(column, return_index=True)
-    known = int(np.isfinite(values).sum())
-    few = np.unique(np.linspace(0, known - 1, GRID).round().astype(int)) if known > LEVELS else range(known)
+    finite = int(np.isfinite(values).sum())
+    few = np.unique(np.linspace(0, finite - 1, GRID).round().astype(int)) if finite > LEVELS else range(finite)
     return [(float(values[i]), int(rows[i])) for i in few]
 
 
@@ -143,11 +143,11 @@ def _products(columns: Sequence[Floats]) -> dict[tuple[int, int], Floats]:
     }
 
 
-def _largest(terms: Sequence[Floats], products: dict[tuple[int, int], Floats], scores: Floats) -> list[tuple[int, int]]:
+def _largest(bases: Sequence[Floats], products: dict[tuple[int, int], Floats], scores: Floats) -> list[tuple[int, int]]:
     """Return the pairs that explain most beyond the additive model."""
-    moments = _Moments(terms, [*products.values()], scores)
-    found = {pair: float(moments.beyond(index)[0]) for index, pair in enumerate(products)}
-    return sorted((pair for pair in found if found[pair] > 0), key=lambda pair: -found[pair])[:MOST_PAIRS]
+    moments = _Moments(bases, [*products.values()], scores)
+    gains = {pair: float(moments.beyond(index)[0]) for index, pair in enumerate(products)}
+    return sorted((pair for pair in gains if gains[pair] > 0), key=lambda pair: -gains[pair])[:MOST_PAIRS]
 
 
 def _resampled(groups: Indices) -> tuple[Indices, Floats]:
@@ -189,12 +189,12 @@ class _Moments:
 
     def __init__(
         self,
-        terms: Sequence[Floats],
+        bases: Sequence[Floats],
         products: Sequence[Floats],
         scores: Floats,
         resampled: tuple[Indices, Floats] | None = None,
     ):
-        parts = [np.ones((len(scores), 1)), *terms, *products, scores[:, None]]
+        parts = [np.ones((len(scores), 1)), *bases, *products, scores[:, None]]
         design = np.concatenate(parts, 1)
         sums = (design.T @ design)[None]
         if resampled is not None:
@@ -210,8 +210,8 @@ class _Moments:
         # Where the terms of each column and pair are in the design, after the ones and before the scores.
         ends = np.cumsum([part.shape[1] for part in parts])
         spans = [np.arange(start, end) for start, end in pairwise(ends)]
-        self.terms, self.of_terms, self.of_products = terms, spans[: len(terms)], spans[len(terms) : -1]
-        self.additive = np.arange(ends[len(terms)])
+        self.terms, self.of_terms, self.of_products = bases, spans[: len(bases)], spans[len(bases) : -1]
+        self.additive = np.arange(ends[len(bases)])
         self.fit = self._fit(self.additive)
 
     def _fit(self, model: Indices) -> _Fit:
@@ -225,13 +225,13 @@ class _Moments:
 
     def shares(self) -> Floats:
         """Return the share of each column (draws, columns), corrected for noise."""
-        found = []
+        estimates = []
         for part in self.of_terms:
             spread, weights = self.sums[:, part[:, None], part] / self.rows[:, None, None], self.fit.weights[:, part]
-            own = np.einsum("ri,rij,rj->r", weights, spread, weights)
+            variances = np.einsum("ri,rij,rj->r", weights, spread, weights)
             by_chance = self.fit.noise * np.einsum("rij,rji->r", spread, self.fit.inverse[:, part[:, None], part])
-            found.append((own - by_chance) / self.variance)
-        return np.stack(found, 1)
+            estimates.append((variances - by_chance) / self.variance)
+        return np.stack(estimates, 1)
 
     def effect(self, column: int, row: int) -> Floats:
         """Return the effect of a column's value in a row (draws,)."""

@@ -277,9 +277,9 @@ class Config:
         seed, snapshots = self.seed if seed is None else seed, self.options.get("snapshots")
         env = self.env if env is None else env
         how: dict[str, Any] = {"snapshots": snapshots, "device": device, "eval_episodes": self.eval_episodes}
-        chosen, own = algorithm.chosen(env, values)
+        chosen, hyperparameters = algorithm.chosen(env, values)
         task = chosen(env, seed=seed, storage=storage, **how)
-        return task.init(start=start or self.options.get("warm_start"), **unflatten(own))
+        return task.init(start=start or self.options.get("warm_start"), **unflatten(hyperparameters))
 
     def identity(
         self,
@@ -293,8 +293,8 @@ class Config:
         from ...tasks.identity import TaskIdentity  # imports torch
 
         seed, env = self.seed if seed is None else seed, self.env if env is None else env
-        chosen, own = algorithm.chosen(env, values)
-        return TaskIdentity.of(chosen, env, seed, own, start or self.options.get("warm_start"))
+        chosen, hyperparameters = algorithm.chosen(env, values)
+        return TaskIdentity.of(chosen, env, seed, hyperparameters, start or self.options.get("warm_start"))
 
     def probe(self, algorithm: type[Task], device: str = "cpu") -> None:
         """Build environments and networks once, to raise this machine's errors."""
@@ -317,13 +317,13 @@ def title(task: str, *environments: Mapping[str, Any] | None) -> str:
     return f"{label(task)} on {names}" if names else label(task)
 
 
-def choose(kind: str, name: str, known: Sequence[str]) -> str:
+def choose(kind: str, name: str, names: Sequence[str]) -> str:
     """Return a known name, or raise a BadConfig that suggests the nearest."""
-    if name in known:
+    if name in names:
         return name
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name, names, n=1)
     raise BadConfig(
-        f"{kind} must be one of {', '.join(known)}, but got {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+        f"{kind} must be one of {', '.join(names)}, but got {name!r}" + (f"; did you mean {near[0]}?" if near else "")
     )
 
 

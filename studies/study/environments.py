@@ -47,7 +47,7 @@ def labels(environments: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a name for each environment: its id, if that is unique."""
     ids = [str(env.get("id", "")) for env in environments]
     texts = [json.dumps({key: value for key, value in env.items() if key != "id" and value}) for env in environments]
-    return [each if ids.count(each) == 1 else f"{each} {text}" for each, text in zip(ids, texts, strict=True)]
+    return [env if ids.count(env) == 1 else f"{env} {text}" for env, text in zip(ids, texts, strict=True)]
 
 
 def scale_of(config: Config, rows: Iterable[Segment]) -> Scale:
@@ -59,11 +59,11 @@ def scale_of(config: Config, rows: Iterable[Segment]) -> Scale:
     """
     if SCALE in config.options:
         return [(low, high) for low, high in config.options[SCALE]]
-    found: list[list[float]] = [[] for _ in config.environments]
+    columns: list[list[float]] = [[] for _ in config.environments]
     for row in rows:
         if row.state == "done":
-            found[row.replicate % len(found)].append(score_of(row))
-    return [(_lower_decile(scores), max(scores)) if scores else (0.0, 0.0) for scores in found]
+            columns[row.replicate % len(columns)].append(score_of(row))
+    return [(_lower_decile(scores), max(scores)) if scores else (0.0, 0.0) for scores in columns]
 
 
 def _lower_decile(scores: Sequence[float]) -> float:

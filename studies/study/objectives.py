@@ -106,9 +106,9 @@ def bounds_of(name: str, algorithm: type[Task], environments: Iterable[Mapping[s
     return least, None if summed else greatest
 
 
-def known_objectives(own: Mapping[str, str]) -> dict[str, str]:
+def known_objectives(directions: Mapping[str, str]) -> dict[str, str]:
     """Return the objectives that have a direction of their own."""
-    return DIRECTIONS if own == DEFAULT else {**own, MODEL_SIZE: MINIMIZE}  # the others need episodes
+    return DIRECTIONS if directions == DEFAULT else {**directions, MODEL_SIZE: MINIMIZE}  # the others need episodes
 
 
 def objective_options(texts: Sequence[str], own: Mapping[str, str] = DEFAULT) -> dict[str, Any]:
@@ -200,8 +200,8 @@ def measure(
     Raises:
         Unmeasured: an objective has no finite value.
     """
-    own = task.learner.objective
-    values = {own: evaluated}
+    objective = task.learner.objective
+    values = {objective: evaluated}
     for name in objectives:
         if name == MODEL_SIZE:
             values[name] = float(sum(parameter.numel() for parameter in task.parameters()))
@@ -215,7 +215,7 @@ def measure(
             values[name] = _evaluated(task, f"{INFO}{name}", seed)
         elif name.startswith(EVALUATED):
             values[name] = _evaluated(task, name.removeprefix(EVALUATED), seed)
-        elif name != own:
+        elif name != objective:
             values[name] = _last_reported(task, name)
         if not abs(values[name]) <= LARGEST:
             raise Unmeasured(
@@ -226,8 +226,8 @@ def measure(
 
 def mean_of_known(values: Sequence[float]) -> float | None:
     """Return the mean of all values but NaN, or None without values."""
-    known = [value for value in values if not math.isnan(value)]
-    return statistics.fmean(known) if known else None
+    numbers = [value for value in values if not math.isnan(value)]
+    return statistics.fmean(numbers) if numbers else None
 
 
 def _evaluated(task: Task, name: str, seed: int | None) -> float:

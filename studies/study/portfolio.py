@@ -29,8 +29,8 @@ def portfolio(task: str) -> Sequence[Mapping[str, Any]]:
     Hyperparameters have dotted names. Without a portfolio it is empty.
     """
     content = json.loads(files(__package__).joinpath("portfolio.json").read_text(encoding="utf-8"))
-    found: Sequence[Mapping[str, Any]] = content.get(task, {}).get("configurations", [])
-    return found
+    configurations: Sequence[Mapping[str, Any]] = content.get(task, {}).get("configurations", [])
+    return configurations
 
 
 def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
@@ -41,9 +41,9 @@ def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
     """
     wanted = portfolio(algorithm.name) if config.trials[0] >= FEWEST else ()
     trials: dict[str, dict[str, Any]] = {}
-    for given in wanted:
+    for values in wanted:
         if len(trials) < config.trials[0] // 2:
-            trials |= _trial(config, algorithm, given)
+            trials |= _trial(config, algorithm, values)
     if len(trials) < 2:
         return {}
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:16]
@@ -59,11 +59,11 @@ def _trial(config: Config, algorithm: type[Task], given: Mapping[str, Any]) -> d
     from ...tasks.envs import EnvSpec  # imports gymnasium
 
     left_out = {*config.fixed, *algorithm.learner.without_effect(EnvSpec.of(config.env), config.fixed)}
-    own = {name: value for name, value in given.items() if name not in left_out}
+    searched = {name: value for name, value in given.items() if name not in left_out}
     try:
-        values = flatten(config.searched.decide(lambda path, dimension: own.get(path, dimension.default)))
+        values = flatten(config.searched.decide(lambda path, dimension: searched.get(path, dimension.default)))
         params(config.searched, values)
-        values = {**own, **values}
+        values = {**searched, **values}
         return {config.identity(algorithm, {**config.fixed, **values}).uid: values}
     except (SpaceError, ValueError):
         return {}

@@ -31,8 +31,8 @@ def presets(task: str) -> dict[str, Preset]:
     """Return the presets of a task by name."""
     content = tomllib.loads(files(__package__).joinpath("presets.toml").read_text(encoding="utf-8"))
     return {
-        name: Preset(flatten(each["values"]), each["source"], each["envs"])
-        for name, each in content.get(task, {}).items()
+        name: Preset(flatten(preset["values"]), preset["source"], preset["envs"])
+        for name, preset in content.get(task, {}).items()
     }
 
 
@@ -42,7 +42,7 @@ def preset_values(task: str, name: str) -> dict[str, Any]:
     Raises:
         BadConfig: the task has no preset of this name.
     """
-    known = presets(task)
-    if not known:
+    names = presets(task)
+    if not names:
         raise BadConfig(f"--preset needs a task with presets, but {task} has none; leave --preset {name} out")
-    return dict(known[choose(f"a preset of {task}", name, list(known))].values)
+    return dict(names[choose(f"a preset of {task}", name, list(names))].values)

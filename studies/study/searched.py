@@ -76,18 +76,18 @@ def known_values(config: Config, algorithm: type[Task], given: Mapping[str, Any]
     """
     from ...spaces.drivers.to_optuna import params  # imports optuna
 
-    space, own = config.searched, {name: given[name] for name in config.open if name in given}
+    space, chosen = config.searched, {name: given[name] for name in config.open if name in given}
     try:
-        values = flatten(space.decide(lambda path, dimension: own.get(path, dimension.default)))
+        values = flatten(space.decide(lambda path, dimension: chosen.get(path, dimension.default)))
         params(space, values)
     except SpaceError as error:
         raise BadConfig(f"a known configuration must be in the searched space, but {error}") from None
     identity = config.identity(algorithm, {**config.fixed, **values})
     complete = algorithm.named(identity.algorithm, flatten(identity.hyperparameters))
     for name, value in given.items():
-        if name not in complete and name not in (known := config.space_in(algorithm).flat()):
+        if name not in complete and name not in (dimensions := config.space_in(algorithm).flat()):
             raise BadConfig(
-                f"a known configuration names hyperparameters of {config.task}, but got {name}{near(name, known)}"
+                f"a known configuration names hyperparameters of {config.task}, but got {name}{near(name, dimensions)}"
             )
         if name not in complete or complete[name] != value:
             raise BadConfig(
@@ -124,8 +124,8 @@ def with_preset(
     from ...spaces.drivers.to_optuna import params  # imports optuna
     from ...tasks.envs import EnvSpec  # imports gymnasium
 
-    own = flatten(fixed)
-    values = {name: value for name, value in preset_values(algorithm.name, preset).items() if name not in own}
+    fixed_values = flatten(fixed)
+    values = {name: value for name, value in preset_values(algorithm.name, preset).items() if name not in fixed_values}
     space, first = open_space(algorithm, EnvSpec.of(env), fixed, priors), dict[str, Any]()
     for name, value in values.items():
         dimension = space.flat().get(name)
@@ -143,4 +143,4 @@ def with_preset(
                 ) from None
             continue
         first[name] = value
-    return unflatten(own | {name: value for name, value in values.items() if name not in first}), first
+    return unflatten(fixed_values | {name: value for name, value in values.items() if name not in first}), first

@@ -20,21 +20,23 @@ def _are_names(value: Any) -> bool:
 
 
 def _are_epochs(value: Any) -> bool:
-    if not (isinstance(value, list | tuple) and len(value) == 3 and all(is_count(each) for each in value)):
+    if not (isinstance(value, list | tuple) and len(value) == 3 and all(is_count(count) for count in value)):
         return False
     low, high, base = value
     return low <= high and (base > 1 or high // low < MOST_RUNGS)
 
 
 def _are_trials(value: Any) -> bool:
-    counts = isinstance(value, list | tuple) and 0 < len(value) <= MOST_RUNGS and all(is_count(each) for each in value)
+    counts = (
+        isinstance(value, list | tuple) and 0 < len(value) <= MOST_RUNGS and all(is_count(count) for count in value)
+    )
     return counts and list(value) == sorted(set(value))
 
 
 def _are_spaces(value: Any) -> bool:
     return isinstance(value, list) and all(
-        isinstance(each, list | tuple) and len(each) == 2 and is_count(each[0], 0) and _are_names(each[1])
-        for each in value
+        isinstance(entry, list | tuple) and len(entry) == 2 and is_count(entry[0], 0) and _are_names(entry[1])
+        for entry in value
     )
 
 
@@ -57,15 +59,15 @@ def _are_learned(value: Any) -> bool:
 
 def _are_eval_steps(value: Any) -> bool:
     return isinstance(value, list) and all(
-        isinstance(each, list | tuple) and len(each) == 2 and is_count(each[0]) and _is_finite(each[1])
-        for each in value
+        isinstance(entry, list | tuple) and len(entry) == 2 and is_count(entry[0]) and _is_finite(entry[1])
+        for entry in value
     )
 
 
 def _are_sizes(value: Any) -> bool:
     if not (isinstance(value, Mapping) and _is_finite(value.get("seconds")) and _are_names(value.get("paces"))):
         return False
-    return all(_is_finite(each) and each > 0 for each in value["paces"].values())
+    return all(_is_finite(pace) and pace > 0 for pace in value["paces"].values())
 
 
 def _is_env(value: Any) -> bool:
@@ -73,12 +75,14 @@ def _is_env(value: Any) -> bool:
 
 
 def _are_environments(options: Mapping[str, Any]) -> bool:
-    found, scale = options.get("environments", [{}]), options.get("scale", [])
-    if not (isinstance(found, list) and found and all(map(_is_env, found)) and isinstance(scale, list)):
+    environments, scale = options.get("environments", [{}]), options.get("scale", [])
+    if not (
+        isinstance(environments, list) and environments and all(map(_is_env, environments)) and isinstance(scale, list)
+    ):
         return False
-    numbers = all(isinstance(each, list) and len(each) == 2 and all(map(_is_finite, each)) for each in scale)
-    whole = "environments" not in options or options.get("seeds", 1) % len(found) == 0
-    return numbers and len(scale) in (0, len(found)) and whole
+    numbers = all(isinstance(bounds, list) and len(bounds) == 2 and all(map(_is_finite, bounds)) for bounds in scale)
+    whole = "environments" not in options or options.get("seeds", 1) % len(environments) == 0
+    return numbers and len(scale) in (0, len(environments)) and whole
 
 
 def _is_finite(value: Any) -> bool:
@@ -131,8 +135,8 @@ def invalid_field(form: Mapping[str, Any]) -> str:
     checked = [("", form, _FORM)]
     if isinstance(options, Mapping):
         checked.append(("options.", options, _OPTIONS))
-    for place, values, checks in checked:
+    for setting, values, checks in checked:
         for name, check in checks.items():
             if name in values and not check(values[name]):
-                return f"its {place}{name} is {str(values[name])[:80]!r}"
+                return f"its {setting}{name} is {str(values[name])[:80]!r}"
     return "" if _are_environments(options) else f"its options are {str(options)[:80]!r}"
