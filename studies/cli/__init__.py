@@ -29,11 +29,27 @@ the sha256 of the canonical form of the whole training state. Times are seconds 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
+
+READING = ("trials", "show", "status", "tasks", "watch")  # commands that run nobody's code, and start fast
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
+    if argv is None and not {*sys.argv[1:2]} & {*READING}:
+        _order_sets()
     from .dispatch import main as run
 
     return run(argv)
+
+
+def _order_sets() -> None:
+    """Start Python again with fixed hashes of texts, unless they are.
+
+    An environment, a function or a program may go through a set of texts, whose order depends on the hashes. By
+    default each process draws others, and a trial that another process resumes would differ.
+    """
+    if sys.executable and sys.flags.hash_randomization and os.environ.get("PYTHONHASHSEED", "random") == "random":
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})

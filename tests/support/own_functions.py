@@ -41,3 +41,9 @@ def drive(hp: Any, state: Any, seed: int, epoch: int) -> tuple[Any, dict[str, An
     """Earn more the faster one drives, at a cost of 40 at full speed."""
     noise = 0.1 * rekindle.rng(seed, "noise", epoch).normal(size=2)
     return {}, {"reward": hp.speed + noise[0], "cost": 40 * hp.speed + noise[1]}
+
+
+@rekindle.task(space=SPACE, objective="return")
+def walk_a_set(hp: Any, state: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Go through a set of texts, whose order depends on their hashes."""
+    return {"way": list({f"place {number}" for number in range(30)})}, {"return": 1.0}
