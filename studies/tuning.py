@@ -20,7 +20,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast, get_type_hints
 
-from ..spaces import flatten
+from ..spaces import flatten, unflatten
 from ..spaces.errors import near
 from ..spaces.values import argument, by_name, plain
 from ..tasks.registry import load
@@ -37,7 +37,7 @@ from .engine.probes import request_probe
 from .engine.progress import StudyProgress
 from .engine.runner import scheduler_of, start_study
 from .engine.sizing import CANDIDATES, SEEDS, size_of_budget
-from .engine.tune_options import study_config
+from .engine.tune_options import listed, study_config
 from .engine.views import StudyView, TrialView
 from .errors import BadConfig, StoreError
 from .options.option import with_keywords
@@ -458,7 +458,12 @@ def tune(
     if (sized := size_of_budget(store, name, config, algorithm, options.get("trials"), epochs)) is not None:
         config = make(**options, sized=sized)
     if warm_start is not None or demonstrations is not None:
-        config = started(store, config, algorithm, warm_start, demonstrations)
+
+        def remake(values: Mapping[str, Any]) -> Config:
+            return make(**options, sized=sized, fixed=unflatten({**values, **flatten(fixed or {})}))
+
+        named = {*listed(options.get("search", ())), *(priors or {})}
+        config = started(store, config, algorithm, warm_start, demonstrations, remake, named)
     stored_config = start_study(store, name, with_learned(store, name, config, sources), (priors or {}).keys())
     request_probe(store, name, stored_config, algorithm)
     for text in remarks(stored_config):

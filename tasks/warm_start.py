@@ -8,6 +8,7 @@ first checkpoint, so training from it is as reproducible as from scratch.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .base_learner import BaseLearner
-from .checkpoint.policy_files import read_policy
+from .checkpoint.policy_files import metadata_of, read_policy
 from .checkpoint.state import Tree, unpack
 from .checkpoint.storage import Saved
 from .errors import StateMismatch
@@ -165,6 +166,22 @@ def _misfits(report: LoadReport) -> str:
         if names and kind != "loaded"
     ]
     return "; ".join(parts)
+
+
+def hyperparameters_of(source: Any) -> Mapping[str, Any]:
+    """Return the nested hyperparameters of the task that a policy is from.
+
+    They are {} if the source does not tell them.
+    """
+    if hasattr(source, "policy"):  # a task
+        return source.hyperparameters or {}
+    if isinstance(source, Saved):
+        source = unpack(source.manifest, source.fetch)
+    identity = source.get("identity", {}) if isinstance(source, Mapping) else {}
+    if isinstance(source, str | os.PathLike):
+        identity = json.loads(metadata_of(Path(source)).get("identity", "{}"))
+    found: Mapping[str, Any] = identity.get("hyperparameters", {})
+    return found
 
 
 def parts_of(source: Any, networks: Mapping[str, Tensor], where: str) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
@@ -88,6 +88,17 @@ def read_policy(path: Any, where: str) -> Any:
         return readers[path.suffix](path)
     except _DAMAGE as error:
         raise StateMismatch(f"{where}: {path} must be a whole {path.suffix} file of arrays, but: {error}") from None
+
+
+def metadata_of(path: Path) -> Mapping[str, str]:
+    """Return the metadata of a policy's file; {} without any."""
+    if path.suffix != ".safetensors" or not path.is_file():
+        return {}
+    try:
+        with safe_open(path, "numpy") as file:
+            return file.metadata() or {}
+    except _DAMAGE:
+        return {}  # `read_policy` says what is wrong
 
 
 def _sb3(path: Path) -> Any:

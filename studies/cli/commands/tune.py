@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
+from ....spaces import flatten, unflatten
 from ....tasks import load
 from ....tasks.compiled.loading import kernels
 from ...analysis.health import diagnose
@@ -117,7 +119,8 @@ def _maker(
             made = _config(arguments, sized)
         made = with_learned(store, name, made, arguments.learn_from)
         if warm_start.is_given(arguments):
-            made = warm_start.start_all(store, name, made, algorithm, arguments, partial(note, errors))
+            remake = partial(_config, arguments, sized)
+            made = warm_start.start_all(store, name, made, algorithm, arguments, partial(note, errors), remake)
         stored = start_study(store, name, made, options.priors_of(arguments.prior))
         request_probe(store, name, stored, algorithm)
         for text in remarks(stored):
@@ -237,12 +240,21 @@ def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Consol
     note(errors, f"study {name} {stopped}")
 
 
-def _config(arguments: argparse.Namespace, sized: Sized | None = None) -> Config:
-    """Return the configuration of the study that the options describe."""
+def _config(
+    arguments: argparse.Namespace, sized: Sized | None = None, decided: Mapping[str, Any] = MappingProxyType({})
+) -> Config:
+    """Return the configuration of the study that the options describe.
+
+    Args:
+        arguments: arguments of the command.
+        sized: see `study_config`.
+        decided: values by dotted name that a warm start decides.
+    """
     warm_start.check_options(arguments)
     algorithm = load(arguments.task)
     fixed = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
+    fixed = unflatten({**decided, **flatten(fixed)})
     environments = [
         options.parse_env(text, arguments.info, arguments.reward_weights) for text in (arguments.env, *arguments.others)
     ]

@@ -16,13 +16,14 @@ from ....tasks.checkpoint.storage import policy_uid
 from ....tasks.identity import TaskIdentity
 from ....tasks.signals.demonstrations import Demonstrations, split_start
 from ....tasks.task import Task
-from ....tasks.warm_start import WarmStart
+from ....tasks.warm_start import WarmStart, hyperparameters_of
 from ...errors import UnknownStudy
 from ...storage.branches import Start
 from ...storage.store import Store
 from ...storage.stored_policies import begun, find, load_policy
 from ...study.config import Config
-from ...study.starts import check_one_environment, check_shapes, store_start
+from ...study.starts import check_one_environment, check_shapes, decided, store_start
+from . import options
 from .storage import database_exists, existing_store, whole_uid
 
 Say = Callable[[str], None]
@@ -112,34 +113,50 @@ def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argpa
 
 
 def start_all(
-    store: Store, name: str, config: Config, algorithm: type[Task], arguments: argparse.Namespace, say: Say
+    store: Store,
+    name: str,
+    config: Config,
+    algorithm: type[Task],
+    arguments: argparse.Namespace,
+    say: Say,
+    remake: Callable[[Mapping[str, Any]], Config],
 ) -> Config:
     """Store and configure the common start of a study's trials.
 
-    If the source is gone, the study keeps the start that it had before.
+    If the source is gone, the study keeps the start that it had before. Hyperparameters that decide the policy's arrays
+    are fixed to those of its task; `remake` returns the configuration with them.
 
     Raises:
         BadConfig: the shape of the networks is searched, or the study has several environments.
     """
     check_one_environment(config)
-    if arguments.warm_start is not None:
-        check_shapes(config, algorithm)
+    stored = _stored(store, name)
+    sources, digest, values = None, None, dict[str, Any]()
     try:
         sources = _sources(store, arguments)
     except ValueError as error:
-        digest = _stored_start(store, name)
+        digest = stored.options.get("warm_start") if stored else None
         if digest is None or digest not in begun(store, arguments.warm_start, arguments.demonstrations):
             raise
+        assert stored is not None
+        values = dict(stored.fixed)
         say(f"{error}; study {name} started from it, and resumes")
     else:
+        values = {} if sources.policy is None else dict(hyperparameters_of(sources.policy.source))
+    if arguments.warm_start is not None:
+        if fixed := decided(config, algorithm, values, [*arguments.search, *options.priors_of(arguments.prior)]):
+            say(f"the warm start decides {', '.join(f'{path}={value}' for path, value in fixed.items())}; not searched")
+            config = remake(fixed)
+        check_shapes(config, algorithm)
+    if sources is not None:
         task = algorithm(config.env, seed=config.seed)
         digest = _store_start(store, task, unflatten(config.fixed), sources, say)
     return replace(config, options={**config.options, "warm_start": digest})
 
 
-def _stored_start(store: Store, name: str) -> str | None:
+def _stored(store: Store, name: str) -> Config | None:
     try:
-        return Config.from_json(store.study(name).config, name).options.get("warm_start")
+        return Config.from_json(store.study(name).config, name)
     except UnknownStudy:
         return None
 

@@ -329,12 +329,19 @@ def test_tune_starts_warm_and_carries_on_without_its_source(sqlite_url: str, tmp
     assert "options.warm_start" in errors
 
 
-def test_a_study_that_searches_the_networks_form_cannot_start_warm(sqlite_url: str, cli: Cli) -> None:
-    first = json.loads(cli(*train(sqlite_url, "--seed", "9"))[1])["uid"]
-    status, _, errors = cli("tune", "ppo", "CartPole-v1", "--storage", sqlite_url, "--warm-start", first)
-    assert status == 2
-    assert "a warm start decides the parts of the policy, but model.width, model.layers" in errors
-    assert "--set model.width=" in errors
+def test_a_warm_start_decides_the_networks_form_unless_the_user_searches_it(
+    tmp_path: Path, sqlite_url: str, cli: Cli
+) -> None:
+    first = json.loads(cli(*train(sqlite_url, "--seed", "9", "--set", "normalize_obs=true"))[1])["uid"]
+    file = str(tmp_path / "a.safetensors")
+    assert cli("export-policy", first, file, "--storage", sqlite_url)[0] == 0
+    for number, source in enumerate((first, file)):
+        command = ("create", "ppo", "CartPole-v1", "--study", f"s{number}", "--storage", sqlite_url)
+        status, _, errors = cli(*command, "--warm-start", source)
+        assert (status, "the warm start decides model.width=" in errors) == (0, True)
+        assert "normalize_obs=True; not searched" in " ".join(errors.split())
+        status, _, errors = cli(*command, "--warm-start", source, "--prior", "model.width=choices([8, 16])")
+        assert (status, "a warm start decides the parts of the policy, but model.width is" in errors) == (2, True)
 
 
 def test_an_imported_study_knows_what_its_trials_started_from(tmp_path: Path, cli: Cli) -> None:
