@@ -118,7 +118,7 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 def _unmarked(value: Any) -> Any:
     """Return an argument's value without the mark of a word after ``--``."""
     if isinstance(value, list):
-        return [_unmarked(each) for each in value]
+        return [_unmarked(item) for item in value]
     if isinstance(value, Path):
         before, _, after = str(value).partition(NAME)  # before it may stand the working directory
         return Path(before, after)
@@ -157,7 +157,7 @@ def _explain_word(parser: ArgumentParser, word: str) -> str:
     cure = near(name, options)
     if not cure and "--set" in options:
         hyperparameters = SYNONYMS.get(name.lstrip("-").replace("-", "_"), ["NAME"])
-        cure = f"; a hyperparameter is set by {' or '.join(f'--set {each}=VALUE' for each in hyperparameters)}"
+        cure = f"; a hyperparameter is set by {' or '.join(f'--set {name}=VALUE' for name in hyperparameters)}"
     return f"{parser.prog} has no option {name}{cure}"
 
 

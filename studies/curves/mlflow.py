@@ -29,22 +29,22 @@ class MLflow:
     number of environment steps, or of epochs for a task without an environment.
     """
 
-    def __init__(self, place: Path | str, names: str):
+    def __init__(self, location: Path | str, names: str):
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         self.names = names
-        if isinstance(place, str) and place.startswith("http"):
-            _check_answers(place)
-        self.client = MlflowClient(place if isinstance(place, str) else f"sqlite:///{place}")
+        if isinstance(location, str) and location.startswith("http"):
+            _check_answers(location)
+        self.client = MlflowClient(location if isinstance(location, str) else f"sqlite:///{location}")
         self._ids: dict[str, str] = {}
         self._ended: set[str] = set()
 
     def last(self, run: Run) -> int:
         """Return the last epoch of the run."""
-        found = self.client.search_runs([self._experiment(run)], f"tags.`{NAME}` = '{run.name}'", max_results=1)
-        if not found:
+        runs = self.client.search_runs([self._experiment(run)], f"tags.`{NAME}` = '{run.name}'", max_results=1)
+        if not runs:
             return 0
-        self._ids[run.name] = found[0].info.run_id
-        return round(found[0].data.metrics.get(EPOCH, 0))
+        self._ids[run.name] = runs[0].info.run_id
+        return round(runs[0].data.metrics.get(EPOCH, 0))
 
     def write(self, run: Run, points: Sequence[Point]) -> None:
         """Add the metrics of each point, and the hyperparameters once."""
@@ -73,8 +73,8 @@ class MLflow:
         """Do nothing: the client holds no file."""
 
     def _experiment(self, run: Run) -> str:
-        found = self.client.get_experiment_by_name(run.group)
-        return found.experiment_id if found is not None else self.client.create_experiment(run.group)
+        experiment = self.client.get_experiment_by_name(run.group)
+        return experiment.experiment_id if experiment is not None else self.client.create_experiment(run.group)
 
     def _id(self, run: Run) -> str:
         """Return the id of a run, creating it if necessary."""

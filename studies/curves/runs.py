@@ -110,10 +110,10 @@ class Curves:
 
     def after(self, runs: Sequence[Run], epochs: Sequence[int]) -> Iterator[tuple[Run, list[Point]]]:
         """Yield each run with its points after its epoch, in order."""
-        since: dict[str, int] = {}
+        last: dict[str, int] = {}
         for run, epoch in zip(runs, epochs, strict=True):
-            since[run.uid] = min(epoch, since.get(run.uid, epoch))
-        found = self.store.metrics_after(since)
+            last[run.uid] = min(epoch, last.get(run.uid, epoch))
+        found = self.store.metrics_after(last)
         for run, epoch in zip(runs, epochs, strict=True):
             rows = [
                 row for row in found.get(run.uid, ()) if epoch < row[0] and (run.last is None or row[0] <= run.last)

@@ -43,31 +43,31 @@ def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
     Raises:
         ValueError: the kind or the names are unknown, a library is missing, or the place cannot be written.
     """
-    kind, colon, place = text.partition(":")
-    if kind not in (kinds := OF_SINKS.names()) or not colon or not place:
+    name, colon, target = text.partition(":")
+    if name not in (kinds := OF_SINKS.names()) or not colon or not target:
         raise ValueError(f"curves go to KIND:PLACE with one of the kinds {', '.join(kinds)}, but got {text!r}")
-    facts = _exporting(kind)
+    facts = _exporting(name)
     form, usual, library = facts.place, facts.names, facts.library
     if library and find_spec(library) is None:
-        raise ValueError(f"{kind} needs the library {library}: pip install 'rekindle-rl[{kind}]'")
+        raise ValueError(f"{name} needs the library {library}: pip install 'rekindle-rl[{name}]'")
     if names is not None and names not in TABLES:
         raise ValueError(f"names of metrics are one of {', '.join(TABLES)}, but got {names!r}")
-    if form == "database" and "://" in place:
-        if masked(place) != place:
+    if form == "database" and "://" in target:
+        if masked(target) != target:
             raise ValueError(
                 "MLflow takes a password from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, not from a "
                 f"command line, which `ps` shows, but {masked(text)} contains one; leave it out"
             )
-        return kind, place, names or usual
-    path = Path(place).expanduser().absolute()
+        return name, target, names or usual
+    path = Path(target).expanduser().absolute()
     try:
         _try(path, form == "folder")
     except OSError as error:
         what = "folder" if form == "folder" else "file"
-        raise ValueError(f"{kind} writes to a {what}, but {path} cannot be written: {error.strerror}") from None
+        raise ValueError(f"{name} writes to a {what}, but {path} cannot be written: {error.strerror}") from None
     if form == "table":
-        _sink(kind)(path, names or usual)  # refuses a file that is not a table of curves
-    return kind, path, names or usual
+        _sink(name)(path, names or usual)  # refuses a file that is not a table of curves
+    return name, path, names or usual
 
 
 def located(text: str) -> str:
@@ -78,8 +78,8 @@ def located(text: str) -> str:
     Raises:
         ValueError: see `parse`.
     """
-    kind, place, _ = parse(text)
-    return f"{kind}:{place}"
+    name, target, _ = parse(text)
+    return f"{name}:{target}"
 
 
 def _try(path: Path, is_folder: bool) -> None:
@@ -92,38 +92,38 @@ def _try(path: Path, is_folder: bool) -> None:
         pass
 
 
-def _sink(kind: str) -> Callable[[Path | str, str], Sink]:
-    sink: Callable[[Path | str, str], Sink] = OF_SINKS.load(kind)
+def _sink(name: str) -> Callable[[Path | str, str], Sink]:
+    sink: Callable[[Path | str, str], Sink] = OF_SINKS.load(name)
     return sink
 
 
-def _exporting(kind: str) -> Exporting:
+def _exporting(name: str) -> Exporting:
     """Return a sink's facts.
 
     Raises:
         PluginError: its package's offer is faulty.
     """
-    facts: Exporting = SINKS[kind] if kind in SINKS else getattr(OF_SINKS.load(kind), "facts", Exporting())
+    facts: Exporting = SINKS[name] if name in SINKS else getattr(OF_SINKS.load(name), "facts", Exporting())
     return facts
 
 
 @contextmanager
-def opened(kind: str, place: Path | str, names: str, wait: Callable[[str], None]) -> Iterator[Sink]:
+def opened(name: str, target: Path | str, names: str, wait: Callable[[str], None]) -> Iterator[Sink]:
     """Open a sink.
 
     Only one process on this machine writes to a place at a time; `wait` gets a line if this one has to wait. Tables
     need no lock, since each is written whole.
     """
-    form = _exporting(kind).place
+    form = _exporting(name).place
     with ExitStack() as ending:
-        if isinstance(place, Path) and form != "table":
-            file = place / ".rekindle.lock" if form == "folder" else place.with_name(f".{place.name}.rekindle.lock")
+        if isinstance(target, Path) and form != "table":
+            file = target / ".rekindle.lock" if form == "folder" else target.with_name(f".{target.name}.rekindle.lock")
             lock = ending.enter_context(file.open("w", encoding="utf-8"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                wait(f"another process writes to {place}; this one waits for its end")
+                wait(f"another process writes to {target}; this one waits for its end")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-        sink = _sink(kind)(place, names)
+        sink = _sink(name)(target, names)
         ending.callback(sink.close)
         yield sink

@@ -41,10 +41,10 @@ class _Table:
         Raises:
             ValueError: the file has the curves of another study or task.
         """
-        own = _owner(run.group, run.number, run.uid)
-        if others := ", ".join(sorted(self._owners - {own})):
+        owner = _owner(run.group, run.number, run.uid)
+        if others := ", ".join(sorted(self._owners - {owner})):
             raise ValueError(
-                f"a table has the curves of one, here {own}, but {self.path} has those of {others}; name another"
+                f"a table has the curves of one, here {owner}, but {self.path} has those of {others}; name another"
             )
         return 0
 

@@ -51,10 +51,10 @@ def resume_if_lifted(connection: Connection, name: str, who: str = "", why: str 
     It is called in the transaction that changes the bound, so that of several processes one resumes the study, and none
     lifts a stop that a user has given since.
     """
-    held, options = hold_of(commands(connection, name)), stored_options(connection, name)
-    if held is not None and held.who in BOUNDS and is_lifted(held.who, held.data, options):
-        why = why or f"the {held.who} is {options.get(held.who, 'off')} now"
-        hold(connection, name, RESUME, who or held.who, why)
+    command, options = hold_of(commands(connection, name)), stored_options(connection, name)
+    if command is not None and command.who in BOUNDS and is_lifted(command.who, command.data, options):
+        why = why or f"the {command.who} is {options.get(command.who, 'off')} now"
+        hold(connection, name, RESUME, who or command.who, why)
 
 
 def spent_by(
@@ -126,7 +126,7 @@ def stop_if_plateau(store: Store, rows: StudyRows) -> bool:
     replicates, segments = remembered(rows.trials.values(), rows.segments.values())
     trials, results = collapse(config, replicates, segments)
     last = {row.number: row for row in sorted(results, key=lambda row: row.rung) if row.state == "done"}
-    best, since = None, 0
+    best, unimproved = None, 0
     for trial in sorted(trials, key=lambda trial: trial.number):
         if trial.state == "running":
             break
@@ -134,12 +134,12 @@ def stop_if_plateau(store: Store, rows: StudyRows) -> bool:
             continue
         row = last.get(trial.number)
         better = row is not None and (best is None or _is_better(store, rows, row, best))
-        best, since = (row, 0) if better else (best, since + 1)
-    if best is None or since < most:
+        best, unimproved = (row, 0) if better else (best, unimproved + 1)
+    if best is None or unimproved < most:
         return False
-    why = f"none of {since} trials was better than trial {best.number} beyond the noise of evaluation"
+    why = f"none of {unimproved} trials was better than trial {best.number} beyond the noise of evaluation"
     with suppress(CommandRefused):
-        data = {"plateau": most, "best": best.number, "trials": since}
+        data = {"plateau": most, "best": best.number, "trials": unimproved}
         store.command(lambda c: stop_at(c, rows.name, "plateau", why, data))
     return True
 
@@ -161,8 +161,8 @@ def _noise(store: Store, rows: StudyRows, row: Segment) -> float:
     seeds = seeds_of(rows.config)
     if seeds == 1:
         return dict(store.metrics(rows.trials[row.number].uid)).get(row.epochs, {}).get(NOISE, 0.0)
-    own = (rows.segments.get((row.number * seeds + n, row.rung)) for n in range(seeds))
-    scores = [score_of(each) for each in own if each is not None and each.state == "done"]
+    rows_of_trial = (rows.segments.get((row.number * seeds + n, row.rung)) for n in range(seeds))
+    scores = [score_of(row) for row in rows_of_trial if row is not None and row.state == "done"]
     return standard_error(scores)
 
 

@@ -130,13 +130,13 @@ def check_objectives(config: Config, algorithm: type[Task]) -> None:
     roles = {each.name: "a constraint" for each in constraints_of(config)} | dict.fromkeys(objectives, "an objective")
     own = roles.keys() - {*directed, *always}
     if own:
-        known = [*directed, *always, *config.make_task(algorithm, config.fixed, None).fit(1)]
+        measured = [*directed, *always, *config.make_task(algorithm, config.fixed, None).fit(1)]
         for name in sorted(own):
             if name.removeprefix(EVALUATED).startswith("info."):
                 entry = name.removeprefix(EVALUATED).removeprefix("info.")
                 role = roles[name].split()[-1]
                 raise BadConfig(f"{role} {name} must be an entry of info that is reported; add --info {entry}")
-            choose(roles[name], name, list(dict.fromkeys(known)))
+            choose(roles[name], name, list(dict.fromkeys(measured)))
 
 
 def make_population(
@@ -193,13 +193,13 @@ def make_population(
                 f"a population changes hyperparameters while it trains, but {name} is structural: it decides shapes or "
                 f"loop counts; set one value for all (--set {name}=...), or search it by halving"
             )
-    chosen, own = algorithm.chosen(env, fixed)
+    chosen, values = algorithm.chosen(env, fixed)
     if chosen is not algorithm and chosen.name not in flatten(fixed).values():
         raise BadConfig(
             "the members of a population copy each other, so they learn by one algorithm, but "
             f"{algorithm.name} chooses among several; fix it (--set algorithm={chosen.name}), or use another scheduler"
         )
-    complete = flatten(chosen(env, seed=seed).init(**unflatten(own)).hyperparameters or {})
+    complete = flatten(chosen(env, seed=seed).init(**unflatten(values)).hyperparameters or {})
     structure = space.structure(unflatten(algorithm.named(chosen.name, complete)))
     decided = {name: value for name, value in structure.items() if not name.endswith(ENABLED)}
     decided |= {name: None for name in space.flat() if structure.get(name + ENABLED) is False and name not in priors}

@@ -82,17 +82,17 @@ def confirmations_of(store: Store, study: str) -> dict[str, Config]:
     """
     of = Config.from_json(store.study(study).config, study)
     same = (of.task, of.environments, of.seed, of.fixed)
-    found = [
+    earlier = [
         (name, Config.from_json(store.study(name).config, name))
         for name in (row.name for row in store.studies())
         if re.fullmatch(re.escape(confirmation_name(study)) + r"(-\d+)?", name)
     ]
-    own = [
+    confirmations = [
         (name, config)
-        for name, config in found
+        for name, config in earlier
         if config.scheduling.confirms and (config.task, config.environments, config.seed, config.fixed) == same
     ]
-    return dict(sorted(own, key=lambda each: first_seed(each[1])))
+    return dict(sorted(confirmations, key=lambda item: first_seed(item[1])))
 
 
 def confirmation_config(
@@ -115,11 +115,11 @@ def confirmation_config(
     config = Config.from_json(store.study(study).config, study)
     check_confirmable(config, study, top, seeds)
     objectives = objectives_of(config)
-    shown = study_view(store, study)
-    ranked = rank(shown.trials, objectives)
+    view = study_view(store, study)
+    ranked = rank(view.trials, objectives)
     if not ranked or ranked[0].epochs < config.rungs[-1]:
         cure = f"`{command_line('worker', study)}` trains it to its end"
-        if shown.state == "complete":
+        if view.state == "complete":
             cure = f"`{command_line('extend', study, '--trials N')}` gives it more trials"
         raise BadConfig(
             f"a confirmation needs a result at the top rung, {config.rungs[-1]} epochs, but {study} has none; {cure}"
@@ -195,11 +195,11 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
         StudyMismatch: an unfinished confirmation has other numbers.
     """
     earlier = confirmations_of(store, study)
-    for name, each in reversed(earlier.items()):
-        if _content(each) == _content(config):
+    for name, confirmation in reversed(earlier.items()):
+        if _content(confirmation) == _content(config):
             return name
-        top, seeds, _, episodes = _numbers(each)
-        if _content(each) != _content(confirmation_config(store, study, top, seeds, episodes)):
+        top, seeds, _, episodes = _numbers(confirmation)
+        if _content(confirmation) != _content(confirmation_config(store, study, top, seeds, episodes)):
             break  # answers of earlier ones may be why the study has changed, and are no unbiased ones any more
     if earlier:
         name, last = list(earlier.items())[-1]
@@ -365,13 +365,13 @@ def _since(of: Config, config: Config, trials: Sequence[TrialView], finalists: S
     """
     top, *_ = _numbers(config)
     ranked = [trial for trial in rank(trials, objectives_of(of)) if trial.epochs >= of.rungs[-1]]
-    known = [] if of.rungs[-1] > config.rungs[0] else config.options["known"]
+    stored = [] if of.rungs[-1] > config.rungs[0] else config.options["known"]
     excluded = {trial.number for trial in trials if trial.excluded}
-    since = ChangesView(
-        best=[trial.number for trial in _different(ranked)[:top] if dict(flatten(trial.hyperparameters)) not in known],
+    changes = ChangesView(
+        best=[trial.number for trial in _different(ranked)[:top] if dict(flatten(trial.hyperparameters)) not in stored],
         excluded=bool(finalists) and Confirmation.of(config).trials[finalists[0]] in excluded,
     )
-    return since if since.best or since.excluded else None
+    return changes if changes.best or changes.excluded else None
 
 
 def _turned(config: Config, value: float) -> float:
@@ -457,15 +457,17 @@ def _in_each(config: Config, rows: Sequence[Segment], candidate: int) -> dict[st
     """
     several, confirmation = len(config.environments), Confirmation.of(config)
     done = [row for row in rows if row.state == "done"]
-    found: dict[str, MeanView | None] = {}
+    means: dict[str, MeanView | None] = {}
     for index, env in enumerate(labels(config.environments)):
         here = [row for row in done if row.replicate % several == index]
-        own = [row for row in here if row.configuration == candidate]
-        fresh = [measured(config, row) for row in own if row.replicate // several in confirmation.estimating]
+        rows_of_candidate = [row for row in here if row.configuration == candidate]
+        fresh = [
+            measured(config, row) for row in rows_of_candidate if row.replicate // several in confirmation.estimating
+        ]
         others = (n for n in range(confirmation.candidates) if n != candidate)
         alike = [[measured(config, row) for row in here if row.configuration == n] for n in others]
-        found[env] = _mean(fresh, alike, _bounds(config))
-    return found
+        means[env] = _mean(fresh, alike, _bounds(config))
+    return means
 
 
 def _answer(
@@ -488,8 +490,8 @@ def _answer(
     return answer
 
 
-def _improvement(own: Sequence[float], others: Sequence[float]) -> Interval:
+def _improvement(scores: Sequence[float], others: Sequence[float]) -> Interval:
     """Return the probability that one training beats one of the others."""
     from ..statistics.intervals import improvement_interval  # slow to import (NumPy)
 
-    return improvement_interval([[x] for x in own], [[x] for x in others])
+    return improvement_interval([[x] for x in scores], [[x] for x in others])

@@ -157,26 +157,26 @@ def rank(trials: Sequence[TrialView], objectives: Mapping[str, str] = DEFAULT) -
 
 def ranked(study: StudyView) -> list[TrialView]:
     """Rank a study's trials; the winner of a confirmation comes first."""
-    found = rank(study.trials, study.objectives)
+    order = rank(study.trials, study.objectives)
     if scheduling(study.scheduler).confirms and study.best:
         best = study.best.number
-        found.sort(key=lambda trial: trial.number != best)
-    return found
+        order.sort(key=lambda trial: trial.number != best)
+    return order
 
 
 def front(trials: Sequence[TrialView], objectives: Mapping[str, str] = DEFAULT) -> list[TrialView]:
     """Return the Pareto front of the trials that trained longest, best first."""
-    known = _with_results(trials, objectives)
-    longest = min(map(_training, known), default=(0, 0, 0.0))
-    equals = [trial for trial in known if _training(trial) == longest]
+    measured = _with_results(trials, objectives)
+    longest = min(map(_training, measured), default=(0, 0, 0.0))
+    equals = [trial for trial in measured if _training(trial) == longest]
     points = _points(equals, objectives)
     return [equals[index] for index in sorted(undominated(points), key=lambda index: -points[index][0])]
 
 
 def _with_results(trials: Sequence[TrialView], objectives: Mapping[str, str]) -> list[TrialView]:
     """Return the trials with a result, in the order of equal ones."""
-    known = [trial for trial in trials if trial.epochs and not trial.excluded]
-    return sorted(known, key=lambda trial: (_earlier(trial, objectives), trial.number))
+    trained = [trial for trial in trials if trial.epochs and not trial.excluded]
+    return sorted(trained, key=lambda trial: (_earlier(trial, objectives), trial.number))
 
 
 def _earlier(trial: TrialView, objectives: Mapping[str, str]) -> list[float]:
@@ -188,7 +188,7 @@ def _earlier(trial: TrialView, objectives: Mapping[str, str]) -> list[float]:
 
 def _training(trial: TrialView) -> tuple[int, int, float]:
     """Return a sort key: negated epochs, negated seeds, and the violation."""
-    trained = sum(each.epochs >= trial.epochs for each in trial.seeds or ())
+    trained = sum(seed.epochs >= trial.epochs for seed in trial.seeds or ())
     return -trial.epochs, -trained, trial.violation or 0.0
 
 
@@ -253,31 +253,31 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
             brackets.setdefault(bracket_of[row.number], [[] for _ in config.rungs])[row.rung].append(row)
     reached = Counter(row.rung for row in segments)  # promoted trials, also those that failed there
     by_bracket = [agreements(config, results) for results in brackets.values()]
-    found: list[AgreementView] = []
+    views: list[AgreementView] = []
     for rung, parts in enumerate(zip(*by_bracket, strict=True)):
         agreement = pool(parts)
         here, later = ([row.score for rows in brackets.values() for row in rows[at]] for at in (rung, rung + 1))
         equal = len({*here}) == 1 and ranks_by_score(config)
-        told: dict[str, Any]
+        fields: dict[str, Any]
         if equal and FEWEST <= len(here) > reached[rung + 1]:
             misleads = not {*later} <= {*here}
-            told = {"trials": len(here), "correlation": None, "interval": None, "misleads": misleads}
+            fields = {"trials": len(here), "correlation": None, "interval": None, "misleads": misleads}
         elif agreement.pairs:
             # Only the best are promoted, and a rank correlation is smaller among them than among all trials.
             share = agreement.pairs / len(here)
             correlation, low, high = (unrestricted(r, share) for r in (agreement.correlation, *agreement.interval))
             misleads, interval = high < MISLEADING, (low, high)
-            told = {"trials": agreement.pairs, "correlation": correlation, "interval": interval, "misleads": misleads}
+            fields = {"trials": agreement.pairs, "correlation": correlation, "interval": interval, "misleads": misleads}
         else:
             continue
-        found.append(AgreementView(epochs=config.rungs[rung], next=config.rungs[rung + 1], **told))
-    return found
+        views.append(AgreementView(epochs=config.rungs[rung], next=config.rungs[rung + 1], **fields))
+    return views
 
 
 def summary_view(store: Store, name: str) -> SummaryView:
     """Return a study without its trials, reading only the best of them."""
     config = Config.from_json(store.study(name).config, name)
-    excluded = any(given.kind == EXCLUDE for given in store.commands(name))
+    excluded = any(command.kind == EXCLUDE for command in store.commands(name))
     # The database neither aggregates seeds nor leaves excluded trials out, so all trials must be read.
     if excluded or seeds_of(config) > 1:
         return study_view(store, name).summary()
@@ -327,14 +327,18 @@ def _summary(
         spared: number of trainings that racing left out.
         agreement: agreement of each rung with the next, if it is known.
     """
-    config, given, labels = Config.from_json(store.study(name).config, name), store.commands(name), store.labels(name)
-    held = hold_of(given)
+    config, steering, labels = (
+        Config.from_json(store.study(name).config, name),
+        store.commands(name),
+        store.labels(name),
+    )
+    command = hold_of(steering)
     return SummaryView(
         study=name,
-        state="complete" if complete else HELD[held.kind] if held else "running",
-        held=None if complete else held,
-        commands=[each for each in given if each.kind != PROBE],
-        probe=probe_view(given),
+        state="complete" if complete else HELD[command.kind] if command else "running",
+        held=None if complete else command,
+        commands=[command for command in steering if command.kind != PROBE],
+        probe=probe_view(steering),
         task=config.task,
         env=config.env,
         environments=list(config.environments) if is_across(config) else None,
@@ -412,15 +416,15 @@ def _with_seeds(
 
 def _mean_of(replicates: Sequence[SeedView], env: str, epochs: int) -> float | None:
     """Return the mean result in an environment; None without a result."""
-    found = [each.return_ for each in replicates if each.env == env and each.epochs == epochs > 0]
-    measured = [value for value in found if value is not None]
-    return statistics.fmean(measured) if measured and len(measured) == len(found) else None
+    results = [replicate.return_ for replicate in replicates if replicate.env == env and replicate.epochs == epochs > 0]
+    measured = [value for value in results if value is not None]
+    return statistics.fmean(measured) if measured and len(measured) == len(results) else None
 
 
 def _skipped_trainings(configurations: Sequence[TrialView]) -> int:
     """Return the number of trainings that racing skipped."""
     ended = (trial for trial in configurations if trial.state in ("complete", "pruned"))
-    return sum(each.epochs < trial.epochs for trial in ended for each in trial.seeds or ())
+    return sum(seed.epochs < trial.epochs for trial in ended for seed in trial.seeds or ())
 
 
 def status_view(store: Store) -> StatusView:
@@ -460,15 +464,15 @@ def _with_workers(study: SummaryView, workers: int) -> SummaryView:
 
 def trainings_view(store: Store) -> TrainingsView:
     """Return the tasks that no study trains."""
-    found = []
+    trainings = []
     for row in store.tasks():
         if row.identity is None or "task" not in row.identity or store.trials_of(row.uid):
             continue
         returns = [values[RETURN] for _, values in store.metrics(row.uid) if RETURN in values]
         same = {name: row.identity[name] for name in ("task", "env", "seed")}
         last = returns[-1] if returns else None
-        found.append(TrainingView(uid=row.uid, **same, epochs=row.epochs, return_=last))
-    return TrainingsView(storage=store.url, tasks=found)
+        trainings.append(TrainingView(uid=row.uid, **same, epochs=row.epochs, return_=last))
+    return TrainingsView(storage=store.url, tasks=trainings)
 
 
 def task_view(store: Store, uid: str) -> TaskView:
@@ -517,9 +521,9 @@ def task_view(store: Store, uid: str) -> TaskView:
     )
 
 
-def texts_in(events: Sequence[Event], kind: str) -> list[str]:
+def texts_in(events: Sequence[Event], category: str) -> list[str]:
     """Return the texts in a task's events of this kind, see `TaskRecord.label`."""
-    return list(dict.fromkeys(text for event in events if event.kind == kind for text in event.data[kind]))
+    return list(dict.fromkeys(text for event in events if event.kind == category for text in event.data[category]))
 
 
 def _lineage(store: Store, uid: str, epochs: int) -> list[AncestorView]:

@@ -158,7 +158,11 @@ class Mirror:
         config = self.rows.config
         trials, segments = collapse(config, *remembered(self.rows.trials.values(), self.rows.segments.values()))
         attributes = ((copy.user_attrs, copy) for copy in study.get_trials(deepcopy=False))
-        copies = {(found[NUMBER], found.get(UID)): copy for found, copy in attributes if NUMBER in found}
+        copies = {
+            (attributes_of[NUMBER], attributes_of.get(UID)): copy
+            for attributes_of, copy in attributes
+            if NUMBER in attributes_of
+        }
         trials = sorted(trials, key=lambda trial: trial.number)
         trials = [trial for number, trial in enumerate(trials) if trial.number == number]  # up to the first gap
         pairs = [(trial, copies.get((trial.number, trial.uid))) for trial in trials]
@@ -288,8 +292,8 @@ def frozen(config: Config, row: Row, started: float | None) -> FrozenTrial:
     values, distributions = {}, {}
     for name in config.searched.flat():
         dimensions = [space.flat()[name] for space in config.spaces]
-        if name in trial.params and (found := _parameter(dimensions, trial.params[name])) is not None:
-            values[name], distributions[name] = found
+        if name in trial.params and (parameter := _parameter(dimensions, trial.params[name])) is not None:
+            values[name], distributions[name] = parameter
     made = create_trial(
         state=TrialState.RUNNING,
         params=values,
@@ -338,22 +342,29 @@ def _parameter(dimensions: Sequence[Dimension], value: Any) -> tuple[Any, BaseDi
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    searched = [each.dimension if isinstance(each, Maybe) else each for each in dimensions]
-    choices = {identity(value): value for each in searched if isinstance(each, Choice) for value in each.values}
-    if all(isinstance(each, Fixed) for each in searched):
+    searched = [dimension.dimension if isinstance(dimension, Maybe) else dimension for dimension in dimensions]
+    choices = {
+        identity(value): value for dimension in searched if isinstance(dimension, Choice) for value in dimension.values
+    }
+    if all(isinstance(dimension, Fixed) for dimension in searched):
         return None
-    if all(isinstance(each, Choice) for each in searched):
-        if any(isinstance(each, Maybe) for each in dimensions):
+    if all(isinstance(dimension, Choice) for dimension in searched):
+        if any(isinstance(dimension, Maybe) for dimension in dimensions):
             choices[identity(None)] = None
-        shown = {text: str(each) if isinstance(each, list) else each for text, each in choices.items()}
+        texts = {text: str(value) if isinstance(value, list) else value for text, value in choices.items()}
         text = identity(value)
-        return (shown[text], CategoricalDistribution([*shown.values()])) if text in shown else None
-    ranges = [each for each in searched if isinstance(each, Range)]
-    log = len(ranges) == len(searched) and all(isinstance(each, Real | Integer) and each.log for each in ranges)
+        return (texts[text], CategoricalDistribution([*texts.values()])) if text in texts else None
+    ranges = [dimension for dimension in searched if isinstance(dimension, Range)]
+    log = len(ranges) == len(searched) and all(
+        isinstance(dimension, Real | Integer) and dimension.log for dimension in ranges
+    )
     if isinstance(value, bool) or not isinstance(value, int | float) or (log and value <= 0):
         return None
-    low, high = min([value, *(each.low for each in ranges)]), max([value, *(each.high for each in ranges)])
-    if all(isinstance(each, Integer) for each in searched):
+    low, high = (
+        min([value, *(dimension.low for dimension in ranges)]),
+        max([value, *(dimension.high for dimension in ranges)]),
+    )
+    if all(isinstance(dimension, Integer) for dimension in searched):
         return value, IntDistribution(int(low), int(high), log=log)
     return float(value), FloatDistribution(float(low), float(high), log=log)
 

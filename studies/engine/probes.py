@@ -40,8 +40,8 @@ def request_probe(store: Store, name: str, config: Config, algorithm: type[Task]
     """
     from ...tasks.learner import Learner  # slow to import (torch), as is the module of the probe below
 
-    kind = algorithm.learner
-    if not (config.env and issubclass(kind, Learner) and len(config.environments) == 1) or store.totals(name).trials:
+    learner = algorithm.learner
+    if not (config.env and issubclass(learner, Learner) and len(config.environments) == 1) or store.totals(name).trials:
         return
     _write(store, name, {ASKED: True}, lambda before: not any(each.kind == PROBE for each in before))
 
@@ -99,9 +99,9 @@ def _write(store: Store, name: str, data: Mapping[str, Any], wanted: Callable[[l
     store.database.write(work)
 
 
-def probe_view(given: Sequence[Command]) -> ProbeView | FailedProbeView | None:
+def probe_view(steering: Sequence[Command]) -> ProbeView | FailedProbeView | None:
     """Return the results of a study's probe, if there are any."""
-    for command in given:
+    for command in steering:
         if command.kind == PROBE and FOUND in command.data:
             return described(command.data[FOUND], command.data.get(BASELINES), command.data.get(WIDER, {}))
         if command.kind == PROBE and LOST in command.data:

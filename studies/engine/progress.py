@@ -131,20 +131,20 @@ class StudyProgress:
             self._reset()
         elif changes is not None:
             self._count(changes.trials, changes.segments)
-        held = self._held()
-        self._measure(held | self._trained)
-        self._trained = held
+        leased = self._held()
+        self._measure(leased | self._trained)
+        self._trained = leased
         config, complete = self.rows.config, self.rows.plan().complete
         trials = max(len(self.rows.trials), config.trials[-1] * seeds_of(config))
         counts = Counter(trial.state for trial in self.rows.trials.values())
-        counts[WAITING], counts[OPEN] = counts[RUNNING] - len(held), trials - len(self.rows.trials)
-        counts[RUNNING] = len(held)
+        counts[WAITING], counts[OPEN] = counts[RUNNING] - len(leased), trials - len(self.rows.trials)
+        counts[RUNNING] = len(leased)
         best, finished, epochs = self._best(), self._rungs(), sum(self._epochs.values())
         return Snapshot(
             config,
             complete,
             {state: counts[state] for state in STATES if counts[state]},
-            [self._state(number, held) for number in range(max(0, trials - SHOWN), trials)],
+            [self._state(number, leased) for number in range(max(0, trials - SHOWN), trials)],
             [
                 (epochs, done, max(done, expected))  # asha may promote more than expected
                 for epochs, done, expected in zip(config.rungs, finished, self._expected(complete), strict=True)
@@ -210,12 +210,12 @@ class StudyProgress:
             target = max((epochs for rung, epochs in rungs if (trial.number, rung) in self.rows.segments), default=0)
             epochs = target if trial.number in whole else min(reached.get(trial.uid, 0), target)
             inherited = int(trial.attrs["start"]["epochs"]) if "start" in trial.attrs else 0  # by a branch
-            self._epochs[trial.number] = own = max(0, epochs - inherited)
-            self._env_steps[trial.number] = own * trial.epoch_steps
+            self._epochs[trial.number] = trained = max(0, epochs - inherited)
+            self._env_steps[trial.number] = trained * trial.epoch_steps
 
-    def _state(self, number: int, held: Collection[int]) -> str:
+    def _state(self, number: int, leased: Collection[int]) -> str:
         state = self.rows.trials[number].state if number in self.rows.trials else OPEN
-        return WAITING if state == RUNNING and number not in held else state
+        return WAITING if state == RUNNING and number not in leased else state
 
     def _expected(self, complete: bool) -> list[int]:
         """Return the final or expected number of trials on each rung."""

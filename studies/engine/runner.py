@@ -189,13 +189,13 @@ class StudyRunner:
             first = [trial for trial in trials if trial.replicate < at_once(self.config)]
             segments += [Segment(trial.number, plan.rung, epochs) for trial in first]
         trials += self._branches(plan.branches)
-        since = self.rows.revision if plan.exact else None
+        revision = self.rows.revision if plan.exact else None
         self.store.add_rows(
             self.name,
             trials=trials,
             segments=segments,
             finished=plan.finished,
-            since=since,
+            since=revision,
             commands_known=len(self.rows.commands),
         )
         self._renewed = None  # `add_rows` released the lock
@@ -221,9 +221,9 @@ class StudyRunner:
         """Return the rows of the trials that the plan asks for."""
         assert plan.ask is not None
         config, commands, seeds = self.config, self.rows.commands, seeds_of(self.config)
-        known = len(config.first_trials)  # first trials, whose hyperparameters were given with the study
+        first = len(config.first_trials)  # first trials, whose hyperparameters were given with the study
         waiting = pending(commands, self.rows.trials.values())
-        enqueued = dict(zip((n for n in plan.ask if n >= known), waiting, strict=False))
+        enqueued = dict(zip((n for n in plan.ask if n >= first), waiting, strict=False))
         decisive = [command.number for command in commands if command.kind in DECISIVE]
         new = []
         for number, values in zip(plan.ask, self._suggestions(plan, enqueued), strict=True):
@@ -278,13 +278,13 @@ class StudyRunner:
         config, parents = self.config, [self.rows.trials[branch.start.number].params for branch in branches]
         if branches and config.options["explore"] == BANDIT:
             bandit = PB2(config, self.rows.trials.values(), self.rows.segments.values(), branches)
-            values = [bandit.explore(*each, self._identity) for each in zip(branches, parents, strict=True)]
+            values = [bandit.explore(*pair, self._identity) for pair in zip(branches, parents, strict=True)]
         else:
             values = [
                 explore(config, parent, branch.generation, branch.member, self._identity)
                 for branch, parent in zip(branches, parents, strict=True)
             ]
-        return [self._branch(*each) for each in zip(branches, values, strict=True)]
+        return [self._branch(*pair) for pair in zip(branches, values, strict=True)]
 
     def _branch(self, branch: Branch, values: Mapping[str, Any]) -> Trial:
         parent = self.rows.trials[branch.start.number]

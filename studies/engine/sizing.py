@@ -151,8 +151,8 @@ def pace(name: str, env: EnvSpec, seed: int) -> float:
     from ...tasks import load
 
     learner = load(name).learner
-    known = learner.space_in(env).flat()
-    small = {path: value for path, value in SMALL.items() if path in known}
+    dimensions = learner.space_in(env).flat()
+    small = {path: value for path, value in SMALL.items() if path in dimensions}
     task = load(name)(env, seed=seed).init(epoch_steps=64 if "learning_starts" in small else 512, **small)
     task.fit(SMALL["learning_starts"] // 64 + 1 if "learning_starts" in small else 1)  # compiles kernels, fills buffers
     steps, began = task.env_steps, time.perf_counter()

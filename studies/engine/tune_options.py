@@ -188,11 +188,11 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
         scheduler: its scheduler.
         algorithm: task class.
     """
-    own = own_objective(algorithm)
-    objectives = options.get("objectives", own)
+    objective = own_objective(algorithm)
+    objectives = options.get("objectives", objective)
     if "steps" in options.get("budget", {}) and not any(map(is_epoch_steps, algorithm.learner.hyperparameters.flat())):
         raise BadConfig(f"--budget counts steps of an epoch, but {algorithm.name} names none; write 200epochs")
-    if "goal" in options and (own != DEFAULT or objectives != DEFAULT):
+    if "goal" in options and (objective != DEFAULT or objectives != DEFAULT):
         raise BadConfig(
             f"a goal is a return, which fresh episodes confirm, but the objective is {', '.join(objectives)}; leave "
             "--goal out"
@@ -222,8 +222,8 @@ def _check_options_of_populations(scheduler: str, options: Mapping[str, object])
             )
         return
     of_populations = {name: option for name, option in STUDY.items() if option.group is Group.POPULATION}
-    given = [name for name, option in of_populations.items() if options[name] not in (option.default, [])]
-    if names := " and ".join(f"--{name}" for name in given):
+    misplaced = [name for name, option in of_populations.items() if options[name] not in (option.default, [])]
+    if names := " and ".join(f"--{name}" for name in misplaced):
         raise BadConfig(
             f"only --scheduler {POPULATION} takes {names}, but the scheduler is {scheduler}; add --scheduler "
             f"{POPULATION}, or leave out what is for populations"
@@ -235,29 +235,29 @@ def _with_starts(config: Config, algorithm: type[Task]) -> Config:
 
     They are left out where they do not fit the study.
     """
-    known = list(config.options.get("known", []))
+    starts = list(config.options.get("known", []))
     if not config.sampling.defaults or config.scheduling.population:
         return config
-    for given in algorithm.starts(config.env):
+    for start in algorithm.starts(config.env):
         with suppress(BadConfig):
-            values = known_values(config, algorithm, given)
-            if values not in known and len(known) < config.trials[0]:
-                known.append(values)
-    return replace(config, options={**config.options, "known": known}) if known else config
+            values = known_values(config, algorithm, start)
+            if values not in starts and len(starts) < config.trials[0]:
+                starts.append(values)
+    return replace(config, options={**config.options, "known": starts}) if starts else config
 
 
-def _with_known(config: Config, algorithm: type[Task], known: Sequence[Mapping[str, Any]]) -> Config:
+def _with_known(config: Config, algorithm: type[Task], starts: Sequence[Mapping[str, Any]]) -> Config:
     """Return the configuration with known hyperparameters for its first trials.
 
     Raises:
         BadConfig: they are outside the searched space, or more than there are trials.
     """
-    if not known:
+    if not starts:
         return config
-    if not config.sampling.defaults or len(known) > config.trials[0]:
+    if not config.sampling.defaults or len(starts) > config.trials[0]:
         rule = "each takes one trial" if config.sampling.defaults else "a grid tries its own points only"
         raise BadConfig(
-            f"{rule}, but {len(known)} known configurations are given for {config.trials[0]} trials; leave some out"
+            f"{rule}, but {len(starts)} known configurations are given for {config.trials[0]} trials; leave some out"
         )
-    first = [known_values(config, algorithm, flatten(each)) for each in known]
+    first = [known_values(config, algorithm, flatten(values)) for values in starts]
     return replace(config, options={**config.options, "known": first})

@@ -96,8 +96,8 @@ class Studies:
             counts = ", ".join(f"{count} {state}" for state, count in summary.counts.items() if count)
             link = f'<a href="/study?study={quote(name, safe="")}">{escape(name)}</a>'
             rows.append((link, escape(summary.state), escape(counts), "" if best is None else f"{best:.4g}"))
-        found = table(("study", "state", "trials", "best"), rows, "---n") if rows else "<p>No study yet.</p>"
-        return document("Studies", f"<h1>Studies</h1><p class='soft'>{escape(self.store.url)}</p>{found}")
+        content = table(("study", "state", "trials", "best"), rows, "---n") if rows else "<p>No study yet.</p>"
+        return document("Studies", f"<h1>Studies</h1><p class='soft'>{escape(self.store.url)}</p>{content}")
 
     def study(self, name: str) -> str:
         """Return the page of a study, which refreshes itself."""
@@ -150,8 +150,8 @@ class Server(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Address for browsers, including the token."""
-        host, port = self.server_address[:2]
-        return f"http://{host!s}:{port}/" + (f"?token={quote(self.token, safe='')}" if self.token else "")
+        address, port = self.server_address[:2]
+        return f"http://{address!s}:{port}/" + (f"?token={quote(self.token, safe='')}" if self.token else "")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -178,7 +178,7 @@ class Handler(BaseHTTPRequestHandler):
             "/live.json": ("application/json", lambda: json.dumps(studies.json(name))),
             "/report": ("text/html", lambda: studies.report(name)),
         }
-        kind, answer = answers.get(parts.path, ("text/plain", lambda: ""))
+        media_type, answer = answers.get(parts.path, ("text/plain", lambda: ""))
         try:
             text = answer()
         except UnknownStudy as error:
@@ -186,7 +186,7 @@ class Handler(BaseHTTPRequestHandler):
         except StoreError as error:
             self._send(503, "text/plain", str(error))
         else:
-            self._send(200 if parts.path in answers else 404, kind, text)
+            self._send(200 if parts.path in answers else 404, media_type, text)
 
     def _may(self, query: dict[str, list[str]]) -> bool:
         """Return whether the sender may read.
@@ -195,16 +195,16 @@ class Handler(BaseHTTPRequestHandler):
         resolve to this machine (DNS rebinding).
         """
         if not self.server.token:
-            host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
-            return host in LOOPBACK
+            hostname = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+            return hostname in LOOPBACK
         cookies = SimpleCookie(self.headers.get("Cookie", ""))
-        given = [*query.get("token", []), *([unquote(cookies[COOKIE].value)] if COOKIE in cookies else [])]
-        return any(hmac.compare_digest(text.encode(), self.server.token.encode()) for text in given)
+        tokens = [*query.get("token", []), *([unquote(cookies[COOKIE].value)] if COOKIE in cookies else [])]
+        return any(hmac.compare_digest(text.encode(), self.server.token.encode()) for text in tokens)
 
-    def _send(self, status: int, kind: str, text: str) -> None:
+    def _send(self, status: int, media_type: str, text: str) -> None:
         body = text.encode()
         self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Type", f"{media_type}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")

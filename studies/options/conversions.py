@@ -96,8 +96,8 @@ def device(text: str) -> str:
 
     Torch, which is slow to import, checks later that the device exists.
     """
-    kind, colon, index = text.partition(":")
-    if kind not in ("auto", "cpu", "cuda", "mps") or (colon and (kind != "cuda" or not index.isdecimal())):
+    name, colon, index = text.partition(":")
+    if name not in ("auto", "cpu", "cuda", "mps") or (colon and (name != "cuda" or not index.isdecimal())):
         raise argparse.ArgumentTypeError(
             f"must be auto, cpu, cuda, cuda:1 (or another number) or mps, but got {text!r}"
         )

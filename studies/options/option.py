@@ -108,13 +108,15 @@ def with_keywords(table: type) -> Callable[[Function], Function]:
     types, options = get_type_hints(table), declared(table)
 
     def decorate(function: Function) -> Function:
-        own = inspect.signature(function)
-        explicit = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        signature = inspect.signature(function)
+        explicit = [
+            parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD
+        ]
         keywords = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=types[name])
             for name, option in options.items()
         ]
-        setattr(function, "__signature__", own.replace(parameters=[*explicit, *keywords]))  # noqa: B010 - untyped
+        setattr(function, "__signature__", signature.replace(parameters=[*explicit, *keywords]))  # noqa: B010 - untyped
         return function
 
     return decorate

@@ -34,18 +34,18 @@ def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int 
     if len(config) != 1:
         raise ValueError(f"an algorithm is a name or {{name: {{option: value}}}}, but got {algorithm!r}")
     [(name, options)] = config.items()
-    classes = {key: kind for key, kind in algo_factory.get_classes().items() if _is_installed(kind)}
+    classes = {key: algorithm for key, algorithm in algo_factory.get_classes().items() if _is_installed(algorithm)}
     if name.lower() not in classes:
-        close = [f"; did you mean {each}?" for each in get_close_matches(name.lower(), classes, 1)]
+        close = [f"; did you mean {match}?" for match in get_close_matches(name.lower(), classes, 1)]
         raise ValueError(
             f"Orion has no algorithm {name!r} installed; it has {', '.join(sorted(classes))}{''.join(close)}"
         )
-    known = inspect.signature(classes[name.lower()].__init__).parameters
+    parameters = inspect.signature(classes[name.lower()].__init__).parameters
     if name.lower() in _MULTI_FIDELITY and not isinstance(epochs, Fidelity):
         raise ValueError(f"{name} needs to choose the epochs; give epochs=fidelity(1, 27, 3), for example")
-    if unknown := sorted(set(options or {}) - set(known)):
-        raise ValueError(f"Orion's {name} takes {', '.join(list(known)[2:])}, but got {', '.join(unknown)}")
-    defaults = {"seed": seed} if "seed" in known else {}
+    if unknown := sorted(set(options or {}) - set(parameters)):
+        raise ValueError(f"Orion's {name} takes {', '.join(list(parameters)[2:])}, but got {', '.join(unknown)}")
+    defaults = {"seed": seed} if "seed" in parameters else {}
     if is_population(config) and isinstance(epochs, Fidelity):
         defaults["generations"] = _generations(epochs)
     return {name: {**defaults, **(options or {})}}
@@ -57,7 +57,7 @@ def _is_installed(algorithm: type) -> bool:
     Wrappers of algorithms are not, nor are algorithms whose optional packages are missing.
     """
     optional = vars(sys.modules[algorithm.__module__]).values()
-    missing = any(isinstance(each, ImportOptional) and each.failed for each in optional)
+    missing = any(isinstance(package, ImportOptional) and package.failed for package in optional)
     return not missing and not algorithm.__module__.startswith("orion.core.")  # the module of wrappers
 
 

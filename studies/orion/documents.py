@@ -162,9 +162,9 @@ def lookup(document: Mapping[str, Any], key: str) -> Any:
 
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    def test(held: Any, asked: Any) -> bool:
+    def test(stored: Any, value: Any) -> bool:
         try:
-            return held is not None and bool(compare(held, asked))
+            return stored is not None and bool(compare(stored, value))
         except TypeError:  # e.g. a number and a datetime, which have no order
             return False
 
@@ -172,9 +172,9 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
 
 
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "$eq": lambda held, asked: bool(held == asked),
-    "$ne": lambda held, asked: bool(held != asked),
-    "$in": lambda held, asked: held in asked,
+    "$eq": lambda stored, value: bool(stored == value),
+    "$ne": lambda stored, value: bool(stored != value),
+    "$in": lambda stored, value: stored in value,
     "$gte": _ordered(ge),
     "$gt": _ordered(gt),
     "$lte": _ordered(le),
@@ -196,8 +196,10 @@ class Query:
 
         No condition, not even $ne, holds for a missing key, as in Orion's own database.
         """
-        held = ((lookup(document, key), operator, value) for key, operator, value in self.conditions)
-        return all(each is not MISSING and OPERATORS[operator](each, value) for each, operator, value in held)
+        comparisons = ((lookup(document, key), operator, value) for key, operator, value in self.conditions)
+        return all(
+            stored is not MISSING and OPERATORS[operator](stored, value) for stored, operator, value in comparisons
+        )
 
 
 def _conditions(query: Mapping[str, Any], path: str) -> Iterator[tuple[str, str, Any]]:

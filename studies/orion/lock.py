@@ -75,7 +75,7 @@ class HeldRows:
 
     def drop_all(self, collection: str) -> None:
         """Stop renewing the rows of a collection."""
-        for token in [token for token, held in self.rows().items() if held[0] == collection]:
+        for token in [token for token, lease in self.rows().items() if lease[0] == collection]:
             self.drop(token)
 
     def touch(self, collection: str, row: Document) -> int:
@@ -150,11 +150,11 @@ class AlgorithmLock:
             started, registered, state = time.monotonic(), self.registered, None
             try:
                 read = self._state(document["state"])
-                held = LockedAlgorithmState(read, document["configuration"])
+                locked = LockedAlgorithmState(read, document["configuration"])
                 if algorithm is not None and algorithm.configuration == document["configuration"]:
-                    self._observe_missed(algorithm, uid, held)
-                yield held
-                state = held.state if held.state is not read else None
+                    self._observe_missed(algorithm, uid, locked)
+                yield locked
+                state = locked.state if locked.state is not read else None
             finally:
                 self._held_rows.drop(token)
                 vain = time.monotonic() - started if self.registered == registered else 0.0
@@ -222,14 +222,14 @@ class AlgorithmLock:
         taken = {"locked": 1, "owner": token, "lease": self.seconds, "heartbeat": now}
         if free := rows.update_first("algo", {"experiment": uid, "locked": 0}, taken):
             return free
-        for held in rows.find("algo", {"experiment": uid, "locked": 1}, {"state": 0, "configuration": 0, "dry": 0}):
-            lease = timedelta(seconds=held.get("lease", self.seconds))
-            if is_silent(held.get("heartbeat"), held.get("owner"), now - lease):
-                log.warning("took over the algorithm of experiment %s from %s", uid, held.get("owner"))
-                return rows.update_first("algo", held, taken)
+        for document in rows.find("algo", {"experiment": uid, "locked": 1}, {"state": 0, "configuration": 0, "dry": 0}):
+            lease = timedelta(seconds=document.get("lease", self.seconds))
+            if is_silent(document.get("heartbeat"), document.get("owner"), now - lease):
+                log.warning("took over the algorithm of experiment %s from %s", uid, document.get("owner"))
+                return rows.update_first("algo", document, taken)
         return None
 
-    def _observe_missed(self, algorithm: Any, uid: Any, held: LockedAlgorithmState) -> None:
+    def _observe_missed(self, algorithm: Any, uid: Any, locked: LockedAlgorithmState) -> None:
         """Make the algorithm observe trials whose workers ended before doing so.
 
         Workers that fell silent count as ended.
@@ -243,15 +243,15 @@ class AlgorithmLock:
         late = self._database.transact(work)
         if not late:
             return
-        if held.state:
-            algorithm.set_state(held.state)
+        if locked.state:
+            algorithm.set_state(locked.state)
         missed = [trial for trial in late if algorithm.has_suggested(trial) and not algorithm.has_observed(trial)]
         if missed:
             log.warning(
                 "told the algorithm of experiment %s of %d trials that ended with their workers", uid, len(missed)
             )
             algorithm.observe(missed)
-            held.set_state(algorithm.state_dict)
+            locked.set_state(algorithm.state_dict)
 
     def _write(self, row: Document, state: Any, algorithm: Any, vain: float) -> int:
         """Free the lock, and write the new state unless it is None.
@@ -264,12 +264,12 @@ class AlgorithmLock:
 
         def work(rows: Collections) -> int:
             untold = _trials(rows, rows.find("untold", {"experiment": row["experiment"]}))
-            told = [trial.id for trial in untold if algorithm and algorithm.has_observed(trial)]
+            observed = [trial.id for trial in untold if algorithm and algorithm.has_observed(trial)]
             # Fruitless requests take at most a fifth of the lock's time, so workers with results get their turn.
-            dry = None if told else rows.now() + timedelta(seconds=min(4 * vain, self.seconds))
+            dry = None if observed else rows.now() + timedelta(seconds=min(4 * vain, self.seconds))
             freed = rows.update("algo", row, {**data, "dry": dry})
-            if freed and told:
-                rows.remove("untold", {"experiment": row["experiment"], "id": {"$in": told}})
+            if freed and observed:
+                rows.remove("untold", {"experiment": row["experiment"], "id": {"$in": observed}})
             return freed
 
         return self._database.transact(work)

@@ -287,7 +287,9 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
 
 def _has_program(rows: Collections, experiment: Any) -> bool:
     """Return whether this experiment's ``orion hunt`` runs ``rekindle train``."""
-    return any(_runs_rekindle(found.get("metadata") or {}) for found in rows.find("experiments", {"_id": experiment}))
+    return any(
+        _runs_rekindle(document.get("metadata") or {}) for document in rows.find("experiments", {"_id": experiment})
+    )
 
 
 def _runs_rekindle(metadata: Mapping[str, Any]) -> bool:
@@ -304,4 +306,4 @@ def _owned(trial: Trial) -> Document:
 def _last_sign(trial: Trial) -> datetime | None:
     """Return the time of the last heartbeat of a trial's worker."""
     times = (trial.heartbeat, trial.start_time, trial.submit_time)  # Orion's own storage writes 120 as the heartbeat
-    return next((each for each in times if isinstance(each, datetime)), None)
+    return next((time for time in times if isinstance(time, datetime)), None)

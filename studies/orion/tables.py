@@ -135,9 +135,9 @@ class Collections:
 
         Documents are not read if the indexed columns decide the query.
         """
-        where, exact = _where(collection, Query(query))
+        conditions, exact = _where(collection, Query(query))
         if exact:
-            return self._connection.scalar(sa.select(sa.func.count()).select_from(_documents).where(*where)) or 0
+            return self._connection.scalar(sa.select(sa.func.count()).select_from(_documents).where(*conditions)) or 0
         return sum(1 for _ in self._rows(collection, query, with_blobs=False))
 
     def update(self, collection: str, query: Asked, data: Mapping[str, Any]) -> int:
@@ -170,8 +170,8 @@ class Collections:
         numbers = [row.number for row in self._rows(collection, query, lock="all", with_blobs=False)]
         for some in chunks(numbers):
             for table in (_keys, _documents):
-                where = (table.c.collection == collection, table.c.number.in_(some))
-                self._connection.execute(sa.delete(table).where(*where))
+                conditions = (table.c.collection == collection, table.c.number.in_(some))
+                self._connection.execute(sa.delete(table).where(*conditions))
         return len(numbers)
 
     def indexes(self, collection: str) -> dict[str, dict[str, Any]]:
@@ -204,8 +204,8 @@ class Collections:
             )
         del indexes[name]
         self._connection.execute(_one(sa.update(_collections), collection).values(indexes=json.dumps(indexes)))
-        where = (_keys.c.collection == collection, _keys.c.name == name)
-        self._connection.execute(sa.delete(_keys).where(*where))
+        conditions = (_keys.c.collection == collection, _keys.c.name == name)
+        self._connection.execute(sa.delete(_keys).where(*conditions))
 
     def _reserve(self, collection: str, count: int) -> tuple[int, dict[str, Sequence[str]]]:
         """Reserve numbers for new documents, and lock the collection.
@@ -234,29 +234,29 @@ class Collections:
                 locked.
             with_blobs: whether to read the bytes.
         """
-        asked = Query(query)
-        where, exact = _where(collection, asked)
+        parsed = Query(query)
+        conditions, exact = _where(collection, parsed)
         table = _documents.c
         chosen = sa.select(table.number, table.body, table.blob.is_not(None).label("with_blob"))
         # Sort by a sum, which no index has: SQLite would otherwise scan the whole collection in order of its number.
-        chosen = chosen.where(*where).order_by(table.number + 0)
+        chosen = chosen.where(*conditions).order_by(table.number + 0)
         if lock and self._locks:
             chosen = chosen.with_for_update(skip_locked=lock == "free")
         if first and exact:
             chosen = chosen.limit(1)
-        needs_bytes = any(isinstance(value, bytes) for _, _, value in asked.conditions)
+        needs_bytes = any(isinstance(value, bytes) for _, _, value in parsed.conditions)
         for number, body, with_blob in self._connection.execute(chosen).all():
             document = decode(body, self._blob(collection, number) if with_blob and needs_bytes else None)
             if "_id" not in document:
                 raise DocumentError(f"document {number} of {collection} has no _id: it is damaged")
-            if asked.matches(document):
+            if parsed.matches(document):
                 if with_blob and with_blobs:
                     document = decode(body, self._blob(collection, number))
                 yield _Row(number, document)
 
     def _blob(self, collection: str, number: int) -> bytes:
-        where = (_documents.c.collection == collection, _documents.c.number == number)
-        return bytes(self._connection.scalar(sa.select(_documents.c.blob).where(*where)) or b"")
+        conditions = (_documents.c.collection == collection, _documents.c.number == number)
+        return bytes(self._connection.scalar(sa.select(_documents.c.blob).where(*conditions)) or b"")
 
     def _write(self, collection: str, row: _Row, data: Mapping[str, Any]) -> None:
         """Set keys of a document that this transaction has locked.
@@ -271,8 +271,8 @@ class Collections:
         if (columns["blob"] or b"") == blob:  # spares writing an algorithm's megabytes of state to set its lock
             del columns["blob"]
         row.document.update(body)
-        where = (_documents.c.collection == collection, _documents.c.number == row.number)
-        self._connection.execute(sa.update(_documents).where(*where).values(**columns))
+        conditions = (_documents.c.collection == collection, _documents.c.number == row.number)
+        self._connection.execute(sa.update(_documents).where(*conditions).values(**columns))
         changed = {name: fields for name, fields in unique.items() if key_text(body, fields) != before[name]}
         if changed:
             where_own = (_keys.c.collection == collection, _keys.c.number == row.number, _keys.c.name.in_(changed))
@@ -313,14 +313,14 @@ def _columns(document: Document) -> tuple[dict[str, Any], Document]:
     return {"key": key, **copied, "body": text, "blob": blob or None}, body
 
 
-def _where(collection: str, asked: Query) -> tuple[list[sa.ColumnElement[bool]], bool]:
+def _where(collection: str, query: Query) -> tuple[list[sa.ColumnElement[bool]], bool]:
     """Return SQL that all matching rows satisfy, and whether only they do."""
     columns = {"_id": _documents.c.key} | {name: _documents.c[name] for name in COLUMNS}
-    where: list[sa.ColumnElement[bool]] = [_documents.c.collection == collection]
-    for key, operator, value in asked.conditions:
+    conditions: list[sa.ColumnElement[bool]] = [_documents.c.collection == collection]
+    for key, operator, value in query.conditions:
         clause = _clause(columns[key], operator, value) if key in columns else None
-        where += [] if clause is None else [clause]
-    return where, len(where) == 1 + len(asked.conditions)
+        conditions += [] if clause is None else [clause]
+    return conditions, len(conditions) == 1 + len(query.conditions)
 
 
 def _clause(column: sa.ColumnElement[Any], operator: str, value: Any) -> sa.ColumnElement[bool] | None:

@@ -182,7 +182,7 @@ def _pause(store: Store, task: Task, error: Exception) -> float | None:
     return decision.pause if decision.retry else None
 
 
-def _write_event(store: Store, task: Task, epochs: int, kind: str, data: dict[str, Any]) -> None:
+def _write_event(store: Store, task: Task, epochs: int, category: str, data: dict[str, Any]) -> None:
     """Store an event with a task.
 
     The event is lost if the database cannot be written or another process holds the task.
@@ -191,7 +191,7 @@ def _write_event(store: Store, task: Task, epochs: int, kind: str, data: dict[st
     from ..errors import StoreError
 
     with suppress(StoreError), store.open(task.uid, task.identity.to_json()) as lease:
-        store.save([Write(lease, epochs, events=[(kind, data)])])
+        store.save([Write(lease, epochs, events=[(category, data)])])
 
 
 def whole(epochs: float) -> int:

@@ -40,8 +40,8 @@ def parent_of(url: str, experiment: Any, trial: str) -> Start | None:
     """
     with closing(Database(url, SECONDS)) as database:
         if database.read(schema_version):
-            known, start = database.read(lambda connection: _look(Collections(connection), experiment, trial))
-            if known:
+            document, start = database.read(lambda connection: _look(Collections(connection), experiment, trial))
+            if document:
                 return start
     raise NoParent(
         f"a trial that Orion branched from another one starts from the state that the other one ended with, but "
@@ -56,12 +56,12 @@ def _look(collections: Collections, experiment: Any, trial: str) -> tuple[bool, 
         if row.get("parent") is None:
             return True, None
         for parent in collections.find("trials", {"experiment": experiment, "id": row["parent"]}):
-            told = {result["name"]: result["value"] for result in parent["results"]}
-            if {"rk_uid", "rk_epochs", "rk_digest"} <= told.keys():
-                return True, Start(told["rk_uid"], told["rk_epochs"], told["rk_digest"])
+            results = {result["name"]: result["value"] for result in parent["results"]}
+            if {"rk_uid", "rk_epochs", "rk_digest"} <= results.keys():
+                return True, Start(results["rk_uid"], results["rk_epochs"], results["rk_digest"])
     # The parent may belong to an earlier version of this experiment. A promoted trial does not need it.
-    known = collections.find("experiments", {"_id": experiment})
-    return any(PROMOTING.intersection(map(str.lower, row["algorithm"])) for row in known), None
+    document = collections.find("experiments", {"_id": experiment})
+    return any(PROMOTING.intersection(map(str.lower, row["algorithm"])) for row in document), None
 
 
 def start_of(store: Store, identity: Mapping[str, Any], parent: Start | None) -> str | None:

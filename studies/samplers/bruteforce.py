@@ -38,11 +38,13 @@ class BruteForce:
         """Raise BadConfig if the values of a hyperparameter cannot be listed."""
         endless, long = [], []
         for name, dimension in config.searched.flat().items():
-            each = dimension.dimension if isinstance(dimension, Maybe) else dimension
-            if dimension.search and (isinstance(each, NearOne) or (isinstance(each, Real) and each.step is None)):
+            searched = dimension.dimension if isinstance(dimension, Maybe) else dimension
+            if dimension.search and (
+                isinstance(searched, NearOne) or (isinstance(searched, Real) and searched.step is None)
+            ):
                 endless.append(name)
-            elif isinstance(each, Real | Integer) and each.steps >= MOST_VALUES:
-                long.append(f"{name} has {each.steps + 1:,}")
+            elif isinstance(searched, Real | Integer) and searched.steps >= MOST_VALUES:
+                long.append(f"{name} has {searched.steps + 1:,}")
         if endless:
             raise BadConfig(
                 f"sampler bruteforce needs a finite space, but {', '.join(endless)} may take any value of a range; fix "

@@ -71,7 +71,7 @@ class CMAES(BaseSampler):
             population = trials[start : start + size]
             # CMA-ES uses only the order. Trials with more epochs rank first, then feasible ones, then higher scores.
             ranked = sorted(population, key=_worth, reverse=True)
-            optimizer.tell([(cube.transform(each.params), float(rank)) for rank, each in enumerate(ranked)])
+            optimizer.tell([(cube.transform(trial.params), float(rank)) for rank, trial in enumerate(ranked)])
         return cube.untransform(optimizer.ask())
 
     def sample_independent(

@@ -51,10 +51,10 @@ def follows(config: Config, number: int, results: int) -> bool:
         number: number of the trial.
         results: number of the study's results on which the choice may depend.
     """
-    every, own = OWN
-    if not config.options.get(LEARNED) or number >= UNTIL or number % every == own:
+    every, fresh = OWN
+    if not config.options.get(LEARNED) or number >= UNTIL or number % every == fresh:
         return False
-    return results >= every or sum(n % every != own for n in range(number)) < UNSEEN
+    return results >= every or sum(n % every != fresh for n in range(number)) < UNSEEN
 
 
 def choose(
@@ -143,20 +143,20 @@ class _Expert:
         return expected
 
 
-def _trust(experts: Sequence[_Expert], known: Array, own: Array) -> list[float]:
+def _trust(experts: Sequence[_Expert], points: Array, scores: Array) -> list[float]:
     """Return the weight of each source, from -1 to 1.
 
     Args:
         experts: one regression per source.
-        known: points of all sources, at which the sources are compared with each other.
-        own: points of this study's results, from worst to best.
+        points: points of all sources, at which the sources are compared with each other.
+        scores: points of this study's results, from worst to best.
     """
-    told = np.array([expert.predict(known) for expert in experts])
+    predictions = np.array([expert.predict(points) for expert in experts])
     weights = []
     for n, expert in enumerate(experts):
-        others = [_z(told[n], each) for m, each in enumerate(told) if m != n]
+        others = [_z(predictions[n], prediction) for m, prediction in enumerate(predictions) if m != n]
         prior = sum(others) / len(others) if others else PRIOR
-        weights.append(_trusted(expert.predict(own), prior))
+        weights.append(_trusted(expert.predict(scores), prior))
     return weights
 
 
@@ -212,7 +212,7 @@ def _points(space: Space, configurations: Sequence[Mapping[str, Any]]) -> Array:
 
     A missing value, or one without a scale, is far from all others.
     """
-    searched = [(name, each) for name, each in space.flat().items() if not isinstance(each, Fixed)]
+    searched = [(name, dimension) for name, dimension in space.flat().items() if not isinstance(dimension, Fixed)]
     rows = [[_coordinate(dimension, values.get(name)) for name, dimension in searched] for values in configurations]
     return np.array(rows, float).reshape(len(rows), len(searched))
 

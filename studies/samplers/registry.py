@@ -139,8 +139,8 @@ def _spelling(sampler: object) -> str:
             f"a sampler's class must be one that workers can import, but {made!r} is not in a module; move it to a "
             "file of its own and import it"
         )
-    given = sampler.keywords if isinstance(sampler, partial) else {}
-    arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    keywords = sampler.keywords if isinstance(sampler, partial) else {}
+    arguments = ", ".join(f"{name}={value!r}" for name, value in keywords.items())
     module = "optuna.samplers" if made.__module__.startswith("optuna.samplers.") else made.__module__
     return f"{module}:{made.__qualname__}" + (f"({arguments})" if arguments else "")
 

@@ -62,17 +62,17 @@ class Spelled:
         module, _, name = target.partition(":")
         self.arguments = _arguments(text, parenthesis + rest)
         self.sampler = _imported(text, module, name)
-        if (own := KEPT.get(name)) and self.sampler is getattr(optuna.samplers, name):
+        if (kept := KEPT.get(name)) and self.sampler is getattr(optuna.samplers, name):
             raise PluginError(
                 f"sampler {target} counts or remembers in attributes of an Optuna study, which a trial cannot resume "
-                f"from; take --sampler {own}, which derives it from the results"
+                f"from; take --sampler {kept}, which derives it from the results"
             )
         seeded = "seed" in inspect.signature(self.sampler).parameters
         if seeded and "seed" in self.arguments:
             raise PluginError(f"the sampler {text} must leave out seed, which each trial gets from the study's --seed")
         self.seeded = seeded
-        given = ", ".join(f"{key}={value!r}" for key, value in self.arguments.items())
-        self.name = f"{module}:{name}({given})" if given else f"{module}:{name}"
+        arguments = ", ".join(f"{key}={value!r}" for key, value in self.arguments.items())
+        self.name = f"{module}:{name}({arguments})" if arguments else f"{module}:{name}"
         try:
             with quiet(optuna.logging.ERROR):
                 self.made(0)

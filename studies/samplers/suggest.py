@@ -68,20 +68,20 @@ def suggest(
     assert plan.ask is not None
     sampler = config.sampling
     cohort, learned = config.cohort if sampler.structures else 1, bool(config.options.get(LEARNED))
-    trials = [each for each in trials if each.number < plan.ask.start] if sampler.learns or learned else []
+    trials = [trial for trial in trials if trial.number < plan.ask.start] if sampler.learns or learned else []
     suggestions: list[dict[str, Any]] = []
     with quiet(optuna.logging.ERROR):
         study = optuna.create_study(directions=["maximize"] * len(objectives_of(config)))
         if sampler.learns:
             study.add_trials(history(config, trials, plan.seen, segments, optuna_params))
-        known, first = config.first_trials, OWN[1] if learned else 0
-        before = {each.number: flatten(each.params) for each in trials if learned}
+        first_trials, first = config.first_trials, OWN[1] if learned else 0
+        before = {trial.number: flatten(trial.params) for trial in trials if learned}
         measured = _measured(config, segments) if learned else {}
         last = ((n, scores[-1][0]) for n, scores in plan.seen.items() if scores)
         violations = {key[0]: violation(constraints_of(config), measured[key]) for key in last if key in measured}
         results = sum(bool(scores) for scores in plan.seen.values())
         for index, number in enumerate(plan.ask):
-            wanted = known[number] if number < len(known) else enqueued.get(number)
+            wanted = first_trials[number] if number < len(first_trials) else enqueued.get(number)
             values = None if wanted is None else unflatten(wanted)
             if values is None and number == first and sampler.defaults:
                 values = _defaults(config.searched, check)
@@ -195,9 +195,11 @@ def _as_params(config: Config, values: Mapping[str, Any], spread: Mapping[str, B
     else:
         for path, value in values.items():
             with suppress(SpaceError, ValueError):
-                own = params(config.searched, {path: value})
-                if all(spread[name]._contains(spread[name].to_internal_repr(each)) for name, each in own.items()):
-                    found |= own
+                internal = params(config.searched, {path: value})
+                if all(
+                    spread[name]._contains(spread[name].to_internal_repr(value)) for name, value in internal.items()
+                ):
+                    found |= internal
     return {name: found[name] for name in spread if name in found}
 
 

@@ -56,4 +56,6 @@ class TPE(TPESampler):
         if len(study.directions) > 1:
             return super().infer_relative_search_space(study, trial)
         common = _common.setdefault(study, IntersectionSearchSpace(include_pruned=True))
-        return {name: each for name, each in common.calculate(study).items() if not each.single()}
+        return {
+            name: distribution for name, distribution in common.calculate(study).items() if not distribution.single()
+        }

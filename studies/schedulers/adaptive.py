@@ -57,7 +57,9 @@ class Adaptive(Halving):
 
     def _promoted(self, bracket: Bracket, rung: int, entrants: int) -> int:
         first = bracket.rung
-        done = [sum((n, each) in self._segments for n in bracket.numbers) for each in range(first, rung + 1)]
+        done = [
+            sum((n, rung_before) in self._segments for n in bracket.numbers) for rung_before in range(first, rung + 1)
+        ]
         agreement = self._agreement_before(bracket).pooled(self._agreement(bracket.numbers, rung))
         return promotions(self.rungs[first:], tuple(done), wanted(done[0], agreement))
 
@@ -71,14 +73,14 @@ class Adaptive(Halving):
 
     def _agreement_before(self, bracket: Bracket) -> Agreement:
         """Return the pooled agreement of rungs in all earlier brackets."""
-        held = self.brackets[self._retired : self.bracket_of(bracket.numbers.start)]
-        return pool([self._agreed, *(self._agreement(each.numbers, len(self.rungs) - 1) for each in held)])
+        brackets = self.brackets[self._retired : self.bracket_of(bracket.numbers.start)]
+        return pool([self._agreed, *(self._agreement(bracket.numbers, len(self.rungs) - 1) for bracket in brackets)])
 
     def _agreement(self, numbers: Iterable[int], rung: int) -> Agreement:
         """Return the pooled agreement of a bracket's rungs up to `rung`."""
         rows = [
-            [row for n in numbers if (row := self._segments.get((n, each))) and row.state == "done"]
-            for each in range(rung + 1)
+            [row for n in numbers if (row := self._segments.get((n, lower))) and row.state == "done"]
+            for lower in range(rung + 1)
         ]
         return pool(agreements(self.config, rows))
 
@@ -102,10 +104,10 @@ def agreements(config: Config, rungs: Sequence[Sequence[Segment]]) -> list[Agree
         both = {row.number for row in lower} & {row.number for row in upper}
         places = []
         for rows in (lower, upper):
-            held = [row for row in rows if row.number in both]
-            ordered = sorted(held, key=lambda row: row.number) if by_score else best_first(config, held)
+            paired = [row for row in rows if row.number in both]
+            ordered = sorted(paired, key=lambda row: row.number) if by_score else best_first(config, paired)
             scores = [row.score or 0.0 for row in ordered] if by_score else range(len(ordered), 0, -1)
-            score = {row.number: float(each) for row, each in zip(ordered, scores, strict=True)}
+            score = {row.number: float(value) for row, value in zip(ordered, scores, strict=True)}
             places.append([score[number] for number in sorted(both)])
         found.append(Agreement.of(*places))
     return found

@@ -137,7 +137,7 @@ def by_seed(config: Config, rows: Iterable[Segment]) -> dict[tuple[int, int], Se
     for row in rows:
         together.setdefault(row.number // several, []).append(row)
     seeds = config.options["seeds"] // several
-    return {divmod(number, seeds): _in_all(config, own) for number, own in together.items()}
+    return {divmod(number, seeds): _in_all(config, group) for number, group in together.items()}
 
 
 def _in_all(config: Config, rows: Sequence[Segment]) -> Segment:
@@ -153,8 +153,8 @@ def _in_all(config: Config, rows: Sequence[Segment]) -> Segment:
 
 def fresh_rows(rows: Rows, candidate: int, replicates: range) -> list[Segment]:
     """Return a candidate's results on these seeds, without failed trainings."""
-    found = [rows[candidate, s] for s in replicates if (candidate, s) in rows]
-    return [row for row in found if row.state == "done"]
+    finished = [rows[candidate, s] for s in replicates if (candidate, s) in rows]
+    return [row for row in finished if row.state == "done"]
 
 
 def fresh_scores(rows: Rows, candidate: int, replicates: range) -> list[float]:
@@ -193,8 +193,8 @@ def estimating_rows(config: Config, group: Iterable[Segment]) -> list[Segment] |
     """
     pairs = {replicate: row for (_, replicate), row in by_seed(config, group).items()}
     rows = [pairs.get(replicate) for replicate in Confirmation.of(config).estimating]
-    known = [row for row in rows if row is not None and row.state != "ready"]
-    return known if len(known) == len(rows) else None
+    begun = [row for row in rows if row is not None and row.state != "ready"]
+    return begun if len(begun) == len(rows) else None
 
 
 def standing(confirmation: Confirmation, rows: Rows) -> Standing:

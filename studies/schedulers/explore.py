@@ -88,7 +88,7 @@ def perturbed(dimension: Dimension, value: Any, up: bool) -> Value:
         moved = _within(dimension, _moved(value, up, dimension.log, dimension.high - dimension.low))
         if dimension.step is None:
             return moved
-        steps, before = (round((each - dimension.low) / dimension.step) for each in (moved, value))
+        steps, before = (round((number - dimension.low) / dimension.step) for number in (moved, value))
         if steps == before:
             steps += 1 if up else -1
         return dimension.after(min(max(steps, 0), dimension.steps))

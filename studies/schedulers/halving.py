@@ -173,18 +173,18 @@ class Halving:
                 self._segments.pop((number, rung), None)
         self._retired += 1
 
-    def _seen(self, asked: int) -> ScoreHistory:
+    def _seen(self, count: int) -> ScoreHistory:
         """Return the scores on which the suggestions of a bracket may depend.
 
         They are the scores on the rungs that it waited for; empty if the sampler does not learn.
         """
         if not learns(self.config):
             return {}
-        scores = [*self._scores, *(self._scores_of(index) for index in range(self._retired, asked))]
+        scores = [*self._scores, *(self._scores_of(index) for index in range(self._retired, count))]
         return {
-            number: each[: self._awaited(earlier, asked)]
+            number: row[: self._awaited(earlier, count)]
             for earlier, of_bracket in enumerate(scores)
-            for number, each in of_bracket.items()
+            for number, row in of_bracket.items()
         }
 
     def _scores_of(self, index: int) -> ScoreHistory:

@@ -82,8 +82,8 @@ class PB2:
         self.config, self.names = config, _names(config)
         self.space = config.searched.flat()
         self.generation = branches[0].generation
-        known, rows = collapse(config, trials, segments)
-        self._trials = {trial.number: trial for trial in known}
+        members, rows = collapse(config, trials, segments)
+        self._trials = {trial.number: trial for trial in members}
         self._rows = {(row.number, row.rung): row for row in rows if row.state == "done" and row.rung < self.generation}
         self._born = {n: trial for n, trial in self._trials.items() if trial.attrs.get("generation") == self.generation}
         taken = {branch.member for branch in branches} | {trial.attrs["member"] for trial in self._born.values()}
@@ -155,9 +155,9 @@ class PB2:
             before = self._before(number, rung)
             if rung and before is None:
                 continue
-            since = sum(first) / len(first) if before is None else score_of(before)
+            before_score = sum(first) / len(first) if before is None else score_of(before)
             points.append([*self._point(self._trials[number].params), float(rung)])
-            changes.append(score_of(self._rows[number, rung]) - since)
+            changes.append(score_of(self._rows[number, rung]) - before_score)
         return np.array(points), np.array(changes)
 
     def _before(self, number: int, rung: int) -> Segment | None:

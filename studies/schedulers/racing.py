@@ -154,8 +154,8 @@ class RungScheduler(SeedScheduler):
         A configuration that lost a race has the score over the seeds that it trained with.
         """
         rung_of = {epochs: rung for rung, epochs in enumerate(self.config.rungs)}
-        shown = ((number, rung_of[epochs]) for number, scores in seen.items() for epochs, _ in scores)
-        rows = collapse(self.config, [], (row for key in shown for row in self._rows[key].values()))[1]
+        results = ((number, rung_of[epochs]) for number, scores in seen.items() for epochs, _ in scores)
+        rows = collapse(self.config, [], (row for key in results for row in self._rows[key].values()))[1]
         compared: ScoreHistory = {number: [] for number in seen}
         for row in rows:  # of one configuration, lower rungs first
             if row.state == "done":

@@ -68,10 +68,10 @@ def remembered(trials: Iterable[Trial], segments: Iterable[Segment]) -> tuple[li
         trials: the study's trials, at least those of the segments.
         segments: the study's segments.
     """
-    known = list(trials)
-    excluded = {trial.number for trial in known if EXCLUDED in trial.attrs}
+    trials_so_far = list(trials)
+    excluded = {trial.number for trial in trials_so_far if EXCLUDED in trial.attrs}
     lost = {"state": "failed", "score": None, "objectives": None}
-    return known, [replace(row, **lost) if row.number in excluded else row for row in segments]  # type: ignore[arg-type]
+    return trials_so_far, [replace(row, **lost) if row.number in excluded else row for row in segments]  # type: ignore[arg-type]
 
 
 def without_excluded(trials: Iterable[Trial], segments: Iterable[Segment]) -> tuple[list[Trial], list[Segment]]:

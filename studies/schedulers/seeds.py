@@ -92,8 +92,8 @@ def collapse(
         _configuration(config, number, group) for number, group in sorted(members.items()) if len(group) == seeds
     ]
     if config.scheduling.confirms:
-        found = (_estimate(config, number, group) for (number, _), group in sorted(rows.items()))
-        return configurations, [each for each in found if each is not None]
+        estimates = (_estimate(config, number, group) for (number, _), group in sorted(rows.items()))
+        return configurations, [estimate for estimate in estimates if estimate is not None]
     groups = [(number, group) for (number, _), group in sorted(rows.items()) if len(group) >= complete]
     return configurations, [_segment(config, number, group, scale) for number, group in groups]
 

@@ -50,13 +50,13 @@ def _needs_store(arguments: argparse.Namespace) -> bool:
 
 def _confirmable(store: Store, result: ComparisonView) -> list[str]:
     """Return the studies of a comparison that `confirm` takes."""
-    names = [each.source for side in result.sides for each in side.sources if each.kind != FILE]
-    found = []
+    names = [source.source for side in result.sides for source in side.sources if source.kind != FILE]
+    notes = []
     for name in dict.fromkeys(names):
         with suppress(BadConfig):
             check_confirmable(Config.from_json(store.study(name).config, name), name)
-            found.append(name)
-    return found
+            notes.append(name)
+    return notes
 
 
 def _scales(texts: Sequence[str]) -> dict[str, Scale]:
@@ -111,14 +111,14 @@ def _too_narrow(result: ComparisonView, confirmable: Sequence[str]) -> list[str]
 def _warnings(result: ComparisonView, confirmable: Sequence[str]) -> list[str]:
     """Return warnings about the numbers."""
     sources = [source for side in result.sides for source in side.sources]
-    flattered = list(dict.fromkeys(each.source for each in sources if each.kind == SELECTED))
-    epochs = {each.epochs for each in sources if each.epochs is not None}
+    flattered = list(dict.fromkeys(source.source for source in sources if source.kind == SELECTED))
+    epochs = {source.epochs for source in sources if source.epochs is not None}
     texts = []
     if flattered:
         text = (
             f"Selection flatters {', '.join(flattered)}: the best configuration is measured on the seeds that chose it."
         )
-        if name := next((each for each in flattered if each in confirmable), ""):
+        if name := next((name_of_source for name_of_source in flattered if name_of_source in confirmable), ""):
             text += f" `{command_line('confirm', name)}` trains it on fresh seeds."
         texts.append(text)
     texts += _too_narrow(result, confirmable)
@@ -126,13 +126,13 @@ def _warnings(result: ComparisonView, confirmable: Sequence[str]) -> list[str]:
         texts.append(f"The studies trained for different numbers of epochs: {', '.join(map(str, sorted(epochs)))}.")
     if result.scale == "observed":
         texts.append("0 and 1 are the worst and the best run of any side; --scale ENV=LOW:HIGH sets others.")
-    steps = sorted({each.env_steps for each in sources if each.env_steps is not None})
+    steps = sorted({source.env_steps for source in sources if source.env_steps is not None})
     if len(steps) > 1:
         texts.append(
             f"The runs of files end after {steps[0]:,} to {steps[-1]:,} environment steps, and each counts by its last "
             "result; compare runs of one length."
         )
-    if left := [f"{each.env} of {each.label}" for each in result.left_out]:
+    if left := [f"{part.env} of {part.label}" for part in result.left_out]:
         texts.append(f"Only environments of all sides count; {', '.join(left)} is left out.")
     uneven = []
     for side in result.sides:

@@ -65,8 +65,8 @@ def export_curves(arguments: argparse.Namespace) -> int:
     ]
     if arguments.json:
         return print_json(CopiesView(name=arguments.name, copies=written))
-    for each in written:
-        note(new_console(), f"{each.to}: {each.points} new epochs of {each.runs} runs")
+    for curve in written:
+        note(new_console(), f"{curve.to}: {curve.points} new epochs of {curve.runs} runs")
     return 0
 
 

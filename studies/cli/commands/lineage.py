@@ -68,14 +68,14 @@ def fork(arguments: argparse.Namespace) -> int:
         store.branch(new, identity, start)
         storage = TaskStorage(store, arguments.use_previous, device=arguments.device)
         task = task_of(identity, storage=storage, device=arguments.device)
-        own = task.learner.objective
-        before = branching.score_at(store, uid, row.epochs, own, arguments.device)
+        objective = task.learner.objective
+        before = branching.score_at(store, uid, row.epochs, objective, arguments.device)
         try:
             result = fit_task(task, row.epochs, new_console(stderr=True))
         finally:
             task.release()
     if arguments.json:
-        of = {"from_": uid, "at": arguments.at, "changed": changed, "before": {f"{own}_before": before}}
+        of = {"from_": uid, "at": arguments.at, "changed": changed, "before": {f"{objective}_before": before}}
         return print_json(ForkView(**vars(result), **of))
     table = {
         "uid": new,
@@ -83,7 +83,7 @@ def fork(arguments: argparse.Namespace) -> int:
         **{name: f"{tables.number(old)} -> {tables.number(value)}" for name, (old, value) in changed.items()},
         "epochs": result.epochs,
         **result.result,
-        f"{own} without the change": before,
+        f"{objective} without the change": before,
         "digest": result.digest,
     }
     new_console().print(tables.pairs_table(str(task), table))

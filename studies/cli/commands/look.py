@@ -42,9 +42,9 @@ def status(arguments: argparse.Namespace) -> int:
     else:
         note(out, f"{result.storage}: no study yet")
     for study in result.studies:
-        if (held := study.held) is not None:
-            why = f": {held.why}" if held.why else ""
-            note(out, f"study {study.study} had the {held.kind} by {held.who}{why}")
+        if (command := study.held) is not None:
+            why = f": {command.why}" if command.why else ""
+            note(out, f"study {study.study} had the {command.kind} by {command.who}{why}")
         tables.print_labels(out, study)
         for line in lines_of(study.probe, whole=True):
             note(out, f"{study.study}: {line}")

@@ -30,18 +30,18 @@ class PluginsView(View):
 
 def plugins(arguments: argparse.Namespace) -> int:
     """Import and print each plugin; fail if one cannot be used."""
-    found = [plugin for registry in REGISTRIES for plugin in registry.plugins()]
-    status = options.FAILED if any(plugin.error for plugin in found) else 0
+    plugins = [plugin for registry in REGISTRIES for plugin in registry.plugins()]
+    status = options.FAILED if any(plugin.error for plugin in plugins) else 0
     if arguments.json:
-        print_json(PluginsView(plugins=found))
+        print_json(PluginsView(plugins=plugins))
         return status
     out = new_console()
-    if not found:
+    if not plugins:
         note(out, f"no installed package has entry points of {', '.join(registry.group for registry in REGISTRIES)}")
         return status
     columns = ("kind", "name", "package", "version", "target")
-    out.print(tables.rows_table("plugins", [plugin._asdict() for plugin in found], columns))
-    for plugin in found:
+    out.print(tables.rows_table("plugins", [plugin._asdict() for plugin in plugins], columns))
+    for plugin in plugins:
         if plugin.error:
             note(out, f"{plugin.kind} {plugin.name}: {plugin.error}")
     return status

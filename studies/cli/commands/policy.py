@@ -125,12 +125,12 @@ def export_policy(arguments: argparse.Namespace) -> int:
 
 def import_policy(arguments: argparse.Namespace) -> int:
     """Write the networks of a Stable-Baselines3 model as weights."""
-    found = sb3_files.import_policy(arguments.model, arguments.vec_normalize)
-    load(found.task).learner.hyperparameters.validate(found.hyperparameters)
-    file = write_policy(arguments.file, found.policy, {"task": found.task, "source": arguments.model.name})
-    values = flatten(found.hyperparameters)
-    count = sum(tensor.numel() for tensor in found.policy.values())
-    result = ImportedView(file=str(file), task=found.task, parameters=count, hyperparameters=values)
+    imported = sb3_files.import_policy(arguments.model, arguments.vec_normalize)
+    load(imported.task).learner.hyperparameters.validate(imported.hyperparameters)
+    file = write_policy(arguments.file, imported.policy, {"task": imported.task, "source": arguments.model.name})
+    values = flatten(imported.hyperparameters)
+    count = sum(tensor.numel() for tensor in imported.policy.values())
+    result = ImportedView(file=str(file), task=imported.task, parameters=count, hyperparameters=values)
     if arguments.json:
         return print_json(result)
     out = new_console()
@@ -138,7 +138,7 @@ def import_policy(arguments: argparse.Namespace) -> int:
     out.print(tables.pairs_table(str(arguments.model), table))
     words = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()]
     settings = " ".join(option("--set", word) for word in words)
-    command = f"rekindle train {found.task} ENV {option('--warm-start', str(file))} {settings}"
+    command = f"rekindle train {imported.task} ENV {option('--warm-start', str(file))} {settings}"
     out.print(Text(command, "cyan"), soft_wrap=True)
     return 0
 

@@ -62,18 +62,18 @@ def enqueue(arguments: argparse.Namespace) -> int:
 
 def extend(arguments: argparse.Namespace) -> int:
     """Give a study more trials or epochs, or other ranges or bounds."""
-    given = {name: getattr(arguments, name) for name in ("trials", "epochs", *EXTENDED)}
-    given["priors"] = priors_of(arguments.prior)
-    return _give(arguments, lambda steering: steering.extend(**given, why=arguments.why))
+    extension = {name: getattr(arguments, name) for name in ("trials", "epochs", *EXTENDED)}
+    extension["priors"] = priors_of(arguments.prior)
+    return _give(arguments, lambda steering: steering.extend(**extension, why=arguments.why))
 
 
 def _give(arguments: argparse.Namespace, give: Callable[[Steering], Command]) -> int:
     """Write a command and print it."""
     with existing_store(arguments) as store:
-        given = give(Steering(store, arguments.study))
+        command = give(Steering(store, arguments.study))
     if arguments.json:
-        return print_json(SteeringView(study=arguments.study, command=given))
-    note(new_console(), f"study {arguments.study}: {given}")
+        return print_json(SteeringView(study=arguments.study, command=command))
+    note(new_console(), f"study {arguments.study}: {command}")
     return 0
 
 

@@ -203,10 +203,10 @@ def _hint_at_info(task: Task) -> str:
     envs = vars(task.ref.learner).get("envs") if task.ref else None
     if envs is None:
         return ""
-    known = {name for _, metrics in task.history for name in metrics}
-    if missing := [name for name in task.env.info if f"info.{name}" not in known and "episodes" in known]:
-        told = [*envs.unreported, *(name for name in task.env.info if name not in missing)]
-        return f"no episode had info {', '.join(missing)}; the environment gives {', '.join(told) or 'none'}"
+    names = {name for _, metrics in task.history for name in metrics}
+    if missing := [name for name in task.env.info if f"info.{name}" not in names and "episodes" in names]:
+        unreported = [*envs.unreported, *(name for name in task.env.info if name not in missing)]
+        return f"no episode had info {', '.join(missing)}; the environment gives {', '.join(unreported) or 'none'}"
     if envs.unreported and not task.resumed:
         return f"the environment also gives info {', '.join(envs.unreported)}; --info NAME makes it a metric"
     return ""
@@ -235,19 +235,19 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
     note(errors, f"{task} {begins}; {counted(epochs, 'epoch')} in all")
     if task.stored.inexact:
         note(errors, f"not bit-exact from here on: {'; '.join(task.stored.inexact)}")
-    told: set[str] = {*task.stored.inexact}
+    reported: set[str] = {*task.stored.inexact}
 
     def tell_labels() -> None:
-        for text in (*(f"not bit-exact: {reason}" for reason in task.inexact if reason not in told), *task.advice):
-            if text not in told:
+        for text in (*(f"not bit-exact: {reason}" for reason in task.inexact if reason not in reported), *task.advice):
+            if text not in reported:
                 note(errors, text)
-        told.update((*task.inexact, *task.advice))
+        reported.update((*task.inexact, *task.advice))
 
-    own, info = task.learner.objective, [f"info.{name}" for name in task.env.info]
+    objective, info = task.learner.objective, [f"info.{name}" for name in task.env.info]
 
     def at_epoch_end(event: EpochEvent) -> None:
         tell_labels()
-        note(errors, epoch_line(event, epochs, task.learner.unit, "episode_return", own, *info))
+        note(errors, epoch_line(event, epochs, task.learner.unit, "episode_return", objective, *info))
 
     task.fit(epochs, at_epoch_end, until)
     score, metrics = task.score_epoch(), task.metrics
@@ -267,7 +267,7 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
         env=task.env.to_json(),
         seed=task.seed,
         epochs=task.epochs,
-        result={own: score},
+        result={objective: score},
         digest=task.digest,
         resumed=task.resumed,
         inexact=task.inexact,

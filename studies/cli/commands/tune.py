@@ -113,8 +113,8 @@ def _maker(
         if arguments.scheduler is None and (kept := scheduler_of(store, name)):
             arguments.scheduler = kept
             made = _config(arguments)
-        given = arguments.trials, arguments.epochs, arguments.env_steps
-        if (sized := size_of_budget(store, name, made, algorithm, *given)) is not None:
+        size = arguments.trials, arguments.epochs, arguments.env_steps
+        if (sized := size_of_budget(store, name, made, algorithm, *size)) is not None:
             note(errors, described(sized))
             made = _config(arguments, sized)
         made = with_learned(store, name, made, arguments.learn_from)
@@ -136,8 +136,8 @@ def tune(arguments: argparse.Namespace) -> int:
     _locate_sources(arguments)
     logs = [["--to", located(text)] for text in arguments.log]
     errors, config = new_console(stderr=True), _config(arguments)  # reports errors before slow imports
-    given = arguments.trials, arguments.epochs, arguments.env_steps
-    if arguments.confirm is None and is_given_time_alone(config, load(arguments.task), *given):
+    size = arguments.trials, arguments.epochs, arguments.env_steps
+    if arguments.confirm is None and is_given_time_alone(config, load(arguments.task), *size):
         arguments.confirm, arguments.top = SEEDS, arguments.top or CANDIDATES
     if arguments.top and not arguments.confirm:
         raise ValueError(f"--top {arguments.top} is how many configurations --confirm takes, which is missing; add it")
@@ -235,8 +235,8 @@ def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Consol
         Supervisor(store, name, count, start_worker, display, arguments.grace).run()
     if look(store, name).complete:
         return
-    held = hold_of(store.commands(name))
-    stopped = f"had the {held}; {cure_of(name, held)}" if held else "is not complete; rerun to resume"
+    command = hold_of(store.commands(name))
+    stopped = f"had the {command}; {cure_of(name, command)}" if command else "is not complete; rerun to resume"
     note(errors, f"study {name} {stopped}")
 
 
@@ -259,10 +259,10 @@ def _config(
         options.parse_env(text, arguments.info, arguments.reward_weights) for text in (arguments.env, *arguments.others)
     ]
     epochs, priors = options.epochs_of(arguments, algorithm, fixed), options.priors_of(arguments.prior)
-    known = [options.read_hyperparameters(text, "--try") for text in getattr(arguments, "try")]
-    given: dict[str, Any] = {name: getattr(arguments, name) for name in STUDY}
-    how: dict[str, Any] = {"epochs": epochs, "fixed": fixed, "priors": priors, "known": known, "sized": sized}
-    return study_config(algorithm, environments, **how, **given)
+    tried = [options.read_hyperparameters(text, "--try") for text in getattr(arguments, "try")]
+    settings: dict[str, Any] = {name: getattr(arguments, name) for name in STUDY}
+    how: dict[str, Any] = {"epochs": epochs, "fixed": fixed, "priors": priors, "known": tried, "sized": sized}
+    return study_config(algorithm, environments, **how, **settings)
 
 
 def _check_backend(arguments: argparse.Namespace) -> None:

@@ -135,8 +135,8 @@ def fsck(arguments: argparse.Namespace) -> int:
         result = FsckView(storage=store.url, findings=[*map(FaultView.of, findings)])
         if arguments.repair:
             repaired = [
-                RepairView(kind=each.finding.kind, place=each.finding.place, done=each.done, note=each.note)
-                for each in repairs
+                RepairView(kind=repair.finding.kind, place=repair.finding.place, done=repair.done, note=repair.note)
+                for repair in repairs
             ]
             result = result.replace(repairs=repaired, left=[*map(FaultView.of, left)])
         return print_json(result, FAILED if left else 0)
@@ -144,7 +144,7 @@ def fsck(arguments: argparse.Namespace) -> int:
         _print(str(finding))
     for each in repairs:
         _print(f"{each.finding.place}: {'repaired' if each.done else f'not repaired: {each.note}'}")
-    done = sum(each.done for each in repairs)
+    done = sum(repair.done for repair in repairs)
     _print(
         f"{store.url}: {len(findings)} findings, {done} repaired, {len(left)} left"
         if findings
@@ -160,25 +160,25 @@ def gc(arguments: argparse.Namespace) -> int:
     with existing_store(arguments) as store:
         garbage = collect(store, studies=arguments.study, dry_run=not arguments.yes)
         shrunk = shrink(store) if arguments.yes else None
-    size, count = sum(each.size for each in garbage), sum(len(each.epochs) for each in garbage)
+    size, count = sum(row.size for row in garbage), sum(len(row.epochs) for row in garbage)
     if arguments.json:
         tasks = [
             GarbageView(
-                uid=each.uid,
-                trials=[OfTrialView(study=study, number=number, state=state) for study, number, state in each.trials],
-                epochs=[*each.epochs],
-                kept=[*each.kept],
-                bytes=each.size,
+                uid=row.uid,
+                trials=[OfTrialView(study=study, number=number, state=state) for study, number, state in row.trials],
+                epochs=[*row.epochs],
+                kept=[*row.kept],
+                bytes=row.size,
             )
-            for each in garbage
+            for row in garbage
         ]
         result = GcView(storage=store.url, dry_run=not arguments.yes, bytes=size, checkpoints=count, tasks=tasks)
         return print_json(result.replace(file=shrunk) if arguments.yes else result)
-    for each in garbage:
-        trials = ", ".join(f"trial {number} of {study} ({state})" for study, number, state in each.trials)
+    for row in garbage:
+        trials = ", ".join(f"trial {number} of {study} ({state})" for study, number, state in row.trials)
         trials = trials or "a policy that nothing starts from"
-        kept = f"keeps {', '.join(map(str, each.kept))}" if each.kept else "keeps none"
-        _print(f"{each.uid}  {trials}: drops epochs {', '.join(map(str, each.epochs))}, {kept}; {each.size:,} bytes")
+        kept = f"keeps {', '.join(map(str, row.kept))}" if row.kept else "keeps none"
+        _print(f"{row.uid}  {trials}: drops epochs {', '.join(map(str, row.epochs))}, {kept}; {row.size:,} bytes")
     verb = "dropped" if arguments.yes else "could be dropped"
     _print(f"{count} checkpoints of {len(garbage)} tasks {verb}, {size:,} bytes in all")
     if shrunk is not None:
@@ -191,26 +191,28 @@ def gc(arguments: argparse.Namespace) -> int:
 def delete(arguments: argparse.Namespace) -> int:
     """List what would be deleted, and delete it if the user agrees."""
     with existing_store(arguments) as store:
-        found = remove(store, arguments.name)
+        removed = remove(store, arguments.name)
         if not arguments.json:
-            names = found.confirmations
-            kind = "confirmation" if len(names) == 1 else "confirmations"
-            confirmed = f" and its {kind}, {', '.join(names)}: their" if names else ", its"
-            what = f"study {found.study}{confirmed} {counted(found.trials, 'trial')}" if found.study else "no study"
-            parts = f"{counted(len(found.tasks), 'task')} and {counted(found.checkpoints, 'checkpoint')}"
+            names = removed.confirmations
+            noun = "confirmation" if len(names) == 1 else "confirmations"
+            confirmed = f" and its {noun}, {', '.join(names)}: their" if names else ", its"
+            what = (
+                f"study {removed.study}{confirmed} {counted(removed.trials, 'trial')}" if removed.study else "no study"
+            )
+            parts = f"{counted(len(removed.tasks), 'task')} and {counted(removed.checkpoints, 'checkpoint')}"
             _print(f"{what}, {parts} would be deleted")
-            for uid, why in found.kept.items():
+            for uid, why in removed.kept.items():
                 _print(f"task {uid} stays: it {why}")
         agreed = arguments.yes or (not arguments.json and _agrees())
         if agreed:
-            found = remove(store, arguments.name, dry_run=False)
-            for name in filter(None, (found.study, *found.confirmations)):
+            removed = remove(store, arguments.name, dry_run=False)
+            for name in filter(None, (removed.study, *removed.confirmations)):
                 forget(store, name, partial(note, new_console(stderr=True)))
             shrink(store)
     if arguments.json:
-        kept = [KeptView(uid=uid, why=why) for uid, why in found.kept.items()]
-        first = next(iter(found.confirmations), None)
-        extent = {**vars(found), "confirmation": first, "kept": kept}
+        kept = [KeptView(uid=uid, why=why) for uid, why in removed.kept.items()]
+        first = next(iter(removed.confirmations), None)
+        extent = {**vars(removed), "confirmation": first, "kept": kept}
         return print_json(DeleteView(storage=store.url, dry_run=not agreed, **extent))
     _print("deleted" if agreed else "nothing was changed; the same command with --yes deletes")
     return 0

@@ -72,7 +72,7 @@ def _stored_steps(arguments: argparse.Namespace) -> int | None:
     with existing_store(arguments) as store:
         digests = begun(store, arguments.warm_start, arguments.demonstrations)
         policies = [load_policy(store, policy_uid(digest), Start(policy_uid(digest), 0, digest)) for digest in digests]
-    counts = {shown.steps for policy in policies if (shown := split_start(policy)[1]) is not None}
+    counts = {start.steps for policy in policies if (start := split_start(policy)[1]) is not None}
     return counts.pop() if len(counts) == 1 else None
 
 
@@ -94,19 +94,19 @@ def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argpa
     if not is_given(arguments):
         return None
     texts = arguments.warm_start, arguments.demonstrations
-    known = {digest: replace(identity, start=digest).uid for digest in begun(store, *texts)}
-    stored = {row.uid for row in store.tasks(list(known.values()))}
-    known = {digest: uid for digest, uid in known.items() if uid in stored}
+    uids = {digest: replace(identity, start=digest).uid for digest in begun(store, *texts)}
+    stored = {row.uid for row in store.tasks(list(uids.values()))}
+    uids = {digest: uid for digest, uid in uids.items() if uid in stored}
     try:
         sources = _sources(store, arguments)
     except ValueError as error:
-        if len(known) != 1:
+        if len(uids) != 1:
             raise
-        [(digest, uid)] = known.items()
+        [(digest, uid)] = uids.items()
         say(f"{error}; task {uid} started from it, and resumes")
         return digest
     digest = _store_start(store, task, identity.hyperparameters, sources, say)
-    for uid in (uid for other, uid in known.items() if other != digest):
+    for uid in (uid for other, uid in uids.items() if other != digest):
         text = " with ".join(filter(None, texts))
         say(f"{text} is not the {sources.kind} that task {uid} started from, so this is another task")
     return digest

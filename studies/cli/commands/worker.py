@@ -91,9 +91,9 @@ def _described(names: Sequence[str]) -> str:
 def _say_ends(store: Store, names: Sequence[str], say: Callable[[str, str], None]) -> None:
     for name in names:
         try:
-            held, complete = hold_of(store.commands(name)), look(store, name).complete
+            command, complete = hold_of(store.commands(name)), look(store, name).complete
         except StoreError as error:  # it was deleted, or is damaged
             say(ALL, f"study {name} is not trained: {error}")
             continue
-        ended = f"had the {held}; {cure_of(name, held)}" if held else "is not complete; any worker resumes it"
+        ended = f"had the {command}; {cure_of(name, command)}" if command else "is not complete; any worker resumes it"
         say(ALL, f"study {name} {'is complete' if complete else ended}")

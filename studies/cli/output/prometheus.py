@@ -45,14 +45,14 @@ def _samples(name: str, status: StatusView) -> Iterator[Sample]:
             case "workers" if study.workers is not None:
                 yield of, study.workers
     for worker in status.workers:
-        host: dict[str, object] = {"host": worker.host, "pid": worker.pid}
+        process: dict[str, object] = {"host": worker.host, "pid": worker.pid}
         match name.removeprefix("rekindle_worker_"):
             case "trials":
-                yield host, len(worker.trials)
+                yield process, len(worker.trials)
             case "seconds":
-                yield host, worker.seconds
+                yield process, worker.seconds
             case "lease_seconds":
-                yield host, worker.lease_left
+                yield process, worker.lease_left
 
 
 def _labels(labels: Mapping[str, object]) -> str:

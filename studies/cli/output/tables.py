@@ -39,8 +39,8 @@ def harmless(value: Any) -> Any:
     if isinstance(value, View):
         return value.replace(**{name: harmless(content) for name, content in vars(value).items()})
     if isinstance(value, Mapping):
-        return {harmless(name): harmless(each) for name, each in value.items()}
-    return [harmless(each) for each in value] if isinstance(value, list | tuple) else value
+        return {harmless(name): harmless(item) for name, item in value.items()}
+    return [harmless(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def number(value: Any) -> str:
@@ -79,8 +79,8 @@ def print_best(out: Console, study: StudyView, searched: Mapping[str, Any]) -> N
 
 def _is_default(name: str, value: Any, trials: Sequence[TrialView]) -> bool:
     """Return whether a hyperparameter is at its default wherever it applies."""
-    found = [trial.hyperparameters[name] for trial in trials if name in trial.hyperparameters]
-    return bool(found) and all(each == value for each in found)
+    values = [trial.hyperparameters[name] for trial in trials if name in trial.hyperparameters]
+    return bool(values) and all(other == value for other in values)
 
 
 def _best(study: StudyView, limit: int = 5) -> list[TrialView]:
@@ -107,8 +107,8 @@ def best_table(study: StudyView, searched: Sequence[str]) -> Table:
     names = list(best[0].environments or ()) if best else []
     for name in objectives:
         values = in_digits(trial.result(name) for trial in best)
-        shown = f"{study.aggregate} on one scale" if names else name
-        table.add_row(shown, *(Text(value, "bold green") for value in values))
+        heading = f"{study.aggregate} on one scale" if names else name
+        table.add_row(heading, *(Text(value, "bold green") for value in values))
     for name in names:
         table.add_row(name, *in_digits((trial.environments or {})[name] for trial in best))
     for each in constraints:
@@ -259,17 +259,17 @@ def status_table(status: StatusView) -> Table:
     """Return a table of all studies, omitting states that no trial has."""
     status = harmless(status)
     studies = status.studies
-    shown = [state for state in STATES if state != "complete" and any(study.counts[state] for study in studies)]
+    states = [state for state in STATES if state != "complete" and any(study.counts[state] for study in studies)]
     weighs = ["weight"] if any(study.weight != 1 for study in studies) else []
     evaluated = ["eval steps"] if any(study.eval_steps for study in studies) else []
     table = _table(status.storage, collapse_padding=True)
-    for name in ("study", "state", "task", "trials", *shown, *weighs, "rungs", *evaluated, "best return"):
+    for name in ("study", "state", "task", "trials", *states, *weighs, "rungs", *evaluated, "best return"):
         justify: JustifyMethod = "left" if name in ("study", "state", "task") else "right"
         table.add_column(name, justify=justify, no_wrap=name in ("state", "trials", "rungs"))
     for study in studies:
-        best, own = study.best, next(iter(study.objectives))
-        value = None if best is None else best.result(own)
-        unit = "" if value is None or own == RETURN else f" {own}"
+        best, objective = study.best, next(iter(study.objectives))
+        value = None if best is None else best.result(objective)
+        unit = "" if value is None or objective == RETURN else f" {objective}"
         fresh = " on fresh seeds" if scheduling(study.scheduler).confirms else ""
         front = len(study.front) if len(study.objectives) > 1 else 1
         begun = sum(study.counts.values())
@@ -278,7 +278,7 @@ def status_table(status: StatusView) -> Table:
             Text(*_state(study)),
             " ".join([study.task, *(str(env.get("id", "")) for env in environments_of(study))]),
             f"{begun}/{max(begun, study.trials_total)}",  # the branches of a population are additional trials
-            *(str(study.counts[state]) for state in shown),
+            *(str(study.counts[state]) for state in states),
             *(f"{study.weight:g}" for _ in weighs),
             "→".join(str(rung.done) for rung in study.progress),
             *(f"{study.eval_steps:,}" for _ in evaluated),

@@ -66,9 +66,9 @@ def _table(title: str, *columns: str, left: Sequence[str] = ()) -> Table:
     return table
 
 
-def _more(table: Table, rows: Sequence[object], shown: int) -> Table:
-    if len(rows) > shown:
-        table.add_row("", Text(f"and {len(rows) - shown} more", "bright_black"))
+def _more(table: Table, rows: Sequence[object], count: int) -> Table:
+    if len(rows) > count:
+        table.add_row("", Text(f"and {len(rows) - count} more", "bright_black"))
     return table
 
 
@@ -96,7 +96,7 @@ def _failures(rows: Sequence[FailureView]) -> Table:
     table = _table("\nlast failures", "at", "trial", "kind", "message", left=("kind", "message"))
     for row in rows:
         time = f"{datetime.fromtimestamp(row.time):%H:%M:%S}"
-        kind = row.outcome
+        outcome = row.outcome
         message = Text(printable(row.text), overflow="ellipsis")
-        table.add_row(time, str(row.trial), Text(printable(kind), "red"), message)
+        table.add_row(time, str(row.trial), Text(printable(outcome), "red"), message)
     return table

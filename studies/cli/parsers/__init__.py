@@ -38,5 +38,5 @@ def make_parser() -> Parser:
         before = set(commands.choices)
         for add in adders:
             add(commands)
-        parser.sections[title] = [each for each in commands._get_subactions() if each.dest not in before]
+        parser.sections[title] = [action for action in commands._get_subactions() if action.dest not in before]
     return parser

@@ -104,18 +104,20 @@ def convert(
     Raises:
         ValueError: the file is not such a configuration, a value is invalid, or the trainer has no counterpart.
     """
-    behaviors = [_converted(name, given, path) for name, given in _behaviors(whole, path, behavior).items()]
+    behaviors = [_converted(name, content, path) for name, content in _behaviors(whole, path, behavior).items()]
     several = len(behaviors) > 1 or bool(behaviors[0].self_play)
     first, values = behaviors[0], _shared(behaviors) if several else behaviors[0].values
     if "model.encoder" in values and env is not None and not _sees_images(first.trainer, env):
         del values["model.encoder"]  # ML-Agents' files name an encoder for every behavior
     content: dict[str, Any] = {"task": "behaviours" if several else first.trainer}
     if parameters := whole.get("environment_parameters"):
-        own = env if isinstance(env, Mapping) else {"id": env or "package:Environment-v0"}
-        content["env"] = {**own, "parameters": parameters}
+        environment = env if isinstance(env, Mapping) else {"id": env or "package:Environment-v0"}
+        content["env"] = {**environment, "parameters": parameters}
     elif env:
         content["env"] = env
-    steps, keep, interval = zip(*([each.settings.take(path) for path in LENGTH] for each in behaviors), strict=True)
+    steps, keep, interval = zip(
+        *([behavior_of.settings.take(path) for path in LENGTH] for behavior_of in behaviors), strict=True
+    )
     content["env_steps"] = int(max(steps))
     if keep[0] is not None or interval[0] is not None:
         content["snapshots"] = _snapshots(keep[0], interval[0], int(values.get("epoch_steps", EPOCH)))
@@ -126,9 +128,11 @@ def convert(
         content["device"] = device
     content["hyperparameters"] = values
     left: dict[str, Any] = {}
-    for each in behaviors:
-        prefix = f"{each.name}." if len(behaviors) > 1 else ""
-        left |= {f"{prefix}{path}": x for path, x in each.settings.without(each.given, each.unknown).items()}
+    for converted in behaviors:
+        prefix = f"{converted.name}." if len(behaviors) > 1 else ""
+        left |= {
+            f"{prefix}{path}": x for path, x in converted.settings.without(converted.given, converted.unknown).items()
+        }
     return Converted(content, listed(left | outside))
 
 
@@ -154,18 +158,18 @@ class _Behavior(NamedTuple):
     self_play: dict[str, Any]
 
 
-def _converted(name: str, given: dict[str, Any], path: Path) -> _Behavior:
+def _converted(name: str, content: dict[str, Any], path: Path) -> _Behavior:
     """Convert a behavior.
 
     Raises:
         ValueError: a value is invalid, or the trainer has no counterpart.
     """
-    trainer = given.pop("trainer_type", "ppo")
+    trainer = content.pop("trainer_type", "ppo")
     if trainer not in DEFAULTS:
         raise ValueError(
             f"only the trainers ppo and sac have counterparts, but behavior {name} has trainer_type {trainer!r}"
         )
-    settings = Settings(_with_defaults(trainer, given))
+    settings = Settings(_with_defaults(trainer, content))
     values, space = _hyperparameters(trainer, settings), load(trainer).learner.hyperparameters
     unknown = {name: value for name, value in values.items() if name not in space.flat()}
     values = {name: value for name, value in values.items() if name not in unknown}
@@ -179,7 +183,7 @@ def _converted(name: str, given: dict[str, Any], path: Path) -> _Behavior:
         if options["team_change"] is None:
             options["team_change"] = 5 * int(options["save_steps"] or 20_000)  # ML-Agents' defaults
         self_play = {"self_play.use": True} | {f"self_play.{k}": x for k, x in options.items() if x is not None}
-    return _Behavior(name, trainer, given, settings, values, unknown, self_play)
+    return _Behavior(name, trainer, content, settings, values, unknown, self_play)
 
 
 def _shared(behaviors: Sequence[_Behavior]) -> dict[str, Any]:
@@ -187,15 +191,15 @@ def _shared(behaviors: Sequence[_Behavior]) -> dict[str, Any]:
 
     Rollouts of all end together, so an epoch is a whole number of the longest of them.
     """
-    num_envs = max(each.values["num_envs"] for each in behaviors)
-    block = math.lcm(*(each.values["num_steps"] for each in behaviors)) * num_envs
+    num_envs = max(part.values["num_envs"] for part in behaviors)
+    block = math.lcm(*(part.values["num_steps"] for part in behaviors)) * num_envs
     shared: dict[str, Any] = {"num_envs": num_envs, "epoch_steps": max(1, round(EPOCH / block)) * block}
-    for each in behaviors:
-        own = {"algorithm": each.trainer, **each.values, **each.self_play}
-        if (parts := own.get("num_minibatches")) is not None:
-            own["num_minibatches"] = _divisor(own["num_steps"] * num_envs, parts * num_envs / own["num_envs"])
-        name = re.sub(r"\W|^(?=\d)", "_", each.name)  # hyperparameters are named after it
-        shared |= {f"{name}.{key}": value for key, value in own.items() if key not in shared}
+    for part in behaviors:
+        fields = {"algorithm": part.trainer, **part.values, **part.self_play}
+        if (parts := fields.get("num_minibatches")) is not None:
+            fields["num_minibatches"] = _divisor(fields["num_steps"] * num_envs, parts * num_envs / fields["num_envs"])
+        name = re.sub(r"\W|^(?=\d)", "_", part.name)  # hyperparameters are named after it
+        shared |= {f"{name}.{key}": value for key, value in fields.items() if key not in shared}
     return shared
 
 
@@ -204,21 +208,21 @@ def _divisor(total: int, wanted: float) -> int:
     return min((n for n in range(1, total + 1) if total % n == 0), key=lambda n: abs(n - wanted))
 
 
-def _with_defaults(trainer: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _with_defaults(trainer: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with ML-Agents' defaults for absent ones."""
-    defaults, have = dict(DEFAULTS[trainer]), Settings(given).have
+    defaults, have = dict(DEFAULTS[trainer]), Settings(content).have
     for signal in SIGNALS:
         if have(prefix := f"reward_signals.{signal}."):
             lr = {"learning_rate": 1e-4} if signal == "rnd" else {"use_actions": False} if signal == "gail" else {}
             defaults |= {f"{prefix}{name}": value for name, value in (OF_SIGNALS | lr).items()}
-            if (size := given.get(f"{prefix}encoding_size")) is not None:  # deprecated
+            if (size := content.get(f"{prefix}encoding_size")) is not None:  # deprecated
                 defaults[f"{prefix}network_settings.hidden_units"] = size
     if have("behavioral_cloning."):
         defaults |= {f"behavioral_cloning.{name}": value for name, value in OF_CLONING.items()}
-        defaults["behavioral_cloning.batch_size"] = given.get(BATCH, defaults[BATCH])
+        defaults["behavioral_cloning.batch_size"] = content.get(BATCH, defaults[BATCH])
     if have("network_settings.memory."):
         defaults |= MEMORY
-    return defaults | {path: value for path, value in given.items() if value is not None}
+    return defaults | {path: value for path, value in content.items() if value is not None}
 
 
 def _behaviors(whole: Mapping[str, Any], path: Path, behavior: str | None) -> dict[str, dict[str, Any]]:
@@ -283,9 +287,9 @@ def _schedules(trainer: str, settings: Settings) -> dict[str, Any]:
         path = f"hyperparameters.{theirs}_schedule"
         if trainer == "sac" and theirs != "learning_rate" and path not in settings.values:
             continue
-        kind = settings.take(path, default, f"{ours}.name")
-        values[f"{ours}.name"] = kind
-        if kind != "linear":
+        schedule = settings.take(path, default, f"{ours}.name")
+        values[f"{ours}.name"] = schedule
+        if schedule != "linear":
             continue
         first = float(settings.values.get(f"hyperparameters.{theirs}") or 0)
         if last <= first or not first:

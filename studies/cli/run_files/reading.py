@@ -36,14 +36,14 @@ TYPED_ONLY = ("help", "json", "debug", "save_config")
 
 def places(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """Return a command's options by their paths in a file."""
-    found = {}
+    entries = {}
     for group in parser._action_groups:
         section = SECTIONS.get(group.title or "", "")
         for action in group._group_actions:
             if action.option_strings and action.dest not in TYPED_ONLY:
                 path = f"{section}.{action.dest}" if section else action.dest
-                found[NAMES.get(path, path)] = action
-    return found
+                entries[NAMES.get(path, path)] = action
+    return entries
 
 
 def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) -> list[str]:
@@ -54,7 +54,9 @@ def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) 
     """
     if not argv or argv[0] not in COMMANDS:
         return list(argv)
-    takers = {word for each in parsers[argv[0]]._actions if each.nargs not in (0, "?") for word in each.option_strings}
+    takers = {
+        word for action in parsers[argv[0]]._actions if action.nargs not in (0, "?") for word in action.option_strings
+    }
     places_of_files = (n for n, word in enumerate(argv) if not word.startswith(("-", "@")) and word.endswith(SUFFIXES))
     files = [n for n in places_of_files if n and argv[n - 1] not in takers]  # the others are values of options
     if not files:
@@ -70,24 +72,24 @@ def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) 
     environments = env if isinstance(env, list) else [env] if env else []
     if len(environments) > 1 and argv[0] == "train":
         raise ValueError(f"a training has one environment, but {file} has {len(environments)}; tune it")
-    words += [each if isinstance(each, str) else json.dumps(each) for each in environments]
+    words += [env if isinstance(env, str) else json.dumps(env) for env in environments]
     if "hyperparameters" in content:
         words += ["--set", f"@{file}"]  # typed assignments override these
-    own = places(parsers[argv[0]])
-    known = {path: action for name in COMMANDS for path, action in places(parsers[name]).items()}
-    given = {word.partition("=")[0] for word in typed}
+    allowed = places(parsers[argv[0]])
+    elsewhere = {path: action for name in COMMANDS for path, action in places(parsers[name]).items()}
+    options = {word.partition("=")[0] for word in typed}
     for path, value in _options(content):
-        if path not in known:
+        if path not in elsewhere:
             from ....spaces.errors import near  # slow to import
 
-            raise ValueError(f"{file}: there is no {path!r} in a run file{near(path, known)}")
-        action = own.get(path)  # `train` takes a study's file, too, and ignores options that only studies have
-        if action is not None and not given & {*action.option_strings, INSTEAD.get(action.option_strings[0])}:
+            raise ValueError(f"{file}: there is no {path!r} in a run file{near(path, elsewhere)}")
+        action = allowed.get(path)  # `train` takes a study's file, too, and ignores options that only studies have
+        if action is not None and not options & {*action.option_strings, INSTEAD.get(action.option_strings[0])}:
             words += _words(action, value, f"{file}: {path}")
     after = (word for before, word in pairwise(typed) if before == "--prior")
     typed_priors = {word.partition("=")[0].strip() for word in after}
     for name, prior in _flat(content.get("ranges", {})):
-        if "ranges" in own and name not in typed_priors:
+        if "ranges" in allowed and name not in typed_priors:
             words += ["--prior", f"{name}={prior}"]
     return [*words, *typed, *(["--", *program] if program else [])]
 
@@ -97,7 +99,7 @@ def _options(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if name in ("hyperparameters", "ranges"):
             continue
         if isinstance(value, Mapping):
-            yield from ((f"{name}.{key}", each) for key, each in value.items())
+            yield from ((f"{name}.{key}", entry) for key, entry in value.items())
         else:
             yield name, value
 
@@ -110,17 +112,17 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{name}", value
 
 
-def _words(action: argparse.Action, value: Any, where: str) -> list[str]:
+def _words(action: argparse.Action, value: Any, path: str) -> list[str]:
     """Return an option and its value as words."""
     option = action.option_strings[0]
     if action.nargs == 0:
         if not isinstance(value, bool):
-            raise ValueError(f"{where} must be true or false, but is {value!r}")
+            raise ValueError(f"{path} must be true or false, but is {value!r}")
         return [option] * value
     several = isinstance(action.default, list) or isinstance(action, argparse._AppendAction)
     if isinstance(value, bool | Mapping) or (isinstance(value, list) and not several):
-        raise ValueError(f"{where} must be one value, as {option} takes it, but is {value!r}")
-    return [f"{option}={each}" for each in (value if isinstance(value, list) else [value])]
+        raise ValueError(f"{path} must be one value, as {option} takes it, but is {value!r}")
+    return [f"{option}={item}" for item in (value if isinstance(value, list) else [value])]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -153,21 +155,21 @@ class _Pairs(tuple[tuple[str, Any], ...]):
     """Keys and values of a JSON object, with repeated keys."""
 
 
-def _unique(value: Any, place: str) -> Any:
+def _unique(value: Any, path: str) -> Any:
     """Return a value with dicts in place of pairs.
 
     Args:
         value: value as read.
-        place: keys that lead to it, each followed by a dot.
+        path: keys that lead to it, each followed by a dot.
     """
     if isinstance(value, _Pairs):
-        found: dict[str, Any] = {}
-        for key, each in value:
-            if key in found:
-                raise ValueError(f"{place}{key} is there twice; leave one")
-            found[key] = _unique(each, f"{place}{key}.")
-        return found
-    return [_unique(each, f"{place}{n}.") for n, each in enumerate(value)] if isinstance(value, list) else value
+        content: dict[str, Any] = {}
+        for key, entry in value:
+            if key in content:
+                raise ValueError(f"{path}{key} is there twice; leave one")
+            content[key] = _unique(entry, f"{path}{key}.")
+        return content
+    return [_unique(item, f"{path}{n}.") for n, item in enumerate(value)] if isinstance(value, list) else value
 
 
 def _yaml(text: str) -> Any:

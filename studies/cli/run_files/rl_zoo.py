@@ -110,25 +110,25 @@ def convert(
         given |= {f"replay_buffer_kwargs.{key}": given.pop(key) for key in old & given.keys()}
         given["replay_buffer_class"] = "HerReplayBuffer"
     if of_file not in TASKS:
-        known = ", ".join(TASKS)
+        names = ", ".join(TASKS)
         raise ValueError(
-            f"an rl-zoo file has the name of its algorithm ({known}), but got {of_file!r}{near(of_file, TASKS)}; give "
+            f"an rl-zoo file has the name of its algorithm ({names}), but got {of_file!r}{near(of_file, TASKS)}; give "
             "--algo"
         )
     if TASKS[of_file] not in ALGORITHMS or of_file not in DEFAULTS:
-        known = ", ".join(sorted(name for name in DEFAULTS if TASKS[name] in ALGORITHMS))
-        raise ValueError(f"{path}: {of_file} has no counterpart here; these have: {known}")
+        names = ", ".join(sorted(name for name in DEFAULTS if TASKS[name] in ALGORITHMS))
+        raise ValueError(f"{path}: {of_file} has no counterpart here; these have: {names}")
     return _Entry(of_file, given, env if env is not None else name).converted(f"{path}: {name}")
 
 
 def _entry(path: Path, whole: Mapping[str, Any], env: str | Mapping[str, Any] | None, entry: str | None) -> str:
     """Return the name of an environment's settings, as rl-zoo3 chooses them."""
     named = env["id"] if isinstance(env, Mapping) else env
-    own = (named or "").rpartition(":")[2]
-    atari = own.startswith("ALE/") or "NoFrameskip" in own
+    suffix = (named or "").rpartition(":")[2]
+    atari = suffix.startswith("ALE/") or "NoFrameskip" in suffix
     if entry is None:
-        entry = own if own in whole else "atari" if atari and "atari" in whole else None
-        entry = entry or ("default" if own and "default" in whole else None)
+        entry = suffix if suffix in whole else "atari" if atari and "atari" in whole else None
+        entry = entry or ("default" if suffix and "default" in whole else None)
     if entry is None and named is None and len(whole) == 1:
         entry = next(iter(whole))
     if named is None and entry in ("atari", "default"):
@@ -136,25 +136,25 @@ def _entry(path: Path, whole: Mapping[str, Any], env: str | Mapping[str, Any] | 
     if entry is None or entry not in whole or not isinstance(whole[entry], Mapping):
         raise ValueError(
             f"{path} has settings of {', '.join(whole)}, but none of {entry or named or 'an environment'}"
-            f"{near(entry or own, list(whole))}; name the environment, or one of these with --entry"
+            f"{near(entry or suffix, list(whole))}; name the environment, or one of these with --entry"
         )
     return entry
 
 
-def _given(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _given(entry: Mapping[str, Any], location: str) -> dict[str, Any]:
     """Return an entry's settings, those of nested ones by path."""
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in entry.items():
         if name in ("policy_kwargs", "replay_buffer_kwargs", "normalize", "monitor_kwargs") and isinstance(value, str):
-            value = _expression(value, f"{where}: {name}")
+            value = _expression(value, f"{location}: {name}")
         if name in ("policy_kwargs", "replay_buffer_kwargs", "env_kwargs", "normalize") and isinstance(value, Mapping):
-            given |= {f"{name}.{key}": each for key, each in value.items()}
+            settings |= {f"{name}.{key}": entry for key, entry in value.items()}
         else:
-            given[name] = value
-    return given
+            settings[name] = value
+    return settings
 
 
-def _expression(text: str, where: str) -> Any:
+def _expression(text: str, location: str) -> Any:
     """Return the value of a Python expression of literals, dict() and names.
 
     A name, such as nn.ReLU, becomes its last part.
@@ -181,7 +181,7 @@ def _expression(text: str, where: str) -> Any:
     try:
         return value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{where} must be a Python expression of literals and dict(), but got {error}") from None
+        raise ValueError(f"{location} must be a Python expression of literals and dict(), but got {error}") from None
 
 
 class _Entry:
@@ -192,10 +192,10 @@ class _Entry:
         departures: settings that became something a little different.
     """
 
-    def __init__(self, algorithm: str, given: Mapping[str, Any], env: str | Mapping[str, Any]):
-        self.algorithm, self.given, self.env = algorithm, given, env
+    def __init__(self, algorithm: str, settings: Mapping[str, Any], env: str | Mapping[str, Any]):
+        self.algorithm, self.given, self.env = algorithm, settings, env
         self.task = TASKS[algorithm]
-        self.settings = Settings(DEFAULTS[algorithm] | {"n_envs": 1} | dict(given))
+        self.settings = Settings(DEFAULTS[algorithm] | {"n_envs": 1} | dict(settings))
         self.space = load(self.task).learner.hyperparameters.flat()
         self.values: dict[str, Any] = {}
         self.departures: list[str] = []
@@ -216,7 +216,7 @@ class _Entry:
         """List a setting that became something else."""
         self.departures.append(f"{path}: {self.settings.values.get(path)} ({instead})")
 
-    def converted(self, where: str) -> Converted:
+    def converted(self, location: str) -> Converted:
         """Return the run file; `where` names the entry in error messages."""
         for path, name in DIRECT.items():
             if path in self.settings.values:
@@ -233,7 +233,7 @@ class _Entry:
         try:
             load(self.task).learner.hyperparameters.validate(values)
         except SpaceError as error:
-            raise ValueError(f"{where} has a value that {self.task} does not take: {error}") from None
+            raise ValueError(f"{location} has a value that {self.task} does not take: {error}") from None
         content: dict[str, Any] = {"task": self.task, "env": self._environment()}
         if self.steps:
             content["env_steps"] = self.steps
@@ -264,22 +264,22 @@ class _Entry:
     def _learning_rate(self) -> None:
         self._number("learning_rate", "optimizer.lr", "lr_schedule")
         on_policy = "gae_lambda" in self.settings.values
-        kind, eps = ("Adam", 1e-5 if on_policy else 1e-8)
+        optimizer, eps = ("Adam", 1e-5 if on_policy else 1e-8)
         if self.algorithm == "qrdqn":
             eps = 0.01 / int(self.settings.values["batch_size"])
         if self.take("use_rms_prop", "optimizer.name"):
-            kind, eps = "RMSprop", float(self.take("rms_prop_eps", "optimizer.eps"))
+            optimizer, eps = "RMSprop", float(self.take("rms_prop_eps", "optimizer.eps"))
         else:
             self.take("rms_prop_eps")
-        kind = self.take("policy_kwargs.optimizer_class", "optimizer.name", kind)
+        optimizer = self.take("policy_kwargs.optimizer_class", "optimizer.name", optimizer)
         options = dict(self.take("policy_kwargs.optimizer_kwargs", "optimizer.eps", {}))
-        if kind not in OPTIMIZERS:
+        if optimizer not in OPTIMIZERS:
             self.depart("policy_kwargs.optimizer_class", "Adam instead")
-            kind = "Adam"
-        if kind == "RMSpropTFLike":
+            optimizer = "Adam"
+        if optimizer == "RMSpropTFLike":
             self.depart("policy_kwargs.optimizer_class", "RMSprop, whose eps is outside of the root")
-        values = {"name": OPTIMIZERS[kind], "eps": float(options.pop("eps", eps))}
-        if kind != "AdamW" and not options.get("weight_decay"):
+        values = {"name": OPTIMIZERS[optimizer], "eps": float(options.pop("eps", eps))}
+        if optimizer != "AdamW" and not options.get("weight_decay"):
             options.pop("weight_decay", None)
         betas = options.pop("betas", [0.5, 0.999] if self.algorithm == "crossq" else [0.9, 0.999])
         if values["name"] in ("adam", "adamw"):
@@ -287,7 +287,7 @@ class _Entry:
         if values["name"] == "rmsprop":
             values["alpha"] = options.pop("alpha", 0.99)
         values |= {name: options.pop(name) for name in ("momentum", "weight_decay") if name in options}
-        if kind == "SGD":
+        if optimizer == "SGD":
             del values["eps"]
         self.departures += [f"policy_kwargs.optimizer_kwargs.{name}: {value}" for name, value in options.items()]
         self.values |= {f"optimizer.{name}": value for name, value in values.items()}
@@ -320,11 +320,11 @@ class _Entry:
         if critic != actor:
             self.values["model.critic_hidden"] = critic
         default = "ReLU" if self.images or "gae_lambda" not in self.settings.values else "Tanh"
-        kind = self.take(f"{kwargs}activation_fn", "model.activation", default)
-        if kind not in ACTIVATIONS or ACTIVATIONS[kind] not in self.space["model.activation"].values:
+        activation = self.take(f"{kwargs}activation_fn", "model.activation", default)
+        if activation not in ACTIVATIONS or ACTIVATIONS[activation] not in self.space["model.activation"].values:
             self.depart(f"{kwargs}activation_fn", f"{default} instead")
-            kind = default
-        self.values["model.activation"] = ACTIVATIONS[kind]
+            activation = default
+        self.values["model.activation"] = ACTIVATIONS[activation]
         if "model.dueling" in self.space:
             self.values |= {"model.dueling": False, "double": False}
         if (copies := self.take(f"{kwargs}n_critics")) is not None:
@@ -426,32 +426,32 @@ class _Entry:
             self.depart("target_entropy", "set entropy.target to minus it, divided by the numbers of an action")
 
     def _noise(self) -> None:
-        kind, std = self.take("noise_type", "exploration.noise"), self.take("noise_std", "exploration.std", 0.1)
+        noise, std = self.take("noise_type", "exploration.noise"), self.take("noise_std", "exploration.std", 0.1)
         if "exploration.noise" not in self.space:
             return
-        if kind is None:
+        if noise is None:
             self.values["exploration.noise"] = "none"
             return
-        ours = next((ours for theirs, ours in NOISES.items() if theirs in kind), None)
+        ours = next((ours for theirs, ours in NOISES.items() if theirs in noise), None)
         if ours is None:
-            raise ValueError(f"noise_type must be {' or '.join(NOISES)}, but got {kind!r}")
+            raise ValueError(f"noise_type must be {' or '.join(NOISES)}, but got {noise!r}")
         if ours == "ou":
             self.depart("noise_type", "correlated for a hundredth of the time, as in the paper")
         self.values |= {"exploration.noise": ours, "exploration.std": std}
 
     def _normalization(self) -> None:
-        given = {name: self.take(f"normalize.{name}", default=value) for name, value in NORMALIZE.items()}
+        normalization = {name: self.take(f"normalize.{name}", default=value) for name, value in NORMALIZE.items()}
         on = self.take("normalize", default=any(path.startswith("normalize.") for path in self.given)) is True
         self.take("normalize.gamma")
-        if self.images and on and given["norm_obs"]:
+        if self.images and on and normalization["norm_obs"]:
             self.departures.append("normalize.norm_obs: True (images are not normalized)")
-            given["norm_obs"] = False
+            normalization["norm_obs"] = False
         for name in ("clip_obs", "clip_reward", "epsilon"):
-            if given[name] != NORMALIZE[name]:
+            if normalization[name] != NORMALIZE[name]:
                 del self.settings.names[f"normalize.{name}"]
-        self.set("normalize.norm_obs", "normalize_obs", bool(on and given["norm_obs"]))
+        self.set("normalize.norm_obs", "normalize_obs", bool(on and normalization["norm_obs"]))
         reward = "normalize_reward" if "normalize_reward" in self.space else "scale_reward"
-        self.set("normalize.norm_reward", reward, bool(on and given["norm_reward"]))
+        self.set("normalize.norm_reward", reward, bool(on and normalization["norm_reward"]))
         if reward not in self.space and self.values[reward]:
             self.departures.append("normalize.norm_reward: True (rewards are as they are)")
 

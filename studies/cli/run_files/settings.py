@@ -37,14 +37,14 @@ class Settings:
         """Return whether any path begins with a prefix."""
         return any(path.startswith(prefix) for path in self.values)
 
-    def without(self, given: Mapping[str, Any], unknown: Mapping[str, Any]) -> dict[str, Any]:
+    def without(self, settings: Mapping[str, Any], unknown: Mapping[str, Any]) -> dict[str, Any]:
         """Return the given settings that became nothing.
 
         Args:
-            given: settings without defaults.
+            settings: settings without defaults.
             unknown: hyperparameters that the task lacks.
         """
-        return {p: value for p, value in given.items() if p not in self.names or self.names[p] in unknown}
+        return {p: value for p, value in settings.items() if p not in self.names or self.names[p] in unknown}
 
 
 def listed(settings: Mapping[str, Any], absent: tuple[Any, ...] = ABSENT) -> list[str]:

@@ -42,14 +42,14 @@ def effective(
         ):
             continue  # env includes info and weights, and hyperparameters include all that is not searched
         if path == "ranges":
-            value = {name.strip(): text.strip() for name, _, text in (each.partition("=") for each in value)}
+            value = {name.strip(): text.strip() for name, _, text in (pair.partition("=") for pair in value)}
         if path == "storage" and re.search("//[^/]*:[^/]*@|password=", str(value)):
             continue  # it contains a password
         if path == "epochs" and arguments.env_steps is not None:
             continue
         section, _, name = path.rpartition(".")
-        place = content.setdefault(section, {}) if section else content
-        place[name] = str(value) if isinstance(value, Path) else value
+        table = content.setdefault(section, {}) if section else content
+        table[name] = str(value) if isinstance(value, Path) else value
     return content
 
 
@@ -87,7 +87,7 @@ def _value(value: Any) -> str:
     if value is None:
         return json.dumps(NULL)
     if isinstance(value, Mapping):
-        pairs = (f"{json.dumps(str(name))} = {_value(each)}" for name, each in value.items() if each is not None)
+        pairs = (f"{json.dumps(str(name))} = {_value(item)}" for name, item in value.items() if item is not None)
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
