@@ -264,17 +264,16 @@ def _whole(number: Any) -> Any:
 
 def _broken_rule(space: Space, value: Any) -> tuple[str, str] | None:
     """Return the rule that a value breaks, and what breaks it."""
-    whole = reprlib.repr(value)
     if is_text(space):
-        return None if isinstance(value, str) else ("be a text", whole)
+        return None if isinstance(value, str) else ("be a text", reprlib.repr(value))
     try:
         array = np.asarray(value)
     except ValueError:  # of lists of several lengths
-        return f"have the shape {space.shape}", whole
+        return f"have the shape {space.shape}", reprlib.repr(value)
     except RuntimeError:  # of a tensor with a gradient
-        return "consist of numbers without gradients", whole
+        return "consist of numbers without gradients", reprlib.repr(value)
     if array.dtype.kind not in "biuf":
-        return "consist of numbers", whole
+        return "consist of numbers", reprlib.repr(value)
     own, other = ([n for n in shape if n != 1] for shape in (array.shape, space.shape or ()))
     if own != other and (len(own) > 1 or math.prod(own) != math.prod(other)):  # flat ones are read, too
         return f"have the shape {space.shape}" if space.shape else "be one number", f"the shape {array.shape}"
