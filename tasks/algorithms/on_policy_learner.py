@@ -219,7 +219,7 @@ class OnPolicyLearner(Learner):
     def compiled(self, batch: Mapping[str, Tensor]) -> tuple[ActorCriticKernels, LossForm] | None:
         """Return the kernels and the loss's form if they cover a batch."""
         kernels = self.policy.kernels
-        form = None if kernels is None or "weights" in batch else self.kernel()
+        form = None if kernels is None or self.episodes is not None else self.kernel()
         return None if kernels is None or form is None else (kernels, form)
 
     @captured

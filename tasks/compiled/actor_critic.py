@@ -202,8 +202,12 @@ class ActorCriticKernels:
 
     def _experience(self, batch: Mapping[str, Tensor]) -> Experience:
         """Return a batch (P, B, ...) as kernels take it."""
-        rows = (batch[name].numpy() for name in ("log_probs", "advantages", "returns", "values"))
-        return Experience(array(batch["obs"]), *self._split(batch["actions"]), *rows)
+        weighted, names = "weights" in batch, ("log_probs", "advantages", "returns", "values")
+        weights = batch["weights" if weighted else "values"].numpy()  # without weights, none are read
+        log_probs, advantages, returns, values = (batch[name].numpy() for name in names)
+        choices, numbers = self._split(batch["actions"])
+        obs = array(batch["obs"])
+        return Experience(obs, choices, numbers, log_probs, advantages, returns, values, weighted, weights)
 
     def _split(self, actions: Tensor) -> Actions:
         """Return actions as choices or as numbers."""

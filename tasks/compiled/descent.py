@@ -27,7 +27,7 @@ from .off_policy import (
     twins_rows,
 )
 from .perceptrons import CONSTANT, LEARN, backward_member, forward_member, join_rows, number_of_units, to_inputs_member
-from .policies import differentiate_member, experience_of, scratch_for
+from .policies import differentiate_member, experience_of, picked, room_for, scratch_for
 from .records import (
     Box,
     Descent,
@@ -137,22 +137,6 @@ def optimize(active, vector, gradient, lr, rule):
             step_member(vector[p], gradient[p], lr[p, 0], rule, p)
 
 
-@inner()
-def take_rows(x, rows, out):
-    """Fill in rows of a matrix."""
-    for r in range(len(rows)):
-        row, to = x[rows[r]], out[r]
-        for j in range(len(to)):
-            to[j] = row[j]
-
-
-@inner()
-def take(x, rows, out):
-    """Fill in numbers of a vector."""
-    for r in range(len(rows)):
-        out[r] = x[rows[r]]
-
-
 @kernel(Pass, Experience, PolicyNetworks, LossTerms, Slope, Descent)
 def descend(course, data, networks, terms, slope, step):
     """Take a gradient step on each minibatch of a batch.
@@ -163,32 +147,14 @@ def descend(course, data, networks, terms, slope, step):
     """
     order, moving, size = course.order, course.moving, course.order.shape[1] // course.parts
     clipping = step.clipping
-    scratch = scratch_for(size, networks)
-    rows_of_part = Experience(
-        np.empty((size, data.obs.shape[2]), F),
-        np.empty((size, data.choices.shape[2]), np.int64),
-        np.empty((size, data.numbers.shape[2]), F),
-        np.empty(size, F),
-        np.empty(size, F),
-        np.empty(size, F),
-        np.empty(size, F),
-    )
+    scratch, room = scratch_for(size, networks), room_for(size, data)
     for p in range(len(order)):
         if not (course.first or moving[p, 0]):
             continue
         own, g, metrics, of_all = networks.vector[p], slope.gradient[p], slope.metrics[p], experience_of(data, p)
         for part in range(course.parts):
-            rows = order[p, part * size : (part + 1) * size]
-            take_rows(of_all.obs, rows, rows_of_part.obs)
-            if networks.gaussian:
-                take_rows(of_all.numbers, rows, rows_of_part.numbers)
-            else:
-                take_rows(of_all.choices, rows, rows_of_part.choices)
-            take(of_all.log_probs, rows, rows_of_part.log_probs)
-            take(of_all.advantages, rows, rows_of_part.advantages)
-            take(of_all.returns, rows, rows_of_part.returns)
-            take(of_all.values, rows, rows_of_part.values)
-            differentiate_member(rows_of_part, own, g, networks, terms, terms.coefficients[p], metrics, scratch)
+            rows = picked(of_all, order[p, part * size : (part + 1) * size], room, networks.gaussian)
+            differentiate_member(rows, own, g, networks, terms, terms.coefficients[p], metrics, scratch)
             clipping.factors[p, 0] = clip_member(g, clipping.limits[p, 0]) if clipping.active else ONE
             if course.stops and not metrics[2] <= F(1.5) * course.target_kl[p, 0]:
                 moving[p, 0] = False

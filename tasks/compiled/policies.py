@@ -145,13 +145,25 @@ def scratch_for(rows, networks):
 
 
 @inner()
+def first_of(scratch, rows, networks):
+    """Return the part of `scratch_for` that belongs to the first rows."""
+    (slopes, value_slopes), of_outputs, actor, critic = scratch
+    n, m = rows * number_of_units(networks.actor_sizes), rows * number_of_units(networks.critic_sizes)
+    of_actor, of_critic = (actor[0][:n], actor[1][:n], actor[2][:n]), (critic[0][:m], critic[1][:m], critic[2][:m])
+    return (slopes[:rows], value_slopes[:rows]), of_outputs, of_actor, of_critic
+
+
+@inner()
 def differentiate_member(data, own, g, networks, terms, coefficients, metrics, scratch):
     """Fill in a member's gradient g and metrics, see `differentiate`."""
     obs, actor_sizes, critic_sizes = data.obs, networks.actor_sizes, networks.critic_sizes
     rows, n = len(obs), actor_sizes[-1]
+    if rows == 0:
+        g[:], metrics[:] = ZERO, ZERO
+        return
     actor, critic, kind, gaussian = networks.actor, networks.critic, networks.activation, networks.gaussian
     share = ONE / F(rows)
-    (slopes, value_slopes), (out, z, to_std), of_actor, of_critic = scratch
+    (slopes, value_slopes), (out, z, to_std), of_actor, of_critic = first_of(scratch, rows, networks)
     h_actor = hidden(obs, own, actor, actor_sizes, kind, of_actor[0], of_actor[1])
     h_critic = hidden(obs, own, critic, critic_sizes, kind, of_critic[0], of_critic[1])
     wa, ba = weights_of(own, head_of(actor_sizes, actor), actor_sizes[-2], n)
@@ -214,6 +226,67 @@ def experience_of(data, p):
         data.advantages[p],
         data.returns[p],
         data.values[p],
+        data.weighted,
+        data.weights[p],
+    )
+
+
+@inner()
+def take_rows(x, rows, out):
+    """Fill in rows of a matrix."""
+    for r in range(len(rows)):
+        row, to = x[rows[r]], out[r]
+        for j in range(len(to)):
+            to[j] = row[j]
+
+
+@inner()
+def take(x, rows, out):
+    """Fill in numbers of a vector."""
+    for r in range(len(rows)):
+        out[r] = x[rows[r]]
+
+
+@inner()
+def room_for(rows, data):
+    """Return arrays for rows of a member, and for their indices."""
+    obs, choices = np.empty((rows, data.obs.shape[2]), F), np.empty((rows, data.choices.shape[2]), np.int64)
+    numbers, rest = np.empty((rows, data.numbers.shape[2]), F), np.empty((5, rows), F)
+    room = Experience(obs, choices, numbers, rest[0], rest[1], rest[2], rest[3], data.weighted, rest[4])
+    return room, np.empty(rows, np.int64)
+
+
+@inner()
+def picked(data, rows, room, gaussian):
+    """Return those of a member's rows that count, in arrays of `room_for`."""
+    out, counted = room
+    count = len(rows)
+    if data.weighted:
+        count = 0
+        for r in range(len(rows)):
+            if data.weights[rows[r]] > ZERO:
+                counted[count] = rows[r]
+                count += 1
+        rows = counted[:count]
+    take_rows(data.obs, rows, out.obs)
+    if gaussian:
+        take_rows(data.numbers, rows, out.numbers)
+    else:
+        take_rows(data.choices, rows, out.choices)
+    take(data.log_probs, rows, out.log_probs)
+    take(data.advantages, rows, out.advantages)
+    take(data.returns, rows, out.returns)
+    take(data.values, rows, out.values)
+    return Experience(
+        out.obs[:count],
+        out.choices[:count],
+        out.numbers[:count],
+        out.log_probs[:count],
+        out.advantages[:count],
+        out.returns[:count],
+        out.values[:count],
+        out.weighted,
+        out.weights[:count],
     )
 
 
@@ -223,10 +296,13 @@ def differentiate(data, networks, terms, slope):
 
     The metrics are policy loss, entropy, approx_kl, clip_fraction and value loss.
     """
-    scratch = scratch_for(data.obs.shape[1], networks)
+    size = data.obs.shape[1]
+    scratch, every, room = scratch_for(size, networks), np.arange(size), room_for(size if data.weighted else 0, data)
     for p in range(len(data.obs)):
-        own, g, metrics = networks.vector[p], slope.gradient[p], slope.metrics[p]
-        differentiate_member(experience_of(data, p), own, g, networks, terms, terms.coefficients[p], metrics, scratch)
+        own, g, metrics, rows = networks.vector[p], slope.gradient[p], slope.metrics[p], experience_of(data, p)
+        if data.weighted:
+            rows = picked(rows, every, room, networks.gaussian)
+        differentiate_member(rows, own, g, networks, terms, terms.coefficients[p], metrics, scratch)
 
 
 @kernel("f4[:,:,::1]", PolicyNetworks, Actions, "f4[:,::1]")

@@ -84,7 +84,8 @@ class Actions(NamedTuple):
 class Experience(NamedTuple):
     """Rows that a policy learns from.
 
-    Observations are (P, B, inputs), actions those of `Actions`, and the other numbers (P, B).
+    Observations are (P, B, inputs), actions those of `Actions`, and the other numbers (P, B). If `weighted`, rows of
+    weight 0 do not count, and all others equally.
     """
 
     obs: Cube
@@ -94,6 +95,8 @@ class Experience(NamedTuple):
     advantages: Matrix
     returns: Matrix
     values: Matrix
+    weighted: Flag
+    weights: Matrix
 
 
 class LossTerms(NamedTuple):

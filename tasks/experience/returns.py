@@ -42,7 +42,7 @@ def gae(
     """
     advantages = rewards + gamma * (1 - terminated) * next_values - values
     decay = gamma * gae_lambda * (1 - ended)
-    if present is not None:
+    if present is not None and not present.all():
         following = torch.zeros_like(advantages[0])
         for t in reversed(range(len(advantages))):
             torch.addcmul(advantages[t], decay[t], following, out=advantages[t])

@@ -38,8 +38,13 @@ def learner_of(kind: type[Task], env: str, hyperparameters: dict[str, Any]) -> A
     return learner
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_kernels_give_what_torch_and_autograd_give(case: str) -> None:
+WEIGHTED = ("ppo, values clipped", "ppo2", "a2c, standardized")
+
+
+@pytest.mark.parametrize(
+    ("case", "weighted"), [*((case, False) for case in CASES), *((case, True) for case in WEIGHTED)]
+)
+def test_kernels_give_what_torch_and_autograd_give(case: str, weighted: bool) -> None:
     own = learner_of(*CASES[case])
     with without_kernels():
         plain = learner_of(*CASES[case])
@@ -53,17 +58,36 @@ def test_kernels_give_what_torch_and_autograd_give(case: str) -> None:
     generator = torch.Generator().manual_seed(1)
     batch["log_probs"] += 0.3 * torch.randn(batch["log_probs"].shape, generator=generator)  # as of an older policy
     batch["values"] += torch.randn(batch["values"].shape, generator=generator)
+    if weighted:  # no row of the last member counts
+        batch["weights"] = (torch.rand(batch["values"].shape, generator=generator) < 0.6).float()
+        batch["weights"][-1] = 0
     minibatch = next(iter(own.agent.minibatches(batch, own.order, 0, 1, own.hp.num_minibatches)))
     losses, metrics = own.loss(minibatch)
     expected_losses, known = plain.loss(minibatch)
     torch.testing.assert_close(losses, expected_losses, **close)
     gradient = plain.policy.parameters.gradient(expected_losses)
     found = own.policy.parameters.gradient(losses)
+    assert weighted == bool((found[-1] == 0).all())
     assert torch.equal(own.policy.parameters.gradient(2 * losses), 2 * found), "autograd goes through it"
     torch.testing.assert_close(found, gradient, rtol=1e-3, atol=1e-5 * float(gradient.abs().max()))
     assert metrics.keys() == known.keys()
     for name, value in metrics.items():
         torch.testing.assert_close(value, known[name].detach(), **close)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_passes_over_rows_that_count_take_the_steps_of_their_minibatches(env: str) -> None:
+    own, single, plain = (learner_of(PPO, env, {"num_minibatches": 8, "update_epochs": 2}) for _ in range(3))
+    batch = own.agent.advantages(own.agent.collect(own.envs, 0), own.hp.gamma, own.hp.gae_lambda)
+    weights = (torch.rand(batch["values"].shape, generator=torch.Generator().manual_seed(1)) < 0.6).float()
+    lr = torch.full((MEMBERS, 1), 1e-2)
+    own.take_steps({**batch, "weights": weights}, lr, None)
+    single.take_compiled_steps = lambda *_: None
+    single.take_steps({**batch, "weights": weights}, lr, None)
+    assert torch.equal(own.policy.parameters.vector, single.policy.parameters.vector)
+    batch["advantages"] = torch.where(weights > 0, batch["advantages"], torch.nan)  # rows that are never read
+    plain.take_steps({**batch, "weights": weights}, lr, None)
+    assert torch.equal(own.policy.parameters.vector, plain.policy.parameters.vector)
 
 
 @pytest.mark.parametrize(
