@@ -2,14 +2,16 @@
 
     OMP_NUM_THREADS=1 python benchmarks/behaviours.py [ROUNDS]
 
-Both train PPO on the same numbers of rows, with observations of 8 numbers and 4 actions. The simulator's own time is
-measured inside it and subtracted. The two are trained in turns, and the least times count.
+Both train PPO on the same numbers of rows, with observations of 8 numbers and 4 actions. From their processor time that
+of the simulator alone is subtracted. The two are trained in turns, and the least times count.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -18,13 +20,12 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 from rekindle import PPO, Behaviours
 
-AGENTS, SIZE, LIMIT = 8, 8, 50
-SPENT = [0.0]  # seconds in simulators
+AGENTS, SIZE, LIMIT, STEPS = 8, 8, 50, 2048
 SEEN, DONE = spaces.Box(-9, 9, (SIZE,), np.float32), spaces.Discrete(4)
 
 
-class Timed:
-    """A walk of one agent that takes note of its time."""
+class Walk:
+    """A walk of one agent."""
 
     def begin(self, seed: int | None) -> np.ndarray:
         self.rng, self.time = np.random.default_rng(seed), 0
@@ -32,12 +33,9 @@ class Timed:
         return self.at
 
     def move(self, action: int) -> tuple[np.ndarray, float, bool]:
-        start = time.perf_counter()
         self.time += 1
         self.at = (0.9 * self.at + 0.1 * self.rng.standard_normal(SIZE)).astype(np.float32)
-        result = self.at, float(action == int(self.at[0] > 0)), self.time >= LIMIT
-        SPENT[0] += time.perf_counter() - start
-        return result
+        return self.at, float(action == int(self.at[0] > 0)), self.time >= LIMIT
 
 
 class Alone(gym.Env[Any, Any]):
@@ -47,7 +45,7 @@ class Alone(gym.Env[Any, Any]):
         self.observation_space, self.action_space = SEEN, DONE
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        self.walk = Timed()
+        self.walk = Walk()
         return self.walk.begin(seed), {}
 
     def step(self, action: Any) -> tuple[Any, ...]:
@@ -72,7 +70,7 @@ class Together(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no types
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self.agents, self.walks = list(self.possible_agents), {}
         for i, agent in enumerate(self.agents):
-            self.walks[agent] = Timed()
+            self.walks[agent] = Walk()
             self.walks[agent].begin(None if seed is None else seed + i)
         return {agent: walk.at for agent, walk in self.walks.items()}, {agent: {} for agent in self.agents}
 
@@ -87,24 +85,42 @@ class Together(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no types
 gym.register("Alone-v0", "__main__:Alone")
 
 
-def seconds(task: Any, epochs: int) -> float:
-    """Return the seconds of the next epochs without the simulator's."""
-    SPENT[0], start = 0.0, time.perf_counter()
-    task.fit(task.epochs + epochs)
-    return time.perf_counter() - start - SPENT[0]
+def walk(env: Any, action: Any, steps: int) -> None:
+    """Step a simulator alone."""
+    for step in range(steps):
+        if step % LIMIT == 0:
+            env.reset(seed=step)
+        env.step(action)
+
+
+def fit(task: Any) -> None:
+    """Train one more epoch."""
+    task.fit(task.epochs + 1)
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Return the processor time of a function."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
 
 
 def main(rounds: int = 8) -> None:
     """Print microseconds per step of an agent, of both."""
     values: dict[str, Any] = {"num_steps": 128, "num_minibatches": 4, "update_epochs": 4}
-    tasks: list[Any] = [PPO("Alone-v0", seed=1).init(num_envs=AGENTS, epoch_steps=2048, **values)]
+    tasks: list[Any] = [PPO("Alone-v0", seed=1).init(num_envs=AGENTS, epoch_steps=STEPS, **values)]
     for all_act in (True, False):
-        together = Behaviours({"id": "pettingzoo/__main__:Together", "all_act": all_act}, seed=1)
-        tasks.append(together.init(num_envs=1, epoch_steps=2048 // AGENTS, walker=values))
+        several = Behaviours({"id": "pettingzoo/__main__:Together", "all_act": all_act}, seed=1)
+        tasks.append(several.init(num_envs=1, epoch_steps=STEPS // AGENTS, walker=values))
     for task in tasks:
         task.fit(1)
-    times = [[seconds(task, 1) for task in tasks] for _ in range(rounds)]
-    one, *eight = (1e6 * min(column) / 2048 for column in zip(*times, strict=True))
+    together = Together()
+    actions = dict.fromkeys(together.possible_agents, 1)
+    work: list[Callable[[], Any]] = [lambda: walk(Alone(), 1, STEPS), lambda: walk(together, actions, STEPS // AGENTS)]
+    work += [partial(fit, task) for task in tasks]
+    times = [[seconds(one) for one in work] for _ in range(rounds)]
+    of_one, of_eight, one, *eight = (1e6 * min(column) / STEPS for column in zip(*times, strict=True))
+    one, eight = one - of_one, [x - of_eight for x in eight]
     print(f"8 environments: {one:.0f} us per step of an agent")
     for name, cost in zip(("all act", "may leave"), eight, strict=True):
         print(f"8 agents, which {name}: {cost:.0f} us, {cost / one:.2f} times")

@@ -149,10 +149,12 @@ class BehavioursLearner(Learner):
         self.teams = competing_teams(self.env, values[0])
         returns = self.further_objectives(self.env)
         self.returns = {f"{INFO}{name}" for name in returns}  # training reports them as episode_return.NAME
-        self.env = replace(self.env, info={**dict.fromkeys(returns, "last"), **self.env.info})
+        trained, self.env = self.env, replace(self.env, info={**dict.fromkeys(returns, "last"), **self.env.info})
         if self.teams:
             self.contest = Contest(roster, self.teams, self.opposed, self._random)
-        self.envs = make_envs(self.env, self.seeds, self.hp.num_envs, processes=self.env_processes)
+        if self.env.parameters:  # a curriculum may follow them
+            trained = self.env
+        self.envs = make_envs(trained, self.seeds, self.hp.num_envs, processes=self.env_processes)
         self.window = None
         try:
             extras = {name: extras_of(values[0][name]) for name in roster.learning}
@@ -329,7 +331,7 @@ class BehavioursLearner(Learner):
         def act(obs: np.ndarray) -> np.ndarray:
             form, roster = self.shared.form, self.shared.roster
             actions = {name: act(form.observed(roster.behaviours[name], obs)) for name, act in actors.items()}
-            return form.joined(actions, roster, (self.members, episodes))
+            return form.joined(actions, (self.members, episodes))
 
         return act
 
@@ -499,7 +501,7 @@ class Behaviours(Task):
     """
 
     name = "behaviours"
-    version = 1
+    version = 2
     learner: ClassVar[type[Learner]] = BehavioursLearner
 
     def predict(

@@ -104,7 +104,8 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         result = self.env.reset(seed=seed, options=None if options is None else dict(options))
         observations, infos = self._checked("reset", ("observations", "infos"), result)
         self.returns = dict.fromkeys(self.agents, 0.0)
-        return self._observation(observations, self._outcomes()), self._with_returns(infos)
+        first = self._outcomes([0.0] * len(self.agents), {}, {})
+        return self._observation(observations, first), self._with_returns(infos)
 
     def _checked(self, method: str, parts: Sequence[str], result: Any) -> Sequence[Mapping[str, Any]]:
         """Return a result, checked to have a dict for each part."""
@@ -127,8 +128,6 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
     def _legal(self, slot: int, action: Any) -> Any:
         """Return an agent's action, or an allowed one in its place."""
         agent, space = self.agents[slot], self.acted[slot]
-        if agent not in self.masked:
-            return action
         mask = np.asarray(self.seen[slot][MASK])
         if len(without_choice(mask.reshape(1, -1), space)):
             raise EnvSpecError(
@@ -137,22 +136,28 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         return legal(action, mask, space)
 
     def step(self, action: tuple[Any, ...]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        acting = self._acting()
+        before = {*self._present()}
+        acting = {*self._acting()} if self.turns else before
         # Each agent's own action, since an environment may change what it gets.
         actions = {
-            agent: self._legal(slot, one)
+            agent: self._legal(slot, one) if agent in self.masked else one
             for slot, (agent, one) in enumerate(zip(self.agents, action, strict=True))
             if agent in acting
         }
         parts = ("observations", "rewards", "terminations", "truncations", "infos")
         observations, rewards, terminated, truncated, infos = self._checked("step", parts, self.env.step(actions))
         self._check_names("rewards", rewards)
-        outcomes, total = self._outcomes(), 0.0
-        for row, agent in zip(outcomes, self.agents, strict=True):
-            reward = self._number(agent, rewards.get(agent, 0.0))
+        numbers = [self._number(agent, rewards.get(agent, 0.0)) for agent in self.agents]
+        total = 0.0
+        for agent, reward in zip(self.agents, numbers, strict=True):
+            if reward and agent not in before:
+                raise EnvSpecError(
+                    f"{self.name}: only agents that were present before a step get a reward for it, but {agent!r}, "
+                    f"which was absent, got {reward:g}; give it in the step in which the agent leaves"
+                )
             total += reward
             self.returns[agent] += reward
-            row[:PRESENT] = reward, bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
+        outcomes = self._outcomes(numbers, terminated, truncated)
         over = not self.env.agents
         cut = over and bool(outcomes[:, TRUNCATED].any())
         return self._observation(observations, outcomes), total, over and not cut, cut, self._with_returns(infos)
@@ -178,14 +183,19 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         game = self.env.aec_env
         return [agent for agent in self.env.agents if not (game.terminations[agent] or game.truncations[agent])]
 
-    def _outcomes(self) -> NDArray[np.float32]:
-        """Return outcomes (A, 5) with current presence and turns, else 0."""
+    def _outcomes(
+        self, rewards: Sequence[float], terminated: Mapping[str, Any], truncated: Mapping[str, Any]
+    ) -> NDArray[np.float32]:
+        """Return outcomes (A, 5) of a step, with current presence and turns."""
         self._check_names("agents", self.env.agents)
-        present, acting = set(self._present()), set(self._acting())
-        outcomes = np.zeros((len(self.agents), OUTCOME), np.float32)
-        outcomes[:, PRESENT] = [agent in present for agent in self.agents]
-        outcomes[:, ACTS] = [agent in acting for agent in self.agents]
-        return outcomes
+        present = {*self._present()}
+        acting = {*self._acting()} if self.turns else present
+        rows: list[float] = []
+        for agent, reward in zip(self.agents, rewards, strict=True):
+            ends = bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
+            rows += (reward, *ends, agent in present, agent in acting)
+        with np.errstate(over="ignore"):  # a reward above 3e38 becomes infinite
+            return np.array(rows, np.float32).reshape(-1, OUTCOME)
 
     def _observation(self, observations: Mapping[str, Any], outcomes: NDArray[np.float32]) -> Observation:
         seen = tuple(observations.get(agent, empty) for agent, empty in zip(self.agents, self.blanks, strict=True))
@@ -196,7 +206,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         return {AGENTS: seen, OUTCOMES: outcomes}
 
     def _check_names(self, entry: str, names: Any) -> None:
-        if unknown := [name for name in names if name not in self.agents]:
+        if unknown := [name for name in names if name not in self.returns]:
             raise EnvSpecError(
                 f"{self.name}: possible_agents lists all agents, but {entry} has {unknown[0]!r}, and there are only "
                 f"{', '.join(self.agents)}"

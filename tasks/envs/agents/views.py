@@ -82,6 +82,9 @@ class JointForm:
             else:
                 self.columns[-1] = slice(self.columns[-1].start, part.stop)
         self.width = len(action.low)
+        # where each behaviour's numbers and actions lie in joint rows
+        self.places = {b.name: _places([self.numbers[slot] for slot in b.slots]) for b in roster.behaviours.values()}
+        self.acted = {b.name: _places([self.columns[slot] for slot in b.slots]) for b in roster.behaviours.values()}
 
     def _parts(self, observation: Space, agents: int) -> tuple[list[slice], list[list[int]]]:
         """Return the numbers of each agent, and the indices of its images."""
@@ -122,13 +125,13 @@ class JointForm:
         flat = joint.reshape(-1, *self.encoder.shape)
         numbers = self.encoder.numbers(flat)
         assert numbers is not None
-        own = self.encoders[behaviour.name]
-        out = np.zeros((len(flat), len(behaviour.slots), *own.shape), own.dtype)
+        own, form = self.encoders[behaviour.name], (len(flat), len(behaviour.slots))
+        if own.kind == "vector":
+            out = numbers[:, self.places[behaviour.name]].copy().reshape(*form, *own.shape)
+            return self._with_extras(behaviour, out, numbers).reshape(len(joint), -1, *self.shape_of(behaviour))
+        out = np.zeros((*form, *own.shape), own.dtype)
         for index, slot in enumerate(behaviour.slots):
             columns = self.numbers[slot]
-            if own.kind == "vector":
-                out[:, index] = numbers[:, columns]
-                continue
             assert isinstance(self.encoder.shape, MixedShape)
             pictures = [flat[:, 0, self.encoder.shape.images[image][1]] for image in self.images[slot]]
             if own.kind == "image":
@@ -149,18 +152,22 @@ class JointForm:
             parts.append(np.broadcast_to(joint, (*form, joint.shape[-1])))
         return np.concatenate(parts, -1) if len(parts) > 1 else own
 
-    def joined(self, actions: Mapping[str, Array], roster: Roster, form: tuple[int, int]) -> NDArray[np.float32]:
+    def joined(self, actions: Mapping[str, Array], form: tuple[int, int]) -> NDArray[np.float32]:
         """Return joint actions (P, N, k).
 
         The behaviours' actions are (P, N * A, ...), `form` is (P, N).
         """
         rows = np.empty((*form, self.width), np.float32)
         for name, own in actions.items():
-            slots = roster.behaviours[name].slots
-            parts = own.reshape(*form, len(slots), -1)
-            for index, slot in enumerate(slots):
-                rows[..., self.columns[slot]] = parts[:, :, index]
+            rows[..., self.acted[name]] = own.reshape(*form, -1)
         return rows
+
+
+def _places(parts: list[slice]) -> slice | NDArray[np.int64]:
+    """Return the columns of parts, one part after the other."""
+    columns = np.concatenate([np.arange(part.start, part.stop) for part in parts])
+    ordered = len(columns) > 0 and (np.diff(columns) == 1).all()
+    return slice(int(columns[0]), int(columns[-1]) + 1) if ordered else columns
 
 
 class BehaviourView(Envs):
@@ -188,6 +195,7 @@ class BehaviourView(Envs):
         self.obs_space, self.action_space = behaviour.observation, learner_space(behaviour.action)
         encoder = shared.form.encoders[behaviour.name]
         self.obs_kind, self.obs_shape = encoder.kind, shared.form.shape_of(behaviour)
+        self.slots = _places([slice(slot, slot + 1) for slot in behaviour.slots])
         self.alone = len(shared.roster.agents) == 1
         self.turns = shared.roster.turns
         self.reset()
@@ -201,9 +209,11 @@ class BehaviourView(Envs):
     def see(self) -> None:
         """Read the shared environments' current observations."""
         joint = self.shared.envs.obs
-        self.obs = self.shared.form.observed(self.behaviour, joint)
-        outcomes = self._own(self.shared.form.outcomes(joint))
-        self.here = outcomes[..., PRESENT] > 0
+        self._look(self.shared.form.observed(self.behaviour, joint), self._own(self.shared.form.outcomes(joint)))
+
+    def _look(self, obs: Array, outcomes: NDArray[np.float32]) -> None:
+        """Take in observations (P, B, ...) and outcomes (P, B, 5)."""
+        self.obs, self.here = obs, outcomes[..., PRESENT] > 0
         acts = outcomes[..., ACTS] > 0
         if self.spec.all_act and not acts.all():
             raise EnvSpecError(
@@ -220,7 +230,7 @@ class BehaviourView(Envs):
 
     def _own(self, outcomes: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return this behaviour's outcomes (P, B, 5)."""
-        return outcomes[:, :, list(self.behaviour.slots)].reshape(self.num_members, self.num_envs, OUTCOME)
+        return outcomes[:, :, self.slots].reshape(self.num_members, self.num_envs, OUTCOME)
 
     def step(self, actions: Array) -> StepResult:
         return self.shared.step(self, actions)
@@ -228,23 +238,27 @@ class BehaviourView(Envs):
     def receive(self, step: StepResult) -> StepResult:
         """Return this behaviour's part of a joint step, and see what follows."""
         outcomes = self._own(self.shared.form.outcomes(step.next_obs))
-        over = np.repeat(step.terminated | step.truncated, self.agents, 1)
-        terminated = self.here & (outcomes[..., TERMINATED] > 0)
-        # A time limit of the shared environment truncates the agents that are still there.
-        truncated = self.here & ~terminated & ((outcomes[..., TRUNCATED] > 0) | over)
-        reward = np.where(self.here, outcomes[..., REWARD], np.float32(0))
+        reward, terminated, truncated = outcomes[..., REWARD].copy(), *np.zeros((2, *self.here.shape), np.bool_)
         next_obs = self.shared.form.observed(self.behaviour, step.next_obs)
         self.returns += reward.reshape(-1)
         self.elapsed += self.here.reshape(-1)
-        over_now = terminated | truncated
         if self.ghosts is not None:
             reward[:, self.ghosts] = 0
-        ended = np.flatnonzero(over_now)
-        if len(ended):
+        over_now, over = terminated, step.terminated | step.truncated
+        if over.any() or outcomes[..., TERMINATED:PRESENT].any():
+            terminated = self.here & (outcomes[..., TERMINATED] > 0)
+            # A time limit of the shared environment truncates the agents that are still there.
+            cut = (outcomes[..., TRUNCATED] > 0) | np.repeat(over, self.agents, 1)
+            truncated = self.here & ~terminated & cut
+            over_now = terminated | truncated
+            ended = np.flatnonzero(over_now)
             counted = ended if self.ghosts is None else ended[~self.ghosts[ended % self.num_envs]]
             self._finished.append((counted, self.returns[counted].copy(), self.elapsed[counted].copy()))
             self.returns[ended], self.elapsed[ended] = 0, 0
-        self.see()
+        if self.shared.envs.obs is step.next_obs:  # no episode ended, so the next step begins there
+            self._look(next_obs, outcomes)
+        else:
+            self.see()
         step = StepResult(next_obs, reward, terminated, truncated)
         if self.on_step is not None:
             self.on_step(step, over_now)
@@ -316,6 +330,6 @@ class SharedEnvs:
         """Step the joint environments with the actions of all behaviours."""
         actions = {name: self.replace[name](x) if name in self.replace else x for name, x in self.actions.items()}
         actions |= {name: act(self.views[name].obs) for name, act in self.players.items()}
-        step = self.envs.step(self.form.joined(actions, self.roster, (self.envs.num_members, self.envs.num_envs)))
+        step = self.envs.step(self.form.joined(actions, (self.envs.num_members, self.envs.num_envs)))
         self.actions = {}
         self.results = {name: view.receive(step) for name, view in self.views.items()}

@@ -84,6 +84,7 @@ class EpisodeInfo:
 
     Attributes:
         names: names of the K entries.
+        columns: columns of each reduction's entries.
         running: values so far, (M, K).
         counts: number of steps in each value, (M, K).
         sums, episodes: sums and numbers of the episodes that ended since `take_metrics`, (P, K).
@@ -92,6 +93,9 @@ class EpisodeInfo:
 
     def __init__(self, reductions: Mapping[str, str], member: NDArray[np.int64]) -> None:
         self.names, self.reductions, self.member = tuple(reductions), tuple(reductions.values()), member
+        # A slice for all of them, so that a step's few numbers are not copied.
+        columns = {r: [k for k, own in enumerate(self.reductions) if own == r] for r in dict.fromkeys(self.reductions)}
+        self.columns = {r: slice(None) if len(own) == len(self.names) else own for r, own in columns.items()}
         self.reset()
 
     def reset(self) -> None:
@@ -108,12 +112,15 @@ class EpisodeInfo:
 
     def add(self, entries: Numbers) -> None:
         """Add the entries of one step, (M, K)."""
-        for column, reduction in enumerate(self.reductions):
-            rows = np.flatnonzero(np.isfinite(entries[:, column]))
-            before, value = self.running[rows, column], entries[rows, column]
-            later = REDUCTIONS[reduction](before, value)
-            self.running[rows, column] = np.where(self.counts[rows, column] > 0, later, value)
-            self.counts[rows, column] += 1
+        if not self.names:
+            return
+        finite = np.isfinite(entries)
+        value = np.where(finite, entries, 0)
+        for reduction, columns in self.columns.items():
+            before, counts = self.running[:, columns], self.counts[:, columns]
+            later = np.where(counts > 0, REDUCTIONS[reduction](before, value[:, columns]), value[:, columns])
+            self.running[:, columns] = np.where(finite[:, columns], later, before)
+        self.counts += finite
 
     def values(self, ended: NDArray[np.int64]) -> Numbers:
         """Return the values of these environments' episodes, NaN where there is none."""

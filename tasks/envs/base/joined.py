@@ -54,6 +54,10 @@ class Joined(spaces.Space[NDArray[np.float32]]):
                 high.extend(n - 1 for n in sizes)
             self.parts.append((path, leaf, slice(begin, len(low))))
         self.low, self.high = np.array(low, np.float32), np.array(high, np.float32)
+        plain = isinstance(space, spaces.Tuple) and all(
+            isinstance(part, spaces.Discrete) and part.dtype == np.int64 for part in space.spaces
+        )
+        self.starts = np.array([leaf.start for _, leaf, _ in self.parts]) if plain else None  # type: ignore[attr-defined]
         super().__init__((len(low),), np.float32)
 
     def draw(self, uniforms: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -75,6 +79,8 @@ class Joined(spaces.Space[NDArray[np.float32]]):
 
         Rows (..., k) become a batch of actions. Indices are rounded.
         """
+        if self.starts is not None and row.ndim == 1:  # the choices of several agents, the usual case
+            return tuple(np.rint(row).astype(np.int64) + self.starts)
         values: dict[Path, Any] = {}
         for path, leaf, columns in self.parts:
             numbers = row[..., columns].reshape((*row.shape[:-1], *(leaf.shape or ())))

@@ -57,7 +57,7 @@ class EnvSpec:
         behaviours: agents of each behaviour that is trained, by its name.
         behaviour: name of the behaviour that this task trains.
         teams: agents of each team, by its name, for self-play.
-        all_act: whether all agents act in every step until the episode ends for all, which is faster to learn from. An
+        all_act: whether all agents act in every step until the episode ends for all, which torch learns from faster. An
             environment in which one is absent or waits then fails.
         players: by behaviour, ``random`` or a policy's file, which plays it without learning, see `algorithms.players`.
         scale: largest value of its uint8 images, where their space says 255 but the values are codes, as in MiniGrid's
