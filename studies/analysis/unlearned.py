@@ -186,6 +186,8 @@ def cures(config: Config, probe: Probe) -> str:
     off -= {*config.open}
     exploration = ["use_sde"] * (actions == "Box") + ["rnd.use"] * (zeros >= SPARSE)
     cures = []
+    if seen and zeros == 1:
+        cures.append("make sure that the environment gives rewards: a probe saw only zeros")
     if ways := [f"--set {name}=true" for name in exploration if name in off]:
         cures.append(f"explore more ({', '.join(ways)})")
     if observations and "normalize_obs" in off:
@@ -196,6 +198,7 @@ def cures(config: Config, probe: Probe) -> str:
         cures.append("scale rewards (--set scale_reward=true)")
     cures.append(f"train longer (--epochs {config.rungs[0]}:{3 * config.rungs[-1]})")
     others = {"Box": ("sac", "ppo"), "Discrete": ("dqn", "ppo")}.get(actions, ())
-    if other := next((name for name in others if name != config.task), None):
+    chooses = "algorithm" in config.searched.flat()
+    if not chooses and (other := next((name for name in others if name != config.task), None)):
         cures.append(f"try another algorithm (rekindle tune {other} ...)")
     return ", or ".join([", ".join(cures[:-1]), cures[-1]]) if len(cures) > 1 else cures[0]

@@ -7,7 +7,9 @@ bit. The number of its steps is fixed, so its outcome does not depend on the mac
 from __future__ import annotations
 
 import itertools
+import math
 import reprlib
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -37,6 +39,8 @@ from .turns import take_turn
 
 EPISODES, STEPS, IMAGE_STEPS = 6, 100, 40  # long episodes, and steps of the longest, for vectors and for images
 SHORT, SHORT_STEPS = 24, 6  # short episodes: what survives a reset shows at their beginnings
+TOTAL = 1_500  # steps of a whole test, about
+LONG = 30.0  # seconds after which a warning tells that it takes long
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
 DRAWS = (0, 0, 1, 2)  # of seeds and actions, for each attempt; the second one tells failing always from failing once
 
@@ -104,6 +108,8 @@ class _Trial:
         read: names of options that a reset has read.
         encoder: encoder of observations.
         outside: description of a number outside of the bounds of an observation.
+        began: time of the beginning.
+        steps: number of steps so far.
     """
 
     spec: EnvSpec
@@ -115,6 +121,20 @@ class _Trial:
     read: set[str] = field(default_factory=set)
     encoder: Observations | None = None
     outside: str | None = None
+    began: float = field(default_factory=time.monotonic)
+    steps: int = 0
+
+    def count(self) -> None:
+        """Count a step, and warn once if the test will take long."""
+        self.steps += 1
+        seconds = time.monotonic() - self.began
+        if seconds > LONG:
+            warnings.warn(
+                f"{self.spec.id}: a step takes {seconds / self.steps:.2g} s; the self-test, which every process makes "
+                f"once, takes up to {TOTAL:,}, as it decides how a state is restored; make steps faster if you can",
+                stacklevel=2,
+            )
+            self.began = math.inf
 
     def check(self, env: Env, obs: Any, where: str) -> None:
         """Raise BadObservation if an observation contradicts its space."""
@@ -479,6 +499,7 @@ def _steps(trial: _Trial, env: Env, actions: Array) -> Iterator[Record]:
     for action in actions.copy():
         given = _call(trial.spec, env.step, action)
         tick()
+        trial.count()
         _check_step(given, trial.spec)
         obs, reward, terminated, truncated, said = given
         trial.check(env, obs, "step")

@@ -13,10 +13,13 @@ import rekindle
 from rekindle import PPO, Store
 from rekindle.spaces import unflatten
 from rekindle.studies.analysis.health import diagnose
-from rekindle.studies.engine.probes import FOUND
+from rekindle.studies.analysis.unlearned import cures
+from rekindle.studies.engine.probes import FOUND, described
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.storage.commands import PROBE, add
 from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.tasks import load
 from rekindle.tasks.checkpoint.storage import Write
 from rekindle.tasks.identity import TaskIdentity
 from rekindle.tasks.probing import probe
@@ -139,3 +142,14 @@ def test_the_cure_fits_the_environment_and_the_end_of_tune_tells_it(
     assert "or try another algorithm (rekindle tune sac ...)" in told
     said = " ".join(cli("diagnose", "s", *where)[1].split())
     assert "importances need results that are better than those of an untrained policy" in said
+
+
+def test_a_study_of_all_algorithms_in_an_environment_without_rewards_is_told_to_check_these() -> None:
+    results: dict[str, Any] = {"random": [0.0] * 3, "untrained": [], "zero_rewards": 1.0, "actions": "Discrete"}
+    results |= {"lengths": [9] * 3, "terminated": 3, "slow": None, "failures": [], "seed": 0, "steps": 27}
+    results |= {"masks": False, "goals": False, **dict.fromkeys(("rewards", "observations", "restore"))}
+    config = study_config(load("auto"), "CartPole-v1", trials=8, epochs="1:9")
+    told = cures(config, described(results))
+    assert told == (
+        "make sure that the environment gives rewards: a probe saw only zeros, or train longer (--epochs 1:27)"
+    )
