@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -37,9 +37,19 @@ class LayerNormMLP(MLP):
         norms = [(tensors[f"{name}.norm_scale"], tensors[f"{name}.norm_shift"]) for name in self.names[:-1]]
         return [pair for both in zip(hidden, norms, strict=True) for pair in both] + [last]
 
-    def hidden(self, layers: Layers, x: Tensor) -> Tensor:
-        for (weight, bias), (scale, shift) in zip(layers[:-1:2], layers[1:-1:2], strict=True):
+    def hidden(self, layers: Layers, x: Tensor, factors: Sequence[Tensor] = ()) -> Tensor:
+        for number, ((weight, bias), norm) in enumerate(zip(layers[:-1:2], layers[1:-1:2], strict=True)):
             y = affine(x, weight, bias)
-            centered = y - y.mean(-1, keepdim=True)
-            x = self.activation(scale * (centered / (centered.square().mean(-1, keepdim=True) + EPS).sqrt()) + shift)
+            x = self.activation(layer_normalized(y * factors[number] if factors else y, *norm))
         return x
+
+
+def layer_normalized(y: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Return normalized rows y, (P, B, D).
+
+        g ∘ (y - mean y) / √(var y + 1e-5) + b
+
+    The scale g and the shift b are (P, 1, D).
+    """
+    centered = y - y.mean(-1, keepdim=True)
+    return scale * (centered / (centered.square().mean(-1, keepdim=True) + EPS).sqrt()) + shift

@@ -259,8 +259,12 @@ class MLP:
         """Map (P, B, inputs) to (P, B, outputs)."""
         return affine(self.hidden(layers, x), *layers[-1])
 
-    def hidden(self, layers: Layers, x: Tensor) -> Tensor:
-        """Map (P, B, inputs) to the last hidden activations, (P, B, width)."""
-        for weight, bias in layers[:-1]:
-            x = self.activation(affine(x, weight, bias))
+    def hidden(self, layers: Layers, x: Tensor, factors: Sequence[Tensor] = ()) -> Tensor:
+        """Map (P, B, inputs) to the last hidden activations, (P, B, width).
+
+        Dropout gives factors (P, B, width) of each hidden layer's units, before the activation.
+        """
+        for number, (weight, bias) in enumerate(layers[:-1]):
+            y = affine(x, weight, bias)
+            x = self.activation(y * factors[number] if factors else y)
         return x

@@ -49,6 +49,7 @@ class CrossQLearner(SACLearner):
                 help="width of the critics' layers",
             )
         ),
+        critic=None,  # its layers' inputs are renormalized
         entropy=entropy_space(),
         policy_delay=integer(
             1,

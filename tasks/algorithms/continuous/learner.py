@@ -20,16 +20,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....spaces import Dimension, Space, categorical, integer, log_real, maybe, ordinal, sizes
+from ....spaces import Dimension, Space, categorical, integer, log_real, maybe, ordinal, real, sizes
 from ...checkpoint.member_state import Stacked
 from ...envs import EnvSpec, StepResult, spaces_of
 from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
 from ...evaluation import evaluation_keys
 from ...experience.normalizers import RewardNormalizer
+from ...experience.replay_buffer import Index
 from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences
 from ...networks.encoders import encoder_choice, needs_encoder
+from ...networks.mlp import actor_layers, critic_layers
 from ...networks.optimizers import Clipped, Optimizer, clip_norm, network_spans, optimizer_space, schedule_space
 from ...rng.draws import Normals
 from ...rng.streams import Keys
@@ -37,8 +39,9 @@ from ...signals.replay_guidance import make_replay_guidance
 from ..off_policy import off_policy_space
 from ..off_policy_learner import OffPolicyLearner
 from .actions import NormalizedActions
+from .composed import Dropout
 from .image_networks import ImageActorCritics, RecurrentImageActorCritics
-from .networks import ActorCritics, ActorImitator, Batch, NetworkForm
+from .networks import USES, ActorCritics, ActorImitator, Batch, NetworkForm
 from .noise import Noise, no_noise
 from .recurrent_networks import RecurrentActorCritics, TrainingMemory
 
@@ -56,7 +59,8 @@ def actor_critic_space(lr: float, **more: Dimension | Space | None) -> Space:
     first: dict[str, Dimension | Space] = {
         "optimizer": optimizer_space(lr=lr, eps=1e-8),
         "lr_schedule": schedule_space(),
-        "model": model_space(),
+        "model": model_space(block=block_choice("residual blocks in place of the policy's hidden layers")),
+        "critic": critic_space(),
     }
     last: dict[str, Dimension | Space] = {
         # None: the optimizer's
@@ -74,6 +78,30 @@ def actor_critic_space(lr: float, **more: Dimension | Space | None) -> Space:
     }
     entries = {**first, **dict.fromkeys(more), **last, **more}
     return Space(**{name: entry for name, entry in entries.items() if entry is not None})
+
+
+def critic_space(**more: Dimension) -> Space:
+    """Return the hyperparameters of the critics' form, and further ones.
+
+    - `dropout` and `norm` are those of Hiraoka et al. (2022), arXiv:2110.02034 (DroQ): after each hidden layer's linear
+      function, units are dropped, then normalized.
+    - `block` is that of Lee et al. (2024), arXiv:2410.09754 (SimBa), see `residual`; dropout then is of what blocks
+      add.
+    """
+    rest: dict[str, Any] = {"structural": True, "search": False, "silent": True}
+    return Space(
+        dropout=real(0.0, 0.1, default=0.0, accept=(0.0, 0.99), help="probability that a unit is dropped", **rest),
+        block=block_choice("residual blocks in place of hidden layers"),
+        norm=categorical(
+            "none", "layer", default="none", when={"block": "none"}, help="normalization of hidden layers", **rest
+        ),
+        **more,
+    )
+
+
+def block_choice(help: str) -> Dimension:
+    """Return the hyperparameter of a network's form."""
+    return categorical("none", "simba", default="none", structural=True, search=False, silent=True, help=help)
 
 
 def model_space(**more: Dimension) -> Space:
@@ -120,6 +148,7 @@ class ActorCriticLearner(OffPolicyLearner):
         noise: exploration noise.
         update_noise: standard normal numbers for the actions of a gradient step, (P, rows, k).
         noise_rows: rows of `update_noise` for each row of a batch.
+        dropout: factors of the critics' units in a gradient step, (P, USES, c, B, units), or None.
     """
 
     parts: ClassVar[tuple[str, ...]] = (
@@ -130,6 +159,7 @@ class ActorCriticLearner(OffPolicyLearner):
     policy: ActorCritics
     actions: NormalizedActions
     rewards: RewardNormalizer | None = None
+    dropout: Dropout | None = None
 
     @classmethod
     def describe_actions(cls, env: EnvSpec, device: torch.device | str = "cpu") -> NormalizedActions:
@@ -139,6 +169,17 @@ class ActorCriticLearner(OffPolicyLearner):
             UnsupportedSpace: the algorithm cannot act in it.
         """
         raise NotImplementedError
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        super().check(values)
+        model = SimpleNamespace(**{"hidden": None, "layers": 1, **values["model"]})
+        for space, layers in (("model", actor_layers(model)), ("critic", critic_layers(model))):
+            if values.get(space, {}).get("block", "none") != "none" and len(set(layers)) > 1:
+                raise ValueError(
+                    f"{cls.algorithm()}: residual blocks add to what they get, so they have equal widths, but "
+                    f"{space}.block is {values[space]['block']} and the hidden layers have {layers}; give equal widths"
+                )
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
@@ -168,6 +209,9 @@ class ActorCriticLearner(OffPolicyLearner):
         shape = (self.noise_rows * hp.batch_size, max(1, self.actions.continuous_dim))
         self.update_noise = Normals(self.keys("policy"), shape, self.device)
         self.noise = self.policy.noise(self.keys, hp.num_envs)
+        if rate := vars(hp).get("critic", SimpleNamespace(dropout=0.0)).dropout:
+            units = (USES, self.policy.copies, hp.batch_size, sum(critic_layers(hp.model)))
+            self.dropout = Dropout(self.keys("dropout"), rate, units, self.device)
         self.limit = (
             1.0 if vars(hp).get("critic_loss") == "huber" else math.inf
         )  # error beyond which critics' losses are linear
@@ -254,6 +298,10 @@ class ActorCriticLearner(OffPolicyLearner):
         return self.actions.act(outputs, *noise(step, outputs, z))
 
     # --- learning ---
+
+    def draw(self) -> tuple[Index, dict[str, Tensor]]:
+        rows, batch = super().draw()
+        return rows, batch if self.dropout is None else {**batch, "dropout": self.dropout(self.progress.updates)}
 
     def total_reward(self, batch: Batch) -> Tensor:
         """Return the scaled rewards (P, B) plus those of signals.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from ...cuda.graphs import captured
 from ...networks.distributions import log_softmax
 from ...networks.fused.autograd import Autograd, Tape
 from ...networks.fused.mlp import ActingMLP, FusedMLP
+from ...networks.layer_norm import LayerNormMLP
 from ...networks.mlp import (
     ACTIVATIONS,
     MLP,
@@ -32,12 +33,16 @@ from ...networks.mlp import (
     shapes_of,
 )
 from ...networks.recurrent import ActingMemory, Core
+from ...networks.residual import ResidualMLP
 from ...rng import streams
 from ...rng.streams import Bits
 from .actions import Head, NormalizedActions, SoftHead
+from .composed import ComposedMLP
 from .noise import Noise
 
 Batch = Mapping[str, Tensor]
+FORMS = {"none": MLP, "layer": LayerNormMLP, "simba": ResidualMLP}  # by `critic.norm`, `critic.block` and `model.block`
+USES = 3  # of critics in a gradient step: learning, as targets, and for the policy
 Form = tuple[NDArray[np.int64], int]  # sizes of a network's layers and number of its activation, for kernels
 
 
@@ -102,10 +107,12 @@ class ActorCritics(Stacked):
         self.used_values = form.values
         self.padding = int(inputs == 1)  # see Exactness in networks/mlp.py
         numbers = inputs + self.padding
-        pi = MLP("actor", [numbers, *actor_layers(model), self.head.outputs], model.activation, self.head.gain)
+        of_pi = FORMS[model.block]
+        pi = of_pi("actor", [numbers, *actor_layers(model), self.head.outputs], model.activation, self.head.gain)
         values = max(2, form.values) if form.copies == 1 else form.values  # see Exactness in networks/mlp.py
         q_sizes = [numbers + actions.continuous_dim, *critic_layers(model), values]
-        q = MLP("critic", q_sizes, model.activation, last_gain=1.0)
+        of_q = FORMS[hp.critic.norm if hp.critic.block == "none" else hp.critic.block]
+        q = of_q("critic", q_sizes, model.activation, last_gain=1.0)
 
         of_actor: list[Network] = [pi, *self.cores[:1], self.head]
         self.actor = initialize(of_actor, Parameters(shapes_of(of_actor), members, device), seeds)
@@ -124,13 +131,21 @@ class ActorCritics(Stacked):
         self._pi, self._pi_layers = pi, pi.layers(self.actor.views)
         self._q, self._q_layers = q, q.layers(self.critics.views)
         self._online_layers = [(weight[: self.online], bias[: self.online]) for weight, bias in self._q_layers]
-        plain = form.tape and type(self) is ActorCritics and type(self.head) is SoftHead  # all that a tape can do
-        self.autograd: Autograd | Tape = Tape() if plain else Autograd()
-        activation = ACTIVATIONS[model.activation]
-        self._acting = ActingMLP.of(pi.sizes, activation, self.actor_vector)
-        self._fused_pi = FusedMLP(pi.sizes, activation, self.actor_vector, members, 2 * rows)  # and next observations
+        activation, fused = ACTIVATIONS[model.activation], of_q is MLP and not hp.critic.dropout
+        plain = type(self) is ActorCritics and type(self.head) is SoftHead and of_pi is MLP and fused
+        self.autograd: Autograd | Tape = Tape() if form.tape and plain else Autograd()  # a tape can do no more
+        self._acting = ActingMLP.of(pi.sizes, activation, self.actor_vector) if of_pi is MLP else None
         self._online_vector = self.critics.vector[: self.online]
-        self._fused_q = FusedMLP(q.sizes, activation, self._online_vector, 2 * self.online, rows)
+        self._fused_pi: FusedMLP | ComposedMLP
+        self._fused_q: FusedMLP | ComposedMLP
+        if of_pi is MLP:  # of a batch and its next observations
+            self._fused_pi = FusedMLP(pi.sizes, activation, self.actor_vector, members, 2 * rows)
+        else:
+            self._fused_pi = ComposedMLP(pi, self.actor, self.actor_vector)
+        if fused:
+            self._fused_q = FusedMLP(q.sizes, activation, self._online_vector, 2 * self.online, rows)
+        else:
+            self._fused_q = ComposedMLP(q, self.critics, self._online_vector)
 
     # --- acting ---
 
@@ -226,7 +241,9 @@ class ActorCritics(Stacked):
         They are q(s, c, ·) for numbers c (P, B, k), and q'(s', c', ·) for the next numbers c', each (P, c, B, n).
         """
         obs, next_obs = self._padded(batch["obs"]), self._padded(batch["next_obs"])
-        q, target, _ = self._fused_q(self.critics.vector, obs, numbers, next_obs, next_numbers, self.copies)
+        given = (obs, numbers, next_obs, next_numbers, self.copies)
+        dropped = self._dropped(batch, factors=0, no_grad_factors=1)
+        q, target, _ = self._fused_q(self.critics.vector, *given, **dropped)
         return self._used(q), self._used(target)
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
@@ -234,8 +251,8 @@ class ActorCritics(Stacked):
 
         Gradients pass to c only.
         """
-        obs = self._padded(batch["obs"])
-        return self._used(self._fused_q(self._online_vector, obs, numbers, num_copies=self.copies, learn=False)[0])
+        more = {"num_copies": self.copies, "learn": False, **self._dropped(batch, factors=2)}
+        return self._used(self._fused_q(self._online_vector, self._padded(batch["obs"]), numbers, **more)[0])
 
     def imitating_outputs(self, obs: Tensor) -> Tensor:
         """Return action parameters (P, B, outputs), with gradients in the actor's `leaves`."""
@@ -255,6 +272,10 @@ class ActorCritics(Stacked):
     def _outputs_of(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
         out, next_out, z = self._fused_pi(self.actor_vector, self._padded(obs), no_grad_inputs=self._padded(next_obs))
         return self.head.learn(self.actor, self._fused_pi.leaf, out, next_out, z)
+
+    def _dropped(self, batch: Batch, **uses: int) -> dict[str, Any]:
+        """Return the critics' arguments for dropout, by number of the use."""
+        return {name: batch["dropout"][:, use].flatten(0, 1) for name, use in uses.items() if "dropout" in batch}
 
     def _used(self, values: Tensor) -> Tensor:
         """Return the critics' values (P, c, B, n).

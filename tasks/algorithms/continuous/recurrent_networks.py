@@ -86,14 +86,16 @@ class RecurrentActorCritics(ActorCritics):
         vector = _of_core(self._fused_q.leaf, self.critics, self.cores[1])
         online, target = self._fused_critic(vector, self.critics.views, *sequence)
         rest = self._join(self._later(target), next_numbers)
-        q, target, _ = self._fused_q(self.critics.vector, self._join(self._now(online), numbers), no_grad_inputs=rest)
+        more = {"no_grad_inputs": rest, **self._dropped(batch, factors=0, no_grad_factors=1)}
+        q, target, _ = self._fused_q(self.critics.vector, self._join(self._now(online), numbers), **more)
         return self._used(q.unflatten(0, (-1, self.copies))), self._used(target.unflatten(0, (-1, self.copies)))
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
         rest = self._after_burn_in(1, self._online, self.of_online(batch))
         remembered, _ = self._fused_critic.run(self._online, *rest)
         x = self._join(self._now(remembered), numbers)
-        return self._used(self._fused_q(self._online_vector, x, learn=False)[0].unflatten(0, (-1, self.copies)))
+        q, _, _ = self._fused_q(self._online_vector, x, learn=False, **self._dropped(batch, factors=2))
+        return self._used(q.unflatten(0, (-1, self.copies)))
 
     def _after_burn_in(self, core: int, tensors: Mapping[str, Tensor], sequence: Sequence) -> Sequence:
         """Return the sequence without the burn-in.

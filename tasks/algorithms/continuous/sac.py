@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from ...rng.draws import Draws
 from ...task import Task
 from .actions import SoftActions, soft_head
 from .entropy import FixedEntropy, LearnedEntropy
-from .learner import ActorCriticLearner, actor_critic_space, masked
+from .learner import ActorCriticLearner, actor_critic_space, critic_space, masked
 from .networks import Batch, NetworkForm
 from .steps import SoftSteps
 
@@ -68,14 +69,14 @@ def sde_space() -> dict[str, Dimension | Space]:
 
 
 def ensemble_space() -> Space:
-    """Return the hyperparameters of more critics than two.
+    """Return the hyperparameters of the critics' form and number.
 
     Targets follow the least value of `subset` critics of an `ensemble`, drawn at random for each gradient step, and the
     policy the mean of all: Chen et al. (2021), arXiv:2101.05982 (REDQ), with num_updates = 20, ensemble = 10 and
     subset = 2.
     """
     rest: dict[str, Any] = {"structural": True, "search": False, "silent": True}
-    return Space(
+    return critic_space(
         ensemble=integer(2, 10, default=2, accept=(2, 100), help="number of critics", **rest),
         subset=integer(1, 10, default=2, accept=(1, 100), help="critics whose least value is the target", **rest),
     )
@@ -109,7 +110,7 @@ class SACLearner(ActorCriticLearner):
     def check(cls, values: Mapping[str, Any]) -> None:
         super().check(values)
         critic = values.get("critic", {})
-        if critic and critic["subset"] > critic["ensemble"]:
+        if "subset" in critic and critic["subset"] > critic["ensemble"]:
             raise ValueError(
                 f"{cls.algorithm()}: targets take a subset of the critics, but critic.subset is {critic['subset']} and "
                 f"critic.ensemble {critic['ensemble']}; raise critic.ensemble or lower critic.subset"
@@ -137,8 +138,8 @@ class SACLearner(ActorCriticLearner):
     @property
     def has_ensemble(self) -> bool:
         """True unless there are two critics, whose lesser value counts."""
-        critic = vars(self.hp).get("critic")
-        return critic is not None and (critic.ensemble, critic.subset) != (TWINS, TWINS)
+        critic = vars(vars(self.hp).get("critic", SimpleNamespace()))
+        return (critic.get("ensemble", TWINS), critic.get("subset", TWINS)) != (TWINS, TWINS)
 
     def build(self) -> None:
         super().build()
