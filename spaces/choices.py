@@ -104,7 +104,7 @@ class Ordinal(Choice):
         except OutOfRange:
             if self.accept is None or isinstance(value, bool) or not isinstance(value, int | float):
                 raise
-            nearest = min(self.values, key=lambda own: abs(own - value))  # type: ignore[operator]  # numbers: accept
+            nearest = min(self.values, key=lambda choice: abs(choice - value))  # type: ignore[operator]  # numbers: accept
             law = f"{name} must be {super().expects}, not {value!r}; the nearest is {nearest!r}"
             raise OutOfRange(law) from None
 
@@ -175,8 +175,8 @@ class Entry(Categorical):
         except OutOfRange as error:
             call = read_call(value) if isinstance(value, str) else None
             if call is None or not (":" in call.name or offers(self.group).select(name=call.name)):
-                known = [*map(str, self.values), *offers(self.group).names]
-                raise OutOfRange(f"{error}{near(str(value), known)}") from None
+                names = [*map(str, self.values), *offers(self.group).names]
+                raise OutOfRange(f"{error}{near(str(value), names)}") from None
             return str(call)
 
 

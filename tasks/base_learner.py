@@ -58,7 +58,7 @@ def stack_hyperparameters(
     for name in columns[0]:
         dimension = space.flat()[name]
         dimension = dimension.dimension if isinstance(dimension, Maybe) else dimension
-        others = [each for each in getattr(dimension, "values", ()) if not isinstance(each, bool | int | float)]
+        others = [value for value in getattr(dimension, "values", ()) if not isinstance(value, bool | int | float)]
         if others:
             raise SpaceError(
                 f"{name} must have numbers as values, or be declared with structural=True, since members whose values "
@@ -72,19 +72,21 @@ def _namespace(values: Mapping[str, Any]) -> SimpleNamespace:
     return SimpleNamespace(**{name: _namespace(x) if isinstance(x, dict) else x for name, x in values.items()})
 
 
-def check_counters(tree: Any, where: str, names: Sequence[str] = ("iterations", "epochs")) -> None:
+def check_counters(tree: Any, subject: str, names: Sequence[str] = ("iterations", "epochs")) -> None:
     """Raise StateMismatch unless a state's counters are non-negative integers."""
     counters = tree.get("counters") if isinstance(tree, Mapping) else None
     for name in {**dict.fromkeys(names), **(counters if isinstance(counters, Mapping) else {})}:
         count = counters.get(name) if isinstance(counters, Mapping) else None
         if not isinstance(count, int) or not 0 <= count < 2**62:
-            raise StateMismatch(f"{where}: counters/{name} must be an integer of at least 0, but got {str(count)[:40]}")
+            raise StateMismatch(
+                f"{subject}: counters/{name} must be an integer of at least 0, but got {str(count)[:40]}"
+            )
 
 
 def lies_within_epoch(state: Mapping[str, Any]) -> bool:
     """Return whether a member's state lies within an epoch, see `BaseLearner.within_epoch`."""
-    own = state if "tally" in state else next(iter(state.get("particles", {}).values()), {})
-    return bool(own.get("tally", {}).get("count"))
+    part = state if "tally" in state else next(iter(state.get("particles", {}).values()), {})
+    return bool(part.get("tally", {}).get("count"))
 
 
 def inexact_in(state: Mapping[str, Any]) -> list[str]:
@@ -366,7 +368,7 @@ class BaseLearner:
 
     def network_views(self, member: int) -> dict[str, Tensor]:
         """Return one member's network parameters by name; views."""
-        modules = {name: held for name in self.parts if isinstance(held := getattr(self, name), nn.Module)}
+        modules = {name: module for name in self.parts if isinstance(module := getattr(self, name), nn.Module)}
         return {f"{name}.{path}": x.detach() for name, held in modules.items() for path, x in held.named_parameters()}
 
     def policy_views(self, member: int) -> dict[str, Tensor]:
@@ -384,16 +386,16 @@ class BaseLearner:
         Raises:
             StateMismatch: a name or a shape does not fit.
         """
-        own = {**self.policy_views(member), **self.demonstration_views(member)}
+        views = {**self.policy_views(member), **self.demonstration_views(member)}
         for name, tensor in policy.items():
-            if name not in own or not isinstance(tensor, Tensor) or own[name].shape != tensor.shape:
-                have = tuple(own[name].shape) if name in own else "none"
+            if name not in views or not isinstance(tensor, Tensor) or views[name].shape != tensor.shape:
+                have = tuple(views[name].shape) if name in views else "none"
                 raise StateMismatch(
                     f"{self.algorithm()}: the policy that it starts from has {name} of shape "
                     f"{tuple(getattr(tensor, 'shape', ()))}, but the task has {have}"
                 )
         for name, tensor in policy.items():
-            own[name].copy_(tensor)
+            views[name].copy_(tensor)
 
     def member_state(self, member: int) -> Tree:
         """Return one member's complete state: everything its future depends on.
@@ -410,21 +412,21 @@ class BaseLearner:
         Raises:
             StateMismatch: the state does not fit; the learner must not be used afterwards.
         """
-        where, expected, parts = type(self).__name__, self.member_state(member), self.live_parts
+        subject, expected, parts = type(self).__name__, self.member_state(member), self.live_parts
         left_out = self.left_out(tree)
         if missing := [name for name in expected if name not in tree and name not in left_out]:
-            raise StateMismatch(f"{where}: the state lacks {', '.join(missing)}")
+            raise StateMismatch(f"{subject}: the state lacks {', '.join(missing)}")
         if member > 0 and bool(left_out) != self.refilling:
             raise StateMismatch(
-                f"{where}: members must agree on whether their checkpoints have replay buffers; train those without "
+                f"{subject}: members must agree on whether their checkpoints have replay buffers; train those without "
                 "in cohorts of their own"
             )
         self.refilling = bool(left_out)
         parts = {name: part for name, part in parts.items() if name not in left_out}
         for name in ("counters", *parts):
             if not getattr(parts.get(name), "checks_form", False):
-                check_same_form({name: expected[name]}, {name: tree[name]}, where)
-        check_counters(tree, where, self.counters())
+                check_same_form({name: expected[name]}, {name: tree[name]}, subject)
+        check_counters(tree, subject, self.counters())
         counters = tree["counters"]
         if member > 0 and counters[self.unit] != getattr(self, self.unit):
             work = f"{counters[self.unit]} and {getattr(self, self.unit)} {self.unit}"
@@ -481,7 +483,7 @@ class BaseLearner:
 
         The members' metrics are searched first, then their state.
         """
-        found: list[str | None] = [
+        problems: list[str | None] = [
             next((f"{name} became {value}" for name, value in row.items() if not abs(value) <= LARGEST), None)
             for row in metrics
         ]
@@ -491,5 +493,5 @@ class BaseLearner:
                     continue
                 finite = tensor.isfinite().reshape(self.members, -1).all(1).tolist()
                 for member in (i for i, whole in enumerate(finite) if not whole):
-                    found[member] = found[member] or f"{name}.{path} holds a number that is not finite"
-        return found
+                    problems[member] = problems[member] or f"{name}.{path} holds a number that is not finite"
+        return problems

@@ -140,8 +140,10 @@ def evaluate_within(
     lengths = measured.lengths.reshape(learner.members, -1, episodes)
     returns = measured.returns.reshape(lengths.shape)
     result = []
-    for own, lasted in zip(returns, lengths, strict=True):
-        means = [particle[: np.count_nonzero(played)].mean() for particle, played in zip(own, lasted, strict=True)]
+    for returns_of, lasted in zip(returns, lengths, strict=True):
+        means = [
+            particle[: np.count_nonzero(played)].mean() for particle, played in zip(returns_of, lasted, strict=True)
+        ]
         count = int(np.count_nonzero(lasted, axis=1).max())
         result.append(Evaluated(float(np.array(means).mean()), count, int(lasted.sum())))
     return result
@@ -278,12 +280,12 @@ def played_steps(
     """
     (members, episodes), running = due.shape, np.zeros_like(due)
     rows = slice(first, min(first + envs.num_envs, episodes))
-    own = slice(0, rows.stop - first)
+    rows_of_member = slice(0, rows.stop - first)
     envs.first = first
     envs.reset()
     envs.begin_epoch(np.zeros(members, dtype=np.int64))
     running[:, rows] = due[:, rows]
-    envs.leave_out(~_resized(running, rows, own, envs.num_envs))
+    envs.leave_out(~_resized(running, rows, rows_of_member, envs.num_envs))
     for count in range(EVALUATION_STEPS):
         if not running.any():
             return
@@ -293,10 +295,10 @@ def played_steps(
                 f"{EVALUATION_STEPS:,}; set max_episode_steps, or evaluate fewer episodes (--eval-episodes)",
                 stacklevel=2,
             )
-        obs = _resized(envs.obs, own, rows, episodes)
+        obs = _resized(envs.obs, rows_of_member, rows, episodes)
         actions = act(obs)
         see(obs, actions, running)
-        yield rows, running, envs.step(_resized(actions, rows, own, envs.num_envs))
+        yield rows, running, envs.step(_resized(actions, rows, rows_of_member, envs.num_envs))
 
 
 def _resized(array: np.ndarray, take: slice, put: slice, count: int) -> np.ndarray:
@@ -329,27 +331,28 @@ def _side_by_side(spec: EnvSpec, members: int, episodes: int, most: int) -> int:
     return -(-episodes // rounds)
 
 
-def other_env(own: EnvSpec, asked: str | Mapping[str, Any] | EnvSpec, where: str) -> EnvSpec:
+def other_env(env: EnvSpec, other: str | Mapping[str, Any] | EnvSpec, subject: str) -> EnvSpec:
     """Return another environment's spec, checked to suit a trained policy.
 
     Args:
-        own: environment that the policy was trained in.
-        asked: another environment; a mapping without an id changes entries of `own`.
-        where: name of the task in error messages.
+        env: environment that the policy was trained in.
+        other: another environment; a mapping without an id changes entries of `own`.
+        subject: name of the task in error messages.
 
     Raises:
         UnsupportedSpace: its observations or actions differ from those of `own`.
     """
-    if not own:
-        raise UnsupportedSpace(f"{where} learns without an environment, but got {asked!r}; leave it out")
-    whole = {**own.to_json(), **asked} if isinstance(asked, Mapping) and "id" not in asked else asked
+    if not env:
+        raise UnsupportedSpace(f"{subject} learns without an environment, but got {other!r}; leave it out")
+    whole = {**env.to_json(), **other} if isinstance(other, Mapping) and "id" not in other else other
     spec = EnvSpec.of(whole)
-    need, have = spaces_of(own), spaces_of(spec)
-    forms = [(obs.kind, obs.shape) for obs in (Observations(spaces.observation, where) for spaces in (need, have))]
+    need, have = spaces_of(env), spaces_of(spec)
+    forms = [(obs.kind, obs.shape) for obs in (Observations(spaces.observation, subject) for spaces in (need, have))]
     for what, equal in (("observation", forms[0] == forms[1]), ("action", need.action == have.action)):
         if not equal:
             raise UnsupportedSpace(
-                f"{where} is evaluated in environments of the same {what} space, {getattr(need, what)}, but {spec.id} "
+                f"{subject} is evaluated in environments of the same {what} space, {getattr(need, what)}, but "
+                f"{spec.id} "
                 f"has {getattr(have, what)}; name another environment, or add a wrapper that makes them equal"
             )
     return spec
@@ -362,9 +365,9 @@ def playing(learner: BaseLearner) -> Playing:
     return cast("Playing", learner)
 
 
-def plays_episodes(kind: type[BaseLearner]) -> bool:
+def plays_episodes(learner: type[BaseLearner]) -> bool:
     """Return whether learners of a class are measured in episodes."""
-    return hasattr(kind, "actor") and (kind.score is Learner.score or not issubclass(kind, Learner))
+    return hasattr(learner, "actor") and (learner.score is Learner.score or not issubclass(learner, Learner))
 
 
 def acting(learner: BaseLearner) -> Learner:

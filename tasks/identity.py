@@ -118,33 +118,37 @@ class TaskIdentity:
     def structural_difference(self, other: TaskIdentity) -> list[str]:
         """Return the names of differences that prevent a common cohort."""
         names = [name for name in ("algorithm", "version", "env") if getattr(self, name) != getattr(other, name)]
-        own, others = self.structural, other.structural
-        return names + sorted(k for k in own.keys() | others.keys() if own.get(k, ...) != others.get(k, ...))
+        values, others = self.structural, other.structural
+        return names + sorted(k for k in values.keys() | others.keys() if values.get(k, ...) != others.get(k, ...))
 
-    def check_state(self, state: Mapping[str, Any], where: str, perturb: bool = False) -> None:
+    def check_state(self, state: Mapping[str, Any], subject: str, perturb: bool = False) -> None:
         """Raise StateMismatch unless a state belongs to this task.
 
         Args:
             state: state as `Task.state_dict` returns it.
-            where: name of the task in error messages.
+            subject: name of the task in error messages.
             perturb: allow other hyperparameters and another seed.
         """
         if missing := sorted({*STATE_PARTS} - state.keys()):
-            raise StateMismatch(f"{where}: a state must have {', '.join(STATE_PARTS)}, but lacks {', '.join(missing)}")
+            raise StateMismatch(
+                f"{subject}: a state must have {', '.join(STATE_PARTS)}, but lacks {', '.join(missing)}"
+            )
         if state["format"] != STATE_FORMAT:
-            raise StateMismatch(f"{where}: a state must have format {STATE_FORMAT}, but got {state['format']!r}")
-        check_counters(state["learner"], where)
+            raise StateMismatch(f"{subject}: a state must have format {STATE_FORMAT}, but got {state['format']!r}")
+        check_counters(state["learner"], subject)
         if not isinstance(state["identity"], Mapping):
-            raise StateMismatch(f"{where}: a state's identity must be a mapping, but got {str(state['identity'])[:80]}")
-        own, others = self.to_json(), dict(state["identity"])
-        for name in ("task", "version", "env") if perturb else sorted(own.keys() | others.keys()):
-            if own.get(name) != others.get(name):
+            raise StateMismatch(
+                f"{subject}: a state's identity must be a mapping, but got {str(state['identity'])[:80]}"
+            )
+        parts, others = self.to_json(), dict(state["identity"])
+        for name in ("task", "version", "env") if perturb else sorted(parts.keys() | others.keys()):
+            if parts.get(name) != others.get(name):
                 cure = "" if perturb else "; pass perturb=True to change it on purpose"
-                differs = _difference(name, own.get(name), others.get(name))
-                raise StateMismatch(f"{where}: the state is of another task: {differs}{cure}")
+                differs = _difference(name, parts.get(name), others.get(name))
+                raise StateMismatch(f"{subject}: the state is of another task: {differs}{cure}")
         if state["structure"] != self.structure:
             raise StateMismatch(
-                f"{where}: the state is of another structure, {state['structure']}; it cannot be perturbed into this "
+                f"{subject}: the state is of another structure, {state['structure']}; it cannot be perturbed into this "
                 "one"
             )
 
@@ -154,7 +158,7 @@ def uid_of(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(identity)).hexdigest()[:20]
 
 
-def check_seed(where: str, seed: Any) -> int:
+def check_seed(subject: str, seed: Any) -> int:
     """Return a seed as an int.
 
     Raises:
@@ -162,11 +166,11 @@ def check_seed(where: str, seed: Any) -> int:
     """
     number = whole_number(seed)
     if number is None or not 0 <= number < 2**63:
-        raise ValueError(f"{where}: seed must be an integer from 0 to 2**63 - 1, but got {seed!r}")
+        raise ValueError(f"{subject}: seed must be an integer from 0 to 2**63 - 1, but got {seed!r}")
     return number
 
 
-def device_of(device: str, where: str) -> torch.device:
+def device_of(device: str, subject: str) -> torch.device:
     """Return the torch device with this name.
 
     "auto" is the first available of CUDA, MPS and CPU.
@@ -181,24 +185,24 @@ def device_of(device: str, where: str) -> torch.device:
         named = torch.device(device)
     except (RuntimeError, TypeError):
         raise ValueError(
-            f"{where}: device must be one that torch knows, such as 'cpu', 'cuda' or 'cuda:1', or 'auto', "
+            f"{subject}: device must be one that torch knows, such as 'cpu', 'cuda' or 'cuda:1', or 'auto', "
             f"but got {device!r}"
         ) from None
     if named.type == "mps" and not torch.backends.mps.is_available():
         raise ValueError(
-            f"{where}: device {device!r} is not available, torch finds no Apple GPU on this machine; use 'cpu'"
+            f"{subject}: device {device!r} is not available, torch finds no Apple GPU on this machine; use 'cpu'"
         )
     if named.type == "cuda" and (named.index or 0) >= torch.cuda.device_count():
         raise ValueError(
-            f"{where}: device {device!r} is not available, torch sees {torch.cuda.device_count()} CUDA devices on "
+            f"{subject}: device {device!r} is not available, torch sees {torch.cuda.device_count()} CUDA devices on "
             "this machine; use 'cpu', or install a torch and a driver that support it"
         )
     return named
 
 
-def _difference(name: str, own: Any, other: Any) -> str:
-    if isinstance(own, Mapping) and isinstance(other, Mapping):
-        for key in sorted(own.keys() | other.keys()):
-            if own.get(key) != other.get(key):
-                return f"{name}.{key} is {other.get(key)!r} in the state and {own.get(key)!r} in the task"
-    return f"{name} is {other!r} in the state and {own!r} in the task"
+def _difference(name: str, value: Any, other: Any) -> str:
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        for key in sorted(value.keys() | other.keys()):
+            if value.get(key) != other.get(key):
+                return f"{name}.{key} is {other.get(key)!r} in the state and {value.get(key)!r} in the task"
+    return f"{name} is {other!r} in the state and {value!r} in the task"

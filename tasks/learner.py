@@ -257,8 +257,8 @@ class Learner(BaseLearner):
 
     def inexact(self, member: int) -> list[str]:
         rows = self.envs.num_members // self.members  # more than one with particles
-        found = (self.envs.inexact(i) for i in range(member * rows, (member + 1) * rows))
-        return list(dict.fromkeys(chain.from_iterable(found)))
+        reasons = (self.envs.inexact(i) for i in range(member * rows, (member + 1) * rows))
+        return list(dict.fromkeys(chain.from_iterable(reasons)))
 
     def advice(self) -> tuple[str, ...]:
         return self.envs.advice

@@ -88,11 +88,11 @@ class _Probe:
         self.failures: list[str] = []
         self.restore: dict[str, Any] | None = None
 
-    def play(self, kind: type[Any]) -> _Probe:
+    def play(self, policy: type[Any]) -> _Probe:
         """Play all episodes; return self."""
         try:
             self.random()
-            self.untrained(kind)
+            self.untrained(policy)
         except TooSlow:
             self.slow = True
         self.seconds = time.monotonic() - self.began
@@ -101,8 +101,8 @@ class _Probe:
     @property
     def is_enough(self) -> bool:
         """True if there are enough complete episodes."""
-        found = self.to_json()
-        return self.slow or min(len(found["random"]), sum(map(bool, found["untrained"]))) >= ENOUGH
+        results = self.to_json()
+        return self.slow or min(len(results["random"]), sum(map(bool, results["untrained"]))) >= ENOUGH
 
     def random(self) -> None:
         """Play episodes with random actions."""
@@ -121,13 +121,13 @@ class _Probe:
         self._play(envs, lambda: act, EPISODES, self.most // 2)
         self.random_steps = self.steps
 
-    def untrained(self, kind: type[Any]) -> None:
+    def untrained(self, policy: type[Any]) -> None:
         """Play episodes with the policies with which trials begin."""
         identity, left = self.identity, self.most - self.most // 2
-        several = kind.batched and not allows_one(identity.env)
+        several = policy.batched and not allows_one(identity.env)
         policies = max(1, min(POLICIES, left // max(self.lengths, default=left))) if several else 1
         values = {**identity.hyperparameters, **{name: 1 for name in ("num_envs",) if name in identity.hyperparameters}}
-        made = acting(kind(identity.env, [identity.seed + n for n in range(policies)], [values] * policies))
+        made = acting(policy(identity.env, [identity.seed + n for n in range(policies)], [values] * policies))
         try:
             learner = made.particles or made
             envs = make_envs(identity.env, learner.seeds, 1, "probe", single_episodes=True)
@@ -185,7 +185,7 @@ class _Probe:
             "steps": self.steps,
             "slow": self.seconds / self.steps if self.slow else None,
             "random": self.returns[0][0] if self.returns else [],
-            "untrained": [own for of_kind in self.returns[1:] for own in of_kind],
+            "untrained": [returns for of_kind in self.returns[1:] for returns in of_kind],
             "lengths": self.lengths,
             "terminated": self.terminated,
             "rewards": _moments(rewards[:random, None]),
@@ -208,5 +208,5 @@ def _moments(values: NDArray[np.float64]) -> dict[str, float | None] | None:
     with np.errstate(all="ignore"):
         std, halves = values.std(0), np.array_split(values, 2)
         moved = np.abs(halves[1].mean(0) - halves[0].mean(0)) / np.where(std > 0, std, 1.0)
-        found = {"low": std.min(), "high": std.max(), "mean": np.abs(values.mean(0)).max(), "drift": moved.max()}
-    return {name: float(value) if math.isfinite(value) else None for name, value in found.items()}
+        moments = {"low": std.min(), "high": std.max(), "mean": np.abs(values.mean(0)).max(), "drift": moved.max()}
+    return {name: float(value) if math.isfinite(value) else None for name, value in moments.items()}

@@ -130,9 +130,9 @@ class TaskRecord:
 
     def label(self, epochs: int, inexact: Sequence[str], advice: Sequence[str] = ()) -> None:
         """Note new reasons for not being exact, and advice, as events."""
-        for kind, texts in ((INEXACT, inexact), (ADVICE, advice)):
+        for category, texts in ((INEXACT, inexact), (ADVICE, advice)):
             if new := [text for text in texts if text not in self.labelled]:
-                self.events.append((kind, {"epochs": epochs, kind: new}))
+                self.events.append((category, {"epochs": epochs, category: new}))
                 self.labelled.update(new)
 
     def resume(self, saved: Saved, learner_state: Tree) -> None:
@@ -153,7 +153,7 @@ class TaskRecord:
         self.history = [row for row in self.history if row[0] <= epochs]
         self.written = min(self.written, len(self.history))
 
-    def best(self, uid: str, where: str) -> Saved:
+    def best(self, uid: str, subject: str) -> Saved:
         """Return the kept checkpoint with the best value of the rule's metric.
 
         Raises:
@@ -165,20 +165,20 @@ class TaskRecord:
             if saved is not None:
                 return saved
         raise TaskError(
-            f"{where} must have a checkpoint with the metric {keep.metric!r} to say which is the best, but has none; "
+            f"{subject} must have a checkpoint with the metric {keep.metric!r} to say which is the best, but has none; "
             'give it a storage and snapshots="best" before it trains'
         )
 
-    def check_lease(self, where: str) -> None:
+    def check_lease(self, subject: str) -> None:
         """Raise TaskError unless the task may train and write."""
         if self.replaced:
             raise TaskError(
-                f"{where} was created again in this process, and the newer task holds the lease; use that one, or "
+                f"{subject} was created again in this process, and the newer task holds the lease; use that one, or "
                 "create another, which resumes from the last checkpoint"
             )
         if self.storage is not None and self.lease is None:
             raise TaskError(
-                f"{where} has released its lease, so another process may be training it. Build a new task with the "
+                f"{subject} has released its lease, so another process may be training it. Build a new task with the "
                 "same hyperparameters: it resumes from the last checkpoint"
             )
 

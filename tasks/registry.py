@@ -87,28 +87,28 @@ def _made(maker: str, name: str) -> type[Any]:
 
 
 @cache
-def _in_module(place: str) -> type[Any]:
+def _in_module(path: str) -> type[Any]:
     """Return the task class at ``package.module:Class``, with this text as its name.
 
     Stored trials refer to the class by that name.
     """
-    module, _, attribute = place.partition(":")
+    module, _, attribute = path.partition(":")
     if module == "__main__" or "<" in attribute:
         raise ValueError(
-            f"a task that another process trains must be at the top level of a module, but {place} was defined in a "
+            f"a task that another process trains must be at the top level of a module, but {path} was defined in a "
             "notebook, at a prompt or inside a function; write it into a file, and import it from there"
         )
     try:
         offered = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"the task {place!r} cannot be imported: {error}") from error
+        raise ValueError(f"the task {path!r} cannot be imported: {error}") from error
     if not isinstance(offered, type):
         cure = "; decorate the function with @rekindle.task(...)" if callable(offered) else ""
-        raise ValueError(f"a task must be a class derived from rekindle.Task, but {place} is {offered!r}{cure}")
+        raise ValueError(f"a task must be a class derived from rekindle.Task, but {path} is {offered!r}{cure}")
     named: type[Any] = offered
-    if getattr(offered, "name", None) != place:
-        named = type(offered.__name__, (offered,), {"name": place, "__module__": module, "__doc__": offered.__doc__})
-    if problem := _problem(place, named, place):
+    if getattr(offered, "name", None) != path:
+        named = type(offered.__name__, (offered,), {"name": path, "__module__": module, "__doc__": offered.__doc__})
+    if problem := _problem(path, named, path):
         raise PluginError(problem)
     return named
 
@@ -118,10 +118,10 @@ def _problem(name: str, offered: Any, origin: str) -> str:
     learner = getattr(offered, "learner", None)
     if not (isinstance(offered, type) and isinstance(learner, type) and issubclass(learner, BaseLearner)):
         return f"a task must be a class derived from rekindle.Task, but {origin} is {offered!r}"
-    if (own := getattr(offered, "name", None)) != name:
+    if (declared := getattr(offered, "name", None)) != name:
         return (
             f"a task must be offered under its own name, by which stored trials find it, but {origin} is "
-            f"named {own!r} and offered as {name!r}; make them equal"
+            f"named {declared!r} and offered as {name!r}; make them equal"
         )
     return ""
 

@@ -99,9 +99,9 @@ class Resumable:
         if processes is None or processes < 0:
             raise ValueError(f"{self.name}: env_processes must be an integer of at least 0, but got {env_processes!r}")
         episodes, envs = whole_number(eval_episodes), whole_number(eval_envs)
-        for what, count, given in (("eval_episodes", episodes, eval_episodes), ("eval_envs", envs, eval_envs)):
+        for what, count, value in (("eval_episodes", episodes, eval_episodes), ("eval_envs", envs, eval_envs)):
             if count is None or count < 1:
-                raise ValueError(f"{self.name}: {what} must be an integer of at least 1, but got {given!r}")
+                raise ValueError(f"{self.name}: {what} must be an integer of at least 1, but got {value!r}")
         if self.learner.needs_env is False and episodes != EVALUATION_EPISODES:
             raise ValueError(f"{self.name} is measured without episodes; leave eval_episodes out")
         assert episodes is not None
@@ -124,8 +124,8 @@ class Resumable:
         self._sent = False  # by another process, so it has no lease yet
 
     def __str__(self) -> str:
-        where = f" on {self.env.id}" if self.env else ""
-        return f"{label(self.name)}{where}, seed {self.seed}" + (f" ({self.uid[:8]})" if self.uid else "")
+        suffix = f" on {self.env.id}" if self.env else ""
+        return f"{label(self.name)}{suffix}, seed {self.seed}" + (f" ({self.uid[:8]})" if self.uid else "")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what another process needs to make this task, with its state.
@@ -455,11 +455,11 @@ class Resumable:
             unknown = sorted(learner_state.keys() - fresh.member_state(0).keys())
             if unknown and strict:
                 raise StateMismatch(f"{self}: the state has unknown {', '.join(unknown)}; pass strict=False to drop it")
-            known = {name: part for name, part in learner_state.items() if name not in unknown}
+            parts = {name: part for name, part in learner_state.items() if name not in unknown}
             try:
-                fresh.load_member(0, known)
+                fresh.load_member(0, parts)
             except EpisodesLost as lost:
-                fresh.load_member(0, self._with_new_episodes(known, lost))
+                fresh.load_member(0, self._with_new_episodes(parts, lost))
             if perturb and state["identity"] != identity.to_json():
                 self.branch_from(state)
             self.ref, self.stored.state = MemberRef(fresh, 0), None

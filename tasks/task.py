@@ -73,8 +73,8 @@ class Task(Resumable):
 
     def _repr_html_(self) -> str:
         values = self._identity.values if self._identity else {}
-        own = {"epochs": self.epochs, **{name: self.metrics.get(name) for name in SHOWN if name in self.metrics}}
-        return html_table(str(self), own | dict(values))
+        facts = {"epochs": self.epochs, **{name: self.metrics.get(name) for name in SHOWN if name in self.metrics}}
+        return html_table(str(self), facts | dict(values))
 
     @classmethod
     def chosen(cls, env: EnvLike, values: Mapping[str, Any]) -> tuple[type[Task], dict[str, Any]]:
@@ -236,8 +236,8 @@ class Task(Resumable):
         """Return keyword arguments for evaluation with another environment or seed."""
         if seed is not None:
             seed = check_seed(str(self), seed)
-        given = {"env": None if env is None else other_env(self.env, env, str(self)), "seed": seed}
-        return {name: value for name, value in given.items() if value is not None}
+        options = {"env": None if env is None else other_env(self.env, env, str(self)), "seed": seed}
+        return {name: value for name, value in options.items() if value is not None}
 
     def record(
         self,
@@ -267,9 +267,9 @@ class Task(Resumable):
             NoVideo: the file cannot be written, a library is missing, or the environment cannot be rendered.
         """
         acting(self.member_ref().learner)
-        found = {"env": self.env, "seed": EVALUATION_SEED, **self._elsewhere(env, seed)}
+        options = {"env": self.env, "seed": EVALUATION_SEED, **self._elsewhere(env, seed)}
         predict = partial(self.predict, deterministic=deterministic)
-        return film(found["env"], found["seed"], predict, Path(path))
+        return film(options["env"], options["seed"], predict, Path(path))
 
     def recorder(self) -> Recorder:
         """Start recording the policy's observations and actions during training.

@@ -328,9 +328,9 @@ def fit_what_was_left(
     (Path(folder) / "digest").write_text(task.digest)
 
 
-def check_equal(found: Any, expected: Any, law: str) -> None:
+def check_equal(value: Any, expected: Any, law: str) -> None:
     """Raise AssertionError with the places at which two trees differ."""
-    places = difference(found, expected)
+    places = difference(value, expected)
     more = f" and {len(places) - MOST} more" if len(places) > MOST else ""
     assert not places, f"{law}, but they differ in {', '.join(places[:MOST])}{more}"
 

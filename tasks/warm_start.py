@@ -80,7 +80,7 @@ class LoadReport:
         return asdict(self)
 
     def __str__(self) -> str:
-        parts = [f"{len(names)} {kind}" for kind, names in asdict(self).items() if names]
+        parts = [f"{len(names)} {outcome}" for outcome, names in asdict(self).items() if names]
         return ", ".join(parts) or "nothing loaded"
 
 
@@ -109,22 +109,22 @@ def policy_in(tree: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def match_beginning(
-    learner: BaseLearner, start: WarmStart | None, demonstrations: Demonstrations | None, where: str
+    learner: BaseLearner, start: WarmStart | None, demonstrations: Demonstrations | None, subject: str
 ) -> tuple[dict[str, Tensor], LoadReport]:
     """Return the tensors that a new member starts from, and a report."""
     parts: dict[str, Tensor] = {}
     report = LoadReport()
     if start is not None:
-        parts, report = match_policy(start, learner.policy_views(0), list(learner.network_views(0)), where)
+        parts, report = match_policy(start, learner.policy_views(0), list(learner.network_views(0)), subject)
     if demonstrations is not None:
         assert isinstance(learner, Learner)
-        more = demonstrations.as_tensors(learner.demonstration_views(0), learner.envs.action_space, where)
+        more = demonstrations.as_tensors(learner.demonstration_views(0), learner.envs.action_space, subject)
         parts, report = {**parts, **more}, replace(report, loaded=[*report.loaded, *more])
     return parts, report
 
 
 def match_policy(
-    start: WarmStart, policy: Mapping[str, Tensor], networks: Sequence[str], where: str
+    start: WarmStart, policy: Mapping[str, Tensor], networks: Sequence[str], subject: str
 ) -> tuple[dict[str, Tensor], LoadReport]:
     """Return the parts of a source that fit, and a report.
 
@@ -132,28 +132,28 @@ def match_policy(
         start: the warm start.
         policy: the new task's own policy, by name.
         networks: names of the parameters that make up a vector, in order.
-        where: name of the task in error messages.
+        subject: name of the task in error messages.
 
     Raises:
         StateMismatch: nothing fits; or something does not fit and `start` is not partial.
     """
-    source = parts_of(start.source, {name: policy[name] for name in networks}, where)
+    source = parts_of(start.source, {name: policy[name] for name in networks}, subject)
     loaded, mismatched = {}, []
     for name in (name for name in policy if name in source):
-        own, other = policy[name], as_tensor(source[name], name, where)
-        if own.shape == other.shape:
-            loaded[name] = other.to("cpu", own.dtype).clone()
+        part, other = policy[name], as_tensor(source[name], name, subject)
+        if part.shape == other.shape:
+            loaded[name] = other.to("cpu", part.dtype).clone()
         else:
-            mismatched.append(f"{name}: {tuple(other.shape)}, not {tuple(own.shape)}")
+            mismatched.append(f"{name}: {tuple(other.shape)}, not {tuple(part.shape)}")
     names = set(source)
     report = LoadReport(list(loaded), mismatched, sorted(names - policy.keys()), [n for n in policy if n not in names])
     if not loaded:
         raise StateMismatch(
-            f"{where}: a warm start must have parts of the task's policy, but nothing fits: {_misfits(report)}"
+            f"{subject}: a warm start must have parts of the task's policy, but nothing fits: {_misfits(report)}"
         )
     if not start.partial and _misfits(report):
         raise StateMismatch(
-            f"{where}: the warm start's policy must fit as a whole, but {_misfits(report)}; give the task the "
+            f"{subject}: the warm start's policy must fit as a whole, but {_misfits(report)}; give the task the "
             f"hyperparameters of the source's networks, or {PARTIAL}"
         )
     return loaded, report
@@ -161,9 +161,9 @@ def match_policy(
 
 def _misfits(report: LoadReport) -> str:
     parts = [
-        f"{kind} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
-        for kind, names in asdict(report).items()
-        if names and kind != "loaded"
+        f"{outcome} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+        for outcome, names in asdict(report).items()
+        if names and outcome != "loaded"
     ]
     return "; ".join(parts)
 
@@ -180,11 +180,11 @@ def hyperparameters_of(source: Any) -> Mapping[str, Any]:
     identity = source.get("identity", {}) if isinstance(source, Mapping) else {}
     if isinstance(source, str | os.PathLike):
         identity = json.loads(metadata_of(Path(source)).get("identity", "{}"))
-    found: Mapping[str, Any] = identity.get("hyperparameters", {})
-    return found
+    values: Mapping[str, Any] = identity.get("hyperparameters", {})
+    return values
 
 
-def parts_of(source: Any, networks: Mapping[str, Tensor], where: str) -> Any:
+def parts_of(source: Any, networks: Mapping[str, Tensor], subject: str) -> Any:
     """Return a source's parts by name.
 
     Raises:
@@ -195,7 +195,7 @@ def parts_of(source: Any, networks: Mapping[str, Tensor], where: str) -> Any:
     if isinstance(source, Saved):
         source = unpack(source.manifest, source.fetch)
     if not isinstance(source, Mapping | Sequence | np.ndarray | Tensor) or isinstance(source, str | bytes):
-        source = read_policy(source, where)
+        source = read_policy(source, subject)
     if isinstance(source, Mapping):
         if is_policy(source):
             return policy_in(source)
@@ -207,26 +207,26 @@ def parts_of(source: Any, networks: Mapping[str, Tensor], where: str) -> Any:
     if isinstance(source, Sequence):
         if len(source) != len(networks):
             raise StateMismatch(
-                f"{where}: a list of parameters must have {len(networks)}, one for each of "
+                f"{subject}: a list of parameters must have {len(networks)}, one for each of "
                 f"{', '.join(list(networks)[:3])} ..., but got {len(source)}"
             )
         return dict(zip(networks, source, strict=True))
-    return split_vector(as_tensor(source, "the vector", where), networks, where)
+    return split_vector(as_tensor(source, "the vector", subject), networks, subject)
 
 
-def split_vector(vector: Tensor, networks: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+def split_vector(vector: Tensor, networks: Mapping[str, Tensor], subject: str) -> dict[str, Tensor]:
     """Split a vector into the networks' parameters, by name."""
     sizes = [tensor.numel() for tensor in networks.values()]
     if vector.shape != (sum(sizes),):
         raise StateMismatch(
-            f"{where}: a parameter vector must have the shape ({sum(sizes)},), one number for each parameter of the "
+            f"{subject}: a parameter vector must have the shape ({sum(sizes)},), one number for each parameter of the "
             f"networks, but got {tuple(vector.shape)}"
         )
     parts = vector.split(sizes)
-    return {name: part.view(own.shape) for (name, own), part in zip(networks.items(), parts, strict=True)}
+    return {name: part.view(network.shape) for (name, network), part in zip(networks.items(), parts, strict=True)}
 
 
-def as_tensor(value: Any, name: str, where: str) -> Tensor:
+def as_tensor(value: Any, name: str, subject: str) -> Tensor:
     """Return an array as a tensor, or raise StateMismatch.
 
     Only finite floating-point numbers are accepted.
@@ -234,8 +234,8 @@ def as_tensor(value: Any, name: str, where: str) -> Tensor:
     try:
         tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     except (TypeError, ValueError) as error:
-        raise StateMismatch(f"{where}: a policy is made of arrays of numbers, but {name} is none: {error}") from None
+        raise StateMismatch(f"{subject}: a policy is made of arrays of numbers, but {name} is none: {error}") from None
     if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
         fault = f"has the type {tensor.dtype}" if not tensor.is_floating_point() else "has a number that is not finite"
-        raise StateMismatch(f"{where}: a policy is made of finite floating-point numbers, but {name} {fault}")
+        raise StateMismatch(f"{subject}: a policy is made of finite floating-point numbers, but {name} {fault}")
     return tensor

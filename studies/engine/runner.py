@@ -195,7 +195,7 @@ class StudyRunner:
             trials=trials,
             segments=segments,
             finished=plan.finished,
-            since=revision,
+            after=revision,
             commands_known=len(self.rows.commands),
         )
         self._renewed = None  # `add_rows` released the lock

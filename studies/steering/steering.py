@@ -76,17 +76,22 @@ class Steering:
         """Resume a stopped or paused study."""
         return self._hold(RESUME, why)
 
-    def _hold(self, kind: str, why: str) -> Command:
+    def _hold(self, verb: str, why: str) -> Command:
         def work(connection: Connection) -> Command:
-            given = commands.hold(connection, self.study, kind, self.who, why)  # locks the study
-            held = hold_of([row for row in commands.commands(connection, self.study) if row.number < given.number])
+            command = commands.hold(connection, self.study, verb, self.who, why)  # locks the study
+            holding = hold_of([row for row in commands.commands(connection, self.study) if row.number < command.number])
             options = commands.stored_options(connection, self.study)
-            if kind == RESUME and held and held.who in BOUNDS and not is_lifted(held.who, held.data, options):
+            if (
+                verb == RESUME
+                and holding
+                and holding.who in BOUNDS
+                and not is_lifted(holding.who, holding.data, options)
+            ):
                 raise CommandRefused(
-                    f"study {self.study!r} cannot be resumed while its bound is reached: it had the {held}; "
-                    f"{commands.cure_of(self.study, held)}"
+                    f"study {self.study!r} cannot be resumed while its bound is reached: it had the {holding}; "
+                    f"{commands.cure_of(self.study, holding)}"
                 )
-            return given
+            return command
 
         return self.store.command(work)
 
@@ -137,10 +142,10 @@ class Steering:
 
         def work(connection: Connection) -> Command:
             revise(connection, self.study)
-            given, rows = commands.commands(connection, self.study), trials(connection, self.study)
+            steering, rows = commands.commands(connection, self.study), trials(connection, self.study)
             config = Config.from_json(commands.stored_config(connection, self.study), self.study)
             left = config.trials[-1] - len(rows) // seeds_of(config)
-            if len(commands.pending(given, rows)) >= left:
+            if len(commands.pending(steering, rows)) >= left:
                 _extend(connection, self.study, config.trials[-1] + 1)
             return commands.add(connection, self.study, ENQUEUE, {"hyperparameters": values}, self.who, why)
 
@@ -187,23 +192,23 @@ class Steering:
                 raise BadConfig(f"changed priors are a dict of texts by name, but got {priors!r}")
             texts = dict(priors)
             commanded.append((EXTEND, {"priors": texts}, lambda c: extensions.search_otherwise(c, self.study, texts)))
-        for kind, names in {BOUND: BOUNDS, **{name: (name,) for name in EXTENDED if name not in BOUNDS}}.items():
+        for verb, names in {BOUND: BOUNDS, **{name: (name,) for name in EXTENDED if name not in BOUNDS}}.items():
             if entries := _entries({name: values[name] for name in names if name in values}):
-                commanded.append((kind, entries, partial(_set_options, study=self.study, entries=entries)))
+                commanded.append((verb, entries, partial(_set_options, study=self.study, entries=entries)))
         if not commanded:
             raise CommandRefused(
                 "extend needs something to change, such as --trials or --budget, but got nothing (see --help)"
             )
-        if {kind for kind, _, _ in commanded} != {WEIGHT}:
+        if {verb for verb, _, _ in commanded} != {WEIGHT}:
             self._only_of_searches("extend", members=commanded[0][0] != EXTEND)
 
         def work(connection: Connection) -> Command:
             revise(connection, self.study)
-            for kind, data, change in commanded:
+            for verb, data, change in commanded:
                 change(connection)
-                given = commands.add(connection, self.study, kind, data, self.who, why)
+                command = commands.add(connection, self.study, verb, data, self.who, why)
             resume_if_lifted(connection, self.study, self.who, why)
-            return given
+            return command
 
         return self.store.command(work)
 
@@ -226,15 +231,15 @@ class Steering:
         uid = self.store.uid(trial)
         numbers = [row.number for name, row in self.store.trials_of(uid) if name == self.study]
         if not numbers:
-            known = command_line("trials", self.study)
-            raise CommandRefused(f"study {self.study!r} has no trial of task {uid}; `{known}` shows those it has")
+            shown_by = command_line("trials", self.study)
+            raise CommandRefused(f"study {self.study!r} has no trial of task {uid}; `{shown_by}` shows those it has")
         return numbers
 
 
 def _entries(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return stored values of options; None for a bound that is off."""
-    given = {name: value for name, value in values.items() if value != "off" or name not in BOUNDS}
-    parsed = entries_of(given)
+    stored = {name: value for name, value in values.items() if value != "off" or name not in BOUNDS}
+    parsed = entries_of(stored)
     return {name: parsed.get(name) for name in values}
 
 

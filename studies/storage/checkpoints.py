@@ -86,9 +86,9 @@ def merge_metrics(connection: Connection, uid: str, rows: Sequence[tuple[int, Me
     """Merge metrics into those stored for the same epochs."""
     if not rows:
         return
-    known = metrics_at(connection, uid, [epoch for epoch, _ in rows])
-    merged = [(epoch, {**known.get(epoch, {}), **data}) for epoch, data in rows]
-    put_metrics(connection, [(uid, epoch, data) for epoch, data in merged if known.get(epoch) != data])
+    measures = metrics_at(connection, uid, [epoch for epoch, _ in rows])
+    merged = [(epoch, {**measures.get(epoch, {}), **data}) for epoch, data in rows]
+    put_metrics(connection, [(uid, epoch, data) for epoch, data in merged if measures.get(epoch) != data])
 
 
 def go_back(connection: Connection, uid: str, epochs: int, damaged: Sequence[str]) -> None:
@@ -195,7 +195,7 @@ class Reader:
         row = rows[0]
 
         def damaged(wrong: str) -> DamagedCheckpoint:
-            before = next((each.epochs for each in rows[1:] if not self.examine(each)), None)
+            before = next((checkpoint.epochs for checkpoint in rows[1:] if not self.examine(checkpoint)), None)
             return DamagedCheckpoint(f"{Damage(self.uid, row.epochs, wrong)}. {_cure(before)}")
 
         def fetch(digest: str) -> bytes:

@@ -82,43 +82,43 @@ def stored_options(connection: Connection, name: str) -> dict[str, Any]:
     return dict(stored_config(connection, name).get("options") or {})
 
 
-def pending(given: Sequence[Command], rows: Iterable[Trial]) -> list[Command]:
+def pending(history: Sequence[Command], rows: Iterable[Trial]) -> list[Command]:
     """Return the enqueue commands that no trial has taken yet."""
     taken = {row.attrs[ENQUEUED] for row in rows if ENQUEUED in row.attrs}
-    return [each for each in given if each.kind == ENQUEUE and each.number not in taken]
+    return [command for command in history if command.kind == ENQUEUE and command.number not in taken]
 
 
-def awaits_probe(given: Iterable[Command]) -> bool:
+def awaits_probe(history: Iterable[Command]) -> bool:
     """Return whether a probe is requested, but has not ended."""
-    probes = [each.data for each in given if each.kind == PROBE]
+    probes = [command.data for command in history if command.kind == PROBE]
     return bool(probes) and not any(FOUND in data or LOST in data for data in probes)
 
 
-def hold_of(given: Sequence[Command]) -> Command | None:
+def hold_of(history: Sequence[Command]) -> Command | None:
     """Return the command that holds a study, None while it runs.
 
     Such a command stops or pauses the study.
     """
-    last = next((each for each in reversed(given) if each.kind in (STOP, PAUSE, RESUME)), None)
+    last = next((command for command in reversed(history) if command.kind in (STOP, PAUSE, RESUME)), None)
     return None if last is None or last.kind == RESUME else last
 
 
-def cure_of(name: str, held: Command) -> str:
+def cure_of(name: str, command: Command) -> str:
     """Return how to resume a stopped or paused study."""
-    if held.who in BOUNDS and held.who in held.data:
-        return f"`{command_line('extend', name, f'--{held.who} MORE')}` (or off) continues it"
+    if command.who in BOUNDS and command.who in command.data:
+        return f"`{command_line('extend', name, f'--{command.who} MORE')}` (or off) continues it"
     return f"`{command_line('resume', name)}` continues it"
 
 
-def add(connection: Connection, name: str, kind: str, data: Mapping[str, Any], who: str, why: str) -> Command:
+def add(connection: Connection, name: str, verb: str, data: Mapping[str, Any], who: str, why: str) -> Command:
     """Add a command to a study, in a transaction that revises it."""
-    values: dict[str, Any] = {"kind": kind, "data": dict(data), "who": who, "why": masked(why)}
+    values: dict[str, Any] = {"kind": verb, "data": dict(data), "who": who, "why": masked(why)}
     new = command.insert().values(study=name, number=count(connection, name), created=Now(), **values)
     row = connection.execute(new.returning(command.c.number, command.c.created)).one()
     return Command(number=row.number, created=row.created, **values)
 
 
-def hold(connection: Connection, name: str, kind: str, who: str, why: str, data: Mapping[str, Any] = {}) -> Command:
+def hold(connection: Connection, name: str, verb: str, who: str, why: str, data: Mapping[str, Any] = {}) -> Command:
     """Stop, pause or resume a study.
 
     Raises:
@@ -126,11 +126,11 @@ def hold(connection: Connection, name: str, kind: str, who: str, why: str, data:
     """
     revise(connection, name)
     now = hold_of(commands(connection, name))
-    if kind == RESUME and now is None:
+    if verb == RESUME and now is None:
         raise CommandRefused(f"only a stopped or paused study can be resumed, but {name!r} is neither")
-    if now is not None and (kind == now.kind or now.kind == STOP != RESUME != kind):
+    if now is not None and (verb == now.kind or now.kind == STOP != RESUME != verb):
         raise CommandRefused(f"study {name!r} is held already, by the {now}; {cure_of(name, now)}")
-    return add(connection, name, kind, data, who, why)
+    return add(connection, name, verb, data, who, why)
 
 
 def cancel(
@@ -158,12 +158,12 @@ def cancel(
         raise CommandRefused(f"only a running trial can be cancelled, but {label} is {rows[0].state}; exclude it")
     if forget and all(EXCLUDED in row.attrs for row in rows):
         raise CommandRefused(f"{label} is excluded already")
-    given = add(connection, name, EXCLUDE if forget else CANCEL, {"trials": sorted(numbers)}, who, why)
+    command = add(connection, name, EXCLUDE if forget else CANCEL, {"trials": sorted(numbers)}, who, why)
     which = (segment.c.study == name) & segment.c.number.in_(running) & (segment.c.state == "ready")
     connection.execute(segment.update().where(which).values(state="failed", revision=revision))
-    finish_trials(connection, name, running, CANCELLED, str(given), revision)
+    finish_trials(connection, name, running, CANCELLED, str(command), revision)
     for row in rows if forget else ():
         of = (trial.c.study == name) & (trial.c.number == row.number)
-        attrs = {**row.attrs, EXCLUDED: given.number}
+        attrs = {**row.attrs, EXCLUDED: command.number}
         connection.execute(trial.update().where(of).values(attrs=attrs, revision=revision))
-    return given
+    return command

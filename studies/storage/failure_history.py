@@ -100,11 +100,11 @@ def claimable(
             free = free_among(connection, some)
             first += [uid for uid in some if uid in free]
     first = first[:enough]
-    known = histories(connection, first)
-    due = [uid for uid in first if uid not in known or not known[uid].retry_in]
-    if due and due[0] in known and known[due[0]].alone:
-        return due[:1], known
-    return [uid for uid in due if uid not in known or not known[uid].alone], known
+    before = histories(connection, first)
+    due = [uid for uid in first if uid not in before or not before[uid].retry_in]
+    if due and due[0] in before and before[due[0]].alone:
+        return due[:1], before
+    return [uid for uid in due if uid not in before or not before[uid].alone], before
 
 
 def histories(connection: Connection, uids: Collection[str]) -> dict[str, FailureHistory]:
@@ -119,7 +119,7 @@ def histories(connection: Connection, uids: Collection[str]) -> dict[str, Failur
     for some in chunks(sorted(uids)):
         for row in connection.execute(query.where(event.c.uid.in_(some))):
             events.setdefault(row.uid, []).append(row)
-    return {uid: _history(connection, own) for uid, own in events.items()}
+    return {uid: _history(connection, events_of) for uid, events_of in events.items()}
 
 
 def _history(connection: Connection, events: Sequence[Row]) -> FailureHistory:

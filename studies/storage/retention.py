@@ -29,11 +29,11 @@ def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
     c = checkpoint.c
     columns = sa.select(c.uid, c.id, c.epochs, c.within_epoch)
     rows: dict[str, list[Place]] = {uid: [] for uid in uids}
-    for uid, *place in connection.execute(columns.where(c.uid.in_(uids)).order_by(c.id)):
-        rows[uid].append(Place(*place))
+    for uid, *columns_of in connection.execute(columns.where(c.uid.in_(uids)).order_by(c.id)):
+        rows[uid].append(Place(*columns_of))
     gone: set[int] = set()
     for uid, places in rows.items():
-        gone |= {place.id for place in places} - kept_by(connection, uid, places, keep)
+        gone |= {checkpoint.id for checkpoint in places} - kept_by(connection, uid, places, keep)
     drop(connection, gone - branches.kept_checkpoints(connection, uids) if gone else gone)
 
 
@@ -55,7 +55,11 @@ def kept_by(connection: Connection, uid: str, places: Sequence[Place], keep: Kee
         keep: the rule.
     """
     *before, last = places
-    ends = {place.epochs: place.id for place in before if not place.within_epoch and place.epochs <= last.epochs}
+    ends = {
+        checkpoint.epochs: checkpoint.id
+        for checkpoint in before
+        if not checkpoint.within_epoch and checkpoint.epochs <= last.epochs
+    }
     if not last.within_epoch:
         ends[last.epochs] = last.id
     measured = metrics_at(connection, uid, ends) if keep.best else {}

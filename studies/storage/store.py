@@ -318,7 +318,7 @@ class Store:
     count_commands = _reading(command_rows.count)
 
     def changes_with_commands(
-        self, name: str, since: int = -1, created: float | None = None
+        self, name: str, after: int = -1, created: float | None = None
     ) -> tuple[Changes, list[command_rows.Command]] | None:
         """Return what `storage.studies.changes` does, and all commands.
 
@@ -327,8 +327,8 @@ class Store:
         """
 
         def work(connection: Connection) -> tuple[Changes, list[command_rows.Command]] | None:
-            found = study_rows.changes(connection, name, since, created)
-            return None if found is None else (found, command_rows.commands(connection, name))
+            changes = study_rows.changes(connection, name, after, created)
+            return None if changes is None else (changes, command_rows.commands(connection, name))
 
         return self.database.read(work)
 
@@ -343,7 +343,7 @@ class Store:
         trials: Iterable[Trial] = (),
         segments: Iterable[Segment] = (),
         finished: Iterable[tuple[int, str]] = (),
-        since: int | None = None,
+        after: int | None = None,
         commands_known: int | None = None,
     ) -> bool:
         """Add missing rows, and end trials, in one transaction.
@@ -353,7 +353,7 @@ class Store:
             trials: new trials; those that exist already stay unchanged.
             segments: new segments; likewise.
             finished: (number, state) of trials that end.
-            since: a revision of the study; if anything changed after it, nothing is written.
+            after: a revision of the study; if anything changed after it, nothing is written.
             commands_known: number of commands that the rows take into account; if there are more by now, nothing is
                 written.
 
@@ -367,7 +367,7 @@ class Store:
 
         def work(connection: Connection) -> bool:
             revision = study_rows.revise(connection, study)
-            if since is not None and revision != since + 1:
+            if after is not None and revision != after + 1:
                 return False
             if commands_known is not None and command_rows.count(connection, study) != commands_known:
                 return False
@@ -414,14 +414,14 @@ class Store:
         """
 
         def work(connection: Connection) -> None:
-            for each in results:
-                merge_metrics(connection, each.lease.uid, each.metrics)
+            for result in results:
+                merge_metrics(connection, result.lease.uid, result.metrics)
             revision = study_rows.revise(connection, study)  # last, since it locks the study's row against others
-            _refuse_cancelled(connection, study, {each.number: each.lease.uid for each in results})
-            for each in results:
-                study_rows.finish_segment(connection, study, each, revision)
+            _refuse_cancelled(connection, study, {result.number: result.lease.uid for result in results})
+            for result in results:
+                study_rows.finish_segment(connection, study, result, revision)
 
-        self._write_held([each.lease for each in results], work)
+        self._write_held([result.lease for result in results], work)
 
     def fail_trial(
         self, lease: StoreLease, study: str, number: int, rung: int, error: str, note: Mapping[str, Any] | None = None
@@ -461,13 +461,13 @@ class Store:
         """
 
         def work(connection: Connection) -> list[str]:
-            held, error = fencing.evict(connection, owner), ask()
-            known = histories(connection, [uid for uid, _ in held])
-            tried = {uid: known[uid].failed[HUNG] if uid in known else 0 for uid, _ in held}
+            evicted, error = fencing.evict(connection, owner), ask()
+            failures = histories(connection, [uid for uid, _ in evicted])
+            tried = {uid: failures[uid].failed[HUNG] if uid in failures else 0 for uid, _ in evicted}
             # always recorded as a retry: the worker that claims the task next ends the trial if there were too many
             decisions = {uid: replace(decide(error, times), retry=True, alone=True) for uid, times in tried.items()}
-            add_events(connection, [(uid, FAILED, note(error, decisions[uid], epochs)) for uid, epochs in held])
-            return [uid for uid, _ in held]
+            add_events(connection, [(uid, FAILED, note(error, decisions[uid], epochs)) for uid, epochs in evicted])
+            return [uid for uid, _ in evicted]
 
         return self.database.write(work)
 
@@ -520,8 +520,8 @@ class Store:
 
         Other threads of this process therefore see at once that the task is held.
         """
-        token, known = fencing.take(connection, uid, identity, self.lease_seconds, note)
-        return StoreLease(self, uid, token, known)
+        token, failures = fencing.take(connection, uid, identity, self.lease_seconds, note)
+        return StoreLease(self, uid, token, failures)
 
     def _renew(self) -> None:
         leases = sorted(self._held.all(), key=lambda lease: lease.uid)
@@ -571,11 +571,13 @@ class Store:
         """
         self._go_back(lease, 0, "discarded", {}, [])
 
-    def _go_back(self, lease: StoreLease, epochs: int, kind: str, note: Mapping[str, Any], bad: Sequence[str]) -> None:
+    def _go_back(
+        self, lease: StoreLease, epochs: int, category: str, note: Mapping[str, Any], bad: Sequence[str]
+    ) -> None:
 
         def work(connection: Connection) -> None:
             go_back(connection, lease.uid, epochs, bad)
-            add_events(connection, [(lease.uid, kind, {"epochs": epochs, **note})])
+            add_events(connection, [(lease.uid, category, {"epochs": epochs, **note})])
 
         self._write_held([lease], work)
 

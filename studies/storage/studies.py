@@ -181,39 +181,39 @@ Row = TypeVar("Row", Trial, Segment)
 
 
 def read_rows(
-    connection: Connection, table: sa.Table, row: type[Row], name: str, since: int = -1, of: Any = None, seeds: int = 0
+    connection: Connection, table: sa.Table, row: type[Row], name: str, after: int = -1, of: Any = None, seeds: int = 0
 ) -> list[Row]:
     """Return the rows of a study in a table, unchecked; see `trials`."""
     columns = [table.c[field.name] for field in fields(row) if field.name in table.c]
     query = sa.select(*columns).where(table.c.study == name).order_by(*table.primary_key)
-    if since >= 0:
-        query = query.where(table.c.revision > since)
+    if after >= 0:
+        query = query.where(table.c.revision > after)
     if of is not None:
         query = query.where(table.c.number.in_(of))
     seeds = seeds or seeds_of(connection, name)
-    return [row(*found, seeds=seeds) for found in connection.execute(query).all()]
+    return [row(*columns, seeds=seeds) for columns in connection.execute(query).all()]
 
 
-def trials(connection: Connection, name: str, since: int = -1, of: Any = None, seeds: int = 0) -> list[Trial]:
+def trials(connection: Connection, name: str, after: int = -1, of: Any = None, seeds: int = 0) -> list[Trial]:
     """Return the trials of a study, by number.
 
     Only trials after the revision ``since`` are read, with numbers that ``of`` selects. ``seeds`` is the number of
     replicates of each configuration, read if it is 0.
     """
-    rows = read_rows(connection, trial, Trial, name, since, of, seeds)
+    rows = read_rows(connection, trial, Trial, name, after, of, seeds)
     for row in rows:
         if row.state not in TRIAL_STATES:
             raise _contradictory(f"trial {row.number} of study {name!r}", row.state, None)
     return rows
 
 
-def segments(connection: Connection, name: str, since: int = -1, of: Any = None, seeds: int = 0) -> list[Segment]:
+def segments(connection: Connection, name: str, after: int = -1, of: Any = None, seeds: int = 0) -> list[Segment]:
     """Return the segments of a study, by number and rung.
 
     Only segments after the revision ``since`` are read, with numbers that ``of`` selects. ``seeds`` is the number of
     replicates of each configuration, read if it is 0.
     """
-    rows = read_rows(connection, segment, Segment, name, since, of, seeds)
+    rows = read_rows(connection, segment, Segment, name, after, of, seeds)
     for row in rows:
         if row.state not in SEGMENT_STATES or (row.state == "done") != (row.score is not None):
             raise _contradictory(f"segment {row.rung} of trial {row.number} of study {name!r}", row.state, row.score)

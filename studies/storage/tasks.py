@@ -44,15 +44,15 @@ def count_tasks(connection: Connection, without: Sequence[str]) -> int:
 def reached(connection: Connection, uids: Collection[str]) -> dict[str, int]:
     """Return the epochs of the tasks' last checkpoints, by uid."""
     columns = sa.select(task.c.uid, task.c.epochs)
-    found = (connection.execute(columns.where(task.c.uid.in_(some))) for some in chunks(list(uids)))
-    return {row.uid: row.epochs for rows in found for row in rows}
+    results = (connection.execute(columns.where(task.c.uid.in_(some))) for some in chunks(list(uids)))
+    return {row.uid: row.epochs for rows in results for row in rows}
 
 
 def trained_for(connection: Connection, uids: Collection[str]) -> dict[str, float]:
     """Return how many seconds workers trained tasks, by uid."""
     columns = sa.select(task.c.uid, task.c.trained)
-    found = (connection.execute(columns.where(task.c.uid.in_(some))) for some in chunks(list(uids)))
-    return {row.uid: row.trained for rows in found for row in rows}
+    results = (connection.execute(columns.where(task.c.uid.in_(some))) for some in chunks(list(uids)))
+    return {row.uid: row.trained for rows in results for row in rows}
 
 
 def trials_of(connection: Connection, uid: str) -> list[tuple[str, Trial]]:
@@ -101,21 +101,21 @@ def last_work(connection: Connection, studies: Collection[str], most: int) -> li
     """
     e, t = event.c, task.c
     newest = connection.scalar(sa.select(sa.func.max(e.id))) or 0
-    held = sa.and_(t.lease_owner.is_not(None), t.lease_expires > Now())
-    query = sa.select(e.uid, e.data, t.trained, held.label("held"), t.lease_epoch.label("token"))
+    leased = sa.and_(t.lease_owner.is_not(None), t.lease_expires > Now())
+    query = sa.select(e.uid, e.data, t.trained, leased.label("held"), t.lease_epoch.label("token"))
     query = query.join_from(event, task).where(e.id > newest - 10 * most, e.kind.in_(TAKEN)).order_by(e.id.desc())
     next_began: dict[str, float] = {}  # by uid: seconds of training when its next lease began
-    found: list[Work] = []
+    work: list[Work] = []
     for row in connection.execute(query):  # newest first
         ended = next_began.get(row.uid, row.trained)
         began = next_began[row.uid] = row.data.get("trained", ended)  # absent in events of earlier versions
-        if row.data.get("study") in studies and len(found) < most:
+        if row.data.get("study") in studies and len(work) < most:
             runs = bool(row.held) and row.data.get("token") == row.token
-            found.append(Work(row.data["study"], max(0.0, ended - began), runs))
-    return found[::-1]
+            work.append(Work(row.data["study"], max(0.0, ended - began), runs))
+    return work[::-1]
 
 
-def failures(connection: Connection, study: str, since: int, most: int) -> tuple[int, list[Event]]:
+def failures(connection: Connection, study: str, after: int, most: int) -> tuple[int, list[Event]]:
     """Return the latest failures in a study, oldest first.
 
     Those in other studies that share a task are left out.
@@ -123,7 +123,7 @@ def failures(connection: Connection, study: str, since: int, most: int) -> tuple
     Args:
         connection: database connection.
         study: name of the study.
-        since: id of the last known event; only later ones are returned.
+        after: id of the last known event; only later ones are returned.
         most: maximum number of failures.
 
     Returns:
@@ -135,10 +135,10 @@ def failures(connection: Connection, study: str, since: int, most: int) -> tuple
     taken = sa.select(lease.data).where(lease.uid == c.uid, lease.kind.in_(TAKEN), lease.id < c.id)
     last_taken = taken.order_by(lease.id.desc()).limit(1).scalar_subquery()
     query = sa.select(c.uid, c.created, c.kind, c.data, last_taken).where(c.uid.in_(_uids_of(study)), c.kind == FAILED)
-    query = query.where(c.id > since).order_by(c.id.desc())
-    rows = connection.execute(query) if last > since else ()
-    own = (Event(*row) for *row, held in rows if _study_of(held, study) == study)
-    return last, [*islice(own, most)][::-1]
+    query = query.where(c.id > after).order_by(c.id.desc())
+    rows = connection.execute(query) if last > after else ()
+    events = (Event(*row) for *row, study_name in rows if _study_of(study_name, study) == study)
+    return last, [*islice(events, most)][::-1]
 
 
 def checkpoints(connection: Connection, uid: str) -> list[CheckpointRow]:
@@ -162,13 +162,13 @@ def events_of_study(connection: Connection, study: str) -> list[Event]:
     c = event.c
     query = sa.select(c.uid, c.created, c.kind, c.data).where(c.uid.in_(_uids_of(study))).order_by(c.id)
     study_of: dict[str, str] = {}  # study of each task's last lease
-    found = []
+    events = []
     for each in (Event(*row) for row in connection.execute(query)):
         if each.kind in TAKEN:
             study_of[each.uid] = _study_of(each.data, study)
         if each.kind not in (*TAKEN, FAILED) or study_of.get(each.uid, study) == study:
-            found.append(each)
-    return found
+            events.append(each)
+    return events
 
 
 def labels(connection: Connection, study: str) -> dict[str, dict[str, int]]:
@@ -176,9 +176,11 @@ def labels(connection: Connection, study: str) -> dict[str, dict[str, int]]:
     c = event.c
     query = sa.select(c.uid, c.kind, c.data).where(c.uid.in_(_uids_of(study)), c.kind.in_((INEXACT, ADVICE)))
     texts: dict[str, set[tuple[str, str]]] = {INEXACT: set(), ADVICE: set()}
-    for uid, kind, data in connection.execute(query.order_by(c.id)):
-        texts[kind].update((text, uid) for text in data[kind])
-    return {kind: dict(sorted(Counter(text for text, _ in found).items())) for kind, found in texts.items()}
+    for uid, category, data in connection.execute(query.order_by(c.id)):
+        texts[category].update((text, uid) for text in data[category])
+    return {
+        category: dict(sorted(Counter(text for text, _ in texts_of).items())) for category, texts_of in texts.items()
+    }
 
 
 def _study_of(lease: Mapping[str, Any] | None, default: str) -> str:
@@ -202,11 +204,11 @@ def curves(connection: Connection, study: str, names: Collection[str]) -> dict[s
     query = query.where(metric.c.uid.in_(_uids_of(study))).order_by(metric.c.uid, metric.c.epoch)
     # A study may have 100,000 rows: a regular expression is faster than parsing the JSON.
     patterns = [(name, re.compile(rf"{re.escape(json.dumps(name))}:\s*(-?\d[\d.eE+-]*)")) for name in names]
-    found: dict[str, list[tuple[int, dict[str, float]]]] = {}
+    measures: dict[str, list[tuple[int, dict[str, float]]]] = {}
     for uid, epoch, text in connection.execute(query):
-        known = {name: float(value[1]) for name, pattern in patterns if (value := pattern.search(text))}
-        found.setdefault(uid, []).append((epoch, known))
-    return found
+        values = {name: float(value[1]) for name, pattern in patterns if (value := pattern.search(text))}
+        measures.setdefault(uid, []).append((epoch, values))
+    return measures
 
 
 def _uids_of(study: str) -> sa.Select[tuple[str]]:
@@ -223,18 +225,18 @@ def events(connection: Connection, uid: str) -> list[Event]:
 def started(connection: Connection, uids: Collection[str]) -> dict[str, float]:
     """Return when the training of each task began, by uid."""
     first = sa.select(event.c.uid, sa.func.min(event.c.created)).where(event.c.kind.in_(TAKEN)).group_by(event.c.uid)
-    found = (connection.execute(first.where(event.c.uid.in_(some))) for some in chunks(list(uids)))
-    return {uid: created for rows in found for uid, created in rows}
+    results = (connection.execute(first.where(event.c.uid.in_(some))) for some in chunks(list(uids)))
+    return {uid: created for rows in results for uid, created in rows}
 
 
 def metrics_after(connection: Connection, epochs: Mapping[str, int]) -> dict[str, list[tuple[int, Metrics]]]:
     """Return each task's (epoch, metrics) after its given epoch, by uid."""
     m = metric.c
-    found: dict[str, list[tuple[int, Metrics]]] = {}
+    measures: dict[str, list[tuple[int, Metrics]]] = {}
     for some in chunks(list(epochs)):
         least = min(epochs[uid] for uid in some)
         query = sa.select(m.uid, m.epoch, m.data).where(m.uid.in_(some), m.epoch > least).order_by(m.uid, m.epoch)
         for uid, epoch, data in connection.execute(query):
             if epoch > epochs[uid]:
-                found.setdefault(uid, []).append((epoch, data))
-    return found
+                measures.setdefault(uid, []).append((epoch, data))
+    return measures

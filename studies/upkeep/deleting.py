@@ -92,14 +92,14 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
         kept = _needed(connection, uids, names)
     going = sorted(uids - kept.keys())
     rows = [MIRROR + name for name in names]
-    known = set(connection.scalars(sa.select(task.c.uid)))
+    stored = set(connection.scalars(sa.select(task.c.uid)))
     for each in [*going, *rows]:
-        if each in known and not lock_if_free(connection, each, dry_run=dry_run):
+        if each in stored and not lock_if_free(connection, each, dry_run=dry_run):
             raise _held(each)
     c = checkpoint.c
-    ids = [id for each in going for id in connection.scalars(sa.select(c.id).where(c.uid == each))]
+    ids = [id for uid in going for id in connection.scalars(sa.select(c.id).where(c.uid == uid))]
     numbers = sa.select(sa.func.count()).select_from(trial).where(trial.c.study.in_(names))
-    found = Deletion(next(iter(names), None), [*names[1:]], connection.scalar(numbers) or 0, going, len(ids), kept)
+    deletion = Deletion(next(iter(names), None), [*names[1:]], connection.scalar(numbers) or 0, going, len(ids), kept)
     if not dry_run:
         if names:
             _remember_seeds(connection, names[0])
@@ -108,11 +108,11 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
         connection.execute(study.delete().where(study.c.name.in_(names)))
         drop(connection, ids)
         # The deletion of the study's row has waited for workers that were about to claim its tasks.
-        if claimed := set(connection.scalars(sa.select(task.c.uid))) & set(going) - known:
+        if claimed := set(connection.scalars(sa.select(task.c.uid))) & set(going) - stored:
             raise _held(min(claimed))
         for each in [*going, *rows]:
             _forget(connection, each)
-    return found
+    return deletion
 
 
 def _remember_seeds(connection: Connection, name: str) -> None:

@@ -96,7 +96,7 @@ class _Blob(NamedTuple):
 def _blobs(store: Store) -> Iterator[Finding]:
     """Yield the blobs with wrong bytes or sizes."""
     for row in _in_pages(store, _blob_rows, ""):
-        kind, wrong = "blob", ""
+        defect, wrong = "blob", ""
         if row.kind != BYTES:
             wrong = f"SQLite has its bytes as {row.kind}"
         elif row.actual != row.digest and row.size in (-1, row.length):
@@ -104,14 +104,14 @@ def _blobs(store: Store) -> Iterator[Finding]:
         elif row.actual != row.digest:
             wrong = f"it has {row.length} of its {row.size} bytes"
         elif row.size != row.length:
-            kind, wrong = "blob-size", f"it is given as {row.size}, and there are {row.length}"
+            defect, wrong = "blob-size", f"it is given as {row.size}, and there are {row.length}"
         if wrong:
-            yield Finding(kind, f"blob {row.digest[:12]}", wrong, (row.digest,))
+            yield Finding(defect, f"blob {row.digest[:12]}", wrong, (row.digest,))
 
 
 def _blob_rows(connection: Connection, after: str) -> list[_Blob]:
-    length, kind = sa.func.coalesce(sa.func.length(blob.c.data), 0), _stored_as(connection, blob.c.data)
-    query = sa.select(blob.c.digest, blob.c.size, length, kind).where(blob.c.digest > after)
+    length, storage_class = sa.func.coalesce(sa.func.length(blob.c.data), 0), _stored_as(connection, blob.c.data)
+    query = sa.select(blob.c.digest, blob.c.size, length, storage_class).where(blob.c.digest > after)
     rows = connection.execute(query.order_by(blob.c.digest).limit(PAGE)).all()
     return [_Blob._make((*row, _sha256(connection, row.digest) if row[3] == BYTES else "")) for row in rows]
 
@@ -147,9 +147,14 @@ class _Head(NamedTuple):
 
 def _heads(connection: Connection, after: int) -> list[_Head]:
     c, named = checkpoint.c, checkpoint_blob.c
-    kind = _stored_as(connection, c.manifest)
-    manifest = sa.case((kind == BYTES, c.manifest))
-    query = sa.select(c.id, c.uid, c.epochs, c.digest, kind, manifest).where(c.id > after).order_by(c.id).limit(PAGE)
+    storage_class = _stored_as(connection, c.manifest)
+    manifest = sa.case((storage_class == BYTES, c.manifest))
+    query = (
+        sa.select(c.id, c.uid, c.epochs, c.digest, storage_class, manifest)
+        .where(c.id > after)
+        .order_by(c.id)
+        .limit(PAGE)
+    )
     heads = {row.id: _Head._make((*row, set(), set())) for row in connection.execute(query)}
     links = sa.select(named.checkpoint, named.digest, blob.c.digest).join_from(checkpoint_blob, blob, isouter=True)
     for id, digest, stored in connection.execute(links.where(named.checkpoint.in_(heads))):

@@ -28,7 +28,9 @@ GONE = "it no longer holds"
 def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:
     """Apply the cures in a safe order, each in its own transaction."""
     order = list(_CURES)
-    repairable = sorted((each for each in findings if each.repairable), key=lambda each: order.index(each.kind))
+    repairable = sorted(
+        (finding for finding in findings if finding.repairable), key=lambda finding: order.index(finding.kind)
+    )
     repairs = []
     for finding in repairable:
         try:
@@ -47,8 +49,8 @@ def _cure(connection: Connection, finding: Finding) -> str:
 
 
 def _lease(connection: Connection, uid: str, token: int) -> bool:
-    held = (task.c.uid == uid) & (task.c.lease_epoch == token) & task.c.lease_owner.is_not(None)
-    return connection.scalar(sa.select(task.c.uid).where(held)) is not None and lock_if_free(connection, uid)
+    leased = (task.c.uid == uid) & (task.c.lease_epoch == token) & task.c.lease_owner.is_not(None)
+    return connection.scalar(sa.select(task.c.uid).where(leased)) is not None and lock_if_free(connection, uid)
 
 
 def _unreachable(connection: Connection, name: str, *key: str | int) -> int:

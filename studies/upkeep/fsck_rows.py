@@ -37,13 +37,13 @@ def _json(connection: Connection) -> Iterator[Finding]:
     for table in metadata.sorted_tables:
         keys = list(table.primary_key.columns)
         for column in table.columns:
-            kind = column.type
-            if not isinstance(kind, Json):
+            sql_type = column.type
+            if not isinstance(sql_type, Json):
                 continue
             query = sa.select(*keys, sa.type_coerce(column, sa.Text)).where(column.is_not(None))
             for *key, text in connection.execute(query.execution_options(yield_per=500)):
                 try:
-                    kind.parse(text)
+                    sql_type.parse(text)
                 except ValueError as error:
                     row = f"{table.name} {' '.join(map(str, key))}"
                     yield Finding("json", row, f"{column.name} is {str(text)[:40]!r}: {error}", tuple(key))
@@ -65,8 +65,8 @@ def _tasks(connection: Connection) -> Iterator[Finding]:
     waited = sa.exists().where(trial.c.uid == c.uid, trial.c.state.in_(("running", "cancelled")))
     query = sa.select(c.uid, has).where(c.identity.is_(None), ~waited, c.lease_owner.is_(None))
     for uid, stored in connection.execute(query.order_by(c.uid)):
-        kind, wrong = ("task-lost", "it has none") if stored else ("task-identity", "it has neither")
-        yield Finding(kind, f"task {uid}", wrong, (uid,))
+        defect, wrong = ("task-lost", "it has none") if stored else ("task-identity", "it has neither")
+        yield Finding(defect, f"task {uid}", wrong, (uid,))
 
 
 def _last() -> Any:
@@ -92,16 +92,16 @@ def _metrics(connection: Connection) -> Iterator[Finding]:
     over = (metric.c.uid == c.uid) & (metric.c.epoch > sa.func.coalesce(_last(), 0))
     query = sa.select(*HOLDER, sa.func.count(), sa.func.max(metric.c.epoch)).join_from(task, metric, over)
     query = query.group_by(c.uid, c.lease_owner, c.lease_epoch, c.lease_expires).order_by(c.uid)
-    for *held, count, epoch in connection.execute(query).all():
-        uid = held[0]
-        if why_free(*held) is not None and epoch > _collected(connection, uid) and not _keeps_none(connection, uid):
+    for *columns, count, epoch in connection.execute(query).all():
+        uid = columns[0]
+        if why_free(*columns) is not None and epoch > _collected(connection, uid) and not _keeps_none(connection, uid):
             yield Finding("metrics", f"task {uid}", f"{count} go on after it, until epoch {epoch}", (uid,))
 
 
 def _collected(connection: Connection, uid: str) -> int:
     """Return a task's largest epochs when gc dropped its states, or 0."""
     epochs = [data.get("until") for data in _notes(connection, uid, COLLECTED)]
-    return max((each for each in epochs if isinstance(each, int)), default=0)
+    return max((epoch for epoch in epochs if isinstance(epoch, int)), default=0)
 
 
 def _keeps_none(connection: Connection, uid: str) -> bool:
@@ -110,9 +110,9 @@ def _keeps_none(connection: Connection, uid: str) -> bool:
     return bool(notes) and notes[-1].get("snapshots") == "no"
 
 
-def _notes(connection: Connection, uid: str, kind: str) -> list[dict[str, Any]]:
+def _notes(connection: Connection, uid: str, category: str) -> list[dict[str, Any]]:
     """Return the data of a task's events, {} for unreadable data."""
-    query = sa.select(sa.type_coerce(event.c.data, sa.Text)).where(event.c.uid == uid, event.c.kind == kind)
+    query = sa.select(sa.type_coerce(event.c.data, sa.Text)).where(event.c.uid == uid, event.c.kind == category)
     notes = []
     for text in connection.scalars(query.order_by(event.c.id)):
         try:
@@ -134,9 +134,9 @@ def _unreachable(connection: Connection) -> Iterator[Finding]:
             same = sa.and_(*(key.parent == key.column for key in parent.elements))
             query = sa.select(*table.primary_key).where(~sa.exists().where(same)).order_by(*table.primary_key)
             for row in connection.execute(query):
-                place = f"{table.name} {' '.join(map(str, row))[:80]}"
+                label = f"{table.name} {' '.join(map(str, row))[:80]}"
                 lost = parent.referred_table.name.removeprefix("rk_")
-                yield Finding("unreachable", place, f"its {lost} is not there", (table.name, *row))
+                yield Finding("unreachable", label, f"its {lost} is not there", (table.name, *row))
 
 
 def _configurations(connection: Connection) -> Iterator[Finding]:
@@ -172,14 +172,14 @@ def _study(connection: Connection, name: str) -> Iterator[Finding]:
         rows.setdefault(row.number, []).append(row)
     has_task = sa.exists().where(task.c.uid == trial.c.uid)
     trials = sa.select(trial.c.number, trial.c.uid, trial.c.state, has_task).where(trial.c.study == name)
-    for number, uid, state, known in connection.execute(trials.order_by(trial.c.number)):
-        own, label = rows.get(number, []), f"trial {number} of study {name!r}"
-        yield from _trial((name, number), label, state, own)
-        for each in own:
+    for number, uid, state, digest in connection.execute(trials.order_by(trial.c.number)):
+        segments, label = rows.get(number, []), f"trial {number} of study {name!r}"
+        yield from _trial((name, number), label, state, segments)
+        for each in segments:
             if each.state == "done" and (lacks := sorted(measured.difference(each.objectives or ()))):
-                where = f"segment {each.rung} of {label}"
-                yield Finding("segment-result", where, f"it has no {', '.join(lacks)}", (name, number, each.rung))
-        if not known and any(row.state == "done" for row in own):
+                subject = f"segment {each.rung} of {label}"
+                yield Finding("segment-result", subject, f"it has no {', '.join(lacks)}", (name, number, each.rung))
+        if not digest and any(row.state == "done" for row in segments):
             yield Finding("trial-task", label, f"there is no task {uid}", (name, number))
 
 
@@ -199,11 +199,11 @@ def _trial(key: tuple[str, int], label: str, state: str, rows: list[Segment]) ->
             )
             yield Finding("segment-order", label, wrong, key)
     for row in rows:
-        where, place_of = f"segment {row.rung} of {label}", (*key, row.rung)
+        subject, place_of = f"segment {row.rung} of {label}", (*key, row.rung)
         if row.state not in ("ready", "done", "failed") or (row.state == "done") != (row.score is not None):
-            yield Finding("segment-result", where, f"it is {row.state!r} with score {row.score}", place_of)
+            yield Finding("segment-result", subject, f"it is {row.state!r} with score {row.score}", place_of)
         elif row.state == "ready" and state in ENDED:
-            yield Finding("segment-open", where, f"its trial is {state}", place_of)
+            yield Finding("segment-open", subject, f"its trial is {state}", place_of)
 
 
 def _digests(connection: Connection) -> Iterator[Finding]:
@@ -217,11 +217,11 @@ def _digests(connection: Connection) -> Iterator[Finding]:
     query = sa.select(*columns).join_from(trial, segment, same)
     at_end = (c.uid == t.uid) & (c.epochs == s.epochs) & (c.within_epoch == 0)
     query = query.join(checkpoint, at_end).where(c.digest != s.digest)
-    for *place, epochs, own, stored in connection.execute(query.order_by(s.study, s.number, s.rung)):
-        name, number, rung = place
-        where = f"segment {rung} of trial {number} of study {name!r}"
-        wrong = f"after {epochs} epochs its digest is {own[:12]}, and the task's {stored[:12]}"
-        yield Finding("segment-digest", where, wrong, (name, number, rung))
+    for *key, epochs, epochs_of_task, stored in connection.execute(query.order_by(s.study, s.number, s.rung)):
+        name, number, rung = key
+        subject = f"segment {rung} of trial {number} of study {name!r}"
+        wrong = f"after {epochs} epochs its digest is {epochs_of_task[:12]}, and the task's {stored[:12]}"
+        yield Finding("segment-digest", subject, wrong, (name, number, rung))
 
 
 CHECKS = (_json, _leases, _tasks, _epochs, _metrics, _unreachable, _configurations, _trials, _digests)

@@ -94,7 +94,7 @@ def gc(
     for collect in collectors:
         found = run(partial(collect, gone=gone, dry_run=dry_run))
         garbage += found
-        gone += [id for each in found for id in each.ids] if dry_run else []
+        gone += [id for row in found for id in row.ids] if dry_run else []
     return garbage
 
 
@@ -116,14 +116,14 @@ def _collect_task(
     c = checkpoint.c
     query = sa.select(c.id, c.epochs, c.within_epoch).where(c.uid == uid).order_by(c.id)
     places = [Place(*row) for row in connection.execute(query)]
-    epochs = {place.id: place.epochs for place in places}
+    epochs = {checkpoint.id: checkpoint.epochs for checkpoint in places}
     t = trial.c
     rows = connection.execute(sa.select(t.study, t.number, t.state).where(t.uid == uid).order_by(t.study, t.number))
     trials = [(row.study, row.number // seeds_of(connection, row.study), row.state) for row in rows]
     needed = branches.kept_checkpoints(connection, [uid])
     for state in {state for _, _, state in trials}:
-        asked = asked_for(connection, uid) if state != "failed" else None
-        for keep in filter(None, (rules.of(state), asked) if places else ()):
+        wanted = asked_for(connection, uid) if state != "failed" else None
+        for keep in filter(None, (rules.of(state), wanted) if places else ()):
             needed |= kept_by(connection, uid, places, keep)
     ids = sorted(epochs.keys() - needed)
     if not ids:

@@ -67,22 +67,22 @@ def import_study(store: Store, path: Path) -> Transferred:
         _copy(path, copy)
         try:
             with Store(sqlite_url(copy)) as source:
-                own = _check(source)
-                trials, segments = source.trials(own.name), source.segments(own.name)
-                given = source.commands(own.name)
+                study = _check(source)
+                trials, segments = source.trials(study.name), source.segments(study.name)
+                steering = source.commands(study.name)
                 uids, blobs = source.database.read(_contents)
         except StoreError as error:
             raise _bad(path, str(error).replace(str(copy), path.name)) from None
-        Config.from_json(own.config, own.name)
-        store.database.read(lambda connection: _compare(connection, own, trials, segments, given))
+        Config.from_json(study.config, study.name)
+        store.database.read(lambda connection: _compare(connection, study, trials, segments, steering))
         with Store(sqlite_url(copy)) as source:
             new = checkpoints = 0
             for uid in uids:
                 rows = source.database.read(partial(_read_task, uid=uid))
                 checkpoints += len(rows[checkpoint])
-                new += store.database.write(partial(_task, data_of=partial(_blob, source), rows=rows, where=path))
-        store.database.write(lambda connection: _import_study(connection, own, trials, segments, given))
-    return Transferred(own.name, len(trials), len(uids), checkpoints, blobs, new)
+                new += store.database.write(partial(_task, data_of=partial(_blob, source), rows=rows, path=path))
+        store.database.write(lambda connection: _import_study(connection, study, trials, segments, steering))
+    return Transferred(study.name, len(trials), len(uids), checkpoints, blobs, new)
 
 
 def _bad(path: Path, reason: str) -> BadArchive:
@@ -182,7 +182,7 @@ def _blob(source: Store, digest: str) -> bytes:
 
 
 def _compare(
-    connection: Connection, own: Study, trials: list[Trial], segments: list[Segment], given: list[Command]
+    connection: Connection, study: Study, trials: list[Trial], segments: list[Segment], steering: list[Command]
 ) -> bool:
     """Return whether the study is already stored.
 
@@ -190,27 +190,27 @@ def _compare(
         StudyMismatch: the stored content is different.
     """
     try:
-        stored = study_rows.get_study(connection, own.name)
+        stored = study_rows.get_study(connection, study.name)
     except UnknownStudy:
         return False
-    rows = study_rows.trials(connection, own.name), study_rows.segments(connection, own.name)
-    stored_commands = commands(connection, own.name)
+    rows = study_rows.trials(connection, study.name), study_rows.segments(connection, study.name)
+    stored_commands = commands(connection, study.name)
     before = {"config": stored.config, **_flat(*rows, stored_commands)}
-    after = {"config": own.config, **_flat(trials, segments, given)}
+    after = {"config": study.config, **_flat(trials, segments, steering)}
     differing = [key for key in {**before, **after} if _same(before.get(key)) != _same(after.get(key))]
     if differing:
         differences = "; ".join(_difference(key, before.get(key), after.get(key)) for key in differing[:3])
         raise StudyMismatch(
-            f"an imported study must be new or equal to the stored one, but {own.name!r} is stored with "
+            f"an imported study must be new or equal to the stored one, but {study.name!r} is stored with "
             f"{len(differing)} differences: {differences}; import it into another database"
         )
     return True
 
 
-def _flat(trials: Iterable[Trial], segments: Iterable[Segment], given: Iterable[Command]) -> Row:
+def _flat(trials: Iterable[Trial], segments: Iterable[Segment], steering: Iterable[Command]) -> Row:
     times = ("created", "finished")
     rows = {f"trial {row.number}": {k: v for k, v in row.columns().items() if k not in times} for row in trials}
-    rows |= {f"command {each.number}": each.to_json() for each in given}
+    rows |= {f"command {command.number}": command.to_json() for command in steering}
     return {**rows, **{f"segment {row.rung} of trial {row.number}": row.columns() for row in segments}}
 
 
@@ -226,7 +226,7 @@ def _difference(key: str, before: Row | None, after: Row | None) -> str:
 
 
 def _task(
-    connection: Connection, data_of: Callable[[str], bytes], rows: Mapping[sa.Table, list[Row]], where: Path
+    connection: Connection, data_of: Callable[[str], bytes], rows: Mapping[sa.Table, list[Row]], path: Path
 ) -> int:
     """Store those rows of a task that the database lacks.
 
@@ -244,10 +244,10 @@ def _task(
     stored = connection.execute(sa.select(task).where(task.c.uid == uid)).one()
     if None not in (stored.identity, row["identity"]) and _same(stored.identity) != _same(row["identity"]):
         raise IdentityMismatch(
-            f"a uid belongs to one task, but task {uid} of {where} has another identity than "
+            f"a uid belongs to one task, but task {uid} of {path} has another identity than "
             "the one in the database; import the file into another database"
         )
-    missing = _missing(connection, uid, rows[checkpoint], where)
+    missing = _missing(connection, uid, rows[checkpoint], path)
     nameless = stored.identity is None and row["identity"] is not None
     if (missing or fresh or nameless) and not lock_if_free(connection, uid):
         holder = Owner.parse(stored.lease_owner or "")
@@ -262,13 +262,13 @@ def _task(
         last_epochs(connection, uid)
     if rows[metric]:
         connection.execute(insert(connection, metric).on_conflict_do_nothing(), rows[metric])
-    known = connection.scalar(sa.select(event.c.id).where(event.c.uid == uid).limit(1))
-    if known is None and rows[event]:
+    first = connection.scalar(sa.select(event.c.id).where(event.c.uid == uid).limit(1))
+    if first is None and rows[event]:
         connection.execute(event.insert(), rows[event])
     return len(missing)
 
 
-def _missing(connection: Connection, uid: str, rows: list[Row], where: Path) -> list[Row]:
+def _missing(connection: Connection, uid: str, rows: list[Row], path: Path) -> list[Row]:
     """Return the checkpoints after the last one in the database.
 
     Raises:
@@ -282,7 +282,7 @@ def _missing(connection: Connection, uid: str, rows: list[Row], where: Path) -> 
         if not is_within_epoch(row["manifest"]) and stored.get((epochs, 0), digest) != digest:
             raise StudyMismatch(
                 f"a task has one state at a time, but after {epochs} epochs task {uid} has the digest "
-                f"{stored[epochs, 0][:12]} in the database and {digest[:12]} in {where}; "
+                f"{stored[epochs, 0][:12]} in the database and {digest[:12]} in {path}; "
                 "import the file into another database"
             )
     last = max((epochs for epochs, _ in stored), default=-1)
@@ -290,14 +290,14 @@ def _missing(connection: Connection, uid: str, rows: list[Row], where: Path) -> 
 
 
 def _import_study(
-    connection: Connection, own: Study, trials: list[Trial], segments: list[Segment], given: list[Command]
+    connection: Connection, own: Study, trials: list[Trial], segments: list[Segment], steering: list[Command]
 ) -> None:
-    if _compare(connection, own, trials, segments, given):
+    if _compare(connection, own, trials, segments, steering):
         return
     connection.execute(study.insert().values(name=own.name, config=own.config, created=own.created))
     if trials:
         connection.execute(trial.insert(), [{**row.columns(), "study": own.name} for row in trials])
     if segments:
         connection.execute(segment.insert(), [{**row.columns(), "study": own.name} for row in segments])
-    if given:
-        connection.execute(command.insert(), [{**row.to_json(), "study": own.name} for row in given])
+    if steering:
+        connection.execute(command.insert(), [{**row.to_json(), "study": own.name} for row in steering])

@@ -53,8 +53,8 @@ class Forked:
         It is -n if signal n killed the process.
         """
         with suppress(ChildProcessError):  # a signal's handler has polled amid this call, which then knows the status
-            if self.returncode is None and (found := os.waitpid(self.pid, os.WNOHANG))[0]:
-                self.returncode = os.waitstatus_to_exitcode(found[1])
+            if self.returncode is None and (result := os.waitpid(self.pid, os.WNOHANG))[0]:
+                self.returncode = os.waitstatus_to_exitcode(result[1])
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:

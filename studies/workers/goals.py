@@ -62,29 +62,29 @@ def check_goal(
     if goal is None or score < goal:
         return
     seed = {"seed": task.seed} if segment.seeds > 1 else {}
-    place = {"goal": {RETURN: goal}, "trial": segment.configuration, **seed, "epochs": segment.epochs}
-    given = store.commands(study)
-    held, tests = hold_of(given), [each.data for each in given if each.kind == CHECK]
-    if (held is not None and held.kind == STOP) or any(place.items() <= each.items() for each in tests):
+    subject = {"goal": {RETURN: goal}, "trial": segment.configuration, **seed, "epochs": segment.epochs}
+    steering = store.commands(study)
+    holding, tests = hold_of(steering), [command.data for command in steering if command.kind == CHECK]
+    if (holding is not None and holding.kind == STOP) or any(subject.items() <= test.items() for test in tests):
         return
     returns: Returns = lambda episodes, seed: task.returns(episodes, seed=seed, on_step=on_step)  # noqa: E731
     least = min(goal, *untrained().returns(seed=SEED, on_step=on_step))
-    found, reached = play(returns, goal, least, len(tests) + 1)
+    outcome, reached = play(returns, goal, least, len(tests) + 1)
 
     def work(connection: Connection) -> Command:
         revise(connection, study)
-        before = [each for each in commands(connection, study) if each.kind == CHECK]
+        before = [command for command in commands(connection, study) if command.kind == CHECK]
         error = error_of(len(before) + 1)
-        mean = statistics.fmean(found)
-        data: dict[str, Any] = {**place, "episodes": len(found), "mean": mean, "least": least, "wealth": reached}
+        mean = statistics.fmean(outcome)
+        data: dict[str, Any] = {**subject, "episodes": len(outcome), "mean": mean, "least": least, "wealth": reached}
         data |= {"error": error, "confirmed": reached >= 1 / error}
-        shown, aim = in_digits([mean, goal])
+        measured, aim = in_digits([mean, goal])
         which = f"trial {segment.configuration}" + (f", seed {task.seed}," if seed else "")
-        why = f"{which} at epoch {segment.epochs} has a return of {shown} in {len(found)} fresh episodes"
+        why = f"{which} at epoch {segment.epochs} has a return of {measured} in {len(outcome)} fresh episodes"
         checked = add(connection, study, CHECK, data, WHO, why)
         if data["confirmed"]:
             why += f", which confirms {aim}; a study errs in that with a probability of {ERROR:g} at most"
-            stop = {"goal": place["goal"], "check": checked.number}
+            stop = {"goal": subject["goal"], "check": checked.number}
             with suppress(CommandRefused):  # it was stopped already, or has another goal
                 stop_at(connection, study, WHO, why, stop)
         return checked
@@ -108,11 +108,11 @@ def play(returns: Returns, goal: float, least: float, test: int) -> tuple[list[f
         least: lower bound of the returns.
         test: number of the test in the study, from 1.
     """
-    found: list[float] = []
+    results: list[float] = []
     reached = 1.0
     for batch, episodes in enumerate(BATCHES):
-        found += returns(episodes, SEED + 1000 * test + batch)
-        reached = wealth(found, goal, least)
-        if reached >= 1 / error_of(test) or statistics.fmean(found) <= goal:
+        results += returns(episodes, SEED + 1000 * test + batch)
+        reached = wealth(results, goal, least)
+        if reached >= 1 / error_of(test) or statistics.fmean(results) <= goal:
             break
-    return found, reached
+    return results, reached

@@ -23,26 +23,26 @@ RESERVE = (0.2, 5.0)  # time reserved for releasing the trials: a fraction of th
 
 @contextmanager
 def graceful(
-    store: Store, grace: float, asked: Callable[[], bool], status: int = 128 + signal.SIGTERM
+    store: Store, grace: float, stop_requested: Callable[[], bool], status: int = 128 + signal.SIGTERM
 ) -> Iterator[None]:
     """Exit before the grace period after a stop request ends.
 
     Args:
         store: store with the trials.
         grace: seconds between the request and the SIGKILL.
-        asked: returns whether a stop was requested.
+        stop_requested: returns whether a stop was requested.
         status: exit status.
     """
     done = threading.Event()
-    threading.Thread(target=_watch, args=(store, grace, asked, done, status), daemon=True).start()
+    threading.Thread(target=_watch, args=(store, grace, stop_requested, done, status), daemon=True).start()
     try:
         yield
     finally:
         done.set()
 
 
-def _watch(store: Store, grace: float, asked: Callable[[], bool], done: threading.Event, status: int) -> None:
-    while not asked():
+def _watch(store: Store, grace: float, stop_requested: Callable[[], bool], done: threading.Event, status: int) -> None:
+    while not stop_requested():
         if done.wait(POLL):
             return
     if done.wait(grace - min(RESERVE[0] * grace, RESERVE[1])):

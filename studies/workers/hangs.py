@@ -54,8 +54,8 @@ def main(owner: str, seconds: float, trace: int) -> None:
             text = written
             time.sleep(0.02)
             written = os.pread(trace, 1 << 16, 0)
-        where = printable(text.decode(errors="replace")).strip() or "it did not say where"
-        return Hung(f"process {pid} made no step for {seconds:g} s, and was killed (--stuck)\n{where}")
+        report = printable(text.decode(errors="replace")).strip() or "it did not say where"
+        return Hung(f"process {pid} made no step for {seconds:g} s, and was killed (--stuck)\n{report}")
 
     with Store(os.environ[URL_VARIABLE], retry=RetryPolicy(PATIENCE, full=True)) as store:
         store.evict_hung(owner, ask)

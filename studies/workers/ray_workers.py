@@ -60,8 +60,8 @@ class RayWorker:
     def __init__(self, cpus: float, gpus: float, *arguments: Any):
         # three threads: one waits for the process, one for its next words, and the third may stop it
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": 3, "max_restarts": 0}
-        host = cast(Any, ray.remote(Hosted))  # ray's types do not describe the actor's methods
-        self._actor = host.options(**options).remote(*arguments)
+        actor = cast(Any, ray.remote(Hosted))  # ray's types do not describe the actor's methods
+        self._actor = actor.options(**options).remote(*arguments)
         self._name, self._end = self._actor.name.remote(), self._actor.run.remote()
         self._heard = self._actor.last_words.remote()
         self._status: int | None = None
@@ -187,16 +187,16 @@ def reachable(url: str, address: str | None) -> str:
 
 
 def _enter(address: str, workers: int | None, cpus: float) -> None:
-    own: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a private local cluster sends no usage reports
         # CPUs for all requested workers, even if this machine has fewer cores
         needed = math.ceil((workers or 0) * cpus) or None
-        own = {"num_cpus": needed, "include_dashboard": False}
+        options = {"num_cpus": needed, "include_dashboard": False}
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         _knock(address)
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_sigterm)  # Ray replaces it, and would end the process without a message
     except (OSError, RuntimeError, ValueError) as error:
@@ -209,9 +209,9 @@ def _enter(address: str, workers: int | None, cpus: float) -> None:
 
 def _knock(address: str) -> None:
     """Raise OSError if nothing listens; Ray itself would take minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdecimal():
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    address_host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address_host and port.isdecimal():
+        socket.create_connection((address_host, int(port)), CONNECT_SECONDS).close()
 
 
 def _room(cpus: float, gpus: float) -> int:
@@ -219,7 +219,8 @@ def _room(cpus: float, gpus: float) -> int:
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = {"CPU": cpus, "GPU": gpus}
     room = sum(
-        min([int(machine.get(name, 0) // each) for name, each in wanted.items() if each] or [1]) for machine in machines
+        min([int(machine.get(name, 0) // amount) for name, amount in wanted.items() if amount] or [1])
+        for machine in machines
     )
     if room:
         return room

@@ -50,15 +50,15 @@ def in_turn(work: Sequence[Work], weights: Mapping[str, float]) -> list[str]:
 
     def place(name: str) -> tuple[bool, float, float, str]:
         usual = _mean([piece for piece in finished if piece.study == name] or finished)
-        own = [piece for piece in work[all_began:] if piece.study == name]
-        trained = sum(max(piece.seconds, usual) if piece.runs else piece.seconds for piece in own)
+        pieces = [piece for piece in work[all_began:] if piece.study == name]
+        trained = sum(max(piece.seconds, usual) if piece.runs else piece.seconds for piece in pieces)
         return name in first, trained / weights[name], -weights[name], name
 
     return sorted(weights, key=place)
 
 
 def _mean(work: Sequence[Work]) -> float:
-    return sum(each.seconds for each in work) / len(work) if work else 1.0
+    return sum(piece.seconds for piece in work) / len(work) if work else 1.0
 
 
 class SharingWorker:
@@ -134,7 +134,7 @@ class SharingWorker:
             if turn in OVER:
                 self._over[name] = turn
             turns.append(turn)
-        return next(each for each in (Turn.BUSY, Turn.PAUSED, Turn.STOPPED, Turn.COMPLETE) if each in turns)
+        return next(turn for turn in (Turn.BUSY, Turn.PAUSED, Turn.STOPPED, Turn.COMPLETE) if turn in turns)
 
     def _look(self) -> None:
         """Find new and resumed studies, and changed weights."""
@@ -142,9 +142,9 @@ class SharingWorker:
             return
         self._looked_at = time.monotonic()
         self._over.clear()
-        found = {study.name: study.config for study in self.store.studies()}
-        self._weights = {name: weight_of(config) for name, config in found.items()}
-        for name in () if self.studies else found:
+        configs = {study.name: study.config for study in self.store.studies()}
+        self._weights = {name: weight_of(config) for name, config in configs.items()}
+        for name in () if self.studies else configs:
             if name not in self.workers and name not in self.left:
                 try:
                     self.workers[name] = self._checked(name)
@@ -203,9 +203,9 @@ def run_worker(
     """
     saved = True
     with StopSignals(with_parent) as signals, ExitStack() as stack:
-        asked = lambda: signals.asked is not None or Interrupts.asked()  # noqa: E731
-        store.wait_until(asked)
-        stack.enter_context(graceful(store, grace, asked))
+        stop_requested = lambda: signals.asked is not None or Interrupts.asked()  # noqa: E731
+        store.wait_until(stop_requested)
+        stack.enter_context(graceful(store, grace, stop_requested))
         try:
             worker = sharing_worker(store, studies, say, **options)
             if worker.run(lambda: signals.asked is not None) or (worker.stopped and signals.asked is None):

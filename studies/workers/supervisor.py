@@ -221,15 +221,15 @@ class Supervisor:
                 self._replace_ended(ended)
             self._rest(self._running())
 
-    def _is_over(self, held: Command | None) -> bool:
+    def _is_over(self, command: Command | None) -> bool:
         """Return whether a stopped study needs its workers no longer.
 
         Where it has reached a bound, they end by themselves, when all that is trained has results. A signal would
         interrupt its evaluation.
         """
-        if held is None or held.kind != STOP:
+        if command is None or command.kind != STOP:
             return False
-        return held.who not in BOUNDS or all(worker.status == 0 for worker in self.workers)
+        return command.who not in BOUNDS or all(worker.status == 0 for worker in self.workers)
 
     def _running(self) -> int:
         return sum(worker.status is None for worker in self.workers)

@@ -95,7 +95,7 @@ class Training:
             for item in self.items:
                 if (task := self.tasks.get(item.trial.uid)) is not None and task.bad is None:
                     results += self._result(item, self._retrain(item) if item.trial.uid in ahead else task)
-            write_held(lambda held: self.store.finish_segments(self.runner.name, held), results, self._drop)
+            write_held(lambda leases: self.store.finish_segments(self.runner.name, leases), results, self._drop)
             self.results = {
                 result.lease.uid: _described(result) for result in results if result.lease.uid not in self.lost
             }
@@ -167,9 +167,9 @@ class Training:
         self._end_overdue()
         if self.store.count_commands(name) == self._commands:
             return
-        given = self.store.commands(name)
-        self._commands = len(given)
-        if hold_of(given) is not None and event.epoch < self.epochs:
+        steering = self.store.commands(name)
+        self._commands = len(steering)
+        if hold_of(steering) is not None and event.epoch < self.epochs:
             raise Held
         rows = self.store.trials(name, of=[item.trial.number for item in self.items])
         if over := [row.uid for row in rows if row.state == CANCELLED and row.uid in self._living()]:
@@ -212,10 +212,10 @@ class Training:
     def _result(self, item: ReadySegment, task: Task) -> list[Result]:
         """Return a task's result; nothing if its return is no finite number."""
         score, episodes, steps = self._measure(task)
-        segment, held = item.segment, self.tasks[task.uid]
+        segment, member = item.segment, self.tasks[task.uid]
         if not abs(score) <= LARGEST:
             cure = task.ref.learner.cure(task.ref.member) if task.ref else "try a lower learning rate"
-            held.fail(Diverged(f"{task}: the evaluation return became {score}; {cure}"))
+            member.fail(Diverged(f"{task}: the evaluation return became {score}; {cure}"))
             return []
         names, measured = measured_names(self.runner.config), None
         untrained = lambda: self.runner.task(item.trial, None)  # noqa: E731
@@ -229,8 +229,8 @@ class Training:
         if "plateau" in self.runner.config.options and seeds_of(self.runner.config) == 1 and replayed:
             returns = task.returns(seed=self.episodes, on_step=self._stop_if_asked)
             noise = {NOISE: standard_error(returns) * math.sqrt(len(returns) / episodes)}
-        own = score if measured is None else measured.get(self.own)
-        values = {} if own is None else task.score_metrics(own, episodes)
+        objective = score if measured is None else measured.get(self.own)
+        values = {} if objective is None else task.score_metrics(objective, episodes)
         metrics = [(segment.epochs, values | (measured or {}) | noise)]
         lease = self.storage.leases[task.uid]
         return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured, steps)]

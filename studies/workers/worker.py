@@ -191,10 +191,10 @@ class Worker:
     def _claim(self, ready: Sequence[ReadySegment]) -> Iterator[list[Claimed]]:
         """Claim a share of the most urgent segments that can train together."""
         own_id = str(Owner.current())
-        held = {uid: owner for uid, owner in self.store.holders().items() if owner != own_id}
-        num_workers = len(set(held.values())) + 1
+        owners = {uid: owner for uid, owner in self.store.holders().items() if owner != own_id}
+        num_workers = len(set(owners.values())) + 1
         cohort_size = min(self._largest_cohort(), max(1, -(-len(ready) // max(self.workers, num_workers))))
-        for group in self._groups(ready, held):
+        for group in self._groups(ready, owners):
             uids = _rotated(list(group), cohort_size, num_workers)
             with self._claim_group(group, uids, cohort_size) as claimed:
                 if claimed:
@@ -213,14 +213,14 @@ class Worker:
         on_gpu = device_of(self.runner.device, self.runner.algorithm.name).type == "cuda"
         return LARGEST_ON_GPU if on_gpu and not learner.refillable else LARGEST_COHORT
 
-    def _groups(self, ready: Sequence[ReadySegment], held: Collection[str]) -> list[dict[str, ReadySegment]]:
+    def _groups(self, ready: Sequence[ReadySegment], leased: Collection[str]) -> list[dict[str, ReadySegment]]:
         """Return the segments of free tasks, grouped by structure.
 
         Each group maps uids to segments.
         """
         groups: dict[tuple[str, int, int], dict[str, ReadySegment]] = {}
         for item in ready:  # trials with equal hyperparameters share a task: the second waits for the first
-            if item.trial.uid not in held:
+            if item.trial.uid not in leased:
                 groups.setdefault(self.runner.structure(item), {}).setdefault(item.trial.uid, item)
         return list(groups.values())
 
@@ -233,14 +233,16 @@ class Worker:
         claimed = [Claimed(group[lease.uid], lease, history) for lease, history in found]
         try:
             still_open = self.runner.ready() if claimed else ()
-            own = [each for each in claimed if (each.item.segment.number, each.item.segment.rung) in still_open]
-            self.store.release([each.lease for each in claimed if each not in own])
-            yield own
+            open_claims = [
+                claim for claim in claimed if (claim.item.segment.number, claim.item.segment.rung) in still_open
+            ]
+            self.store.release([claim.lease for claim in claimed if claim not in open_claims])
+            yield open_claims
         finally:
-            self.store.release([each.lease for each in claimed])
+            self.store.release([claim.lease for claim in claimed])
 
     def _train(self, claimed: Sequence[Claimed]) -> None:
-        items, leases = [each.item for each in claimed], {each.lease.uid: each.lease for each in claimed}
+        items, leases = [claim.item for claim in claimed], {claim.lease.uid: claim.lease for claim in claimed}
         training = Training(self.runner, items, leases, self.use_previous, self.env_processes, self.eval_envs)
         try:
             training.run()
@@ -255,8 +257,8 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - an environment may raise anything
             failure = error if isinstance(error, Exception) else _Ended(error)
             self._find_the_failing(claimed, failure, training.storage.busy)
-        for each in claimed:
-            self._report(each, training)
+        for claim in claimed:
+            self._report(claim, training)
         for item in items:
             if item.trial.uid in training.results:
                 self.ended(item.trial.configuration)
@@ -280,8 +282,8 @@ class Worker:
         elif busy and classify(error) != "memory":
             raise error
         if len(claimed) > 1:
-            for each in claimed:
-                self._train([each])
+            for claim in claimed:
+                self._train([claim])
         elif isinstance(error, StoreError):
             self.blocked[claimed[0].item.trial.uid] = error
         else:

@@ -49,15 +49,15 @@ def check(make: Callable[[], Task], epochs: int) -> list[str]:
     resumed = _resumed(make, state)
     resumed.fit(epochs)
     expected, got = dict(whole.history), {**dict(half.history), **dict(resumed.history)}
-    found = [
+    differences = [
         f"{name} of epoch {epoch} is {expected[epoch].get(name)!r} without a kill, and "
         f"{got.get(epoch, {}).get(name)!r} after it"
         for epoch in expected
         for name in sorted(expected[epoch].keys() | got.get(epoch, {}).keys())
         if expected[epoch].get(name) != got.get(epoch, {}).get(name)
     ]
-    more = [f"and {len(found) - MOST} more"] if len(found) > MOST else []
-    return found[:MOST] + more
+    more = [f"and {len(differences) - MOST} more"] if len(differences) > MOST else []
+    return differences[:MOST] + more
 
 
 def files_outside() -> set[tuple[str, int, int]]:
@@ -65,14 +65,14 @@ def files_outside() -> set[tuple[str, int, int]]:
 
     Databases are left out, and so is what lies beyond the first LONGEST files.
     """
-    found = set()
+    names = set()
     for index, path in enumerate(Path.cwd().rglob("*")):
         if index >= LONGEST:
             break
         if path.is_file() and ".db" not in path.name and "__pycache__" not in path.parts:
             stat = path.stat()
-            found.add((str(path), stat.st_mtime_ns, stat.st_size))
-    return found
+            names.add((str(path), stat.st_mtime_ns, stat.st_size))
+    return names
 
 
 def _kill(event: EpochEvent) -> None:

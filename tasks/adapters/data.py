@@ -82,10 +82,10 @@ class Data:
         self.tree = copy(tree)
 
 
-def _encoded(value: Any, place: str, path: str, arrays: dict[str, Tensor], depth: int) -> Any:
+def _encoded(value: Any, location: str, path: str, arrays: dict[str, Tensor], depth: int) -> Any:
     """Return the form of a value, and add its arrays."""
     if depth > DEPTH:
-        raise NotData(f"data is nested at most {DEPTH} deep, but {place} is deeper; it may contain itself")
+        raise NotData(f"data is nested at most {DEPTH} deep, but {location} is deeper; it may contain itself")
     if value is None or type(value) in (bool, int) or (type(value) is float and math.isfinite(value)):
         return value
     if type(value) is str and len(value) <= LONG:
@@ -93,34 +93,37 @@ def _encoded(value: Any, place: str, path: str, arrays: dict[str, Tensor], depth
     if isinstance(value, dict):
         for key in value:
             if type(key) not in (str, int):
-                raise NotData(f"the keys of data are text or integers, but {place} has {key!r} ({type(key).__name__})")
+                raise NotData(
+                    f"the keys of data are text or integers, but {location} has {key!r} ({type(key).__name__})"
+                )
         items = [
-            [key, _encoded(item, f"{place}[{key!r}]", f"{path}.{key}" if path else str(key), arrays, depth + 1)]
+            [key, _encoded(item, f"{location}[{key!r}]", f"{path}.{key}" if path else str(key), arrays, depth + 1)]
             for key, item in value.items()
         ]
         return {"dict": items}
     if type(value) in (list, tuple):
         items = [
-            _encoded(item, f"{place}[{index}]", f"{path}.{index}" if path else str(index), arrays, depth + 1)
+            _encoded(item, f"{location}[{index}]", f"{path}.{index}" if path else str(index), arrays, depth + 1)
             for index, item in enumerate(value)
         ]
         return items if type(value) is list else {"tuple": items}
     if type(value) is float:
         return {"float": str(value)}
-    found = _array(value, place)
-    if found is None:
+    encoded = _array(value, location)
+    if encoded is None:
         raise NotData(
-            f"data is {KINDS}, but {place} is a {type(value).__name__}; put its numbers there, such as its state_dict()"
+            f"data is {KINDS}, but {location} is a {type(value).__name__}; put its numbers there, such as its "
+            "state_dict()"
         )
-    kind, tensor, about = found
+    form, tensor, about = encoded
     name = path.replace("/", "|") or "value"
     while name in arrays:
         name += "'"
     arrays[name] = tensor
-    return {kind: [name, *about]}
+    return {form: [name, *about]}
 
 
-def _array(value: Any, place: str) -> tuple[str, Tensor, list[Any]] | None:
+def _array(value: Any, location: str) -> tuple[str, Tensor, list[Any]] | None:
     """Return kind, tensor and further properties of an array.
 
     Long text and bytes are arrays, too. Return None for anything else.
@@ -131,20 +134,20 @@ def _array(value: Any, place: str) -> tuple[str, Tensor, list[Any]] | None:
         return type(value).__name__, _bytes(bytes(value)), []
     if isinstance(value, Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_nested:
-            raise NotData(f"arrays are dense, but {place} is a tensor with layout {value.layout}; store its parts")
+            raise NotData(f"arrays are dense, but {location} is a tensor with layout {value.layout}; store its parts")
         return "torch", value.detach().to("cpu", copy=True).contiguous(), []
     if isinstance(value, np.ndarray | np.generic):
-        return "numpy", *_numpy(np.asarray(value), place, scalar=isinstance(value, np.generic))
+        return "numpy", *_numpy(np.asarray(value), location, scalar=isinstance(value, np.generic))
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(value, jax.Array):
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-            data, about = _numpy(np.asarray(jax.random.key_data(value)), place)
+            data, about = _numpy(np.asarray(jax.random.key_data(value)), location)
             return "jax_key", data, [*about, str(jax.random.key_impl(value))]
-        return "jax", *_numpy(np.asarray(value), place)
+        return "jax", *_numpy(np.asarray(value), location)
     return None
 
 
-def _numpy(array: np.ndarray, place: str, scalar: bool = False) -> tuple[Tensor, list[Any]]:
+def _numpy(array: np.ndarray, location: str, scalar: bool = False) -> tuple[Tensor, list[Any]]:
     """Return an array as a tensor, with its properties.
 
     These are its data type, its shape and whether it is a scalar.
@@ -152,7 +155,7 @@ def _numpy(array: np.ndarray, place: str, scalar: bool = False) -> tuple[Tensor,
     Of types that torch lacks, such as times, the tensor has the bytes.
     """
     if array.dtype.hasobject or array.dtype.fields is not None:
-        raise NotData(f"arrays hold numbers, texts or times, but {place} has dtype {array.dtype}; store its parts")
+        raise NotData(f"arrays hold numbers, texts or times, but {location} has dtype {array.dtype}; store its parts")
     name = array.dtype.name if array.dtype.kind == "V" else array.dtype.str  # JAX's own types have names only
     about = [name, [*array.shape], scalar]
     if name in AS_TENSORS:

@@ -60,11 +60,11 @@ class Folder:
             if path not in entries or entries[path] != _kind(self.kept / path):
                 _remove(self.kept / path)
                 self._forget(path)
-        for path, kind in entries.items():
+        for path, entry in entries.items():
             source, target = self.work / path, self.kept / path
-            if kind == "folder":
+            if entry == "folder":
                 target.mkdir(exist_ok=True)
-            elif kind == "link":
+            elif entry == "link":
                 if not target.is_symlink() or os.readlink(target) != os.readlink(source):
                     _remove(target)
                     target.symlink_to(os.readlink(source))
@@ -81,12 +81,12 @@ class Folder:
 
     def member_state(self, member: int) -> Tree:
         form, files = [], dict[str, Tensor | Chunked]()
-        for path, kind in _entries(self.kept).items():
-            place = self.kept / path
-            about = os.readlink(place) if kind == "link" else place.stat().st_mode & 0o777 if kind == "file" else ""
-            form.append([path, kind, about])
-            if kind == "file":
-                data = _mapped(place)
+        for path, entry in _entries(self.kept).items():
+            target = self.kept / path
+            about = os.readlink(target) if entry == "link" else target.stat().st_mode & 0o777 if entry == "file" else ""
+            form.append([path, entry, about])
+            if entry == "file":
+                data = _mapped(target)
                 large = len(data) > CHUNK
                 chunked = Chunked(data, self._digests.setdefault(path, []), len(data)) if large else data
                 files[str(len(form) - 1)] = chunked
@@ -97,23 +97,23 @@ class Folder:
         self.kept.mkdir()
         self._digests = {}
         try:
-            for index, (path, kind, about) in enumerate(json.loads(tree["form"])):
-                place = self.kept / path
+            for index, (path, entry, about) in enumerate(json.loads(tree["form"])):
+                target = self.kept / path
                 if (
                     ".." in Path(path).parts
                     or Path(path).is_absolute()
-                    or not place.parent.resolve().is_relative_to(self.kept.resolve())
+                    or not target.parent.resolve().is_relative_to(self.kept.resolve())
                 ):
                     raise ValueError(f"{path} leads out of the folder")
-                if kind == "folder":
-                    place.mkdir()
-                elif kind == "link":
-                    place.symlink_to(about)
+                if entry == "folder":
+                    target.mkdir()
+                elif entry == "link":
+                    target.symlink_to(about)
                 else:
                     leaf = tree["files"][str(index)]
                     tensor = leaf.tensor if isinstance(leaf, Chunked) else leaf
-                    place.write_bytes(tensor.numpy().data)
-                    place.chmod(about)
+                    target.write_bytes(tensor.numpy().data)
+                    target.chmod(about)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise StateMismatch(f"a stored folder must have files by path, but: {error}") from None
         self.restore()
@@ -159,15 +159,15 @@ def _entries(folder: Path) -> dict[str, str]:
 
     A folder comes before its content. Sockets and pipes are left out.
     """
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for path in _walk(folder, ""):
         try:
             path.encode()
         except UnicodeEncodeError:
             raise NotData(f"names of stored files are UTF-8, but a program wrote {path!r}; rename it") from None
-        if kind := _kind(folder / path):
-            found[path] = kind
-    return found
+        if entry := _kind(folder / path):
+            entries[path] = entry
+    return entries
 
 
 def _walk(folder: Path, below: str) -> Iterator[str]:

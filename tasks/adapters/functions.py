@@ -189,13 +189,13 @@ class FunctionLearner(BaseLearner):
             raise TypeError(f"{form}; its objective is {self.objective!r}, but it returned {names}")
         return state, numbers
 
-    def check_size(self, found: Mapping[str, int], epoch: int) -> None:
+    def check_size(self, sizes: Mapping[str, int], epoch: int) -> None:
         """Raise NotData for a state that has grown too large."""
-        if sum(found.values()) > self.largest:
-            name = max(found, key=lambda name: found[name]).removeprefix("0.")
+        if sum(sizes.values()) > self.largest:
+            name = max(sizes, key=lambda name: sizes[name]).removeprefix("0.")
             raise NotData(
                 f"the state of {self.place} may have {self.largest:,} bytes, but after epoch {epoch} it has "
-                f"{sum(found.values()):,}, most of them in {name}; keep less there, or give the task a higher largest="
+                f"{sum(sizes.values()):,}, most of them in {name}; keep less there, or give the task a higher largest="
             )
 
     def score(self) -> np.ndarray:
@@ -263,7 +263,7 @@ def _further(function: Function) -> tuple[str, ...]:
     return further
 
 
-def _code(function: Function, place: str) -> dict[str, str]:
+def _code(function: Function, name: str) -> dict[str, str]:
     """Return the digest of the source of a script's function."""
     if function.__module__ != "__main__":
         return {}
@@ -271,7 +271,7 @@ def _code(function: Function, place: str) -> dict[str, str]:
         source = inspect.getsource(function)
     except (OSError, TypeError):
         return {}
-    return {f"code of {place}": hashlib.sha256(source.encode()).hexdigest()[:12]}
+    return {f"code of {name}": hashlib.sha256(source.encode()).hexdigest()[:12]}
 
 
 def _kind(value: Any) -> str:

@@ -22,12 +22,12 @@ WATCHED = {signal.SIGCHLD, signal.SIGTERM, HARD}
 
 def children(pid: int) -> list[int]:
     """Return the child processes of a process; Linux only."""
-    found = []
+    children = []
     for entry in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
         with suppress(OSError, IndexError), open(f"/proc/{entry}/stat") as file:
             if file.read().rpartition(")")[2].split()[1] == str(pid):
-                found.append(int(entry))
-    return found
+                children.append(int(entry))
+    return children
 
 
 def end_all(group: int) -> None:
@@ -60,9 +60,9 @@ def wait(pid: int, parent: int) -> int:
     """Return the exit status of the program; negative after a signal."""
     while True:
         with suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                if found[0] == pid:
-                    return os.waitstatus_to_exitcode(found[1])
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == pid:
+                    return os.waitstatus_to_exitcode(ended[1])
         got = None
         if hasattr(signal, "sigtimedwait"):
             info = signal.sigtimedwait(WATCHED, POLL)

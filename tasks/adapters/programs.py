@@ -67,15 +67,15 @@ class Program:
         lines: complete lines of its output that `events` has read and nobody has taken.
     """
 
-    def __init__(self, words: Sequence[str], place: Path, environment: Mapping[str, str]):
+    def __init__(self, words: Sequence[str], folder: Path, environment: Mapping[str, str]):
         """Start the program.
 
         Args:
             words: command line.
-            place: folder for the socket of its reports.
+            folder: folder for the socket of its reports.
             environment: environment variables to add.
         """
-        self.path = place / "reports"
+        self.path = folder / "reports"
         self.path.unlink(missing_ok=True)
         self.server = socket.socket(socket.AF_UNIX)
         self.server.bind(str(self.path))
@@ -231,10 +231,10 @@ class ProgramLearner(BaseLearner):
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
         epoch, reports = self.epochs + 1, decode(self.reported.tree)
         while not any(number >= epoch for number in reports["ahead"]):
-            found = self.train(epoch, stop)
-            if found is None:
+            measures = self.train(epoch, stop)
+            if measures is None:
                 return None
-            reports["ahead"] |= found
+            reports["ahead"] |= measures
         metrics = reports["ahead"].pop(epoch, {})
         reports["last"] = metrics or reports["last"]
         self.reported.tree = encode(reports, "reports")
@@ -260,31 +260,31 @@ class ProgramLearner(BaseLearner):
         target = self.target or epoch
         program = self.program = self.program or self.start(target)
         self.clean = False
-        found: dict[int, dict[str, float]] = {}
-        beyond, since = False, time.monotonic()
+        measures: dict[int, dict[str, float]] = {}
+        beyond, last = False, time.monotonic()
         program.proceed()
         while True:
             status = program.status()
             for report in program.listen(0 if status is not None else LOOK):
-                since = time.monotonic()
+                last = time.monotonic()
                 beyond = beyond or report.epoch > target
                 if epoch <= report.epoch <= target:
-                    found[report.epoch] = self.checked(report.metrics)
+                    measures[report.epoch] = self.checked(report.metrics)
                     self.folder.keep()
                     if report.epoch < target:
-                        return found
+                        return measures
                 program.proceed(not beyond)
             for line in self.matched(program):
-                since = time.monotonic()
-                if epoch <= (number := line.epoch or epoch + len(found)) <= target:
-                    found[number] = self.checked(line.metrics)
+                last = time.monotonic()
+                if epoch <= (number := line.epoch or epoch + len(measures)) <= target:
+                    measures[number] = self.checked(line.metrics)
             if status is not None:
-                return self.ended(program, status, epoch, target, found, beyond)
+                return self.ended(program, status, epoch, target, measures, beyond)
             if stop():
                 self.close()
                 return None
             progress.tick()  # the program may hang, but this process does not
-            if (limit := progress.limit()) is not None and time.monotonic() - since > limit:
+            if (limit := progress.limit()) is not None and time.monotonic() - last > limit:
                 self.close()
                 raise Hung(f"{self.title} reported nothing for {limit:g} s and was killed (--stuck){_quoted(program)}")
 
@@ -292,28 +292,34 @@ class ProgramLearner(BaseLearner):
         """Start the program from its last whole checkpoint."""
         if not self.clean:
             self.folder.restore()
-        given = {
+        variables = {
             "epochs": target,
             "checkpoint": str(self.folder.work),
             "seed": self.seeds[0],
             "device": str(self.device),
         }
-        environment = {f"REKINDLE_{name.upper()}": str(value) for name, value in given.items()}
-        return Program(self.command.words({**self.values, **given}), self.folder.root, environment)
+        environment = {f"REKINDLE_{name.upper()}": str(value) for name, value in variables.items()}
+        return Program(self.command.words({**self.values, **variables}), self.folder.root, environment)
 
     def ended(
-        self, program: Program, status: int, epoch: int, target: int, found: dict[int, dict[str, float]], beyond: bool
+        self,
+        program: Program,
+        status: int,
+        epoch: int,
+        target: int,
+        measures: dict[int, dict[str, float]],
+        beyond: bool,
     ) -> dict[int, dict[str, float]]:
         """Return an ended program's reports, and keep its folder."""
         self.program = None
         program.end()
-        if status and not (beyond and target in found):
+        if status and not (beyond and target in measures):
             how = f"was killed by {_signal(status)}" if status > 128 else f"ended with status {status}"
             raise ProgramFailed(f"{self.title} {how}, on the way to epoch {target}{_quoted(program)}")
         if self.command.lines:
-            found |= self.read_lines(epoch, target)
-        if target not in found:
-            last = f"its last one is epoch {max(found)}" if found else "it reported nothing"
+            measures |= self.read_lines(epoch, target)
+        if target not in measures:
+            last = f"its last one is epoch {max(measures)}" if measures else "it reported nothing"
             raise ProgramError(
                 f"{self.title} must report each epoch up to {target} (rekindle.report, or lines or pattern of the "
                 f"space file), but {last}{_quoted(program)}"
@@ -321,7 +327,7 @@ class ProgramLearner(BaseLearner):
         if not beyond:
             self.folder.keep()
             self.clean = True
-        return found
+        return measures
 
     def matched(self, program: Program) -> Iterator[Report]:
         """Yield the reports in lines of output.
@@ -336,7 +342,7 @@ class ProgramLearner(BaseLearner):
 
     def read_lines(self, epoch: int, target: int) -> dict[int, dict[str, float]]:
         """Return the reports in the file of JSON lines."""
-        found, path = dict[int, dict[str, float]](), self.folder.work / self.command.lines
+        measures, path = dict[int, dict[str, float]](), self.folder.work / self.command.lines
         if not path.is_file():
             raise ProgramError(
                 f"{self.title} must report in the file {self.command.lines} of {{checkpoint}}, but wrote none"
@@ -352,8 +358,8 @@ class ProgramLearner(BaseLearner):
                     f"{line[:80]!r}"
                 ) from None
             if epoch <= number <= target:
-                found[number] = self.checked(numbers)
-        return found
+                measures[number] = self.checked(numbers)
+        return measures
 
     def checked(self, metrics: dict[str, float]) -> dict[str, float]:
         """Return metrics, or raise ProgramError if they lack the objective."""
@@ -388,23 +394,23 @@ def program(name: str) -> type[Task]:
     Raises:
         ValueError: the name is invalid.
     """
-    found = Command.parse(name)
+    command = Command.parse(name)
     learner = type(
         "Learner",
         (ProgramLearner,),
         {
             "__module__": __name__,
-            "command": found,
+            "command": command,
             "title": label(name),
-            "hyperparameters": found.space,
-            "objective": found.measured,
-            "direction": found.direction,
-            "bounds": found.bounds,
-            "code": _code(found.run),
+            "hyperparameters": command.space,
+            "objective": command.measured,
+            "direction": command.direction,
+            "bounds": command.bounds,
+            "code": _code(command.run),
         },
     )
-    content = {"name": name, "version": found.version, "learner": learner, "__module__": __name__}
-    return type("Program", (Task,), {**content, "__doc__": f"The program {shlex.join(found.run)}."})
+    content = {"name": name, "version": command.version, "learner": learner, "__module__": __name__}
+    return type("Program", (Task,), {**content, "__doc__": f"The program {shlex.join(command.run)}."})
 
 
 def remember(learner: type[ProgramLearner], differs: str) -> None:
@@ -436,13 +442,13 @@ def _verdict_file(learner: type[ProgramLearner]) -> Path:
 
 def _code(words: Sequence[str]) -> dict[str, str]:
     """Return digests of the files that a command line names."""
-    found = {}
+    options = {}
     for word in words[1:]:
         with suppress(OSError, ValueError):
             path = Path(word)
             if path.is_file() and path.stat().st_size <= LARGEST_SCRIPT:
-                found[f"code of {word}"] = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    return found
+                options[f"code of {word}"] = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    return options
 
 
 def _signal(status: int) -> str:

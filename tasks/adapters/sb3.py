@@ -126,8 +126,8 @@ class TaskVecEnv(VecEnv):
     def __init__(self, envs: Envs, spec: EnvSpec):
         space = spaces_of(spec)
         low, high = (0, 255) if envs.obs_kind == "image" else (-np.inf, np.inf)
-        kind = np.uint8 if envs.obs_kind == "image" else np.float32
-        observation = gym.spaces.Box(low, high, envs.obs_shape, kind)
+        dtype = np.uint8 if envs.obs_kind == "image" else np.float32
+        observation = gym.spaces.Box(low, high, envs.obs_shape, dtype)
         self.envs = envs
         self.returns, self.lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
         super().__init__(envs.num_envs, observation, _from_zero(space.action))
@@ -325,8 +325,8 @@ class SB3Learner(BaseLearner):
         """Seed all that the model draws from, then restore it."""
         before, space = self.generator_states(), self.model.action_space
         drawn = space.np_random.bit_generator.state
-        for each in (torch.manual_seed, np.random.seed, random.seed, space.seed):
-            each(seed)
+        for seed_of in (torch.manual_seed, np.random.seed, random.seed, space.seed):
+            seed_of(seed)
         try:
             yield
         finally:
@@ -397,16 +397,16 @@ def _set_moments(venv: VecEnv, name: str, values: Any) -> None:
 
 def _state(model: BaseAlgorithm) -> dict[str, Any]:
     """Return everything in a model that is data, by attribute."""
-    found = {}
+    options = {}
     taken = [inspect.signature(part).parameters for part in type(model).__mro__ if issubclass(part, BaseAlgorithm)]
-    given = {"start_time", "horizon"}.union(*taken) - {"policy"}  # a branch has its own values of what it is given
+    supplied = {"start_time", "horizon"}.union(*taken) - {"policy"}  # a branch has its own values of what it is given
     for name, value in vars(model).items():
-        if name in given:
+        if name in supplied:
             continue
         if (content := _data(value)) is not ...:
-            found[name] = content
-    found["action_space"] = model.action_space.np_random.bit_generator.state
-    return found
+            options[name] = content
+    options["action_space"] = model.action_space.np_random.bit_generator.state
+    return options
 
 
 def _data(value: Any) -> Any:
@@ -485,8 +485,8 @@ def SB3(model_class: type[BaseAlgorithm]) -> type[Task]:  # noqa: N802 - makes a
     Raises:
         ValueError: the class is none of these, or cannot be imported.
     """
-    place = model_class.__name__ if model_class is _library(model_class.__name__) else name_of(model_class)
-    task: type[Task] = load(f"sb3:{place}")
+    name = model_class.__name__ if model_class is _library(model_class.__name__) else name_of(model_class)
+    task: type[Task] = load(f"sb3:{name}")
     return task
 
 

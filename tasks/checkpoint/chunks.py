@@ -59,8 +59,8 @@ class Blobs(Mapping[str, bytes]):
     Blobs that were packed before are only created again if they are read.
     """
 
-    def __init__(self, made: dict[str, bytes], known: dict[str, Tensor]):
-        self.made, self.known = made, known
+    def __init__(self, made: dict[str, bytes], packed: dict[str, Tensor]):
+        self.made, self.known = made, packed
 
     def __getitem__(self, name: str) -> bytes:
         if name in self.made:
@@ -82,13 +82,13 @@ def chunk_bytes(part: Tensor) -> bytes:
     return save_safetensors({"segment": part.clone()})  # stored manifests and blobs keep this older name
 
 
-def pack_chunked(leaf: Chunked, add: Callable[[bytes], str], known: dict[str, Tensor]) -> list[str]:
+def pack_chunked(leaf: Chunked, add: Callable[[bytes], str], packed: dict[str, Tensor]) -> list[str]:
     """Return the digests of all chunks, and pack those that are new.
 
     Args:
         leaf: the tensor.
         add: function that stores a blob and returns its name.
-        known: receives the chunks whose digest was known, by name.
+        packed: receives the chunks whose digest was known, by name.
     """
     rows = chunk_rows(leaf.tensor)
     blank: dict[int, str] = {}  # names of chunks of zeros by their length, so that each is hashed once
@@ -100,5 +100,5 @@ def pack_chunked(leaf: Chunked, add: Callable[[bytes], str], known: dict[str, Te
             if i * rows >= leaf.written:
                 blank[len(part)] = name
         else:
-            known[name] = part
+            packed[name] = part
     return [name for name in leaf.digests if name is not None]

@@ -62,7 +62,7 @@ def replace_whole(path: Path, data: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def read_policy(path: Any, where: str) -> Any:
+def read_policy(path: Any, subject: str) -> Any:
     """Return the arrays in a file by name, or its only array.
 
     No code from the file is run.
@@ -72,22 +72,22 @@ def read_policy(path: Any, where: str) -> Any:
     """
     if not isinstance(path, str | os.PathLike):
         raise StateMismatch(
-            f"{where}: a warm start is taken from a task, a state, a policy, a vector or a file, but "
+            f"{subject}: a warm start is taken from a task, a state, a policy, a vector or a file, but "
             f"got a {type(path).__name__}"
         )
     path = Path(path)
     readers: dict[str, Callable[[Path], Any]] = {".npz": _npz, ".npy": _npy, ".safetensors": load_file, ".zip": _sb3}
     if path.suffix not in readers:
-        raise StateMismatch(f"{where}: a policy is read from a file of the form {', '.join(readers)}, but got {path}")
+        raise StateMismatch(f"{subject}: a policy is read from a file of the form {', '.join(readers)}, but got {path}")
     if not path.is_file():
         raise StateMismatch(
-            f"{where}: a warm start needs its source, but there is no file {path}; a task that has "
+            f"{subject}: a warm start needs its source, but there is no file {path}; a task that has "
             "begun resumes without: init(start=...) with the digest in its identity"
         )
     try:
         return readers[path.suffix](path)
     except _DAMAGE as error:
-        raise StateMismatch(f"{where}: {path} must be a whole {path.suffix} file of arrays, but: {error}") from None
+        raise StateMismatch(f"{subject}: {path} must be a whole {path.suffix} file of arrays, but: {error}") from None
 
 
 def metadata_of(path: Path) -> Mapping[str, str]:

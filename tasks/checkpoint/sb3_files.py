@@ -72,8 +72,8 @@ class _Model:
 
     def layers(self, prefix: str) -> list[Layer]:
         """Return the layers of a torch.nn.Sequential, in order."""
-        found = (re.fullmatch(rf"{re.escape(prefix)}\.(\d+)\.weight", name) for name in self.weights)
-        return [self.layer(f"{prefix}.{index}") for index in sorted(int(match[1]) for match in found if match)]
+        matches = (re.fullmatch(rf"{re.escape(prefix)}\.(\d+)\.weight", name) for name in self.weights)
+        return [self.layer(f"{prefix}.{index}") for index in sorted(int(match[1]) for match in matches if match)]
 
     def layer(self, name: str) -> Layer:
         weight, bias = self.take(f"{name}.weight"), self.take(f"{name}.bias")
@@ -108,13 +108,13 @@ class _Model:
     def activation(self, default: str, images: bool, hidden: Sequence[Layer]) -> str:
         """Return our name of the activation."""
         named = self.kwargs.get("activation_fn")
-        kind = default if named is None else str(named).rpartition(".")[2].rstrip("'>")
+        activation = default if named is None else str(named).rpartition(".")[2].rstrip("'>")
         if images and not hidden:
             return "relu"  # the encoder's dense layer is the only hidden layer, and it has ReLU
-        if kind not in ACTIVATIONS or (images and kind != "ReLU"):
+        if activation not in ACTIVATIONS or (images and activation != "ReLU"):
             law = "activations are " + ("ReLU, as behind the images" if images else ", ".join(ACTIVATIONS))
-            raise self.refuse(law, kind)
-        return ACTIVATIONS[kind]
+            raise self.refuse(law, activation)
+        return ACTIVATIONS[activation]
 
 
 def import_policy(path: str | os.PathLike[str], vec_normalize: str | os.PathLike[str] | None = None) -> ImportedPolicy:
@@ -127,15 +127,15 @@ def import_policy(path: str | os.PathLike[str], vec_normalize: str | os.PathLike
     Raises:
         StateMismatch: it is not such a file, or its networks or statistics have no counterpart.
     """
-    found = _networks(Path(path))
+    networks = _networks(Path(path))
     if vec_normalize is None:
-        return found
+        return networks
     statistics, scales_rewards = _statistics(Path(vec_normalize))
-    policy = found.policy | {f"obs_normalizer.{name}": x for name, x in statistics.items()}
-    hyperparameters = found.hyperparameters | {"normalize_obs": True}
+    policy = networks.policy | {f"obs_normalizer.{name}": x for name, x in statistics.items()}
+    hyperparameters = networks.hyperparameters | {"normalize_obs": True}
     if "normalize_reward" in hyperparameters:
         hyperparameters["normalize_reward"] = scales_rewards
-    return replace(found, policy=policy, hyperparameters=hyperparameters)
+    return replace(networks, policy=policy, hyperparameters=hyperparameters)
 
 
 def _networks(path: Path) -> ImportedPolicy:
@@ -150,11 +150,11 @@ def _networks(path: Path) -> ImportedPolicy:
     for mark, convert in CONVERTERS.items():
         if any(name.startswith(mark) for name in model.weights):
             try:
-                found = convert(model)
+                converted = convert(model)
             except KeyError as error:
                 raise model.refuse(NETWORKS, f"none named {error}") from None
             model.check_whole()
-            return found
+            return converted
     some = ", ".join(list(model.weights)[:3])
     raise model.refuse(SOURCES, f"networks named {some}, ...")
 
@@ -220,9 +220,9 @@ def _memory(
     cores = [_lstm(model, "lstm_actor")]
     if "lstm_critic.weight_ih_l0" in model.weights:
         cores.append(_lstm(model, "lstm_critic"))
-        own, other = (len(hidden[0]) for _, hidden, _ in cores)
+        size, other = (len(hidden[0]) for _, hidden, _ in cores)
         actor = [_padded(actor[0], after=other), *actor[1:]]
-        critic = [_padded(critic[0], before=own), *critic[1:]]
+        critic = [_padded(critic[0], before=size), *critic[1:]]
     inputs, hidden, biases = zip(*cores, strict=True)  # each of four gates
     weights = [torch.cat(gates) for gates in zip(*inputs, strict=True)]
     recurrent = [torch.block_diag(*gates) for gates in zip(*hidden, strict=True)]
@@ -403,12 +403,12 @@ def _statistics(path: Path) -> tuple[dict[str, Tensor], bool]:
     law = f"{path} must be the file that a VecNormalize of Stable-Baselines3 saved"
     try:
         with path.open("rb") as file:
-            found = _InertUnpickler(file).load()
+            content = _InertUnpickler(file).load()
     except Exception as error:  # noqa: BLE001 - what is damaged may raise anything
         raise StateMismatch(f"{law}, but: {error}") from None
-    if type(found).__name__ != "VecNormalize":
-        raise StateMismatch(f"{law}, but got a pickled {type(found).__name__}")
-    kept = vars(found)
+    if type(content).__name__ != "VecNormalize":
+        raise StateMismatch(f"{law}, but got a pickled {type(content).__name__}")
+    kept = vars(content)
     moments: Any = kept.get("obs_rms")
     if not kept.get("norm_obs") or type(moments).__name__ != "RunningMeanStd":
         of = "observations that are a Dict" if kept.get("norm_obs") else "rewards only, whose statistics start anew"

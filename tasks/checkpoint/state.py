@@ -86,20 +86,20 @@ def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and canonical_json(_plain("", a)) == canonical_json(_plain("", b))  # 0 is not -0 here
 
 
-def check_same_form(expected: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
+def check_same_form(expected: Mapping[str, Any], actual: Mapping[str, Any], subject: str) -> None:
     """Raise StateMismatch unless two trees have equal paths, shapes and types."""
-    left, right = dict(flatten_tree(expected)), dict(flatten_tree(given))
+    left, right = dict(flatten_tree(expected)), dict(flatten_tree(actual))
     for fault, names in (("lacks", left.keys() - right.keys()), ("has unknown", right.keys() - left.keys())):
         if names:
             some = ", ".join(sorted(names)[:5]) + (" ..." if len(names) > 5 else "")
-            raise StateMismatch(f"{where}: the state {fault} {some}")
+            raise StateMismatch(f"{subject}: the state {fault} {some}")
     for path, want in left.items():
         want, have = _tensor(want), _tensor(right[path])
         if isinstance(want, Tensor) != isinstance(have, Tensor):
-            raise StateMismatch(f"{where}: {path} must be a {type(want).__name__}, but got a {type(have).__name__}")
+            raise StateMismatch(f"{subject}: {path} must be a {type(want).__name__}, but got a {type(have).__name__}")
         if isinstance(want, Tensor) and (want.shape != have.shape or want.dtype != have.dtype):
             raise StateMismatch(
-                f"{where}: {path} must be {want.dtype} of shape {tuple(want.shape)}, "
+                f"{subject}: {path} must be {want.dtype} of shape {tuple(want.shape)}, "
                 f"but got {have.dtype} of shape {tuple(have.shape)}"
             )
 
@@ -126,7 +126,7 @@ def pack(tree: Mapping[str, Any]) -> Packed:
     values: dict[str, Any] = {}
     small: dict[str, Tensor] = {}
     blobs: dict[str, bytes] = {}
-    known: dict[str, Tensor] = {}
+    packed: dict[str, Tensor] = {}
     chunks: dict[str, list[str]] = {}
 
     def add(data: bytes) -> str:
@@ -142,12 +142,12 @@ def pack(tree: Mapping[str, Any]) -> Packed:
         if tensor.nbytes <= CHUNK or tensor.ndim == 0 or len(tensor) == 1:
             small[path] = tensor.clone()  # a copy: safetensors takes neither parts of a tensor nor one twice
         elif isinstance(leaf, Chunked):
-            chunks[path] = pack_chunked(leaf, add, known)
+            chunks[path] = pack_chunked(leaf, add, packed)
         else:
             chunks[path] = [add(chunk_bytes(part)) for part in tensor.split(chunk_rows(tensor))]
     tensors = add(save_safetensors(small)) if small else None
     manifest = {"format": FORMAT, "values": values, "segments": chunks, "tensors": tensors}
-    return Packed(canonical_json(manifest), Blobs(blobs, known) if known else blobs)
+    return Packed(canonical_json(manifest), Blobs(blobs, packed) if packed else blobs)
 
 
 def unpack(manifest: bytes, fetch: Callable[[str], bytes]) -> Tree:

@@ -64,13 +64,13 @@ class OptimizerPart:
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def part_of(held: Any) -> Part | None:
+def part_of(value: Any) -> Part | None:
     """Return an attribute as a part; None if it has no state."""
-    if isinstance(held, nn.Module):
-        return ModulePart(held)
-    if isinstance(held, torch.optim.Optimizer):
-        return OptimizerPart(held)
-    return held if isinstance(held, Part) else None
+    if isinstance(value, nn.Module):
+        return ModulePart(value)
+    if isinstance(value, torch.optim.Optimizer):
+        return OptimizerPart(value)
+    return value if isinstance(value, Part) else None
 
 
 def _copy(value: Any) -> Any:

@@ -33,21 +33,21 @@ class Predictor:
         learner: the learner that acts.
     """
 
-    def __init__(self, learner: BaseLearner, member: int, where: str):
+    def __init__(self, learner: BaseLearner, member: int, subject: str):
         """Describe observations and actions.
 
         Args:
             learner: learner of the member.
             member: index of the member.
-            where: name of the task in error messages.
+            subject: name of the task in error messages.
 
         Raises:
             UnsupportedSpace: the learner does not act in an environment.
         """
-        self.ref, self.where, self.learner = MemberRef(learner, member), where, acting(learner)
-        found, env = spaces_of(learner.env), learner.env.id
-        self.observations, self.actions = Observations(found.observation, env), Actions(found.action, env)
-        self.space, self.made = found.observation, 0
+        self.ref, self.where, self.learner = MemberRef(learner, member), subject, acting(learner)
+        spaces, env = spaces_of(learner.env), learner.env.id
+        self.observations, self.actions = Observations(spaces.observation, env), Actions(spaces.action, env)
+        self.space, self.made = spaces.observation, 0
         self._kind: tuple[int, bool] | None = None
         self._act: Callable[[Array], Array] = lambda obs: obs
         self._memory: Any = None
@@ -104,12 +104,12 @@ class Predictor:
             try:
                 for step in path:
                     part = part[step]
-                shape, own = np.shape(part), leaf.shape or ()
+                shape, leaf_shape = np.shape(part), leaf.shape or ()
             except (KeyError, IndexError, TypeError, ValueError):
                 raise self._unfit(f"one without {list(path)}") from None
-            if shape[len(shape) - len(own) :] != own or len(shape) > len(own) + 1:
+            if shape[len(shape) - len(leaf_shape) :] != leaf_shape or len(shape) > len(leaf_shape) + 1:
                 raise self._unfit(f"the shape {shape}" + (f" in {list(path)}" if path else ""))
-            sizes.add(shape[0] if len(shape) > len(own) else None)
+            sizes.add(shape[0] if len(shape) > len(leaf_shape) else None)
         if len(sizes) > 1 or 0 in sizes:
             raise self._unfit(f"parts of {', '.join('one' if n is None else str(n) for n in sizes)}")
         return sizes.pop()

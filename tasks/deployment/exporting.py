@@ -55,18 +55,18 @@ class Program(torch.nn.Module):
     def __init__(self, learner: Learner, member: int):
         """Describe the parts of observations and actions."""
         super().__init__()
-        found = spaces_of(learner.env)
+        spaces = spaces_of(learner.env)
         self.member, self.members = member, learner.members
-        self.act, self.action_space = learner.greedy, found.action
-        self.encoded = Observations(found.observation, learner.env.id)
-        self.observation: list[Leaf] = list(_named("observation", found.observation))
+        self.act, self.action_space = learner.greedy, spaces.action
+        self.encoded = Observations(spaces.observation, learner.env.id)
+        self.observation: list[Leaf] = list(_named("observation", spaces.observation))
         for name, leaf in self.observation:
             if is_text(leaf):
                 raise ExportError(
                     f"a program takes numbers, but {name} of {learner.env.id} is a text; add a wrapper that leaves it "
                     "out, or encodes it"
                 )
-        whole = found.action.space if isinstance(found.action, Joined) else found.action
+        whole = spaces.action.space if isinstance(spaces.action, Joined) else spaces.action
         self.action: list[Leaf] = list(_named("action", whole))
         memory = getattr(learner.acting_memory(1), "tensors", {}).get("state")
         self.state_size = 0 if memory is None else memory.shape[-1]
@@ -95,8 +95,8 @@ class Program(torch.nn.Module):
             obs = obs.repeat(self.members, *[1] * (obs.ndim - 1))
             state = None if state is None else state.repeat(self.members, 1, 1)
         actions, after = self.act(obs, state)
-        own = tuple(self._decode(actions[self.member]))
-        return own if after is None else (*own, after[self.member])
+        action = tuple(self._decode(actions[self.member]))
+        return action if after is None else (*action, after[self.member])
 
     def _encode(self, parts: tuple[Tensor, ...]) -> Tensor:
         """Return the batch in the form that the policy's encoder takes."""
@@ -149,28 +149,28 @@ def _vector(space: spaces.Space[Any], x: Tensor) -> Tensor:
 
 def _action(space: spaces.Space[Any], x: Tensor) -> Tensor:
     """Return one part of actions (N, ...) as environments take it."""
-    kind = torch.from_numpy(np.empty(0, space.dtype)).dtype
+    dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
     if isinstance(space, spaces.Box):
         low, high = (torch.from_numpy(np.array(bound, np.float32)) for bound in (space.low, space.high))
         x = torch.minimum(torch.maximum(x.reshape(-1, *space.shape), low), high)
-        return (x if kind.is_floating_point else x.round()).to(kind)
+        return (x if dtype.is_floating_point else x.round()).to(dtype)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         start = torch.from_numpy(np.array(space.start, np.int64))
-        return (x.to(torch.int64).reshape(-1, *(space.shape or ())) + start).to(kind)
-    return x.reshape(-1, *(space.shape or ())).to(kind)
+        return (x.to(torch.int64).reshape(-1, *(space.shape or ())) + start).to(dtype)
+    return x.reshape(-1, *(space.shape or ())).to(dtype)
 
 
-def format_of(path: str | os.PathLike[str], asked: str | None, where: str) -> str:
+def format_of(path: str | os.PathLike[str], asked: str | None, subject: str) -> str:
     """Return the given format, or the one for the file's suffix.
 
     Raises:
         ExportError: there is no such format.
     """
-    found = asked or FORMATS.get(Path(path).suffix, "")
-    if found not in FORMATS.values():
+    chosen = asked or FORMATS.get(Path(path).suffix, "")
+    if chosen not in FORMATS.values():
         forms = ", ".join(f"{form} ({ending})" for ending, form in FORMATS.items())
-        raise ExportError(f"{where}: a policy is written as {forms}, but got {asked or Path(path).name!r}")
-    return found
+        raise ExportError(f"{subject}: a policy is written as {forms}, but got {asked or Path(path).name!r}")
+    return chosen
 
 
 @one_thread()
@@ -192,16 +192,16 @@ def write_program(
     """
     if not isinstance(learner, Learner):
         raise ExportError(f"{learner.algorithm()} has no environment to act in; export it as .safetensors")
-    path, where = Path(path), f"{learner.algorithm()} on {learner.env.id}"
+    path, subject = Path(path), f"{learner.algorithm()} on {learner.env.id}"
     program = Program(learner.particles or learner, particle).eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that tracing is old, and that it makes shapes constant
         recorded = torch.jit.trace(program, tuple(program.examples(RECORDED)), check_trace=False)
     for rows in TRIED:
         inputs = program.examples(rows)
-        for name, own, other in zip(program.outputs, program(*inputs), recorded(*inputs), strict=True):
-            if own.shape != other.shape or not torch.allclose(own.float(), other.float(), rtol=1e-4, atol=1e-4):
-                raise ExportError(f"{where}: the recorded program gives another {name} for {rows} rows; report this")
+        for name, output, other in zip(program.outputs, program(*inputs), recorded(*inputs), strict=True):
+            if output.shape != other.shape or not torch.allclose(output.float(), other.float(), rtol=1e-4, atol=1e-4):
+                raise ExportError(f"{subject}: the recorded program gives another {name} for {rows} rows; report this")
     notes = {"contents": "greedy policy", "inputs": program.inputs, "outputs": program.outputs, **about}
     if form == "torchscript":
         data = io.BytesIO()
@@ -209,15 +209,15 @@ def write_program(
             warnings.simplefilter("ignore")
             torch.jit.save(recorded, data, _extra_files={"rekindle.json": json.dumps(notes).encode()})
         return write_whole(path, data.getvalue())
-    return write_whole(path, _onnx(recorded, program, notes, where))
+    return write_whole(path, _onnx(recorded, program, notes, subject))
 
 
-def _onnx(recorded: Any, program: Program, notes: Mapping[str, Any], where: str) -> bytes:
+def _onnx(recorded: Any, program: Program, notes: Mapping[str, Any], subject: str) -> bytes:
     try:
         import onnx
     except ImportError:
         raise ExportError(
-            f"{where}: .onnx needs a package, which is not here: pip install 'rekindle-rl[onnx]'"
+            f"{subject}: .onnx needs a package, which is not here: pip install 'rekindle-rl[onnx]'"
         ) from None
     data = io.BytesIO()
     with warnings.catch_warnings():

@@ -74,14 +74,14 @@ class UniformActions:
     if it lacks one, they lie beyond the other bound by the absolute value of a standard normal number.
     """
 
-    def __init__(self, keys: streams.Bits, space: gym.Space[Any], num_envs: int, where: str):
+    def __init__(self, keys: streams.Bits, space: gym.Space[Any], num_envs: int, subject: str):
         """Set up the random streams for an action space.
 
         Args:
             keys: random streams of the members, (P,).
             space: action space.
             num_envs: N.
-            where: name of the task in error messages.
+            subject: name of the task in error messages.
 
         Raises:
             UnsupportedSpace: the space is of another kind.
@@ -104,7 +104,7 @@ class UniformActions:
                 self.low, self.high = space.low.reshape(-1).astype(float), space.high.reshape(-1).astype(float)
             case _:
                 raise UnsupportedSpace(
-                    f"{where}: random actions are known for Discrete, MultiDiscrete, MultiBinary, Box, and Dicts and "
+                    f"{subject}: random actions are known for Discrete, MultiDiscrete, MultiBinary, Box, and Dicts and "
                     f"Tuples of these with bounded Boxes, not for {space}"
                 )
         self.size = math.prod(self.shape)

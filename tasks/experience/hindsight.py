@@ -127,14 +127,14 @@ class HindsightReplay(ReplayBuffer):
         chance, which = self.relabel_draws(number).swapaxes(0, 1)
         chosen = chance < self.ratio
         slot, env, newest = rows // self.num_envs, rows % self.num_envs, self.steps - 1
-        own = np.arange(self.members)[:, None], slot, env
+        index = np.arange(self.members)[:, None], slot, env
         step = newest - (newest - slot) % self.slots
-        last = np.minimum(self._ends[own], newest)
-        first = {"future": step, "final": last, "episode": np.maximum(self._begins[own], self.steps - self.size)}[
+        last = np.minimum(self._ends[index], newest)
+        first = {"future": step, "final": last, "episode": np.maximum(self._begins[index], self.steps - self.size)}[
             self.strategy
         ]
         source = first + (which * (last - first + 1)).astype(np.int64)
-        goals = self.numbers[own[0], source % self.slots, env][..., self._achieved]  # (P, B, G)
+        goals = self.numbers[index[0], source % self.slots, env][..., self._achieved]  # (P, B, G)
 
         def relabel(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
             for member, picked in enumerate(chosen):

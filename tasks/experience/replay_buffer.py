@@ -158,13 +158,13 @@ class ReplayBuffer:
     def _fields(self, index: Index, numbers: NDArray[np.float32], names: tuple[str, ...]) -> dict[str, Tensor]:
         picked: dict[str, Tensor] = {}
         for name in names:
-            shape, kind = self.fields[name]
+            shape, dtype = self.fields[name]
             if name in self.images:
                 image = torch.from_numpy(self.images[name]).flatten(0, 2)
                 picked[name] = image[torch.from_numpy(index)].to(self.device)
                 continue
             value = torch.from_numpy(np.ascontiguousarray(numbers[..., self.columns[name]]))
-            value = value.to(self.device, kind)
+            value = value.to(self.device, dtype)
             picked[name] = value if len(shape) < 2 else value.unflatten(-1, shape)
         return picked
 
@@ -232,8 +232,8 @@ class ReplayBuffer:
         Chunks that were written to since the last call lose their digests, until `pack` fills them in. A checkpoint
         therefore copies and hashes these alone.
         """
-        since = max(self._checked_at[member], self.steps - self.slots)
-        changed = np.arange(since, self.steps) % self.slots
+        first = max(self._checked_at[member], self.steps - self.slots)
+        changed = np.arange(first, self.steps) % self.slots
         self._checked_at[member] = self.steps
         tree: Tree = {"steps": self.steps, "start": self.start}
         for name, table in self._tables.items():
@@ -303,8 +303,8 @@ class CompiledReplayBuffer(ReplayBuffer):
         """
         value = torch.from_numpy(numbers)
         if name == "action":
-            shape, kind = self.fields[name]
-            value = value.view(*numbers.shape[:2], *shape).to(kind)
+            shape, dtype = self.fields[name]
+            value = value.view(*numbers.shape[:2], *shape).to(dtype)
         return value if self.device.type == "cpu" else value.to(self.device)
 
 
@@ -364,5 +364,7 @@ class UniformSampler(Sampler):
         whole, draws = (self.replay.size - self.n_step + 1) * self.replay.num_envs, self.draws(number)
         if (ages := self.replay.present(whole)) is None:
             return self.replay.row((draws * whole).astype(np.int64))
-        picked = [own[(numbers * len(own)).astype(np.int64)] for own, numbers in zip(ages, draws, strict=True)]
+        picked = [
+            ages_of[(numbers * len(ages_of)).astype(np.int64)] for ages_of, numbers in zip(ages, draws, strict=True)
+        ]
         return self.replay.row(np.stack(picked))

@@ -168,9 +168,9 @@ class Agent:
         """Return a rollout made step by step."""
         dist = self.policy.distribution
         steps, members, num_envs = len(noise), envs.num_members, envs.num_envs
-        kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
+        dtype = torch.float32 if envs.obs_kind == "vector" else torch.uint8
         # Allocated outside of inference mode, since a loss will be differentiated through them.
-        obs = torch.empty(members, steps + 1, num_envs, *envs.obs_shape, dtype=kind, device=self.device)
+        obs = torch.empty(members, steps + 1, num_envs, *envs.obs_shape, dtype=dtype, device=self.device)
         actions = torch.empty(members, steps, num_envs, *dist.action_shape, dtype=dist.action_type, device=self.device)
         rewards, terminated, ended = (np.empty((steps, members, num_envs), dtype=t) for t in (np.float32, bool, bool))
         present = None if envs.present is None else np.empty((steps, members, num_envs), bool)
@@ -388,13 +388,13 @@ def bootstrap(truncations: Truncations, value: Callable[[Tensor], Tensor], next_
     """
     if not truncations:
         return
-    where = [(t, p, n) for t, mask, _ in truncations for p, n in zip(*np.nonzero(mask), strict=True)]
+    indices = [(t, p, n) for t, mask, _ in truncations for p, n in zip(*np.nonzero(mask), strict=True)]
     finals = {t: final for t, _, final in truncations}
     members, num_envs = next_values.shape[1:]
     counts = [0] * members
     packs: list[NDArray[Any]] = []
     slots = []
-    for t, p, n in where:
+    for t, p, n in indices:
         pack, slot = divmod(counts[p], num_envs)
         counts[p] += 1
         if pack == len(packs):
@@ -402,7 +402,7 @@ def bootstrap(truncations: Truncations, value: Callable[[Tensor], Tensor], next_
         packs[pack][p, slot] = finals[t][p, n]
         slots.append((pack, p, slot))
     results = torch.stack([value(torch.from_numpy(pack).to(next_values.device)) for pack in packs])
-    next_values[tuple(torch.tensor(where).T)] = results[tuple(torch.tensor(slots).T)]
+    next_values[tuple(torch.tensor(indices).T)] = results[tuple(torch.tensor(slots).T)]
 
 
 def permutations(

@@ -113,10 +113,10 @@ class EpisodeBuffer(Stacked):
         self.steps, self.names = capacity(hp), (*ROWS, *signal_rows)
         self.observed = ("obs", "next_obs") if signal_rows else ("obs",)
         form = (members, self.steps, num_envs)
-        kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
+        dtype = torch.float32 if envs.obs_kind == "vector" else torch.uint8
         self.tensors = {name: torch.zeros(form, device=device) for name in self.names}
         for name in self.observed:
-            self.tensors[name] = torch.zeros(*form, *envs.obs_shape, dtype=kind, device=device)
+            self.tensors[name] = torch.zeros(*form, *envs.obs_shape, dtype=dtype, device=device)
         self.tensors |= {
             "actions": torch.zeros(*form, *dist.action_shape, dtype=dist.action_type, device=device),
             "filled": torch.zeros(members, 1, dtype=torch.int64, device=device),

@@ -49,10 +49,10 @@ class EpisodeWindow(Stacked):
 
         The result is empty before the member's first episode.
         """
-        known = min(int(self.count[member, 0]), self.size)
-        if not known:
+        count = min(int(self.count[member, 0]), self.size)
+        if not count:
             return {}
-        returns, lengths = self.returns[member, :known], self.lengths[member, :known]
+        returns, lengths = self.returns[member, :count], self.lengths[member, :count]
         return {
             "recent_return": float(returns.mean()),
             "recent_length": float(lengths.mean()),

@@ -52,8 +52,8 @@ def fingerprint(device: torch.device) -> Fingerprint:
 
 def code_of(modules: Iterable[str]) -> dict[str, str]:
     """Return digests of the files of a user's own modules, as JSON."""
-    own = sorted({name for name in modules if name.partition(".")[0] not in KNOWN})
-    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in own}
+    names = sorted({name for name in modules if name.partition(".")[0] not in KNOWN})
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
     return {f"code of {name}": digest for name, file in files.items() if file and (digest := _digest(file))}
 
 

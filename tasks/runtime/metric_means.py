@@ -84,7 +84,7 @@ class Tally:
 
     def member_state(self, member: int) -> Tree:
         self._read()
-        sums = {name: each[:, member].tolist() for name, each in self._sums.items()}
+        sums = {name: rows[:, member].tolist() for name, rows in self._sums.items()}
         return {"count": self.count, **{name: [total, int(count)] for name, (total, count) in sums.items() if count}}
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:

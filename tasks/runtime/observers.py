@@ -70,11 +70,11 @@ Listener = Callable[[EpochEvent], None]
 Context = Listener | Mapping[str, Any]
 
 
-def check_listener(listener: Any, name: str, where: str) -> None:
+def check_listener(listener: Any, name: str, subject: str) -> None:
     """Raise TypeError unless a listener is callable or None."""
     if listener is not None and not callable(listener):
         raise TypeError(
-            f"{where}: {name} must be a function, of an EpochEvent (until: of the history), but got "
+            f"{subject}: {name} must be a function, of an EpochEvent (until: of the history), but got "
             f"{type(listener).__name__} {str(listener)[:40]!r}"
         )
 
@@ -137,9 +137,9 @@ class NoImprovement:
             raise ValueError(f"NoImprovement: min_delta must be a number of at least 0, but got {self.min_delta!r}")
 
     def __call__(self, history: History) -> bool:
-        best, since = -math.inf, None
+        best, last = -math.inf, None
         for epoch, metrics in history:
             value = metrics.get(self.metric, math.nan) * (-1 if self.minimize else 1)
-            if value > best + (self.min_delta if since is not None else 0.0):
-                best, since = value, epoch
-        return since is not None and history[-1][0] - since >= self.epochs
+            if value > best + (self.min_delta if last is not None else 0.0):
+                best, last = value, epoch
+        return last is not None and history[-1][0] - last >= self.epochs

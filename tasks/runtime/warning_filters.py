@@ -23,6 +23,6 @@ def changed_filters(ignored: Mapping[str, type[Warning]] | None = None) -> Itera
         ignored: categories of warnings to silence, by patterns of their texts.
     """
     with _TURN, warnings.catch_warnings():
-        for message, kind in (ignored or {}).items():
-            warnings.filterwarnings("ignore", message, kind)
+        for message, category in (ignored or {}).items():
+            warnings.filterwarnings("ignore", message, category)
         yield

@@ -60,25 +60,25 @@ def started_by(name: str) -> set[int]:
 
     A new session or parent does not change the variable with which a process began. Only Linux shows it.
     """
-    found = set()
+    threads = set()
     for entry in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
         with suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
             values = (word.partition(b"=") for word in file.read().split(b"\0"))
             if any(key == STARTED_BY.encode() and name.encode() in value.split(b"/") for key, _, value in values):
-                found.add(int(entry))
-    return found - {os.getpid()}
+                threads.add(int(entry))
+    return threads - {os.getpid()}
 
 
 def end_started_by(name: str, patience: float = PATIENCE) -> None:
     """End the processes that a process has started: SIGTERM, then SIGKILL."""
-    asked: set[int] = set()
+    signalled: set[int] = set()
     end = time.monotonic() + patience
     while (left := started_by(name)) and time.monotonic() < end + PATIENCE:
         late = time.monotonic() >= end
-        for pid in left if late else left - asked:
+        for pid in left if late else left - signalled:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
-        asked |= left
+        signalled |= left
         time.sleep(0.02)
 
 

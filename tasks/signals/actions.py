@@ -24,8 +24,8 @@ class ActionEncoder:
         outputs: number of network outputs that describe a prediction.
     """
 
-    def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
-        self.distribution = distribution_for(space, where)
+    def __init__(self, space: gym.Space[Any], subject: str, device: torch.device | str = "cpu"):
+        self.distribution = distribution_for(space, subject)
         self.outputs = self.size = self.distribution.outputs
         if isinstance(space, gym.spaces.Box | Joined):
             columns = self.distribution.columns[0] if isinstance(self.distribution, Hybrid) else slice(None)

@@ -177,33 +177,33 @@ class Demonstrations:
         except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
             raise BadDemonstrations(f"{path} must be an .npz file of {', '.join(NAMES)}, but: {error}") from None
 
-    def as_tensors(self, examples: Mapping[str, Tensor], space: gym.Space[Any], where: str) -> dict[str, Tensor]:
+    def as_tensors(self, examples: Mapping[str, Tensor], space: gym.Space[Any], subject: str) -> dict[str, Tensor]:
         """Return tensors by name, in the form of a member's `examples`.
 
         Args:
             examples: the member's own tensors, by name.
             space: action space.
-            where: name of the task in error messages.
+            subject: name of the task in error messages.
 
         Raises:
             BadDemonstrations: shapes or types differ, or actions are not in the space.
         """
         tensors = {}
-        for name, own in examples.items():
+        for name, tensor in examples.items():
             loaded = torch.from_numpy(np.ascontiguousarray(getattr(self, name.removeprefix(PREFIX))))
-            if own.shape != loaded.shape or (loaded.is_floating_point() and not own.is_floating_point()):
+            if tensor.shape != loaded.shape or (loaded.is_floating_point() and not tensor.is_floating_point()):
                 raise BadDemonstrations(
-                    f"{where}: its {name} are {own.dtype} of shape {tuple(own.shape)}, but those "
+                    f"{subject}: its {name} are {tensor.dtype} of shape {tuple(tensor.shape)}, but those "
                     f"given are {loaded.dtype} of shape {tuple(loaded.shape)}"
                 )
-            tensors[name] = loaded.to(own.dtype)
+            tensors[name] = loaded.to(tensor.dtype)
         actions = self.actions.reshape(self.steps, -1)
         if isinstance(space, gym.spaces.Box | Joined):  # clipped as the environment does it
             clipped = np.clip(actions, space.low.reshape(-1), space.high.reshape(-1)).astype(np.float32)
             tensors[f"{PREFIX}actions"] = torch.from_numpy(clipped).reshape(tensors[f"{PREFIX}actions"].shape)
         elif ((actions < 0) | (actions >= _choices(space))).any():
             raise BadDemonstrations(
-                f"{where}: demonstrated actions must lie in {space}, counted from 0, but got "
+                f"{subject}: demonstrated actions must lie in {space}, counted from 0, but got "
                 f"{actions.min()} to {actions.max()}"
             )
         return tensors

@@ -47,12 +47,12 @@ def take(
     lease = {"lease_owner": me, "lease_epoch": token, "lease_expires": Now() + seconds}
     connection.execute(task.update().where(task.c.uid == uid).values(**lease, identity=row.identity or identity))
     data = {"owner": me, "token": token, "epochs": row.epochs, "trained": row.trained, **note}
-    kind = "resume" if row.epochs else "start"
+    category = "resume" if row.epochs else "start"
     if why != "free":
         alive = {"alive": True} if Owner.parse(row.lease_owner).is_alive() else {}
         lost = _lost(connection, uid, row.lease_epoch, seconds)
-        kind, data = TAKEOVER, {**data, "previous": row.lease_owner, "why": why, **alive, **lost}
-    add_events(connection, [(uid, kind, data)])
+        category, data = TAKEOVER, {**data, "previous": row.lease_owner, "why": why, **alive, **lost}
+    add_events(connection, [(uid, category, data)])
     return int(token), row.identity or identity
 
 
@@ -68,8 +68,8 @@ def _lost(connection: Connection, uid: str, token: int, seconds: float) -> dict[
     expires, now, saved_at, started = connection.execute(
         sa.select(task.c.lease_expires, Now(), saved, start).where(task.c.uid == uid)
     ).one()
-    since = max(saved_at or 0.0, started or 0.0) or now
-    return {"saved": since, "lost": max(0.0, min(now, expires - (1 - BEAT / 2) * seconds) - since)}
+    begun = max(saved_at or 0.0, started or 0.0) or now
+    return {"saved": begun, "lost": max(0.0, min(now, expires - (1 - BEAT / 2) * seconds) - begun)}
 
 
 def why_free(uid: str, owner: str | None, token: int, seconds: float) -> str | None:
@@ -104,10 +104,12 @@ def renewed(connection: Connection, lease: StoreLease, seconds: float, **values:
         passed = Now() - (task.c.lease_expires - seconds)
         counted = sa.case((passed < 0.0, 0.0), (passed > seconds / 2, seconds / 2), else_=passed)
         values = {"trained": task.c.trained + lease.share * counted, **values}
-    held = sa.and_(
+    leased = sa.and_(
         task.c.uid == lease.uid, task.c.lease_epoch == lease.token, task.c.lease_owner == str(Owner.current())
     )
-    return bool(connection.execute(task.update().where(held).values(lease_expires=Now() + seconds, **values)).rowcount)
+    return bool(
+        connection.execute(task.update().where(leased).values(lease_expires=Now() + seconds, **values)).rowcount
+    )
 
 
 def fence(connection: Connection, leases: Iterable[StoreLease], seconds: float) -> None:
@@ -126,8 +128,8 @@ def release(connection: Connection, tokens: Mapping[str, int]) -> None:
     A lost lease is left to its new owner.
     """
     for uid, token in sorted(tokens.items()):
-        held = sa.and_(task.c.uid == uid, task.c.lease_epoch == token)
-        connection.execute(task.update().where(held).values(lease_owner=None, lease_expires=Now()))
+        leased = sa.and_(task.c.uid == uid, task.c.lease_epoch == token)
+        connection.execute(task.update().where(leased).values(lease_owner=None, lease_expires=Now()))
 
 
 def owners(connection: Connection) -> list[str]:
@@ -145,10 +147,10 @@ def evict(connection: Connection, owner: str) -> list[tuple[str, int]]:
         Each task's uid, and its stored epochs.
     """
     query = sa.select(task.c.uid, task.c.epochs).where(task.c.lease_owner == owner).order_by(task.c.uid)
-    held = [(str(uid), int(epochs)) for uid, epochs in connection.execute(query.with_for_update())]
+    evicted = [(str(uid), int(epochs)) for uid, epochs in connection.execute(query.with_for_update())]
     free = {"lease_owner": None, "lease_epoch": task.c.lease_epoch + 1, "lease_expires": Now()}
     connection.execute(task.update().where(task.c.lease_owner == owner).values(**free))
-    return held
+    return evicted
 
 
 def identify(connection: Connection, uid: str, identity: Mapping[str, Any]) -> None:

@@ -39,8 +39,8 @@ class Owner:
         Any other text gives an unknown process.
         """
         try:
-            host, boot, pid, started = text.rsplit(":", 3)
-            return cls(host, boot, int(pid), started)
+            machine, boot, pid, started = text.rsplit(":", 3)
+            return cls(machine, boot, int(pid), started)
         except ValueError:
             return cls(text, "", 0, "")  # unknown, so its lease ends only by expiring
 

@@ -33,7 +33,7 @@ class _Checked(sa.TypeDecorator[Any]):
     def _check(self, value: Any) -> Any:
         if value is None or isinstance(value, self.python_types):
             return value
-        names = " or ".join(each.__name__ for each in self.python_types)
+        names = " or ".join(python_type.__name__ for python_type in self.python_types)
         raise DamagedRow(
             f"a column of type {names} must hold that, but one holds {str(value)[:40]!r}, which is a "
             f"{type(value).__name__}; restore the database from a copy"

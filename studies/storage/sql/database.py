@@ -201,10 +201,10 @@ class Database:
 def _inode(path: Path | None) -> tuple[int, int] | None:
     """Return the device and inode of a file, None without one."""
     try:
-        found = os.stat(path or "")
+        status = os.stat(path or "")
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def driver_arguments(url: sa.URL) -> dict[str, Any]:
@@ -214,11 +214,11 @@ def driver_arguments(url: sa.URL) -> dict[str, Any]:
     transaction may run on another server process, which knows none of them. `prepare_threshold=5` in the URL prepares
     those that are executed more than five times.
     """
-    given = str(url.query.get(_PREPARE, "none"))
-    if given != "none" and not given.isdecimal():
-        raise BadURL(f"{_PREPARE} in a URL must be a number of executions or none, but got {given!r}; leave it out")
+    setting = str(url.query.get(_PREPARE, "none"))
+    if setting != "none" and not setting.isdecimal():
+        raise BadURL(f"{_PREPARE} in a URL must be a number of executions or none, but got {setting!r}; leave it out")
     network = {name: value for name, value in _NETWORK.items() if name not in url.query}
-    return {**network, _PREPARE: None if given == "none" else int(given)}
+    return {**network, _PREPARE: None if setting == "none" else int(setting)}
 
 
 def full_url(url: str) -> str:
@@ -340,11 +340,11 @@ def _immutable(url: sa.URL) -> sa.URL:
     return url.update_query_dict({"immutable": "1"}) if path.exists() else url
 
 
-def _explain(error: DBAPIError, where: str, path: str, writes: bool) -> tuple[StoreError, bool]:
+def _explain(error: DBAPIError, name: str, path: str, writes: bool) -> tuple[StoreError, bool]:
     """Return the store's error, and whether a retry may help."""
     whole = str(error.orig).strip() or type(error.orig).__name__
     refusal = next((line.strip() for line in whole.splitlines() if _REFUSED.search(line)), "")  # one of several hosts
-    text = masked(f"{where}: {refusal or whole.splitlines()[0]}")
+    text = masked(f"{name}: {refusal or whole.splitlines()[0]}")
     if isinstance(error.orig, sqlite3.Error):
         return _explain_sqlite(getattr(error.orig, "sqlite_errorname", "no code"), text, path)
     state, diagnosis = getattr(error.orig, "sqlstate", None) or "", getattr(error.orig, "diag", None)

@@ -204,21 +204,21 @@ def version_of(connection: Connection, table: Table = schema) -> int:
     return connection.scalar(sa.select(sa.func.max(table.c.version))) or 0
 
 
-def check(version: int, where: str) -> None:
+def check(version: int, database: str) -> None:
     """Raise SchemaMismatch for tables that a newer Rekindle made."""
     if version > VERSION:
         raise SchemaMismatch(
-            f"the tables of {where} have schema {version}, but this Rekindle knows schemas up to {VERSION}: "
+            f"the tables of {database} have schema {version}, but this Rekindle knows schemas up to {VERSION}: "
             "upgrade it (pip install --upgrade rekindle-rl), or use another database"
         )
 
 
-def upgrade(connection: Connection, where: str) -> None:
+def upgrade(connection: Connection, database: str) -> None:
     """Create the tables, or migrate older ones, within the given write transaction."""
     if connection.dialect.name == "postgresql":  # SQLite's write transaction is exclusive anyway
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     version = version_of(connection)
-    check(version, where)
+    check(version, database)
     if version == VERSION:
         return  # another process was quicker
     if version == 0:

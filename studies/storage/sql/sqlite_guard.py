@@ -22,22 +22,22 @@ _OBJECTS = sa.text(
 _PLAIN = re.compile(r"'?-?\d+'?|NULL", re.IGNORECASE)  # the defaults that there are
 
 
-def refuse_views_and_triggers(connection: Connection, where: str) -> None:
+def refuse_views_and_triggers(connection: Connection, database: str) -> None:
     """Raise SchemaMismatch unless our tables and their indexes are plain."""
     if connection.dialect.name != "sqlite":
         return
     for row in connection.execute(_OBJECTS, {"tables": sorted(metadata.tables)}).all():
         for violation in _violations(connection, row.type, row.name, row.sql, row.rootpage):
             raise SchemaMismatch(
-                f"the tables of {where} must be plain tables, but {str(row.name)[:60]!r} {violation}: it was not "
+                f"the tables of {database} must be plain tables, but {str(row.name)[:60]!r} {violation}: it was not "
                 "made by Rekindle; use another file, or restore this one from a copy"
             )
 
 
-def _violations(connection: Connection, kind: str, name: str, sql: str, rootpage: int | None) -> Iterator[str]:
-    if kind not in ("table", "index") or not rootpage:
-        yield f"is a {kind if kind in ('view', 'trigger') else 'virtual table'}"
-    elif kind == "index":
+def _violations(connection: Connection, form: str, name: str, sql: str, rootpage: int | None) -> Iterator[str]:
+    if form not in ("table", "index") or not rootpage:
+        yield f"is a {form if form in ('view', 'trigger') else 'virtual table'}"
+    elif form == "index":
         if re.search(r"\bWHERE\b", sql, re.IGNORECASE):
             yield "is an index of some rows"
         columns = connection.execute(sa.text("SELECT cid FROM pragma_index_xinfo(:name)"), {"name": name})

@@ -36,6 +36,6 @@ def add_task(
 
 def add_events(connection: Connection, events: Iterable[tuple[str, str, Mapping[str, Any]]]) -> None:
     """Add (uid, kind, data)."""
-    rows = [{"uid": uid, "kind": kind, "data": dict(data)} for uid, kind, data in events]
+    rows = [{"uid": uid, "kind": category, "data": dict(data)} for uid, category, data in events]
     if rows:
         connection.execute(event.insert().values(created=Now()), rows)

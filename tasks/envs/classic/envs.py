@@ -50,8 +50,8 @@ class ClassicEnvs(Envs):
         self.actions = Actions(self.action_space, spec.id)
         self.run = kernels()
         self.trig: NDArray[np.uint64] | None = None  # addresses of NumPy's cosine and sine, for kernels
-        if self.run is not None and (found := self.run.cosine_and_sine()) is not None:
-            self.trig = np.array(found, np.uint64)
+        if self.run is not None and (addresses := self.run.cosine_and_sine()) is not None:
+            self.trig = np.array(addresses, np.uint64)
         self.limit = spec.max_episode_steps or self.model.limit
         self.shape = (self.num_members, num_envs)
         # Initial states of a block of episodes, (components, M, BLOCK), and their observations, (M, BLOCK, D).

@@ -113,8 +113,8 @@ class DeviceRollouts:
         return Running(*(x.cpu().numpy() for x in kept))
 
     def _load(self, running: Running) -> None:
-        for mine, given in zip((self.state, self.episode, self.elapsed, self.total), running, strict=True):
-            mine.copy_(torch.from_numpy(given))
+        for mine, value in zip((self.state, self.episode, self.elapsed, self.total), running, strict=True):
+            mine.copy_(torch.from_numpy(value))
         self.time.zero_()
 
     def _step(self) -> None:
@@ -125,10 +125,10 @@ class DeviceRollouts:
             members, steps = self.next_obs.shape[:2]
             self._actions = actions.new_empty(members, steps, *actions.shape[1:])
         self._actions.index_copy_(1, now, actions.unsqueeze(1))
-        given = actions.reshape(-1)
-        given = given.double() if self.bounds is None else given.clamp(*self.bounds)
+        flat = actions.reshape(-1)
+        flat = flat.double() if self.bounds is None else flat.clamp(*self.bounds)
         before = tuple(self.state.to(torch.float32 if model.dtype is np.float32 else torch.float64))
-        after, reward, over = model.step(torch, before, given)
+        after, reward, over = model.step(torch, before, flat)
         self.state.copy_(torch.stack([part.double() for part in after]))
         self.total += reward
         self.elapsed += 1

@@ -206,12 +206,14 @@ class GymEnvs(Envs):
                 continue
             begin = int(self.reset_seeds[i]), self.options[i]
             again = self.backend.play_again(i, *begin, np.stack(self.history[i]), fresh=self.restore.renew)
-            own = Outcome(last_obs[i], self.returns[i], int(self.elapsed[i]))
-            if [part.tobytes() for part in map(np.asarray, own)] != [part.tobytes() for part in map(np.asarray, again)]:
+            outcome = Outcome(last_obs[i], self.returns[i], int(self.elapsed[i]))
+            if [part.tobytes() for part in map(np.asarray, outcome)] != [
+                part.tobytes() for part in map(np.asarray, again)
+            ]:
                 self.found.setdefault(p, []).append(
                     f"{self.spec.id}: episode {self.episode[i]} of environment {n}, played again in another one, ended "
-                    f"differently (step {again.steps}, return {again.total:g}; before step {own.steps}, return "
-                    f"{own.total:g}), though the self-test found no difference; {CLEAN}"
+                    f"differently (step {again.steps}, return {again.total:g}; before step {outcome.steps}, return "
+                    f"{outcome.total:g}), though the self-test found no difference; {CLEAN}"
                 )
 
     def _measured(self, ended: NDArray[np.int64]) -> dict[str, Array]:

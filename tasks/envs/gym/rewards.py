@@ -39,8 +39,8 @@ class WeightedReward(gym.Wrapper[Any, Any, Any, Any]):
                 f"{self.name}: reward_weights has a number for each part of a reward, but there are "
                 f"{len(self.weights)}, and a reward has the shape {parts.shape}; {cure}"
             )
-        told = {f"{RETURN}.{k}": float(part) for k, part in enumerate(parts)}
-        return observation, float(self.weights @ parts), terminated, truncated, {**info, **told}
+        sums = {f"{RETURN}.{k}": float(part) for k, part in enumerate(parts)}
+        return observation, float(self.weights @ parts), terminated, truncated, {**info, **sums}
 
 
 def unweighed(reward: Any) -> str:

@@ -136,11 +136,11 @@ class _Trial:
             )
             self.began = math.inf
 
-    def check(self, env: Env, obs: Any, where: str) -> None:
+    def check(self, env: Env, obs: Any, method: str) -> None:
         """Raise BadObservation if an observation contradicts its space."""
         if self.encoder is None:
             self.encoder = Observations(env.observation_space, self.spec.id)
-        self.encoder.check(obs, where)
+        self.encoder.check(obs, method)
         self.outside = self.outside or self.encoder.outside(obs)
 
 
@@ -311,14 +311,16 @@ def _compare(trial: _Trial, draw: int) -> Restore:
         return _clean(trial, used, plan[0])
 
     for episode in (plan[0], plan[differ[0]]):
-        if (where := _difference(_alone(trial, episode), _alone(trial, episode))) is not None:
-            return Restore("restart", False, f"two new environments with the same seed and actions differ in {where}")
+        if (difference := _difference(_alone(trial, episode), _alone(trial, episode))) is not None:
+            return Restore(
+                "restart", False, f"two new environments with the same seed and actions differ in {difference}"
+            )
     [in_order], [again] = _in_turns(trial, plan), _in_turns(trial, plan)
-    if (where := _first_difference(in_order, again)) is not None:
-        return Restore("restart", False, f"two new environments with the same seeds and actions differ in {where}")
+    if (difference := _first_difference(in_order, again)) is not None:
+        return Restore("restart", False, f"two new environments with the same seeds and actions differ in {difference}")
     [backwards] = _in_turns(trial, plan[::-1])
-    if (where := _first_difference([*in_order, *backwards], [*ahead, *reverse])) is not None:
-        reason = f"environments of one process share what they depend on: stepped in turns, they differ in {where}"
+    if (difference := _first_difference([*in_order, *backwards], [*ahead, *reverse])) is not None:
+        reason = f"environments of one process share what they depend on: stepped in turns, they differ in {difference}"
         return Restore("restart", False, reason, cure="keep all state in self, not in a class, a module or a file")
     return _remembering(trial, used, [plan[i] for i in differ], [ahead[i] for i in differ], [back[i] for i in differ])
 
@@ -331,8 +333,8 @@ def _remembering(
     These episodes were played in two orders.
     """
     alone = [_alone(trial, episode) for episode in plan]
-    where = _first_difference([*ahead, *back], [*alone, *alone])
-    remembered = f"an earlier episode shows in {where}"
+    difference = _first_difference([*ahead, *back], [*alone, *alone])
+    remembered = f"an earlier episode shows in {difference}"
     equal_starts = all(records[0] == new[0] for both in (ahead, back) for records, new in zip(both, alone, strict=True))
     if equal_starts and snapshot.only_transparent(env):
         # Episodes start equal, but a trace of earlier ones survives in the simulator.
@@ -366,8 +368,10 @@ def _of_drawn(trial: _Trial, like: Env, plan: list[Episode]) -> Restore:
     """Return the way to restore environments whose arguments are drawn per episode."""
     for episode in plan:
         one, other = (_drawn_episode(trial, like, episode) for _ in range(2))
-        if (where := _difference(one, other)) is not None:
-            return Restore("restart", False, f"two new environments with the same seed and actions differ in {where}")
+        if (difference := _difference(one, other)) is not None:
+            return Restore(
+                "restart", False, f"two new environments with the same seed and actions differ in {difference}"
+            )
     return Restore("replay", True, "each episode has a new environment, whose arguments are drawn", renew=True)
 
 
@@ -408,7 +412,7 @@ def _plan(env: Env, spec: EnvSpec, draw: int) -> list[Episode]:
     taken = [actions[: steps // (1 + k % 3)] for k in range(EPISODES)]
     taken += np.split(actions[steps:], SHORT)
     first = draw * len(taken)
-    return [Episode(seed, own, drawn.options(0, seed)) for seed, own in enumerate(taken, first)]
+    return [Episode(seed, actions, drawn.options(0, seed)) for seed, actions in enumerate(taken, first)]
 
 
 def _alone(trial: _Trial, episode: Episode) -> list[Record]:
@@ -457,51 +461,51 @@ def _records(trial: _Trial, env: Env, episode: Episode) -> Iterator[Record]:
 
 def _first(trial: _Trial, env: Env, seed: int, parameters: dict[str, Any]) -> Any:
     """Return the first observation of an episode."""
-    told = of_reset(parameters)
+    result = of_reset(parameters)
     tick()
-    options = {} if told is None else {"options": _Watched(told, trial.read)}
+    options = {} if result is None else {"options": _Watched(result, trial.read)}
     first, _ = reset_result(_call(trial.spec, env.reset, seed=seed, **options), trial.spec.id)
     trial.check(env, first, "reset")
     return first
 
 
-def _call(spec: EnvSpec, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+def _call(spec: EnvSpec, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """Call an environment's method; its StopIteration would end our own generators."""
     try:
-        return method(*given, **named)
+        return method(*arguments, **named)
     except StopIteration as error:
         raise stopped(spec.id) from error
 
 
-def _check_step(given: Any, spec: EnvSpec) -> None:
+def _check_step(result: Any, spec: EnvSpec) -> None:
     """Raise EnvSpecError unless a step has returned what Gymnasium's do."""
     try:
-        _, reward, terminated, truncated, said = given
+        _, reward, terminated, truncated, said = result
         float(reward), said.items()
         for value, allowed in ((reward, "buif"), (terminated, "bui"), (truncated, "bui")):
-            if (kind := np.asarray(value).dtype).kind not in allowed or np.size(value) != 1:
-                raise TypeError(f"{value!r} is of type {kind}")
+            if (dtype_kind := np.asarray(value).dtype).kind not in allowed or np.size(value) != 1:
+                raise TypeError(f"{value!r} is of type {dtype_kind}")
     except (TypeError, ValueError, AttributeError) as error:
         raise EnvSpecError(
             f"{spec.id}: step returns (observation, reward, terminated, truncated, info), as Gymnasium's does, with a "
-            f"number, two booleans and a dict, but it returned {reprlib.repr(given)} ({error})"
-            f"{_cure(given)}"
+            f"number, two booleans and a dict, but it returned {reprlib.repr(result)} ({error})"
+            f"{_cure(result)}"
         ) from None
 
 
-def _cure(given: Any) -> str:
-    return (unweighed(given[1]) if isinstance(given, tuple) and len(given) == 5 else "") or "; fix it"
+def _cure(result: Any) -> str:
+    return (unweighed(result[1]) if isinstance(result, tuple) and len(result) == 5 else "") or "; fix it"
 
 
 def _steps(trial: _Trial, env: Env, actions: Array) -> Iterator[Record]:
     reported = tuple(trial.spec.info)
     entries = np.empty(len(reported))
     for action in actions.copy():
-        given = _call(trial.spec, env.step, action)
+        result = _call(trial.spec, env.step, action)
         tick()
         trial.count()
-        _check_step(given, trial.spec)
-        obs, reward, terminated, truncated, said = given
+        _check_step(result, trial.spec)
+        obs, reward, terminated, truncated, said = result
         trial.check(env, obs, "step")
         trial.numbers.update(info.numbers_in(said))
         info.write(said, reported, entries, trial.spec.id)

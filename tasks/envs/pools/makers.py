@@ -41,9 +41,9 @@ def make_pool(spec: EnvSpec, seeds: Sequence[int], threads: int) -> RawPool:
     prefix = spec.id.partition("/")[0] + "/"
     name = spec.id.removeprefix(prefix)
     if spec.wrappers or spec.parameters:
-        kind = "wrappers" if spec.wrappers else "parameters"
+        noun = "wrappers" if spec.wrappers else "parameters"
         raise EnvSpecError(
-            f"{spec.id}: an environment in a pool takes no {kind}, but got {list(getattr(spec, kind))}; "
+            f"{spec.id}: an environment in a pool takes no {noun}, but got {list(getattr(spec, noun))}; "
             f"{name}, which is stepped alone, may have them"
         )
     if wrong := sorted(RESERVED & spec.kwargs.keys()):
@@ -69,8 +69,8 @@ class EnvPool:
             envpool = import_module("envpool")
         except ImportError as error:
             raise EnvSpecError(f"{spec.id} needs envpool; pip install 'rekindle-rl[envpool]'") from error
-        if name not in (known := envpool.list_all_envs()):
-            near = get_close_matches(name, known, n=1)
+        if name not in (names := envpool.list_all_envs()):
+            near = get_close_matches(name, names, n=1)
             cure = f"did you mean envpool/{near[0]}?" if near else "`envpool.list_all_envs()` lists them"
             raise EnvSpecError(f"{spec.id} must be an environment that EnvPool knows: {cure}")
         limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
@@ -136,12 +136,12 @@ class VectorEntryPoint:
     def reset(self, indices: Array, seeds: Array) -> tuple[Any, Array]:
         mask = np.isin(self.indices, indices)
         # Atari takes the seeds of the environments that are reset, Gymnasium's own classes a list of all.
-        given: Any = seeds
+        seeding: Any = seeds
         if not self.is_atari:
-            given = np.zeros(len(mask), np.int64)
-            given[mask] = seeds
-            given = given.tolist()
-        obs, _ = self.envs.reset(seed=given, options={"reset_mask": mask.copy()})
+            seeding = np.zeros(len(mask), np.int64)
+            seeding[mask] = seeds
+            seeding = seeding.tolist()
+        obs, _ = self.envs.reset(seed=seeding, options={"reset_mask": mask.copy()})
         self.whole = obs
         return rows(obs, mask), self.indices[mask]
 
@@ -188,7 +188,7 @@ def _replaced(obs: Any, final: Mapping[int, Any]) -> Any:
 
 def _imported(spec: EnvSpec, name: str) -> str:
     """Import the module at the start of an id; return the rest."""
-    module, _, own = name.rpartition(":")
+    module, _, pool = name.rpartition(":")
     try:
         if module:
             import_module(module)
@@ -196,7 +196,7 @@ def _imported(spec: EnvSpec, name: str) -> str:
         raise EnvSpecError(
             f"{spec.id} needs a module that cannot be imported: {error}; install its package, or run where its file is"
         ) from error
-    return own
+    return pool
 
 
 def rows(obs: Any, which: Any) -> Any:

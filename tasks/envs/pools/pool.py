@@ -81,19 +81,19 @@ class Pool:
 
     def _column(self, said: Mapping[str, Any], name: str) -> Array:
         """Return an entry of `info` by environment; NaN where missing."""
-        found = info.find(said, name)
-        if found is None:
+        values = info.find(said, name)
+        if values is None:
             return np.full(self.count, np.nan)
-        column = np.asarray(found)
+        column = np.asarray(values)
         if column.dtype.kind not in "biuf" or column.size != self.count:
             raise EnvSpecError(
                 f"{self.spec.id}: what is reported of info must be one number a step, but info[{name!r}] is "
                 f"{column.dtype} of shape {column.shape[1:]}; leave it out"
             )
         outer, dot, inner = name.rpartition(".")
-        given = info.find(said, f"{outer}{dot}_{inner}")  # Gymnasium's mask of those that have it
+        mask = info.find(said, f"{outer}{dot}_{inner}")  # Gymnasium's mask of those that have it
         numbers = column.reshape(self.count).astype(np.float64)
-        return numbers if given is None else np.where(given, numbers, np.nan)
+        return numbers if mask is None else np.where(mask, numbers, np.nan)
 
     def _order(self, env_id: Array, indices: Sequence[int]) -> Array:
         """Return the row of an answer for each of these (rising) indices."""
@@ -154,12 +154,12 @@ def pool_test(spec: EnvSpec) -> Restore:
 def _tested(spec: EnvSpec, three: range) -> Restore:
     _check_end(spec, three)
     whole = _record(spec, three, threads=1)
-    for own, threads, reason in (
+    for state, threads, reason in (
         (slice(3), 1, "two new pools with the same seeds and actions differ"),
         (slice(3), 3, "a pool with three threads differs from one with a single one"),
         (slice(1, 2), 1, CROWDED),
     ):
-        if _record(spec, three[own], threads) != whole[own]:
+        if _record(spec, three[state], threads) != whole[state]:
             if reason == CROWDED and _resets_all(spec, three):
                 raise EnvSpecError(
                     f"{spec.id}: a vector environment resets those of its environments that options['reset_mask'] "

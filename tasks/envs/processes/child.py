@@ -78,18 +78,18 @@ class _Server:
         self.backend.step_into(self.actions, self.playing, self.result)
 
     def answer(self, request: dict[str, Any], arrays: list[Array]) -> tuple[dict[str, Any], list[Array]]:
-        kind, indices = request["kind"], request["indices"]
-        if kind == "begin":
+        request_kind, indices = request["kind"], request["indices"]
+        if request_kind == "begin":
             return {}, [self.backend.begin(indices, request["seeds"], request["options"], request["fresh"])]
-        if kind == "replay":
+        if request_kind == "replay":
             return {}, self.backend.replay(indices, arrays)
-        if kind == "play_again":
+        if request_kind == "play_again":
             begin = indices[0], request["seed"], request["options"], arrays[0], request["fresh"]
             obs, total, steps = self.backend.play_again(*begin)
             return {"total": total, "steps": steps}, [obs]
-        if kind == "take":
+        if request_kind == "take":
             return {}, self.backend.take(indices)
-        assert kind == "put", kind
+        assert request_kind == "put", request_kind
         self.backend.put(indices, arrays, request["elapsed"])
         return {}, []
 

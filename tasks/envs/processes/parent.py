@@ -259,7 +259,7 @@ class Processes:
 
 def _in_order(answers: list[tuple[list[int], Answer]]) -> list[Array]:
     """Return the arrays of all processes, in the order of their rows."""
-    arrays = {j: array for rows, (_, found) in answers for j, array in zip(rows, found, strict=True)}
+    arrays = {j: array for rows, (_, parts) in answers for j, array in zip(rows, parts, strict=True)}
     return [arrays[j] for j in sorted(arrays)]
 
 

@@ -194,11 +194,11 @@ def test_a_plan_that_holds_only_as_long_as_nothing_changes_is_dropped_if_somethi
     start_study(store, "s", tiny())
     view = StudyRows(store, "s")
     trial, segment = rows(0)
-    assert store.add_rows("s", trials=[trial], segments=[segment], since=view.revision)
-    assert not store.add_rows("s", finished=[(0, "pruned")], since=view.revision)
+    assert store.add_rows("s", trials=[trial], segments=[segment], after=view.revision)
+    assert not store.add_rows("s", finished=[(0, "pruned")], after=view.revision)
     assert store.trials("s")[0].state == "running"
     view.refresh()
-    assert store.add_rows("s", finished=[(0, "pruned")], since=view.revision)
+    assert store.add_rows("s", finished=[(0, "pruned")], after=view.revision)
 
 
 def test_added_rows_appear_together_or_not_at_all(store: Store) -> None:
