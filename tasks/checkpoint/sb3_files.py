@@ -1,7 +1,8 @@
 """Policies of Stable-Baselines3: the networks in a file that its `save` wrote.
 
-PPO, A2C, DQN, SAC, TD3 and DDPG are read, and of its contributions TQC, CrossQ, QRDQN, RecurrentPPO and MaskablePPO:
-with an MlpPolicy, and PPO, A2C, DQN and QRDQN with a CnnPolicy for images, too. No code from the file is run: weights
+PPO, A2C, DQN, SAC, TD3 and DDPG are read, and of its contributions TQC, CrossQ, QRDQN, TRPO, ARS, RecurrentPPO and
+MaskablePPO: with an MlpPolicy, ARS also with a LinearPolicy, and PPO, A2C, TRPO, DQN and QRDQN with a CnnPolicy for
+images, too. No code from the file is run: weights
 are read as tensors only, and the pickled data next to them is not read at all. Greedy actions are those of the model.
 If it saw normalized observations, the statistics come from the file that its VecNormalize wrote.
 """
@@ -31,7 +32,9 @@ ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "SiLU": "silu", "ELU": "elu"}
 NORMALIZATION = {"clip_obs": 10.0, "epsilon": 1e-8}  # as of `experience.normalizers`
 ARRAYS = {"numpy.ndarray", "numpy.dtype", *(f"numpy._core.multiarray.{name}" for name in ("scalar", "_reconstruct"))}
 NETWORKS = "networks are those of an MlpPolicy or CnnPolicy"
-SOURCES = "a policy is taken from a PPO, A2C, DQN, SAC, TD3, DDPG, TQC, CrossQ, QRDQN, RecurrentPPO or MaskablePPO"
+SOURCES = (
+    "a policy is taken from a PPO, A2C, DQN, SAC, TD3, DDPG, TQC, CrossQ, QRDQN, TRPO, ARS, RecurrentPPO or MaskablePPO"
+)
 COPIES = (
     "q_net_target.",
     "quantile_net_target.",
@@ -61,7 +64,7 @@ class ImportedPolicy:
 class _Model:
     """The contents of a file."""
 
-    def __init__(self, path: Path, data: Mapping[str, Any], weights: Mapping[str, Tensor]):
+    def __init__(self, path: Path, data: Mapping[str, Any], weights: dict[str, Tensor]):
         self.path, self.data, self.weights = path, data, weights
         self.taken: set[str] = set()  # names of weights
         kwargs = data.get("policy_kwargs")
@@ -160,8 +163,6 @@ def _networks(path: Path) -> ImportedPolicy:
 
 
 def _actor_critic(model: _Model) -> ImportedPolicy:
-    if "cg_max_steps" in model.data:  # of conjugate gradients; the networks alone look like those of A2C
-        raise model.refuse(SOURCES, "one of TRPO")
     pairs = [(x, model.weights.get(name.replace("pi_features", "vf_features"))) for name, x in model.weights.items()]
     if any(other is not None and not torch.equal(x, other) for x, other in pairs):
         raise model.refuse("actor and critic share the encoder of images", "share_features_extractor=False")
@@ -184,7 +185,9 @@ def _actor_critic(model: _Model) -> ImportedPolicy:
     hyperparameters["normalize_reward"] = False  # the critic's values are in units of the environment's rewards
     if model.data.get("use_sde"):
         hyperparameters["use_sde"] = True
-    return ImportedPolicy("ppo" if "clip_range" in model.data else "a2c", hyperparameters, policy)
+    marks = {"clip_range": "ppo", "cg_max_steps": "trpo"}  # the networks alone look like those of A2C
+    task = next((name for mark, name in marks.items() if mark in model.data), "a2c")
+    return ImportedPolicy(task, hyperparameters, policy)
 
 
 def _log_std(model: _Model, actions: int, name: str = "log_std") -> Tensor:
@@ -344,7 +347,22 @@ def _deterministic(model: _Model) -> ImportedPolicy:
 
 
 def _random_search(model: _Model) -> ImportedPolicy:
-    raise model.refuse(SOURCES, "one of ARS")
+    """Return a policy of ARS; a linear one may lack biases."""
+    for name in [name for name in model.weights if name.endswith(".weight")]:
+        model.weights.setdefault(
+            name.replace("weight", "bias"), model.weights[name].new_zeros(len(model.weights[name]))
+        )
+    *hidden, last = model.layers("action_net")
+    linear = "ARSLinearPolicy" in str(model.data.get("policy_class"))
+    box = "spaces.box" in str(model.data.get("action_space"))
+    if box and model.kwargs.get("squash_output", not linear):
+        raise model.refuse(
+            "actions of ARS are clipped, not squashed by tanh", "squash_output=True, MlpPolicy's default"
+        )
+    shape: dict[str, Any] = {"layers": 0}
+    if hidden:
+        shape = _shape(model, model.activation("ReLU", False, hidden), hidden)
+    return ImportedPolicy("ars", {"model": shape}, _named("actor", [*hidden, last]))
 
 
 def _quantile_network(model: _Model) -> ImportedPolicy:

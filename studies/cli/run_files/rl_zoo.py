@@ -27,6 +27,12 @@ ON_POLICY = {
     **{"max_grad_norm": 0.5, "use_sde": False, "sde_sample_freq": -1, "normalize_advantage": True},
 }
 PPO = ON_POLICY | {"batch_size": 64, "n_epochs": 10, "clip_range": 0.2, "clip_range_vf": None, "target_kl": None}
+TRPO = {name: value for name, value in ON_POLICY.items() if name not in ("ent_coef", "vf_coef", "max_grad_norm")}
+TRPO |= {"learning_rate": 1e-3, "batch_size": 128, "target_kl": 0.01, "cg_max_steps": 15, "cg_damping": 0.1}
+TRPO |= {"line_search_shrinking_factor": 0.8, "line_search_max_iter": 10, "n_critic_updates": 10}
+TRPO |= {"sub_sampling_factor": 1}
+ARS = {"n_delta": 8, "n_top": None, "learning_rate": 0.02, "delta_std": 0.05, "zero_policy": True}
+ARS |= {"alive_bonus_offset": 0, "n_eval_episodes": 1}
 OFF_POLICY = {
     **{"buffer_size": 1_000_000, "learning_starts": 100, "batch_size": 256, "gamma": 0.99, "train_freq": 1},
     **{"gradient_steps": 1, "n_steps": 1},
@@ -53,6 +59,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # of Stable-Baselines3, by algorithm
     "crossq": SOFT | {"learning_rate": 1e-3, "policy_delay": 3},
     "td3": TD3,
     "ddpg": DDPG,
+    "trpo": TRPO,
+    "ars": ARS,
 }
 ARCHITECTURES: dict[str, Any] = {
     "ppo": [64, 64],
@@ -60,6 +68,8 @@ ARCHITECTURES: dict[str, Any] = {
     "a2c": [64, 64],
     "dqn": [64, 64],
     "qrdqn": [64, 64],
+    "trpo": [64, 64],
+    "ars": [64, 64],
 }
 ARCHITECTURES |= {"sac": [256, 256], "tqc": [256, 256], "td3": [400, 300], "ddpg": [400, 300]}
 ARCHITECTURES |= {"crossq": {"pi": [256, 256], "qf": [1024, 1024]}}
@@ -68,7 +78,9 @@ DIRECT = {
     **{name: name for name in ("buffer_size", "tau", "policy_delay", "target_policy_noise", "target_noise_clip")},
     **{"n_envs": "num_envs", "n_epochs": "update_epochs", "top_quantiles_to_drop_per_net": "dropped_quantiles"},
     **{"exploration_initial_eps": "exploration.start", "exploration_final_eps": "exploration.final"},
-    "stats_window_size": "stats_window_size",
+    **{name: name for name in ("cg_damping", "delta_std", "zero_policy", "alive_bonus_offset", "stats_window_size")},
+    **{"cg_max_steps": "cg_steps", "line_search_shrinking_factor": "line_search_factor", "n_delta": "deltas"},
+    **{"line_search_max_iter": "line_search_steps", "n_critic_updates": "update_epochs"},
 }
 NATURE = 512  # features of Stable-Baselines3's encoder of images
 LEAST = 1e-12  # where a schedule that ends at 0 ends here
@@ -199,8 +211,8 @@ class _Entry:
         self.space = load(self.task).learner.hyperparameters.flat()
         self.values: dict[str, Any] = {}
         self.departures: list[str] = []
-        self.images = str(self.take("policy", default="")).startswith("Cnn")
-        self.memory = "Lstm" in str(self.take("policy", default=""))
+        policy = str(self.take("policy", default=""))
+        self.images, self.memory, self.linear = policy.startswith("Cnn"), "Lstm" in policy, policy.startswith("Linear")
         self.steps = int(self.take("n_timesteps", default=0))
         self.num_envs = int(self.take("n_envs", "num_envs"))
 
@@ -221,12 +233,12 @@ class _Entry:
         for path, name in DIRECT.items():
             if path in self.settings.values:
                 self.set(path, name, self.take(path))
-        self._learning_rate()
-        self._network()
-        if "gae_lambda" in DEFAULTS[self.algorithm]:
-            self._rollouts()
+        if self.algorithm == "ars":
+            self._random_search()
         else:
-            self._replay()
+            self._learning_rate()
+            self._network()
+            self._rollouts() if "gae_lambda" in DEFAULTS[self.algorithm] else self._replay()
         self._normalization()
         unknown = {name: value for name, value in self.values.items() if name not in self.space}
         values = {name: value for name, value in self.values.items() if name in self.space}
@@ -359,8 +371,10 @@ class _Entry:
 
     def _rollouts(self) -> None:
         steps = int(self.take("n_steps", "num_steps"))
-        self.values |= {"num_steps": steps, "ent_coef": self.take("ent_coef", "ent_coef")}
-        self.values["vf_coef"] = 2 * float(self.take("vf_coef", "vf_coef"))  # their value loss lacks the factor 1/2
+        self.values["num_steps"] = steps
+        if "ent_coef" in self.space:
+            self.values["ent_coef"] = self.take("ent_coef", "ent_coef")
+            self.values["vf_coef"] = 2 * float(self.take("vf_coef", "vf_coef"))  # their value loss lacks the factor 1/2
         total = self.num_envs if self.memory else steps * self.num_envs
         batch = self.take("batch_size", "num_minibatches")
         if batch is not None:
@@ -374,6 +388,26 @@ class _Entry:
         if "clip_range" in self.settings.values:
             self._number("clip_range", "clip_coef", "clip_coef_schedule")
             self._number("clip_range_vf", "clip_value", "clip_value_schedule")
+
+    def _random_search(self) -> None:
+        rate = self.take("learning_rate", "lr")
+        if isinstance(rate, str):
+            self.depart("learning_rate", "constant instead")
+            rate = rate.partition("_")[2]
+        self.values["lr"] = float(rate)
+        directions, top = int(self.settings.values["n_delta"]), self.take("n_top", "top_fraction")
+        self.values["top_fraction"] = 1.0 if top is None else int(top) / directions
+        if self.linear:
+            self.values["model.layers"] = 0
+            self.depart("policy", "with biases")
+            return
+        widths = list(self.take("policy_kwargs.net_arch", "model.hidden", ARCHITECTURES["ars"]))
+        self.values |= {"model.hidden": widths} if widths else {"model.layers": 0}
+        self.values["model.activation"] = ACTIVATIONS[
+            self.take("policy_kwargs.activation_fn", "model.activation", "ReLU")
+        ]
+        if self.take("policy_kwargs.squash_output", default=True):
+            self.departures.append("policy_kwargs.squash_output: True (actions in a Box are clipped instead)")
 
     def _train_freq(self) -> int:
         value = self.settings.values["train_freq"]

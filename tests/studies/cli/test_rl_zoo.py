@@ -144,6 +144,22 @@ def test_hindsight_is_that_of_rl_zoo(convert: Callable[..., Any]) -> None:
     assert (content["task"], content["hyperparameters"]["replay.relabel"]) == ("tqc", "episode")
 
 
+def test_random_search_and_trust_regions_are_those_of_rl_zoo(convert: Callable[..., Any]) -> None:
+    text = "CartPole-v1: {n_timesteps: 100, policy: LinearPolicy, n_envs: 2, n_delta: 4, n_top: 1, "
+    found = convert("ars", text + "learning_rate: lin_0.03}")
+    hp = found["config"]["hyperparameters"]
+    assert (hp["deltas"], hp["top_fraction"], hp["lr"], hp["model.layers"], hp["num_envs"]) == (4, 0.25, 0.03, 0, 2)
+    assert found["without"] == ["learning_rate: lin_0.03 (constant instead)", "policy: LinearPolicy (with biases)"]
+    found = convert("ars", "Pendulum-v1: {policy: MlpPolicy, policy_kwargs: 'dict(net_arch=[16])', normalize: True}")
+    hp = found["config"]["hyperparameters"]
+    assert (hp["model.hidden"], hp["model.activation"], hp["normalize_obs"]) == ([16], "relu", True)
+    assert "policy_kwargs.squash_output: True (actions in a Box are clipped instead)" in found["without"]
+    text = "CartPole-v1: {policy: MlpPolicy, n_envs: 2, n_steps: 512, batch_size: 512, cg_damping: 1e-3, "
+    hp = convert("trpo", text + "n_critic_updates: 20, sub_sampling_factor: 1}")["config"]["hyperparameters"]
+    assert (hp["num_minibatches"], hp["cg_damping"], hp["update_epochs"], hp["cg_steps"]) == (2, 0.001, 20, 15)
+    assert (hp["target_kl"], hp["optimizer.lr"], hp["line_search_factor"]) == (0.01, 0.001, 0.8)
+
+
 def test_a_memory_is_that_of_rl_zoo(convert: Callable[..., Any]) -> None:
     text = "CartPole-v1: {n_timesteps: 100, policy: MlpLstmPolicy, n_envs: 8, n_steps: 16, "
     text += "policy_kwargs: 'dict(net_arch=[32], lstm_hidden_size=64)'}"
@@ -155,7 +171,6 @@ def test_a_memory_is_that_of_rl_zoo(convert: Callable[..., Any]) -> None:
 
 def test_settings_without_a_counterpart_are_refused_by_name(tmp_path: Path, cli: Cli) -> None:
     cases = [
-        ("ars", "E-v0: {n_timesteps: 1, policy: LinearPolicy}", (), "ars has no counterpart here; these have: a2c"),
         ("mine", "E-v0: {policy: MlpPolicy}", (), "has the name of its algorithm (ppo_lstm, a2c"),
         ("ppo", PPO, ("--env", "Acrobot-v1"), "but none of Acrobot-v1"),
         ("ppo", PPO, ("--entry", "atari"), "atari has settings for many environments; name one with --env"),
