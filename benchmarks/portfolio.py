@@ -7,8 +7,9 @@ A table is what `rekindle tune tabular benchmarks/trainings/ppo/Swimmer-v5.npz` 
 three points of each training. `training` (N, S, T) has the mean return of the training's own episodes in each epoch,
 and `meta` the environment, the seeds and each row's exact hyperparameters (a text column says none, where they are
 None). The portfolio starts with the defaults, and takes the configuration that raises the mean over environments of the
-best of the portfolio most, SIZE - 1 times: greedy maximization of a submodular function. Returns are normalized in each
-environment from 0, the lower decile of configurations, to 1, the best.
+best of the portfolio most, up to SIZE - 1 times: greedy maximization of a submodular function. Returns are normalized
+in each environment from 0, the lower decile of configurations, to 1, the best. A portfolio is written if in
+environments that are left out it is better than others at random.
 """
 
 from __future__ import annotations
@@ -94,9 +95,8 @@ def normalized(returns: Array) -> Array:
 def chosen(scores: Array, candidates: Sequence[int], size: int = SIZE) -> list[int]:
     """Return the indices of a portfolio, the defaults first."""
     portfolio = [0]
-    while len(portfolio) < size:
+    while len(portfolio) < size and (left := [n for n in candidates if n not in portfolio]):
         best = scores[:, portfolio].max(1)
-        left = [n for n in candidates if n not in portfolio]
         portfolio.append(max(left, key=lambda n: (np.maximum(best, scores[:, n]).mean(), -n)))
     return portfolio
 
@@ -125,21 +125,24 @@ def main() -> None:
     envs, all_values, returns = tables(task)
     scores, candidates = normalized(returns), [n for n, values in enumerate(all_values) if fits(task, values)]
     portfolio = chosen(scores, candidates)
-    source = f"benchmarks/portfolio.py, from the trainings in benchmarks/trainings/{task}"
-    content = json.loads(FILE.read_text()) | {
-        task: {"source": source, "configurations": [all_values[n] for n in portfolio]}
-    }
-    FILE.write_text(json.dumps(content, indent=1) + "\n")
     print(f"{len(envs)} environments, {len(all_values)} configurations, chosen {portfolio}")
     print("environment                defaults  with others at random  portfolio made without it")
     without, random = [], []
     for place, env in enumerate(envs):
         others = chosen(np.delete(scores, place, 0), candidates)
         without.append(scores[place, others].max())
-        drawn = combinations(range(1, scores.shape[1]), SIZE - 1)
+        drawn = combinations(range(1, scores.shape[1]), len(portfolio) - 1)
         random.append(np.mean([scores[place, [0, *indices]].max() for indices in drawn]))
         print(f"{env:26} {scores[place, 0]:8.2f}  {random[-1]:21.2f}  {without[-1]:8.2f}  {others}")
     print(f"{'mean':26} {scores[:, 0].mean():8.3f}  {np.mean(random):21.3f}  {np.mean(without):8.3f}")
+    if np.mean(without) <= np.mean(random):
+        print("not written, since others at random are as good in environments that are left out")
+        return
+    source = f"benchmarks/portfolio.py, from the trainings in benchmarks/trainings/{task}"
+    content = json.loads(FILE.read_text()) | {
+        task: {"source": source, "configurations": [all_values[n] for n in portfolio]}
+    }
+    FILE.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ DQN: list[dict[str, Any]] = [
     {"model.dueling": True, "replay.name": "prioritized", "optimizer.lr": 5e-4},
     {"optimizer.lr": 3e-4, "tau": 0.01, "num_updates": 4, "model.width": 128},
     {"normalize_obs": True, "optimizer.lr": 3e-3},
-    {"rnd.use": True, "rnd.strength": 0.3, "gamma": 0.999},
+    {"rnd.use": True, "rnd.strength": 0.3, "gamma": 0.999, "n_step": 1},
     {"distribution": "quantile", "quantiles": 50, "n_step": 1, "optimizer.lr": 5e-4},
     {"exploration.horizon": 30_000, "gamma": 0.95, "n_step": 1, "tau": 0.02},
 ]  # fmt: skip
@@ -138,7 +138,7 @@ SAC: list[dict[str, Any]] = [
     {},
     {
         "use_sde": True, "sde_std_init": 0.0255, "entropy.learn": False, "entropy.alpha": 0.1, "num_steps": 32,
-        "num_updates": 32, "gamma": 0.9999, "tau": 0.01, "model.width": 64, "learning_starts": 100,
+        "num_updates": 32, "gamma": 0.9999, "tau": 0.01, "model.width": 64,
     },
     {
         "use_sde": True, "sde_std_init": 0.05, "optimizer.lr": 7.3e-4, "gamma": 0.98, "tau": 0.02, "num_steps": 8,

@@ -50,6 +50,12 @@ def test_a_portfolio_is_first_compared_after_a_third_of_a_training(name: str, ru
     assert config.rungs[rung] in (8, 9, 27)
 
 
+def test_the_portfolio_of_sac_is_within_its_ranges() -> None:
+    config = study_config(rekindle.SAC, "Pendulum-v1", trials=16, epochs="1:27")
+    for values, wanted in zip(config.portfolio, portfolio("sac"), strict=True):
+        assert {name: values[name] for name in wanted} == wanted
+
+
 def test_a_fixed_hyperparameter_is_fixed_in_a_portfolio() -> None:
     config = config_of("Pendulum-v1", fixed={"normalize_obs": True, "use_sde": False})
     assert 2 <= len(config.portfolio) < 5  # those that differ in nothing else are one
