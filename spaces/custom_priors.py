@@ -49,12 +49,12 @@ def with_priors(space: Space, priors: Mapping[str, str]) -> Space:
 
 def _allowed(dimension: Dimension | None, values: Sequence[Value]) -> tuple[Value, ...]:
     """Return the values that a dimension can have; none without it."""
-    found = []
+    nodes = []
     for value in values if dimension is not None else ():
         with suppress(SpaceError):
             assert dimension is not None
-            found.append(dimension.check(value, ""))
-    return tuple(found)
+            nodes.append(dimension.check(value, ""))
+    return tuple(nodes)
 
 
 def _replaced(old: Dimension, text: str, name: str) -> Dimension:

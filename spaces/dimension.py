@@ -72,8 +72,8 @@ class Dimension:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
-    def _refusal(self, kind: type[SpaceError], value: object, name: str) -> SpaceError:
-        return kind(f"{name} must be {self.expects}, not {display(value)}")
+    def _refusal(self, error: type[SpaceError], value: object, name: str) -> SpaceError:
+        return error(f"{name} must be {self.expects}, not {display(value)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,19 +89,19 @@ ARGUMENTS = {
 }
 
 
-def near(name: str, known: Collection[str]) -> str:
+def near(name: str, names: Collection[str]) -> str:
     """Return '; did you mean ...?' with similar dotted names, or ''.
 
     If another library uses the name for one of these hyperparameters, that one is suggested, however different it is.
     Otherwise names are compared by their last part, then as a whole.
     """
-    if same := [path for path in SYNONYMS.get(name.rpartition(".")[2], ()) if path in known]:
+    if same := [path for path in SYNONYMS.get(name.rpartition(".")[2], ()) if path in names]:
         return f"; did you mean {' and '.join(same)}?"
     if name in ARGUMENTS:
         return f"; that is {ARGUMENTS[name]}"
     leaves: dict[str, list[str]] = {}
-    for path in known:
+    for path in names:
         leaves.setdefault(path.rpartition(".")[2], []).append(path)
     alike = [path for leaf in get_close_matches(name.rpartition(".")[2], leaves, cutoff=0.7) for path in leaves[leaf]]
-    similar = get_close_matches(name, alike, cutoff=0) or get_close_matches(name, list(known), cutoff=0.7)
+    similar = get_close_matches(name, alike, cutoff=0) or get_close_matches(name, list(names), cutoff=0.7)
     return f"; did you mean {' or '.join(similar)}?" if similar else ""

@@ -111,11 +111,11 @@ def _build(node: ast.expr) -> Dimension:
         if keyword.arg is None:
             raise SpaceError("a prior takes no **")
         keywords[{"default_value": "default"}.get(keyword.arg, keyword.arg)] = _literal(keyword.value)
-    arguments = [_build(each) if word == "maybe" else _literal(each) for each in node.args]
+    arguments = [_build(argument) if word == "maybe" else _literal(argument) for argument in node.args]
     try:
         return _WORDS[word](*arguments, **keywords)
     except TypeError:  # whose text names functions of this module
-        example = next((each for each in _SEARCHED if each.startswith(f"{word}(")), f"{word}(...)")
+        example = next((prior for prior in _SEARCHED if prior.startswith(f"{word}(")), f"{word}(...)")
         raise SpaceError(
             f"{word} does not take these arguments; write {example}, perhaps with {', '.join(_KEYWORDS)}"
         ) from None

@@ -252,12 +252,12 @@ class Space(Mapping[str, "Dimension | Space"]):
             SpaceError: a value is unknown or not allowed.
         """
         named, enabled = self.split(values)
-        known: dict[str, Value] = {}
+        values_before: dict[str, Value] = {}
         left: dict[str, Dimension] = {}
         for row in self.rows:
             path = row.path
-            decided = [c for c in row.conditions if c.path in known or not c.is_open(left)]
-            if not all(condition.holds(known) for condition in decided):
+            decided = [c for c in row.conditions if c.path in values_before or not c.is_open(left)]
+            if not all(condition.holds(values_before) for condition in decided):
                 if path in named or path in enabled:
                     raise row.refusal()
                 continue
@@ -269,7 +269,7 @@ class Space(Mapping[str, "Dimension | Space"]):
             elif path in enabled:
                 dimension = _enable(dimension, enabled[path], path)
             if isinstance(dimension, Fixed) and not dimension.when:
-                known[path] = dimension.value
+                values_before[path] = dimension.value
                 if path in named or path in enabled:
                     continue
             left[path] = dimension
@@ -389,11 +389,11 @@ class Space(Mapping[str, "Dimension | Space"]):
         flat: dict[str, Any] = {}
         for path, value in flatten(values).items():
             if callable(value) and path in self:
-                kind, cure = "a function", self._instead_of_a_function(path)
+                noun, cure = "a function", self._instead_of_a_function(path)
                 if not isroutine(value):
-                    kind, cure = "an object", self._instead_of_an_object(path)
+                    noun, cure = "an object", self._instead_of_an_object(path)
                 raise WrongType(
-                    f"{path} must be data, not {display(value)}: {kind} can be neither stored nor compared{cure}"
+                    f"{path} must be data, not {display(value)}: {noun} can be neither stored nor compared{cure}"
                 )
             if path in self._flat:
                 flat[path] = value
@@ -436,8 +436,8 @@ class Space(Mapping[str, "Dimension | Space"]):
         If there are none, return the names of the whole space, one per group: model.*.
         """
         group = path.rpartition(".")[0]
-        known = [name for name in self._flat if group and name.startswith(group + ".")]
-        return known or list(dict.fromkeys(name.partition(".")[0] + ".*" * ("." in name) for name in self._flat))
+        members = [name for name in self._flat if group and name.startswith(group + ".")]
+        return members or list(dict.fromkeys(name.partition(".")[0] + ".*" * ("." in name) for name in self._flat))
 
 
 def _enable(dimension: Dimension, enabled: bool, path: str) -> Dimension:

@@ -78,11 +78,11 @@ def plain(value: Any) -> Any:
     lists and dicts. All else stays.
     """
     if isinstance(value, Mapping):
-        return {name: plain(each) for name, each in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, set | frozenset):
         value = sorted(value, key=repr)
     if isinstance(value, list | tuple | Iterator):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value.tolist() if hasattr(value, "tolist") else value
@@ -93,7 +93,7 @@ def by_name(value: Any) -> Any:
     if hasattr(value, "iterrows"):
         return value.to_dict("records")
     if isinstance(value, list | tuple | Iterator):
-        return [by_name(each) for each in value]
+        return [by_name(item) for item in value]
     return dict(value) if hasattr(value, "keys") else value
 
 
@@ -101,7 +101,7 @@ def argument(value: Any) -> Any:
     """Return an argument in its plain form, with 27 for 27.0."""
     value = plain(value)
     if isinstance(value, list):
-        return [argument(each) for each in value]
+        return [argument(item) for item in value]
     return value if isinstance(value, bool) or (number := whole_number(value)) is None else number
 
 

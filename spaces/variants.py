@@ -33,9 +33,9 @@ class Variants(Space):
         They are nested or dotted; the first that has a selector counts.
         """
         chosen: dict[str, Value] = {}
-        by_name = [flatten(given) for given in values]
+        by_name = [flatten(nested) for nested in values]
         for name, dimension in self.selectors.items():
-            value = next((given[name] for given in by_name if name in given), dimension.default)
+            value = next((flat[name] for flat in by_name if name in flat), dimension.default)
             chosen[name] = dimension.check(value, name)
         return self.select(chosen)
 
@@ -43,7 +43,9 @@ class Variants(Space):
         return self.of(values, fixed or {}).validate(values, fixed=fixed)
 
     def parse(self, *assignments: str) -> Nested:
-        pairs = ((name.strip(), text.strip()) for name, _, text in (each.partition("=") for each in assignments))
+        pairs = (
+            (name.strip(), text.strip()) for name, _, text in (assignment.partition("=") for assignment in assignments)
+        )
         chosen = {name: read_for(self.selectors[name], text) for name, text in pairs if name in self.selectors}
         return self.of(chosen).parse(*assignments)
 

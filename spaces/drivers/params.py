@@ -105,10 +105,10 @@ class Dialect(NamedTuple):
             MissingParameter: a parameter that applies is missing.
         """
         flat = flatten(params)
-        known = self.parameters(space)
+        parameters = self.parameters(space)
         for name in flat:
-            if name not in known:
-                raise UnknownParameter(f"{self.driver} gave {name}, but the space has only {', '.join(known)}")
+            if name not in parameters:
+                raise UnknownParameter(f"{self.driver} gave {name}, but the space has only {', '.join(parameters)}")
 
         def ask(parameter: Parameter) -> object:
             if parameter.name not in flat:

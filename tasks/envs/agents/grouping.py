@@ -17,15 +17,15 @@ def behaviour_of(agent: str) -> str:
 
 
 def grouped(
-    agents: Sequence[str], table: Mapping[str, Sequence[str]], where: str, kind: str = "behaviour"
+    agents: Sequence[str], table: Mapping[str, Sequence[str]], subject: str, noun: str = "behaviour"
 ) -> dict[str, list[str]]:
     """Return the agents of each behaviour or team, in the environment's order.
 
     Args:
         agents: names of all agents.
         table: agents of each behaviour; empty for `behaviour_of`.
-        where: name of the environment in error messages.
-        kind: what the table groups agents into.
+        subject: name of the environment in error messages.
+        noun: what the table groups agents into.
 
     Raises:
         EnvSpecError: the table names an unknown agent, one twice, or leaves one out; or a name is no identifier.
@@ -40,21 +40,21 @@ def grouped(
             for agent in members:
                 if agent not in agents:
                     raise EnvSpecError(
-                        f"{where}: {kind}s name agents of the environment, but {name} names {agent!r}, and there "
+                        f"{subject}: {noun}s name agents of the environment, but {name} names {agent!r}, and there "
                         f"are {', '.join(agents)}"
                     )
                 if agent in owner:
                     raise EnvSpecError(
-                        f"{where}: an agent has one {kind}, but {agent!r} is in {owner[agent]} and in {name}"
+                        f"{subject}: an agent has one {noun}, but {agent!r} is in {owner[agent]} and in {name}"
                     )
                 owner[agent] = name
         if left := [agent for agent in agents if agent not in owner]:
-            raise EnvSpecError(f"{where}: every agent has a {kind}, but {', '.join(left)} is in none; add it to one")
+            raise EnvSpecError(f"{subject}: every agent has a {noun}, but {', '.join(left)} is in none; add it to one")
         groups = {name: [agent for agent in agents if owner[agent] == name] for name in table}
     for name in groups:
         if not name.isidentifier():
             raise EnvSpecError(
-                f"{where}: the name of a {kind} is an identifier, since hyperparameters are named after it, but got "
-                f"{name!r}; name it in the environment's `{kind}s`"
+                f"{subject}: the name of a {noun} is an identifier, since hyperparameters are named after it, but got "
+                f"{name!r}; name it in the environment's `{noun}s`"
             )
     return groups

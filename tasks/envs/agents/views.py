@@ -107,11 +107,11 @@ class JointForm:
         shape, extras = self.encoders[behaviour.name].shape, self.extras.get(behaviour.name, Extras())
         if not any(extras):
             return shape
-        own = shape[0] + extras.ids * len(behaviour.slots)
+        width = shape[0] + extras.ids * len(behaviour.slots)
         if extras.central:
-            return CentralShape(own + self.numbers[-1].stop, mask_in(shape), slice(0, own))
+            return CentralShape(width + self.numbers[-1].stop, mask_in(shape), slice(0, width))
         mask = mask_in(shape)
-        return (own,) if mask is None else MaskedShape(own, mask)
+        return (width,) if mask is None else MaskedShape(width, mask)
 
     def outcomes(self, joint: Array) -> NDArray[np.float32]:
         """Return the outcomes (P, N, agents, 5) in joint observations."""
@@ -125,32 +125,32 @@ class JointForm:
         flat = joint.reshape(-1, *self.encoder.shape)
         numbers = self.encoder.numbers(flat)
         assert numbers is not None
-        own, form = self.encoders[behaviour.name], (len(flat), len(behaviour.slots))
-        if own.kind == "vector":
-            out = numbers[:, self.places[behaviour.name]].copy().reshape(*form, *own.shape)
+        encoder, form = self.encoders[behaviour.name], (len(flat), len(behaviour.slots))
+        if encoder.kind == "vector":
+            out = numbers[:, self.places[behaviour.name]].copy().reshape(*form, *encoder.shape)
             return self._with_extras(behaviour, out, numbers).reshape(len(joint), -1, *self.shape_of(behaviour))
-        out = np.zeros((*form, *own.shape), own.dtype)
+        out = np.zeros((*form, *encoder.shape), encoder.dtype)
         for index, slot in enumerate(behaviour.slots):
             columns = self.numbers[slot]
             assert isinstance(self.encoder.shape, MixedShape)
             pictures = [flat[:, 0, self.encoder.shape.images[image][1]] for image in self.images[slot]]
-            if own.kind == "image":
-                out[:, index] = pictures[0].reshape(len(flat), *own.shape)
+            if encoder.kind == "image":
+                out[:, index] = pictures[0].reshape(len(flat), *encoder.shape)
                 continue
             row = np.concatenate([np.ascontiguousarray(numbers[:, columns]).view(np.uint8), *pictures], 1)
             out[:, index, 0, : row.shape[1]] = row
         return self._with_extras(behaviour, out, numbers).reshape(len(joint), -1, *self.shape_of(behaviour))
 
-    def _with_extras(self, behaviour: Behaviour, own: Array, numbers: Array) -> Array:
+    def _with_extras(self, behaviour: Behaviour, observations: Array, numbers: Array) -> Array:
         """Return observations (rows, A, ...) with what they have besides."""
-        extras, form = self.extras.get(behaviour.name, Extras()), own.shape[:2]
-        parts = [own]
+        extras, form = self.extras.get(behaviour.name, Extras()), observations.shape[:2]
+        parts = [observations]
         if extras.ids:
             parts.append(np.broadcast_to(np.eye(form[1], dtype=np.float32), (*form, form[1])))
         if extras.central:
             joint = numbers[:, None, : self.numbers[-1].stop]
             parts.append(np.broadcast_to(joint, (*form, joint.shape[-1])))
-        return np.concatenate(parts, -1) if len(parts) > 1 else own
+        return np.concatenate(parts, -1) if len(parts) > 1 else observations
 
     def joined(self, actions: Mapping[str, Array], form: tuple[int, int]) -> NDArray[np.float32]:
         """Return joint actions (P, N, k).
@@ -158,8 +158,8 @@ class JointForm:
         The behaviours' actions are (P, N * A, ...), `form` is (P, N).
         """
         rows = np.empty((*form, self.width), np.float32)
-        for name, own in actions.items():
-            rows[..., self.acted[name]] = own.reshape(*form, -1)
+        for name, actions_of in actions.items():
+            rows[..., self.acted[name]] = actions_of.reshape(*form, -1)
         return rows
 
 

@@ -88,38 +88,38 @@ def parse(parameters: Mapping[str, Any], reported: Sequence[str] = ()) -> dict[s
     return {name: _lessons(form, f"parameters.{name}", measures) for name, form in parameters.items()}
 
 
-def _lessons(form: Any, where: str, measures: Sequence[str]) -> list[Lesson]:
+def _lessons(form: Any, subject: str, measures: Sequence[str]) -> list[Lesson]:
     if isinstance(form, Mapping) and form.keys() == {"curriculum"}:
         form = {"lessons": form["curriculum"]}
     if not isinstance(form, Mapping) or "lessons" not in form:
-        return [Lesson("", _sampler(form, where), None)]
+        return [Lesson("", _sampler(form, subject), None)]
     lessons = form["lessons"]
     if len(form) > 1 or not isinstance(lessons, list) or not lessons:
-        raise ValueError(f"{where} must be {{'lessons': [lesson, ...]}} with one at least, but got {dict(form)!r}")
-    parsed = [_lesson(lesson, f"{where}.lessons[{i}]", measures) for i, lesson in enumerate(lessons)]
+        raise ValueError(f"{subject} must be {{'lessons': [lesson, ...]}} with one at least, but got {dict(form)!r}")
+    parsed = [_lesson(lesson, f"{subject}.lessons[{i}]", measures) for i, lesson in enumerate(lessons)]
     for i, lesson in enumerate(parsed[:-1]):
         if lesson.criteria is None:
-            raise ValueError(f"{where}.lessons[{i}] must have completion_criteria, as lessons follow it")
+            raise ValueError(f"{subject}.lessons[{i}] must have completion_criteria, as lessons follow it")
     return parsed
 
 
-def _lesson(form: Any, where: str, measures: Sequence[str]) -> Lesson:
-    known = {"name", "value", "completion_criteria"}
-    if not isinstance(form, Mapping) or not {"value"} <= form.keys() <= known:
-        raise ValueError(f"{where} must have a value, and may have a name and completion_criteria, but got {form!r}")
-    draw, criteria = _sampler(form["value"], f"{where}.value"), form.get("completion_criteria")
-    parsed = None if criteria is None else _criteria(criteria, f"{where}.completion_criteria", measures)
+def _lesson(form: Any, subject: str, measures: Sequence[str]) -> Lesson:
+    keys = {"name", "value", "completion_criteria"}
+    if not isinstance(form, Mapping) or not {"value"} <= form.keys() <= keys:
+        raise ValueError(f"{subject} must have a value, and may have a name and completion_criteria, but got {form!r}")
+    draw, criteria = _sampler(form["value"], f"{subject}.value"), form.get("completion_criteria")
+    parsed = None if criteria is None else _criteria(criteria, f"{subject}.completion_criteria", measures)
     return Lesson(str(form.get("name", "")), draw, parsed)
 
 
-def _criteria(form: Any, where: str, measures: Sequence[str]) -> Criteria:
-    known = [f.name for f in fields(Criteria)]
+def _criteria(form: Any, subject: str, measures: Sequence[str]) -> Criteria:
+    keys = [f.name for f in fields(Criteria)]
     if not isinstance(form, Mapping):
-        raise ValueError(f"{where} must be an object, but got {form!r}")
+        raise ValueError(f"{subject} must be an object, but got {form!r}")
     if isinstance(form.get("behavior"), str):  # ML-Agents names the measured agent here; we have only one
         form = {name: value for name, value in form.items() if name != "behavior"}
-    for name in form.keys() - set(known):
-        raise ValueError(f"{where} has {', '.join(known)}, but got {name!r}{near(name, known)}")
+    for name in form.keys() - set(keys):
+        raise ValueError(f"{subject} has {', '.join(keys)}, but got {name!r}{near(name, keys)}")
     criteria = Criteria(**form)
     progress = criteria.measure == "progress"
     laws = [
@@ -134,12 +134,12 @@ def _criteria(form: Any, where: str, measures: Sequence[str]) -> Criteria:
     ]
     for name, holds, law in laws:
         if not holds:
-            raise ValueError(f"{where}.{name} must be {law}, but got {getattr(criteria, name)!r}")
+            raise ValueError(f"{subject}.{name} must be {law}, but got {getattr(criteria, name)!r}")
     return criteria
 
 
-def _sampler(form: Any, where: str) -> Sampler:
-    form = _from_ml_agents(form, where)
+def _sampler(form: Any, subject: str) -> Sampler:
+    form = _from_ml_agents(form, subject)
     if _is_number(form):
         return lambda u: float(form)
     match list(form.items()) if isinstance(form, Mapping) else []:
@@ -154,7 +154,7 @@ def _sampler(form: Any, where: str) -> Sampler:
         case [("choice", [_, *_] as values)]:
             return lambda u: values[int(u * len(values))]
     raise ValueError(
-        f"{where} must be a number, {{'uniform': [low, high]}}, {{'gaussian': [mean, st_dev]}}, "
+        f"{subject} must be a number, {{'uniform': [low, high]}}, {{'gaussian': [mean, st_dev]}}, "
         f"{{'multirangeuniform': [[low, high], ...]}}, {{'integer': [low, high]}} or {{'choice': [value, ...]}} with "
         f"low <= high and st_dev >= 0, but got {form!r}"
     )
@@ -169,20 +169,20 @@ ML_AGENTS = {
 }
 
 
-def _from_ml_agents(form: Any, where: str) -> Any:
+def _from_ml_agents(form: Any, subject: str) -> Any:
     """Return a sampler of ML-Agents in our spelling; others unchanged."""
     if not isinstance(form, Mapping) or "sampler_type" not in form:
         return form
-    kind, parameters = form["sampler_type"], form.get("sampler_parameters")
-    names = ML_AGENTS.get(kind, ()) if isinstance(kind, str) else ()
+    sampler, parameters = form["sampler_type"], form.get("sampler_parameters")
+    names = ML_AGENTS.get(sampler, ()) if isinstance(sampler, str) else ()
     if not names or not isinstance(parameters, Mapping) or parameters.keys() != set(names):
-        forms = "; ".join(f"{kind} has {', '.join(names)}" for kind, names in ML_AGENTS.items())
+        forms = "; ".join(f"{sampler_type} has {', '.join(names)}" for sampler_type, names in ML_AGENTS.items())
         raise ValueError(
-            f"{where} must be a sampler_type with its sampler_parameters ({forms}), and no seed, as draws follow the "
+            f"{subject} must be a sampler_type with its sampler_parameters ({forms}), and no seed, as draws follow the "
             f"task's, but got {dict(form)!r}"
         )
     values = [parameters[name] for name in names]
-    return values[0] if kind == "constant" else {kind: values[0] if len(values) == 1 else values}
+    return values[0] if sampler == "constant" else {sampler: values[0] if len(values) == 1 else values}
 
 
 def _in_ranges(ranges: Sequence[Sequence[float]], u: float) -> float:

@@ -102,10 +102,10 @@ class Observations:
                 images.append((path, _image_shape(leaf), _image_writer(leaf)))
                 continue
             if not isinstance(leaf, FLAT_SPACES) and not is_text(leaf):
-                where = "".join(f"[{step!r}]" for step in path)
+                entry_path = "".join(f"[{step!r}]" for step in path)
                 raise UnsupportedSpace(
                     f"{env}: observations must be made of Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict and "
-                    f"Tuple, but observation_space{where} is {leaf}; add a wrapper that turns it into one of these"
+                    f"Tuple, but observation_space{entry_path} is {leaf}; add a wrapper that turns it into one of these"
                 )
             begin, end = end, end + size_of(leaf)
             parts.append((path, _writer(leaf), slice(begin, end)))
@@ -127,13 +127,13 @@ class Observations:
         if self.mask is not None:
             self.shape = MaskedShape(end, self.mask)
 
-    def write(self, value: Any, out: Array, where: str = "step") -> None:
+    def write(self, value: Any, out: Array, method: str = "step") -> None:
         """Encode an observation into an array of zeros.
 
         Args:
             value: the observation.
             out: array of `shape`.
-            where: function of the environment that returned it.
+            method: function of the environment that returned it.
 
         Raises:
             BadObservation: it contradicts the space.
@@ -141,10 +141,10 @@ class Observations:
         try:
             self._write(value, out)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
-            self.check(value, where)
-            raise BadObservation(f"{self.env}: {where} gave an observation that cannot be read: {error}") from error
+            self.check(value, method)
+            raise BadObservation(f"{self.env}: {method} gave an observation that cannot be read: {error}") from error
 
-    def check(self, value: Any, where: str) -> None:
+    def check(self, value: Any, method: str) -> None:
         """Raise BadObservation if an observation contradicts the space.
 
         Floats may lie outside of their bounds. The arguments are those of `write`.
@@ -156,9 +156,9 @@ class Observations:
                     part = part[step]
                 except (LookupError, TypeError, IndexError):
                     above = "".join(f"[{step!r}]" for step in path[:at])
-                    raise self._contradiction(where, above, f"have {step!r}", reprlib.repr(part)) from None
+                    raise self._contradiction(method, above, f"have {step!r}", reprlib.repr(part)) from None
             if broken := _broken_rule(leaf, part):
-                raise self._contradiction(where, entry, *broken)
+                raise self._contradiction(method, entry, *broken)
 
     def outside(self, value: Any) -> str | None:
         """Describe the first float outside of its bounds, or return None."""
@@ -173,9 +173,9 @@ class Observations:
                     return f"observation{entry} was {part[k]:g}, outside of its bounds {low[k]:g} to {high[k]:g}"
         return None
 
-    def _contradiction(self, where: str, entry: str, rule: str, got: str) -> BadObservation:
+    def _contradiction(self, method: str, entry: str, rule: str, got: str) -> BadObservation:
         return BadObservation(
-            f"{self.env}: observation{entry} must {rule}, as observation_space says, but {where} gave {got}; fix one "
+            f"{self.env}: observation{entry} must {rule}, as observation_space says, but {method} gave {got}; fix one "
             "of them, or add a wrapper that does"
         )
 
@@ -219,11 +219,11 @@ def _writer(space: Space) -> Writer:
         offset = np.concatenate(([0], np.cumsum(sizes)[:-1]))
 
         def one_hots(value: Any, out: Array) -> None:
-            given = np.asarray(value).reshape(-1)
-            if len(given) != len(sizes):
-                raise ValueError(f"there are {len(given)} choices instead of {len(sizes)}")
-            chosen = given.astype(np.int64) - first
-            if given.dtype.kind == "f" and (chosen + first != given).any():
+            numbers = np.asarray(value).reshape(-1)
+            if len(numbers) != len(sizes):
+                raise ValueError(f"there are {len(numbers)} choices instead of {len(sizes)}")
+            chosen = numbers.astype(np.int64) - first
+            if numbers.dtype.kind == "f" and (chosen + first != numbers).any():
                 raise ValueError(f"{value} is not whole")
             if (chosen < 0).any() or (chosen >= sizes).any():
                 raise ValueError(f"{value} is out of range")
@@ -274,8 +274,10 @@ def _broken_rule(space: Space, value: Any) -> tuple[str, str] | None:
         return "consist of numbers without gradients", reprlib.repr(value)
     if array.dtype.kind not in "biuf":
         return "consist of numbers", reprlib.repr(value)
-    own, other = ([n for n in shape if n != 1] for shape in (array.shape, space.shape or ()))
-    if own != other and (len(own) > 1 or math.prod(own) != math.prod(other)):  # flat ones are read, too
+    shape_here, other = ([n for n in shape if n != 1] for shape in (array.shape, space.shape or ()))
+    if shape_here != other and (
+        len(shape_here) > 1 or math.prod(shape_here) != math.prod(other)
+    ):  # flat ones are read, too
         return f"have the shape {space.shape}" if space.shape else "be one number", f"the shape {array.shape}"
     if isinstance(space, spaces.Box) and space.dtype.kind == "f":
         return None

@@ -69,12 +69,12 @@ def write(info: Mapping[str, Any], names: Sequence[str], out: Array, env: str) -
     if not isinstance(info, Mapping):
         raise ValueError(f"{env}: step returns info as a dict, but it is {str(info)[:40]!r}; return one")
     for column, name in enumerate(names):
-        found = find(info, name)
-        value = math.nan if found is None else number(found)
+        entry = find(info, name)
+        value = math.nan if entry is None else number(entry)
         if value is None:
             raise ValueError(
                 f"{env}: what is reported of info must be one number a step, but info[{name!r}] is "
-                f"{str(found)[:40]!r}; leave it out"
+                f"{str(entry)[:40]!r}; leave it out"
             )
         out[column] = value
 
@@ -94,8 +94,13 @@ class EpisodeInfo:
     def __init__(self, reductions: Mapping[str, str], member: NDArray[np.int64]) -> None:
         self.names, self.reductions, self.member = tuple(reductions), tuple(reductions.values()), member
         # A slice for all of them, so that a step's few numbers are not copied.
-        columns = {r: [k for k, own in enumerate(self.reductions) if own == r] for r in dict.fromkeys(self.reductions)}
-        self.columns = {r: slice(None) if len(own) == len(self.names) else own for r, own in columns.items()}
+        columns = {
+            r: [k for k, reduction in enumerate(self.reductions) if reduction == r]
+            for r in dict.fromkeys(self.reductions)
+        }
+        self.columns = {
+            r: slice(None) if len(indices) == len(self.names) else indices for r, indices in columns.items()
+        }
         self.reset()
 
     def reset(self) -> None:

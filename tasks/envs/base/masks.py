@@ -83,19 +83,19 @@ def sizes_of_choices(space: Space) -> list[int]:
     return [2] * int(np.prod(space.shape or ()))
 
 
-def check_mask(width: int, space: Space, where: str) -> None:
+def check_mask(width: int, space: Space, subject: str) -> None:
     """Raise UnsupportedSpace unless a mask of this width fits the actions."""
     if not isinstance(space, CHOICES):
         raise UnsupportedSpace(
-            f"{where}: an {MASK} is for Discrete, MultiDiscrete and MultiBinary actions, but action_space is {space}; "
-            "rename the entry if it is no mask, or add a wrapper"
+            f"{subject}: an {MASK} is for Discrete, MultiDiscrete and MultiBinary actions, but action_space is "
+            f"{space}; rename the entry if it is no mask, or add a wrapper"
         )
     sizes = sizes_of_choices(space)
     widths = [sum(sizes)] + ([len(sizes)] if isinstance(space, spaces.MultiBinary) else [])
     if width not in widths:
         raise UnsupportedSpace(
-            f"{where}: the {MASK} for {space} has {' or '.join(map(str, widths))} numbers, one for each value of each "
-            f"choice, but it has {width}; fix it, or rename the entry if it is no mask"
+            f"{subject}: the {MASK} for {space} has {' or '.join(map(str, widths))} numbers, one for each value of "
+            f"each choice, but it has {width}; fix it, or rename the entry if it is no mask"
         )
 
 

@@ -137,14 +137,14 @@ class EnvSpec:
             gymnasium.register(self.id, entry_point=target)
 
     def _wrapper(self, wrapper: Mapping[str, Any], i: int) -> dict[str, Any]:
-        where = f"{self.id}: wrappers[{i}]"
+        subject = f"{self.id}: wrappers[{i}]"
         if not isinstance(wrapper, Mapping) or not {"entry_point"} <= wrapper.keys() <= {"entry_point", "kwargs"}:
             form = "{'entry_point': 'module:Class', 'kwargs': {...}}"
-            raise EnvSpecError(f"{where} must be {form}, but got {wrapper!r}")
+            raise EnvSpecError(f"{subject} must be {form}, but got {wrapper!r}")
         entry_point = wrapper["entry_point"]
         if not isinstance(entry_point, str) or not all(entry_point.partition(":")):
-            raise EnvSpecError(f"{where}: entry_point must be a string 'module:Class', but got {entry_point!r}")
-        return {"entry_point": entry_point, "kwargs": _plain(wrapper.get("kwargs") or {}, f"{where}: kwargs")}
+            raise EnvSpecError(f"{subject}: entry_point must be a string 'module:Class', but got {entry_point!r}")
+        return {"entry_point": entry_point, "kwargs": _plain(wrapper.get("kwargs") or {}, f"{subject}: kwargs")}
 
     @classmethod
     def none(cls) -> EnvSpec:
@@ -167,7 +167,7 @@ class EnvSpec:
         """Names of the modules of its id, entry points and wrappers."""
         before, _, name = self.id.rpartition(":")
         registered = gymnasium.registry.get(name.removeprefix("vector/"))
-        points = [getattr(registered, kind, None) for kind in ("entry_point", "vector_entry_point")]
+        points = [getattr(registered, attribute, None) for attribute in ("entry_point", "vector_entry_point")]
         points += [wrapper["entry_point"] for wrapper in self.wrappers]
         named = [point.partition(":")[0] if isinstance(point, str) else point.__module__ for point in points if point]
         return {*filter(None, [*named, before.rpartition("/")[2]])}
@@ -205,10 +205,10 @@ class EnvSpec:
         Raises:
             EnvSpecError: a name is unknown, or the id is missing.
         """
-        known = {f.name for f in fields(cls)}
-        if unknown := sorted(content.keys() - known):
+        keys = {f.name for f in fields(cls)}
+        if unknown := sorted(content.keys() - keys):
             raise EnvSpecError(
-                f"an environment has {', '.join(sorted(known))}, but got {', '.join(unknown)}{near(unknown[0], known)}"
+                f"an environment has {', '.join(sorted(keys))}, but got {', '.join(unknown)}{near(unknown[0], keys)}"
             )
         if "id" not in content:
             raise EnvSpecError(f"an environment must have an id, but got {dict(content)!r}")
@@ -251,24 +251,24 @@ def reset_result(result: Any, id: str) -> tuple[Any, Any]:
     return result
 
 
-def _reductions(info: Any, where: str) -> dict[str, str]:
+def _reductions(info: Any, subject: str) -> dict[str, str]:
     """Return the reduction of each entry of `info`, or raise EnvSpecError."""
     named = dict.fromkeys(info, "last") if isinstance(info, list | tuple) else info
     if not isinstance(named, Mapping) or not all(isinstance(name, str) and name for name in named):
-        raise EnvSpecError(f"{where} must be a list of names, or a dict of names and reductions, but got {info!r}")
+        raise EnvSpecError(f"{subject} must be a list of names, or a dict of names and reductions, but got {info!r}")
     for name, reduction in named.items():
         if reduction not in REDUCTIONS:
-            raise EnvSpecError(f"{where}: {name} must be reduced by {', '.join(REDUCTIONS)}, but got {reduction!r}")
+            raise EnvSpecError(f"{subject}: {name} must be reduced by {', '.join(REDUCTIONS)}, but got {reduction!r}")
     return dict(named)
 
 
-def _weights(weights: Any, where: str) -> list[float]:
+def _weights(weights: Any, subject: str) -> list[float]:
     """Return weights as floats, or raise EnvSpecError."""
     weights = plain(weights)
     numbers = isinstance(weights, list | tuple) and all(isinstance(x, int | float) for x in weights)
     if not numbers or not all(math.isfinite(x) for x in weights):
         raise EnvSpecError(
-            f"{where} must be a list of finite numbers, one for each part of a reward, but got {weights!r}"
+            f"{subject} must be a list of finite numbers, one for each part of a reward, but got {weights!r}"
         )
     return [float(x) for x in weights]
 
@@ -282,23 +282,23 @@ def with_arrays(value: Any) -> Any:
     return [with_arrays(part) for part in value] if isinstance(value, list) else value
 
 
-def _groups(table: Any, where: str) -> dict[str, list[str]]:
+def _groups(table: Any, subject: str) -> dict[str, list[str]]:
     """Return the agents of each behaviour or team, or raise EnvSpecError."""
     groups: dict[str, list[str]] = {}
     for name, agents in table.items() if isinstance(table, Mapping) else [("", ())]:
         names = isinstance(agents, list | tuple) and agents and all(isinstance(agent, str) for agent in agents)
         if not (isinstance(name, str) and names):
-            raise EnvSpecError(f"{where} must be a dict of names and lists of agents, but got {table!r}")
+            raise EnvSpecError(f"{subject} must be a dict of names and lists of agents, but got {table!r}")
         groups[name] = list(agents)
     return groups
 
 
-def _plain(value: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _plain(value: Mapping[str, Any], subject: str) -> dict[str, Any]:
     """Return the mapping after a round trip through JSON, or raise EnvSpecError."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise EnvSpecError(f"{where} must be a dict with string keys, but got {value!r}")
+        raise EnvSpecError(f"{subject} must be a dict with string keys, but got {value!r}")
     try:
         read: dict[str, Any] = json.loads(json.dumps(plain(value), allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise EnvSpecError(f"{where} must hold JSON values only, as part of a trial's identity: {error}") from None
+        raise EnvSpecError(f"{subject} must hold JSON values only, as part of a trial's identity: {error}") from None
     return read

@@ -112,9 +112,9 @@ def guarded(method: Callable[Concatenate[InProcess, P], R]) -> Callable[Concaten
     """Guard the environments' code that a method runs."""
 
     @wraps(method)
-    def with_guard(self: InProcess, /, *given: P.args, **named: P.kwargs) -> R:
+    def with_guard(self: InProcess, /, *arguments: P.args, **named: P.kwargs) -> R:
         with self.guards.always:
-            return method(self, *given, **named)
+            return method(self, *arguments, **named)
 
     return with_guard
 
@@ -209,8 +209,8 @@ class InProcess:
                 close_env(self.spares.pop(), self.spec)
             self.spares.append(self._new(options, self.envs[index]))
         [env] = self.spares
-        told, total, steps = of_reset(options), 0.0, 0
-        obs, _ = reset_result(env.reset(seed=seed, **({} if told is None else {"options": told})), self.spec.id)
+        result, total, steps = of_reset(options), 0.0, 0
+        obs, _ = reset_result(env.reset(seed=seed, **({} if result is None else {"options": result})), self.spec.id)
         for action in actions.copy():
             obs, reward, terminated, truncated, _ = env.step(action)
             tick()

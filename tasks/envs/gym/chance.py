@@ -42,18 +42,18 @@ GENERATORS = {
 @contextmanager
 def watched_generators(used: set[str]) -> Iterator[None]:
     """Add the names of global generators that are used, and restore them."""
-    present = {name: each for name, each in GENERATORS.items() if name != "torch" or "torch" in sys.modules}
-    before = {name: each.get() for name, each in present.items()}
-    for each in present.values():
-        each.seed(0x5EED)
-    marks = {name: _digest(each.get()) for name, each in present.items()}
+    present = {name: generator for name, generator in GENERATORS.items() if name != "torch" or "torch" in sys.modules}
+    before = {name: generator.get() for name, generator in present.items()}
+    for generator in present.values():
+        generator.seed(0x5EED)
+    marks = {name: _digest(generator.get()) for name, generator in present.items()}
     try:
         yield
     finally:
-        for name, each in present.items():
-            if _digest(each.get()) != marks[name]:
+        for name, generator in present.items():
+            if _digest(generator.get()) != marks[name]:
                 used.add(name)
-            each.put(before[name])
+            generator.put(before[name])
 
 
 def _digest(state: Any) -> str:
@@ -71,8 +71,8 @@ class OwnGenerators(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         with self._own():
-            for each in self.generators:
-                each.seed(seed or 0)
+            for generator in self.generators:
+                generator.seed(seed or 0)
             return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -81,12 +81,12 @@ class OwnGenerators(gym.Wrapper[Any, Any, Any, Any]):
 
     @contextmanager
     def _own(self) -> Iterator[None]:
-        before = [each.get() for each in self.generators]
-        for each, state in zip(self.generators, self.states, strict=False):
-            each.put(state)
+        before = [generator.get() for generator in self.generators]
+        for generator, state in zip(self.generators, self.states, strict=False):
+            generator.put(state)
         try:
             yield
         finally:
-            self.states = [each.get() for each in self.generators]
-            for each, state in zip(self.generators, before, strict=True):
-                each.put(state)
+            self.states = [generator.get() for generator in self.generators]
+            for generator, state in zip(self.generators, before, strict=True):
+                generator.put(state)
