@@ -94,7 +94,7 @@ def parsed(path: Path) -> ast.Module:
 @cache
 def imports(path: Path, *, for_types: bool = True) -> list[tuple[int, str]]:
     """(line, full name) of all that a file imports, wherever in it; without for_types, only what is ever executed."""
-    package, found = name_of(path).split("."), []
+    package, result = name_of(path).split("."), []
     if path.name != "__init__.py":
         package.pop()
     body: list[ast.stmt] = parsed(path).body
@@ -102,12 +102,12 @@ def imports(path: Path, *, for_types: bool = True) -> list[tuple[int, str]]:
         body = [node for node in body if not (isinstance(node, ast.If) and names_type_checking(node.test))]
     for node in ast.walk(ast.Module(body, [])):
         if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name) for alias in node.names]
+            result += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             origin = ".".join(filter(None, (base, node.module)))
-            found += [(node.lineno, f"{origin}.{alias.name}") for alias in node.names]
-    return found
+            result += [(node.lineno, f"{origin}.{alias.name}") for alias in node.names]
+    return result
 
 
 def names_type_checking(test: ast.expr) -> bool:

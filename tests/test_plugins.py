@@ -55,7 +55,9 @@ def test_plugins_are_listed_with_their_origin_and_version(site: Path) -> None:
         ("sampler", "early-random"),
         ("sink", "jsonlines"),
     ]
-    assert {(each["package"], each["version"], each["error"]) for each in plugins} == {("my-rekindle-parts", "1.2", "")}
+    assert {(plugin["package"], plugin["version"], plugin["error"]) for plugin in plugins} == {
+        ("my-rekindle-parts", "1.2", "")
+    }
     assert result.returncode == 0
 
 

@@ -20,14 +20,14 @@ PHRASES = re.compile(
 @cache
 def docstrings(folder: str) -> list[tuple[str, str]]:
     """Return (place, text) of every docstring in a folder."""
-    found = []
+    results = []
     for path in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 text = ast.get_docstring(node)
                 if text:
-                    found.append((f"{path.relative_to(ROOT)}:{node.body[0].lineno}", text))
-    return found
+                    results.append((f"{path.relative_to(ROOT)}:{node.body[0].lineno}", text))
+    return results
 
 
 @pytest.mark.parametrize("folder", ["spaces", "tasks", "studies"])

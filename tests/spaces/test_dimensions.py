@@ -109,10 +109,10 @@ def test_no_dimension_takes_an_unlisted_string(dimension: Any) -> None:
     ],
 )
 def test_values_become_plain_json_of_the_dimensions_type(dimension: Any, value: Any, canonical: Any) -> None:
-    found = dimension.check(value, "x")
-    assert json.dumps(found) == json.dumps(canonical)
-    assert type(found) is type(canonical)
-    assert math.copysign(1, found) == 1 if found == 0.0 and isinstance(found, float) else True
+    result = dimension.check(value, "x")
+    assert json.dumps(result) == json.dumps(canonical)
+    assert type(result) is type(canonical)
+    assert math.copysign(1, result) == 1 if result == 0.0 and isinstance(result, float) else True
 
 
 @pytest.mark.parametrize(

@@ -117,17 +117,17 @@ def test_conditions_look_beside_first_then_further_out_and_down() -> None:
 
 
 def test_values_may_be_nested_or_dotted_and_come_out_canonical() -> None:
-    found = SPACE.validate(
+    result = SPACE.validate(
         {"optimizer.lr": np.float32(0.5) / 8, "optimizer": {"name": "sgd"}, "num_steps": 64.0, "epochs": 3}
     )
-    assert json.dumps(found) == json.dumps(
+    assert json.dumps(result) == json.dumps(
         DEFAULTS | {"num_steps": 64, "optimizer": {"name": "sgd", "lr": 0.0625, "momentum": 0.0}, "epochs": 3}
     )
 
 
 def test_one_condition_follows_from_another() -> None:
-    found = SPACE.validate({"optimizer": {"name": "sgd", "momentum": 0.5, "nesterov": True}})
-    assert found["optimizer"] == {"name": "sgd", "lr": 3e-4, "momentum": 0.5, "nesterov": True}
+    result = SPACE.validate({"optimizer": {"name": "sgd", "momentum": 0.5, "nesterov": True}})
+    assert result["optimizer"] == {"name": "sgd", "lr": 3e-4, "momentum": 0.5, "nesterov": True}
 
 
 def test_none_for_a_group_means_its_defaults() -> None:
@@ -189,8 +189,8 @@ def test_fixed_values_stand_in_and_are_left_out_where_they_do_not_apply() -> Non
 
 def test_validation_copies_lists() -> None:
     hidden = [32, 32]
-    found = SPACE.validate({"model": {"hidden": hidden}})
-    found["model"]["hidden"].append(1)
+    result = SPACE.validate({"model": {"hidden": hidden}})
+    result["model"]["hidden"].append(1)
     SPACE.defaults()["model"]["hidden"].append(1)
     assert hidden == [32, 32]
     assert SPACE.defaults() == DEFAULTS

@@ -181,8 +181,8 @@ def child() -> Iterator[Callable[..., Child]]:
         return children[-1]
 
     yield start
-    for each in children:
-        each.end()
+    for child in children:
+        child.end()
 
 
 @pytest.fixture
@@ -220,12 +220,12 @@ def write() -> Callable[..., Write]:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the statistics of disturbed studies."""
-    reports = [each for found in terminalreporter.stats.values() for each in found]
+    reports = [each for stat in terminalreporter.stats.values() for each in stat]
     figures = [
         text
-        for each in reports
-        if getattr(each, "when", "") == "call"
-        for name, text in each.user_properties
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, text in report.user_properties
         if name == "chaos"
     ]
     if figures:

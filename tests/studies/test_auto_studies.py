@@ -43,8 +43,8 @@ def test_a_study_chooses_an_algorithm_and_is_confirmed_and_reported(sqlite_url: 
     name = study.best.hyperparameters["algorithm"]
     assert f"{name} learned 128 steps in trial {study.best.number}; its agent is in {file}" in text
     assert file.exists()
-    shown = report_view(study.store, "s")
-    assert "algorithm" in [each.name for each in shown.dimensions]
+    view = report_view(study.store, "s")
+    assert "algorithm" in [dimension.name for dimension in view.dimensions]
     assert check(study.store) == []
     assert main(["trials", "s", "--storage", sqlite_url]) == 0
     assert main(["diagnose", "s", "--storage", sqlite_url]) == 0

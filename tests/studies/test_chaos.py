@@ -41,8 +41,8 @@ class Undisturbed:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     began = time.monotonic()
-    found = run(f"sqlite:///{tmp_path_factory.mktemp('undisturbed') / 'a.db'}", CONFIG())
-    return Undisturbed(found, max(1.0, (time.monotonic() - began) / TAKES))
+    result = run(f"sqlite:///{tmp_path_factory.mktemp('undisturbed') / 'a.db'}", CONFIG())
+    return Undisturbed(result, max(1.0, (time.monotonic() - began) / TAKES))
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def disk() -> Iterator[Callable[[int], Disk]]:
         return disks[-1]
 
     yield make
-    for each in disks:
-        each.close()
+    for disk in disks:
+        disk.close()
 
 
 def study(

@@ -144,9 +144,9 @@ def test_interruptions_and_lost_leases_release_without_a_retry() -> None:
 
 def test_memory_is_tried_again_alone_a_few_times_with_growing_pauses() -> None:
     decisions = [decide(MemoryError(), tried) for tried in range(4)]
-    assert [each.retry for each in decisions] == [True, True, True, False]
-    assert [each.pause for each in decisions] == [5, 10, 20, 0]
-    assert [each.alone for each in decisions] == [True, True, True, False]
+    assert [decision.retry for decision in decisions] == [True, True, True, False]
+    assert [decision.pause for decision in decisions] == [5, 10, 20, 0]
+    assert [decision.alone for decision in decisions] == [True, True, True, False]
 
 
 def test_a_database_that_is_away_is_waited_for_as_long_as_it_takes() -> None:
@@ -157,8 +157,8 @@ def test_a_database_that_is_away_is_waited_for_as_long_as_it_takes() -> None:
 
 def test_a_killed_trial_is_retried_in_a_cohort_first_and_then_alone() -> None:
     decisions = [decide(Killed("5 processes"), tried) for tried in range(5)]
-    assert [each.retry for each in decisions] == [True, True, True, True, False]
-    assert [each.alone for each in decisions] == [False, True, True, True, False]
+    assert [decision.retry for decision in decisions] == [True, True, True, True, False]
+    assert [decision.alone for decision in decisions] == [False, True, True, True, False]
 
 
 def test_how_often_a_trial_was_tried_again_is_counted_over_all_workers_since_its_last_epoch(store: Store) -> None:

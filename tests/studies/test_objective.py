@@ -159,8 +159,8 @@ def test_a_study_of_fewer_epochs_gets_the_result_of_fewer_epochs(sqlite_url: str
     longer.optimize(objective(sqlite_url), n_trials=1)
     shorter.optimize(objective(sqlite_url, epochs=2), n_trials=1)
     fresh.optimize(objective(sqlite_url + "2", epochs=2), n_trials=1)
-    [found], [wanted] = shorter.trials, fresh.trials
-    assert (found.value, found.user_attrs, found.intermediate_values) == (
+    [result], [wanted] = shorter.trials, fresh.trials
+    assert (result.value, result.user_attrs, result.intermediate_values) == (
         wanted.value,
         wanted.user_attrs,
         wanted.intermediate_values,
@@ -175,8 +175,8 @@ def test_a_trial_reports_all_epochs_though_another_study_trained_it_and_measured
     often.optimize(objective(sqlite_url), n_trials=1)
     assert trained == [1, 2, 3, 1, 2, 3, 4]
     fresh.optimize(objective(sqlite_url + "2"), n_trials=1)
-    [found], [wanted] = often.trials, fresh.trials
-    assert (found.intermediate_values, found.user_attrs) == (wanted.intermediate_values, wanted.user_attrs)
+    [result], [wanted] = often.trials, fresh.trials
+    assert (result.intermediate_values, result.user_attrs) == (wanted.intermediate_values, wanted.user_attrs)
 
 
 @pytest.mark.filterwarnings("ignore:.*nan is not acceptable")
@@ -337,8 +337,8 @@ def test_enqueued_values_have_names_of_optuna_or_are_refused(sqlite_url: str) ->
         return objective(trial)
 
     study.optimize(with_another, n_trials=1)
-    found = objective.hyperparameters(study.trials[-1])
-    assert (found["lr"], round(found["gamma"], 9), found["width"]) == (1e-3, 0.99, 64)
+    result = objective.hyperparameters(study.trials[-1])
+    assert (result["lr"], round(result["gamma"], 9), result["width"]) == (1e-3, 0.99, 64)
 
 
 def test_a_prior_that_optuna_lacks_is_refused_at_once(sqlite_url: str) -> None:

@@ -95,8 +95,8 @@ def test_a_spawned_process_optimizes_an_objective_and_trains_a_task(sqlite_url: 
     study = rekindle.tune("surrogate", trials=2, epochs=1, storage=sqlite_url, progress=False)
     task = Surrogate().init()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = pool.apply_async(_optimized, (objective, task, study)).get(timeout=300)
-    assert found == _optimized(objective, task, study)
+        result = pool.apply_async(_optimized, (objective, task, study)).get(timeout=300)
+    assert result == _optimized(objective, task, study)
     with Store(sqlite_url) as store:
         held = Surrogate(storage=store).init(lr=1e-2)
         with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(TaskBusy, match="is held by process"):

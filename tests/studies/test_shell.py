@@ -48,17 +48,17 @@ def test_printed_commands_reach_a_study_whatever_its_name(
 
 @pytest.mark.parametrize("word", ["s", "-x", "it's", "a  b", " ", "", "\\\n'\t\x1b", "é\u00a0\U0001f600"])
 def test_a_shell_reads_a_quoted_word_as_it_was(word: str) -> None:
-    shown = " ".join(quoted(word).split())
-    assert shown.isprintable()
-    assert words_of(f"rekindle {shown}") == [word]
+    output = " ".join(quoted(word).split())
+    assert output.isprintable()
+    assert words_of(f"rekindle {output}") == [word]
     given = words_of(f"rekindle {option('--study', word)}")
     assert given == ([f"--study={word}"] if word.startswith("-") else ["--study", word])
 
 
 def test_printed_commands_name_the_storage_of_their_command(sqlite_url: str, cli: Cli) -> None:
-    where = f"--storage {sqlite_url}"
-    assert cli("create", "surrogate", "--study", "s", "--trials", "2", "--epochs", "1:3", *where.split())[0] == 0
-    assert f"rekindle worker --study s {where}`" in cli("confirm", "s", *where.split())[2]
-    assert cli("stop", "s", *where.split())[0] == 0
-    assert f"`rekindle resume s {where}` continues it" in cli("stop", "s", *where.split())[2]
+    storage = f"--storage {sqlite_url}"
+    assert cli("create", "surrogate", "--study", "s", "--trials", "2", "--epochs", "1:3", *storage.split())[0] == 0
+    assert f"rekindle worker --study s {storage}`" in cli("confirm", "s", *storage.split())[2]
+    assert cli("stop", "s", *storage.split())[0] == 0
+    assert f"`rekindle resume s {storage}` continues it" in cli("stop", "s", *storage.split())[2]
     assert command_line("resume", "s") == "rekindle resume s"

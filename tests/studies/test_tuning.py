@@ -46,16 +46,16 @@ def test_a_study_from_python_is_the_one_of_the_command_line(study: rekindle.Stud
     assert bits(study.store) == undisturbed(FINISHED)
     status, out, errors = cli(*COMMAND, "--storage", url)
     assert (status, "study s is complete" in errors) == (0, True)
-    shown = json.loads(out)
+    output = json.loads(out)
     best = study.best
     assert best is not None
     assert (best.number, best.uid, best.value) == (
-        shown["best"]["number"],
-        shown["best"]["uid"],
-        shown["best"]["return"],
+        output["best"]["number"],
+        output["best"]["uid"],
+        output["best"]["return"],
     )
-    assert [(each.number, each.state, each.epochs, each.digest) for each in study.trials] == [
-        (each["number"], each["state"], each["epochs"], each["digest"]) for each in shown["trials"]
+    assert [(trial.number, trial.state, trial.epochs, trial.digest) for trial in study.trials] == [
+        (trial["number"], trial["state"], trial["epochs"], trial["digest"]) for trial in output["trials"]
     ]
     assert study.front == [best]
 
@@ -72,7 +72,7 @@ def test_the_results_are_a_table(study: rekindle.Study, monkeypatch: pytest.Monk
 
 def test_a_study_can_be_pasted_back_and_begins_without_a_best(study: rekindle.Study, sqlite_url: str) -> None:
     again = eval(repr(study), {"Study": rekindle.Study})
-    assert (again.name, [each.uid for each in again.trials]) == (study.name, [each.uid for each in study.trials])
+    assert (again.name, [trial.uid for trial in again.trials]) == (study.name, [trial.uid for trial in study.trials])
     assert study.front == [study.best]
     with Store(sqlite_url) as store:
         start_study(store, "s", surrogate())
@@ -198,7 +198,7 @@ def test_a_bar_moves_before_there_is_a_best(
 def test_all_trials_begin_with_a_policy_that_the_storage_keeps(sqlite_url: str, tmp_path: Path) -> None:
     source = rekindle.PPO("CartPole-v1", seed=5).init(**TINY)
     source.fit(1)
-    shown = source.record(2).save(tmp_path / "shown.npz")
+    output = source.record(2).save(tmp_path / "shown.npz")
 
     def tune(study: str, **options: Any) -> rekindle.Study:
         options |= {"trials": 1, "epochs": 1, "progress": False, "study": study}
@@ -207,12 +207,12 @@ def test_all_trials_begin_with_a_policy_that_the_storage_keeps(sqlite_url: str, 
     given = {
         "search": ["optimizer.lr"],
         "fixed": {**TINY, "cloning.use": True},
-        "demonstrations": shown,
+        "demonstrations": output,
         "warm_start": source,
     }
     study = tune("s", **given)
     [trial] = study.trials
-    task = rekindle.PPO("CartPole-v1", warm_start=source, demonstrations=shown)
+    task = rekindle.PPO("CartPole-v1", warm_start=source, demonstrations=output)
     task.init(**unflatten(trial.hyperparameters))
     task.fit(1)
     assert (task.uid, task.digest) == (trial.uid, trial.digest)
@@ -303,15 +303,15 @@ def test_studies_that_share_tasks_measure_their_own_number_of_episodes(sqlite_ur
     assert few.best.uid == usual.best.uid
     assert few.best.value == pytest.approx(task.evaluate(3)) != task.evaluate(20)
     assert usual.best.value == pytest.approx(task.evaluate(20))
-    found = few.confirm(top=1, seeds=3, progress=False, eval_episodes=2)
-    assert few.store.study(found["confirmation"]).config["options"]["eval_episodes"] == 2
+    result = few.confirm(top=1, seeds=3, progress=False, eval_episodes=2)
+    assert few.store.study(result["confirmation"]).config["options"]["eval_episodes"] == 2
 
 
 def test_tables_sets_and_iterators_are_arguments_of_a_study(sqlite_url: str) -> None:
     same: Any = {"storage": sqlite_url, "progress": False}
     table = pandas.DataFrame({"lr": [1e-3], "width": [64]})
-    given = {"known": table, "fixed": pandas.Series({"gamma": 0.9}), "search": {"width", "lr"}}
-    study = rekindle.tune("surrogate", trials=1, epochs=iter((1, 1)), **given, **same)
+    options = {"known": table, "fixed": pandas.Series({"gamma": 0.9}), "search": {"width", "lr"}}
+    study = rekindle.tune("surrogate", trials=1, epochs=iter((1, 1)), **options, **same)
     assert {"lr": 1e-3, "width": 64, "gamma": 0.9}.items() <= study.trials[0].hyperparameters.items()
     assert study.config.open == ["lr", "width"]
     for wrong in (None, 3, rekindle.PPO("CartPole-v1")):

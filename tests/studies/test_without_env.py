@@ -52,7 +52,7 @@ def test_the_command_line_tunes_shows_evaluates_and_replays_it(cli: Cli, sqlite_
     task = Digits().init(**{name: best["hyperparameters"][name] for name in DigitsLearner.hyperparameters.flat()})
     task.fit(2)
     assert (task.uid, task.digest, task.evaluate()) == (best["uid"], best["digest"], best["objectives"]["accuracy"])
-    shown = {
+    output = {
         name: cli(*command, "--storage", sqlite_url)[1]
         for name, command in {
             "trials": ("trials", "digits"),
@@ -62,12 +62,12 @@ def test_the_command_line_tunes_shows_evaluates_and_replays_it(cli: Cli, sqlite_
             "replay": ("replay", best["uid"]),
         }.items()
     }
-    assert "digits: digits, seed 0" in shown["trials"]
-    assert f"{best['objectives']['accuracy']:.3g}"[:4] in shown["trials"]
-    assert "accuracy" in shown["status"]
-    assert "samples" in shown["show"]
-    assert "accuracy" in shown["evaluate"]
-    assert "equal" in shown["replay"]
+    assert "digits: digits, seed 0" in output["trials"]
+    assert f"{best['objectives']['accuracy']:.3g}"[:4] in output["trials"]
+    assert "accuracy" in output["status"]
+    assert "samples" in output["show"]
+    assert "accuracy" in output["evaluate"]
+    assert "equal" in output["replay"]
 
 
 def test_objectives_of_episodes_are_refused_without_an_environment(cli: Cli, sqlite_url: str) -> None:

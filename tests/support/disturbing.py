@@ -196,7 +196,7 @@ class Figures:
     @property
     def kinds(self) -> int:
         """Return how many of the five kinds of faults occurred."""
-        return sum(any(self.faults[name] for name in kind) for kind in FAULTS)
+        return sum(any(self.faults[name] for name in fault) for fault in FAULTS)
 
     def __str__(self) -> str:
         faults = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
@@ -353,7 +353,7 @@ class Chaos:
             heapq.heappop(self.agenda)[2]()
 
     def _victim(self) -> Member | None:
-        living = [each for each in self.crew if not each.paused and not each.leaving and not each.ended]
+        living = [worker for worker in self.crew if not worker.paused and not worker.leaving and not worker.ended]
         return self.random.choice(living) if living else None
 
     def _start(self, place: int) -> None:
@@ -395,10 +395,10 @@ class Chaos:
         return False
 
     def _replace_hung(self) -> None:
-        for place, member in enumerate(self.crew):
+        for index, member in enumerate(self.crew):
             if not member.leaving and member.nursery.statuses().get(member.pid) == -signal.SIGKILL:
                 member.leaving = True
-                self._start(place)
+                self._start(index)
 
     def pause(self) -> bool:
         if (member := self._victim()) is None:
@@ -474,15 +474,15 @@ class Chaos:
             path.unlink(missing_ok=True)
         while not all(member.ended for member in self.crew):
             self._look()
-            for place, member in enumerate(self.crew):
+            for index, member in enumerate(self.crew):
                 if member.ended and member.nursery.statuses()[member.pid] != 0:
-                    self._start(place)
+                    self._start(index)
             time.sleep(0.1)
 
     def _check_ends(self) -> None:
         killed = {-signal.SIGKILL, 128 + signal.SIGTERM, -signal.SIGTERM, 0}  # the third before it had a handler
-        found = {member.pid: member.nursery.statuses().get(member.pid, -signal.SIGKILL) for member in self.all}
-        wrong = {pid: status for pid, status in found.items() if status not in killed}
+        result = {member.pid: member.nursery.statuses().get(member.pid, -signal.SIGKILL) for member in self.all}
+        wrong = {pid: status for pid, status in result.items() if status not in killed}
         assert not wrong, f"workers ended with {wrong} (seed {self.figures.seed}): {self._last_words()}"
 
     def _logs(self) -> Iterator[tuple[str, str]]:

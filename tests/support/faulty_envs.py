@@ -424,27 +424,27 @@ class Soak(gym.Env[Any, Any]):
 
     def show(self) -> Any:
         self.observation_space.seed(int(1000 * abs(self.x)))
-        shown = self.observation_space.sample()
+        output = self.observation_space.sample()
         if self.told:
             self.mask = np.concatenate([self.np_random.random(n) < 0.5 for n in self.sizes]).astype(np.int8)
             self.mask[np.cumsum([0, *self.sizes[:-1]])] = 1
             if self.has("empty mask"):
                 self.mask[:] = 0
             if self.told == "observation":
-                shown["action_mask"] = self.mask
-        if self.has("buffer") and isinstance(shown, np.ndarray):  # one array for all observations
-            self.buffer = shown if self.buffer is None else self.buffer
-            self.buffer[...] = shown
+                output["action_mask"] = self.mask
+        if self.has("buffer") and isinstance(output, np.ndarray):  # one array for all observations
+            self.buffer = output if self.buffer is None else self.buffer
+            self.buffer[...] = output
             return self.buffer
         if self.has("wrong shape"):
             return np.zeros(7)
         if self.has("nothing"):
             return None
-        if self.has("wrong key") and isinstance(shown, dict):
-            shown.popitem()
+        if self.has("wrong key") and isinstance(output, dict):
+            output.popitem()
         if self.has("out of range") and isinstance(self.observation_space, spaces.Discrete):
             return 7
-        return shown
+        return output
 
     def close(self) -> None:
         if self.has("broken close"):

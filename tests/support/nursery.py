@@ -144,10 +144,14 @@ def main(descriptor: int) -> None:
         for name in PACKAGES:
             importlib.import_module(name)
         for package in ("spaces", "tasks", "studies"):
-            for found in pkgutil.walk_packages([f"{rekindle.__path__[0]}/{package}"], f"rekindle.{package}."):
-                if not found.name.endswith(MAINS) and "orion" not in found.name and ".cuda." not in found.name:
+            for walk_package in pkgutil.walk_packages([f"{rekindle.__path__[0]}/{package}"], f"rekindle.{package}."):
+                if (
+                    not walk_package.name.endswith(MAINS)
+                    and "orion" not in walk_package.name
+                    and ".cuda." not in walk_package.name
+                ):
                     with contextlib.suppress(ImportError):  # of an extra that is not installed
-                        importlib.import_module(found.name)
+                        importlib.import_module(walk_package.name)
     gc.freeze()
     gc.enable()
     _serve(socket.socket(fileno=descriptor))

@@ -47,10 +47,10 @@ def of_table(path: Path) -> list[dict[str, Any]]:
 
 def in_order(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
     """Return the epochs of each trial in a table, in order of its rows."""
-    found: dict[str, list[int]] = {}
+    result: dict[str, list[int]] = {}
     for row in rows:
-        found.setdefault(f"trial-{int(row['trial']):04}", []).append(int(row["epoch"]))
-    return found
+        result.setdefault(f"trial-{int(row['trial']):04}", []).append(int(row["epoch"]))
+    return result
 
 
 def records(path: Path) -> Iterator[Any]:
@@ -75,9 +75,9 @@ def ended(path: Path) -> list[Any]:
     """Return the records of an offline run, waiting for W&B's process to write the last one."""
     deadline = time.monotonic() + 60
     while True:
-        found = [*records(path)]
-        if any(record.HasField("exit") for record in found):
-            return found
+        result = [*records(path)]
+        if any(record.HasField("exit") for record in result):
+            return result
         assert time.monotonic() < deadline, path
         time.sleep(0.02)
 

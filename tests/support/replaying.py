@@ -27,11 +27,11 @@ def assert_follows_from_rows(store: Store) -> None:
         then = config_then(config, first, rows.commands[:known])
         segments = [row for row in segments if row.rung < len(then.rungs)]
         wanted = plan(then, before.values(), segments)
-        assert (wanted.bracket, list(wanted.ask or ())[: len(trials)]) == (bracket, [each.number for each in trials])
+        assert (wanted.bracket, list(wanted.ask or ())[: len(trials)]) == (bracket, [trial.number for trial in trials])
         made = retold(store, then, before, segments, known, wanted)
         assert [(each.number, each.params, each.attrs) for each in made] == [
-            (each.number, each.params, {key: value for key, value in each.attrs.items() if key != "excluded"})
-            for each in trials
+            (trial.number, trial.params, {key: value for key, value in trial.attrs.items() if key != "excluded"})
+            for trial in trials
         ]
 
 

@@ -43,9 +43,9 @@ def simulate(config: Config, rng: random.Random, score: Score = score_of) -> tup
     trials: dict[int, Trial] = {}
     segments: dict[tuple[int, int], Segment] = {}
     branches: list[Branch] = []
-    told, seeds = Told(config), seeds_of(config)
+    record, seeds = Told(config), seeds_of(config)
     while True:
-        step = told.plan(trials, segments)
+        step = record.plan(trials, segments)
         if step.complete:
             return (trials, segments), branches
         for number, state in step.finished:

@@ -19,12 +19,12 @@ SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
 def marked(name: str, value: str) -> list[int]:
     """Return the processes whose environment variable has this value."""
-    found = []
+    results = []
     for entry in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):
             if f"{name}={value}".encode() in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
-                found.append(int(entry))
-    return found
+                results.append(int(entry))
+    return results
 
 
 class Simulated(gym.Env[Any, Any]):

@@ -101,7 +101,7 @@ def run_and_be_killed(url: str, config: Config, gate: Gate, wait_until: Callable
         for steps, victims in ((80, 2), (120, 1)):
             gate.close(steps)
             crew = [WorkerProcess(url, "s", 2) for _ in range(2)]
-            wait_until(lambda crew=crew: gate.waiting() & {each.process.pid for each in crew})  # type: ignore[misc]
+            wait_until(lambda crew=crew: gate.waiting() & {worker.process.pid for worker in crew})  # type: ignore[misc]
             for worker in crew[:victims]:
                 worker.process.kill()
                 worker.wait(300)

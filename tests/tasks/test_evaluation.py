@@ -146,9 +146,9 @@ def test_a_policy_is_evaluated_in_another_environment() -> None:
 def test_other_seeds_are_other_episodes_the_same_for_every_task(deterministic: bool) -> None:
     task, other = (SAC("Pendulum-v1", seed=seed).init(**REPLAY) for seed in (1, 2))
     other.load_state_dict(task.state_dict(), perturb=True)
-    found = [of.returns(3, deterministic, seed=7) for of in (task, other)]
-    assert found[0] == found[1] == task.returns(3, deterministic, seed=7)
-    assert not set(found[0]) & set(task.returns(3, deterministic))
+    result = [of.returns(3, deterministic, seed=7) for of in (task, other)]
+    assert result[0] == result[1] == task.returns(3, deterministic, seed=7)
+    assert not set(result[0]) & set(task.returns(3, deterministic))
 
 
 @pytest.mark.parametrize(
@@ -199,11 +199,11 @@ def test_an_evaluation_within_steps_is_the_mean_of_the_first_of_all_episodes(env
     alone.fit(1)
     whole = measure_episodes(learner)
     for steps in (1.0, 150.0, 400.0, None):
-        found = evaluate_within(learner, steps)
-        for returns, lengths, (value, episodes, taken) in zip(whole.returns, whole.lengths, found, strict=True):
+        result = evaluate_within(learner, steps)
+        for returns, lengths, (value, episodes, taken) in zip(whole.returns, whole.lengths, result, strict=True):
             assert value == returns[:episodes].mean()
             assert taken == lengths[:episodes].sum()
-        assert evaluate_within(alone.member_ref().learner, steps) == [found[1]]
+        assert evaluate_within(alone.member_ref().learner, steps) == [result[1]]
     assert {each.episodes for each in evaluate_within(learner, 1.0)} == {1}
     assert [each.value for each in evaluate_within(learner, None)] == [task.evaluate() for task in together]
 

@@ -81,10 +81,10 @@ def drawn(number: int) -> list[Task]:
     draw = random.Random(number)
     task, family = load(draw.choice(ALGORITHMS)), draw.choice(list(ENVIRONMENTS))
     while True:
-        shown = demonstrations(family) if draw.random() < 0.5 else None
+        output = demonstrations(family) if draw.random() < 0.5 else None
         try:
-            values = settings(task, family, draw, shown)
-            made = [task(ENVIRONMENTS[family], seed=seed, demonstrations=shown).init(**values) for seed in range(3)]
+            values = settings(task, family, draw, output)
+            made = [task(ENVIRONMENTS[family], seed=seed, demonstrations=output).init(**values) for seed in range(3)]
         except ValueError:  # what does not go together is refused before anything is trained
             task = load(draw.choice(ALGORITHMS))
         else:

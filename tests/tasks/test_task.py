@@ -95,18 +95,18 @@ def test_a_task_made_again_takes_the_place_of_an_idle_one(store: Store) -> None:
 
 def test_a_task_that_trains_keeps_its_place(store: Store) -> None:
     def again(event: EpochEvent) -> None:
-        found = []
+        results = []
 
         def try_it() -> None:
             with pytest.raises(StoreError, match=r"that is this process, where another thread, or a fit.*wait until"):
                 make(storage=store)
-            found.append(1)
+            results.append(1)
 
         thread = threading.Thread(target=try_it)
         thread.start()
         thread.join()
         try_it()
-        assert len(found) == 2
+        assert len(results) == 2
 
     task = make(storage=store)
     task.fit(1, again)
@@ -167,7 +167,7 @@ def test_arguments_that_init_lacks_are_named_as_the_tasks(name: str) -> None:
 
 
 def test_every_synonym_is_of_a_hyperparameter() -> None:
-    known = {path for each in names() for path in load(each).learner.hyperparameters.flat()}
+    known = {path for name in names() for path in load(name).learner.hyperparameters.flat()}
     assert {path for paths in SYNONYMS.values() for path in paths} <= known
     assert not SYNONYMS.keys() & ARGUMENTS.keys()
 

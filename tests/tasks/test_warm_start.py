@@ -84,7 +84,7 @@ def test_every_form_of_a_source_is_the_same_start(source: PPO, tmp_path: Path) -
         tmp_path / "policy.safetensors",
         WarmStart(source, name="mine"),
     ]
-    starts = [make(each) for each in sources]
+    starts = [make(source) for source in sources]
     assert len({task.uid for task in starts}) == 1
     assert len({task.digest for task in starts}) == 1
     assert difference(starts[0].model, source.model) == []

@@ -98,7 +98,7 @@ def test_a_study_whose_name_contains_an_equals_sign_is_compared(tmp_path: Path) 
         ("old=other", "old", "other"),
     ):
         side = compare(store, [source, "control=other"]).sides[0]
-        assert (side.label, [each.source for each in side.sources]) == (label, [study])
+        assert (side.label, [source.source for source in side.sources]) == (label, [study])
     with pytest.raises(UnknownStudy, match=r"'?0\.2"):
         compare(store, ["lr=0.2", "other"])
 
@@ -132,7 +132,7 @@ def test_files_of_a_monitor_are_runs(tmp_path: Path) -> None:
         (folder / "0.monitor.csv").write_text("\n".join([header, "r,l,t", *episodes]) + "\n")
     texts = [f"sb3={tmp_path / f'run{seed}' / '0.monitor.csv'}" for seed in range(3)]
     runs = read_runs(None, texts)
-    assert [(each.env, each.results, each.env_steps) for each in runs] == [
+    assert [(run.env, run.results, run.env_steps) for run in runs] == [
         ("CartPole-v1", (seed + 0.5,), 1200) for seed in range(3)
     ]
     (tmp_path / "run0" / "0.monitor.csv").write_text('#{"t_start": 1}\nr,l,t\nx,1,1\n')
@@ -176,17 +176,17 @@ def test_a_study_may_be_called_like_a_file(
 
 
 def test_the_command_prints_what_its_json_says(store: Store, cli: Callable[..., Any]) -> None:
-    where = ("--storage", str(store.database.url))
-    status, out, _ = cli("compare", "two", "again=two", "--json", *where)
+    storage = ("--storage", str(store.database.url))
+    status, out, _ = cli("compare", "two", "again=two", "--json", *storage)
     [pair] = json.loads(out)["pairs"]
     assert (status, pair["estimate"]) == (0, 0.5)
-    _, out, _ = cli("compare", "two", "again=two", *where)
+    _, out, _ = cli("compare", "two", "again=two", *storage)
     assert "0.50 (" in out
     assert "Selection flatters two: the best configuration is measured on the seeds that chose it." in out
-    assert cli("compare", "two", "single", *where)[0] == 2
-    status, _, errors = cli("compare", "two", "again=two", "--scale", "surrogate=9", *where)
+    assert cli("compare", "two", "single", *storage)[0] == 2
+    status, _, errors = cli("compare", "two", "again=two", "--scale", "surrogate=9", *storage)
     assert (status, "must be written ENV=LOW:HIGH" in errors) == (2, True)
-    status, _, errors = cli("compare", "two", "again=two", "--scale", "surrogate=0:nan", *where)
+    status, _, errors = cli("compare", "two", "again=two", "--scale", "surrogate=0:nan", *storage)
     assert (status, "must be written ENV=LOW:HIGH, two finite numbers" in errors) == (2, True)
 
 
@@ -206,10 +206,10 @@ def test_the_command_warns_of_what_flatters_or_is_left_out(
     assert result["sides"][1]["mean"]["estimate"] == pytest.approx(0.375)  # of 0, 1, 2 quarters and 0, 1, 2 halves
     twice = cli("compare", here, str(there), *scales, "--scale", "A=0:1")
     assert (twice[0], "'A=0:1' is given twice" in twice[2]) == (2, True)
-    where = ("--storage", str(store.database.url))
+    storage = ("--storage", str(store.database.url))
     rekindle.tune(Surrogate, storage=store, study="longer", fixed=NOISY, seeds=3, trials=1, **{**OPTIONS, "epochs": 4})
     assert "The studies trained for different numbers of epochs: 3, 4." in " ".join(
-        cli("compare", "two", "longer", *where)[1].split()
+        cli("compare", "two", "longer", *storage)[1].split()
     )
 
 

@@ -88,10 +88,10 @@ def test_excluded_trials_count_in_no_analysis(sqlite_url: str) -> None:
             segments.append(Segment(n, rung, epochs, "done", score, f"d{n}", seeds=2))
 
     def found(store: Store) -> tuple[Any, ...]:
-        diagnosis, shown = diagnose(store, "s").to_json(), report_view(store, "s").to_json()
-        between = [each["correlation"] for each in shown["correlations"]]
+        diagnosis, view = diagnose(store, "s").to_json(), report_view(store, "s").to_json()
+        between = [correlation["correlation"] for correlation in view["correlations"]]
         agreement = [each["correlation"] for each in study_json(store, "s")["agreement"]]
-        return diagnosis, {round(each, 9) for each in (*between, *agreement)}, shown["verdict"][0]
+        return diagnosis, {round(each, 9) for each in (*between, *agreement)}, view["verdict"][0]
 
     with Store(sqlite_url) as store:
         start_study(store, "s", config)
@@ -116,24 +116,24 @@ def hill(a: Any, b: Any, *_: Any) -> Any:
 
 @pytest.mark.slow
 def test_a_sound_study_raises_no_alarm_and_says_what_mattered(tmp_path: Path, cli: Callable[..., Any]) -> None:
-    found = study(tmp_path, lambda a, b: 2 * np.sin(3 * a) + np.sin(3 * b), noise=0.01)
-    assert found["findings"] == []
-    first, second = found["importances"]
+    result = study(tmp_path, lambda a, b: 2 * np.sin(3 * a) + np.sin(3 * b), noise=0.01)
+    assert result["findings"] == []
+    first, second = result["importances"]
     assert (first["name"], second["name"]) == ("a", "b")
     assert first["low"] <= 0.8 <= first["high"]  # of two like functions, one is twice as large: 4 / (4 + 1)
     assert second["low"] <= 0.2 <= second["high"]
     assert first["low"] <= first["estimate"] <= first["high"]
-    where = ("--storage", f"sqlite:///{tmp_path / 'store0.db'}")
-    status, out, _ = cli("diagnose", "s", *where)
+    storage = ("--storage", f"sqlite:///{tmp_path / 'store0.db'}")
+    status, out, _ = cli("diagnose", "s", *storage)
     assert (status, "no defects were found in this study" in out) == (0, True)
-    assert json.loads(cli("diagnose", "s", "--json", *where)[1])["importances"] == found["importances"]
-    status, _, errors = cli("diagnose", "t", *where)
+    assert json.loads(cli("diagnose", "s", "--json", *storage)[1])["importances"] == result["importances"]
+    status, _, errors = cli("diagnose", "t", *storage)
     assert (status, "there is no study 't'" in errors) == (2, True)
 
 
 def test_defects_are_found_with_a_cure(tmp_path: Path) -> None:
-    found = study(tmp_path, lambda a, b, c: 3 * a - 4 * (b - 0.5) ** 2 + 0 * c, columns=3, noise=0.01)
-    edge, useless = found["findings"]
+    result = study(tmp_path, lambda a, b, c: 3 * a - 4 * (b - 0.5) ** 2 + 0 * c, columns=3, noise=0.01)
+    edge, useless = result["findings"]
     assert (edge["check"], "best values of a are at the upper end of its range" in edge["text"]) == ("edge", True)
     assert "--prior a=" in edge["cure"]
     assert (useless["check"], useless["text"].startswith("c explains less than 5%")) == ("no effect", True)
@@ -142,11 +142,13 @@ def test_defects_are_found_with_a_cure(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_pair_that_acts_together_is_named(tmp_path: Path, cli: Callable[..., Any]) -> None:
-    found = study(tmp_path, lambda a, b, c: a + 4 * (a - 0.5) * (b - 0.5) + 0 * c, columns=3, noise=0.01)
-    assert found["pairs"][0]["names"] == ["a", "b"]
-    assert [each["name"] for each in found["marginals"]] == [each["name"] for each in found["importances"]]
-    told = cli("diagnose", "s", "--storage", f"sqlite:///{tmp_path / 'store0.db'}")[1]
-    assert "together, beyond each: a and b " in told
+    result = study(tmp_path, lambda a, b, c: a + 4 * (a - 0.5) * (b - 0.5) + 0 * c, columns=3, noise=0.01)
+    assert result["pairs"][0]["names"] == ["a", "b"]
+    assert [importance["name"] for importance in result["marginals"]] == [
+        importance["name"] for importance in result["importances"]
+    ]
+    output = cli("diagnose", "s", "--storage", f"sqlite:///{tmp_path / 'store0.db'}")[1]
+    assert "together, beyond each: a and b " in output
 
 
 def test_a_hyperparameter_that_acts_only_together_with_another_has_an_effect() -> None:
@@ -154,20 +156,20 @@ def test_a_hyperparameter_that_acts_only_together_with_another_has_an_effect() -
     count = 1000
     a, b, c = values = np.random.default_rng(0).permuted(np.tile(np.arange(count), (3, 1)), axis=1)
     scores = (a / count - 0.5) * (b / count - 0.5) + 0 * c
-    found = Observations("abc", [range(count)] * 3, [*values], scores, np.arange(count), np.zeros(count, np.intp))
-    told = importances(found, 1)
+    result = Observations("abc", [range(count)] * 3, [*values], scores, np.arange(count), np.zeros(count, np.intp))
+    told = importances(result, 1)
     shares = {share.name: share for share in told.importances}
-    rows: Any = SimpleNamespace(found=found, shares=shares, pairs=told.pairs)
+    rows: Any = SimpleNamespace(found=result, shares=shares, pairs=told.pairs)
     assert max(share.high for share in shares.values()) < 0.05
     assert [finding.text.split()[0] for finding in without_effect(rows)] == ["c"]
 
 
 def test_equal_results_say_nothing_about_hyperparameters(tmp_path: Path, cli: Callable[..., Any]) -> None:
-    found = study(tmp_path, lambda a, b: 500 + 0 * a * b, noise=0.0)
-    assert ([each["check"] for each in found["findings"]], found["importances"]) == (["equal"], [])
-    assert found["configurations"] == 32
-    told = cli("diagnose", "s", "--storage", f"sqlite:///{tmp_path / 'store0.db'}")[1]
-    assert "importances need results and hyperparameters that vary, but all are equal on each rung" in told
+    result = study(tmp_path, lambda a, b: 500 + 0 * a * b, noise=0.0)
+    assert ([finding["check"] for finding in result["findings"]], result["importances"]) == (["equal"], [])
+    assert result["configurations"] == 32
+    output = cli("diagnose", "s", "--storage", f"sqlite:///{tmp_path / 'store0.db'}")[1]
+    assert "importances need results and hyperparameters that vary, but all are equal on each rung" in output
 
 
 @pytest.mark.slow
@@ -228,11 +230,11 @@ def test_the_best_at_an_end_of_any_ordered_dimension_is_told(prior: str, where: 
     trials = [Trial(n, uid=str(n), params={"x": value}) for n, value in enumerate(values)]
     results = np.array([-9.0 if value is None else abs(value) for value in values])
     everyone = np.arange(256)
-    found = Observations(["x"], [], [], results, everyone, np.zeros(256, np.intp))
+    result = Observations(["x"], [], [], results, everyone, np.zeros(256, np.intp))
     config: Any = SimpleNamespace(searched=space)
-    rows: Any = SimpleNamespace(config=config, trials=trials, found=found, shares={"x": Interval(0.9, 0.8, 1.0)})
+    rows: Any = SimpleNamespace(config=config, trials=trials, found=result, shares={"x": Interval(0.9, 0.8, 1.0)})
     findings = list(best_at_edge(rows))
-    assert [each.text for each in findings] == ([f"the best values of x are at the {where}"] if where else [])
+    assert [finding.text for finding in findings] == ([f"the best values of x are at the {where}"] if where else [])
     if where:
         assert findings[0].cure == (
             "search beyond it (--prior x=..., with a wider range), or if nothing beyond is allowed, fix it there "
@@ -329,12 +331,12 @@ def test_a_first_rung_that_tells_the_last_one_is_seldom_blamed() -> None:
     rng, config = np.random.default_rng(0), surrogate()
     alarms = []
     for correlation in (0.7, 0.0, -1.0):
-        found = 0
+        result = 0
         for _ in range(200):
             late, noise = rng.normal(size=(2, 64))
             early = correlation * late + math.sqrt(1 - correlation**2) * noise
-            found += bool(told(first_rung_misleads, config, runs=rungs(early, late, 21)))
-        alarms.append(found / 200)
+            result += bool(told(first_rung_misleads, config, runs=rungs(early, late, 21)))
+        alarms.append(result / 200)
     assert alarms[0] <= 0.05 < 0.25 < alarms[1] < alarms[2] == 1.0
 
 
@@ -355,12 +357,12 @@ def test_configurations_that_vary_more_than_seeds_are_seldom_blamed() -> None:
     rng, config = np.random.default_rng(0), surrogate(options=seed_options(3, "mean"))
     alarms = []
     for variance in (2.0, 0.1):
-        found = 0
+        result = 0
         for _ in range(200):
             scores = (math.sqrt(variance) * rng.normal(size=(8, 1)) + rng.normal(size=(8, 3))).ravel().tolist()
             runs = [Segment(n, rung=0, epochs=3, state="done", score=score, seeds=3) for n, score in enumerate(scores)]
-            found += bool(told(seeds_vary, config, runs=runs))
-        alarms.append(found / 200)
+            result += bool(told(seeds_vary, config, runs=runs))
+        alarms.append(result / 200)
     assert alarms[0] <= 0.05 < 0.5 < alarms[1]
 
 
@@ -368,7 +370,7 @@ def test_epochs_that_go_into_what_is_pruned_are_told() -> None:
     def found(*pruned: int, scheduler: str = "halving", state: str = "complete") -> list[str]:
         ends = [9, *pruned]
         states = [state, *["pruned"] * len(pruned)]
-        trials = [Trial(n, uid=str(n), params={}, state=each) for n, each in enumerate(states)]
+        trials = [Trial(n, uid=str(n), params={}, state=state) for n, state in enumerate(states)]
         rows = [
             Segment(n, rung=rung, epochs=epochs, state="done", score=0.0)
             for n, end in enumerate(ends)

@@ -85,15 +85,15 @@ def test_the_best_of_an_earlier_study_come_first_and_a_rerun_needs_no_source(
 @pytest.mark.slow
 def test_three_workers_make_the_same_study_as_one(earlier: tuple[str, str], tmp_path: Path) -> None:
     old, path = earlier
-    found = []
+    results = []
     for workers in (1, 3):
         url = f"sqlite:///{tmp_path / f'{workers}.db'}"
         with Store(url) as store:
             config = config_of(path, trials=12, generation=4)
             store.change_study("s", lambda _, c=config, s=store: with_learned(s, "", c, [f"{old}#old"]).to_json())
             work(url, workers)
-            found.append(bits(store))
-    assert found[0] == found[1]
+            results.append(bits(store))
+    assert results[0] == results[1]
 
 
 def config_of(path: str, **options: Any) -> Config:
@@ -167,12 +167,12 @@ def test_every_fourth_trial_is_the_samplers_own_and_few_follow_before_a_result()
 
 
 def test_the_best_half_and_an_even_part_of_the_others_are_copied() -> None:
-    found = source("s", [{"a": n} for n in range(1000)])
-    places = [values["a"] for values in found["values"]]
+    result = source("s", [{"a": n} for n in range(1000)])
+    places = [values["a"] for values in result["values"]]
     assert places[:32] == list(range(32))
     assert len(places) == len(set(places)) == learning.MOST
     assert places[-1] > 950
-    assert found["scores"] == sorted(found["scores"], reverse=True)
+    assert result["scores"] == sorted(result["scores"], reverse=True)
     assert len(source("s", [{"a": 1}] * 9)["values"]) == 9
 
 
@@ -193,8 +193,8 @@ def test_an_invalid_source_is_reported_in_one_line(
         (["old"], ["--objective", "return_median"], "its own objective, return_median, but old has return"),
     ):
         options = [word for text in sources for word in ("--learn-from", text)]
-        asked = ["create", "tabular", path, "--epochs", "1", "--study", "wrong", "--storage", old]
-        status, _, errors = cli(*asked, *options, *more)
+        command = ["create", "tabular", path, "--epochs", "1", "--study", "wrong", "--storage", old]
+        status, _, errors = cli(*command, *options, *more)
         assert (status, message in errors, errors.count("\n")) == (2, True, 1), errors
     with Store(old) as store:
         with pytest.raises(BadConfig, match="of its own task, ppo, but old trains tabular"):

@@ -91,7 +91,7 @@ def test_a_study_that_learned_nothing_is_recognized(tmp_path: Path, env: str) ->
         diagnosis = diagnosed(f"sqlite:///{tmp_path / f'{rng}.db'}", env, UNLEARNED[env](np.random.default_rng(rng)))
         assert found(diagnosis) == {"nothing learned"}
         assert (diagnosis["unlearned"], diagnosis["importances"]) == (True, [])
-        assert not {"no effect", "edge", "first rung"} & {each["check"] for each in diagnosis["findings"]}
+        assert not {"no effect", "edge", "first rung"} & {finding["check"] for finding in diagnosis["findings"]}
 
 
 @pytest.mark.parametrize("env", LEARNED)
@@ -109,12 +109,12 @@ def test_only_one_trial_that_learned_and_results_that_still_rise_are_recognized(
     scores = UNLEARNED[env](random)
     scores[5] = {"MountainCar-v0": -110, "MountainCarContinuous-v0": 93, "Pendulum-v1": -150, "Acrobot-v1": -80}[env]
     diagnosis = diagnosed(url, env, scores)
-    [one] = [each for each in diagnosis["findings"] if each["check"] == "one learned"]
+    [one] = [finding for finding in diagnosis["findings"] if finding["check"] == "one learned"]
     assert one["text"].startswith("only trial 5 of 16 learned anything: it has ")
     rising = diagnosed(
         f"sqlite:///{tmp_path / 't.db'}", "CartPole-v1", LEARNED["CartPole-v1"](random), lambda last, at: last * at / 27
     )
-    [short] = [each for each in rising["findings"] if each["check"] in CHECKS]
+    [short] = [finding for finding in rising["findings"] if finding["check"] in CHECKS]
     assert short["text"] == "results still rise when training ends, in 16 of 16 trials that trained to epoch 27"
     assert short["cure"].startswith("train longer (rekindle extend STUDY --epochs 81")
 
@@ -129,18 +129,20 @@ def test_equal_results_above_the_baselines_are_told(tmp_path: Path) -> None:
 def test_the_cure_fits_the_environment_and_the_end_of_tune_tells_it(
     tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
 ) -> None:
-    where = ("--storage", f"sqlite:///{tmp_path / 's.db'}")
+    storage = ("--storage", f"sqlite:///{tmp_path / 's.db'}")
     fixed = {**TINY, "use_sde": False, "normalize_obs": False}
     search: dict[str, Any] = {"study": "s", "trials": 8, "epochs": 1, "fixed": unflatten(fixed)}
-    assert rekindle.tune("ppo", "MountainCarContinuous-v0", storage=where[1], progress=False, **search).best is not None
-    options = ["--trials=8", "--epochs=1", *(f"--set={name}={value}" for name, value in fixed.items())]
-    told = " ".join(cli("tune", "ppo", "MountainCarContinuous-v0", "--study", "s", *options, *where)[1].split())
-    assert "nothing learned: none of 8 trials is better than an untrained policy beyond chance: the best has" in told
     assert (
-        "cure: explore more (--set use_sde=true), scale observations (--set normalize_obs=true), train longer" in told
+        rekindle.tune("ppo", "MountainCarContinuous-v0", storage=storage[1], progress=False, **search).best is not None
     )
-    assert "or try another algorithm (rekindle tune sac ...)" in told
-    said = " ".join(cli("diagnose", "s", *where)[1].split())
+    options = ["--trials=8", "--epochs=1", *(f"--set={name}={value}" for name, value in fixed.items())]
+    output = " ".join(cli("tune", "ppo", "MountainCarContinuous-v0", "--study", "s", *options, *storage)[1].split())
+    assert "nothing learned: none of 8 trials is better than an untrained policy beyond chance: the best has" in output
+    assert (
+        "cure: explore more (--set use_sde=true), scale observations (--set normalize_obs=true), train longer" in output
+    )
+    assert "or try another algorithm (rekindle tune sac ...)" in output
+    said = " ".join(cli("diagnose", "s", *storage)[1].split())
     assert "importances need results that are better than those of an untrained policy" in said
 
 
@@ -149,7 +151,7 @@ def test_a_study_of_all_algorithms_in_an_environment_without_rewards_is_told_to_
     results |= {"lengths": [9] * 3, "terminated": 3, "slow": None, "failures": [], "seed": 0, "steps": 27}
     results |= {"masks": False, "goals": False, **dict.fromkeys(("rewards", "observations", "restore"))}
     config = study_config(load("auto"), "CartPole-v1", trials=8, epochs="1:9")
-    told = cures(config, described(results))
-    assert told == (
+    output = cures(config, described(results))
+    assert output == (
         "make sure that the environment gives rewards: a probe saw only zeros, or train longer (--epochs 1:27)"
     )

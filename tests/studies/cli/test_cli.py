@@ -266,11 +266,11 @@ def test_the_json_of_a_study_has_the_documented_names(finished_url: str, cli: Ca
 
 def test_status_shows_every_study(finished_url: str, cli: Callable[..., Any]) -> None:
     status, out, _ = cli("status", "--storage", finished_url, "--json")
-    found = json.loads(out)
+    result = json.loads(out)
     assert status == 0
-    assert found.keys() >= {"format", "storage", "studies", "workers", "tasks"}
-    [study] = found["studies"]
-    assert (study["study"], study["state"], found["tasks"], found["workers"]) == ("s", "complete", 4, [])
+    assert result.keys() >= {"format", "storage", "studies", "workers", "tasks"}
+    [study] = result["studies"]
+    assert (study["study"], study["state"], result["tasks"], result["workers"]) == ("s", "complete", 4, [])
     assert "cartpole" in cli("status", "--storage", finished_url)[1].lower()
 
 
@@ -320,12 +320,12 @@ def test_train_carries_on_and_show_tells_the_whole_story(
     assert first["digest"] != further["digest"] == again["digest"]
     assert further["hyperparameters"]["gamma"] == 0.98
     status, out, _ = cli("show", first["uid"][:6], "--storage", sqlite_url, "--json")
-    shown = json.loads(out)
+    output = json.loads(out)
     assert status == 0
     for name in ("uid", "epochs", "return", "digest"):
-        assert shown[name] == further[name]
-    assert [row["epoch"] for row in shown["metrics"]] == [1, 2, 3, 4, 5]
-    assert [event["kind"] for event in shown["events"]].count("resume") >= 2
+        assert output[name] == further[name]
+    assert [row["epoch"] for row in output["metrics"]] == [1, 2, 3, 4, 5]
+    assert [event["kind"] for event in output["events"]].count("resume") >= 2
     assert "checkpoints" in cli("show", first["uid"][:6], "--storage", sqlite_url)[1]
     status, _, errors = cli(*command(1))
     assert status == 2
@@ -485,29 +485,29 @@ def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from rekindle.studies.cli import main\ntry: main(['--help'])\nfinally: print(*sorted(sys.modules))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(found.stdout.splitlines()[-1].split())
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(result.stdout.splitlines()[-1].split())
     assert not loaded & {"torch", "numpy", "numba", "optuna", "sqlalchemy", "rich", "gymnasium"}
 
 
 def test_a_training_ends_when_nothing_gets_better(sqlite_url: str, cli: Callable[..., Any]) -> None:
-    asked = ["train", "ppo", "CartPole-v1", "--epochs", "60", "--storage", sqlite_url, "--json", *settings()]
-    status, out, errors = cli(*asked, "--no-better", "entropy:3")
+    command = ["train", "ppo", "CartPole-v1", "--epochs", "60", "--storage", sqlite_url, "--json", *settings()]
+    status, out, errors = cli(*command, "--no-better", "entropy:3")
     assert status == 0
     result = json.loads(out)
     assert 3 < result["epochs"] < 60
     assert f"entropy has not risen for 3 epochs: stopped after epoch {result['epochs']}" in errors
-    again = json.loads(cli(*asked, "--no-better", "entropy:3")[1])
+    again = json.loads(cli(*command, "--no-better", "entropy:3")[1])
     assert (again["epochs"], again["digest"], again["resumed"]) == (result["epochs"], result["digest"], True)
-    status, out, errors = cli(*asked, "--no-better", "entropy")
+    status, out, errors = cli(*command, "--no-better", "entropy")
     assert (status, out) == (2, "")
     assert "--no-better must be METRIC:N with N epochs, such as episode_return:20, but got 'entropy'" in errors
 
 
 def test_a_training_without_any_gradient_step_is_reported(sqlite_url: str, cli: Callable[..., Any]) -> None:
-    asked = ["train", "a2c", "CartPole-v1", "--epochs", "1", "--storage", sqlite_url, "--set", "epoch_steps=64"]
-    assert "nothing was learned" not in cli(*asked)[2]
-    status, _, errors = cli(*asked, "--set", "min_steps=5000")
+    command = ["train", "a2c", "CartPole-v1", "--epochs", "1", "--storage", sqlite_url, "--set", "epoch_steps=64"]
+    assert "nothing was learned" not in cli(*command)[2]
+    status, _, errors = cli(*command, "--set", "min_steps=5000")
     assert status == 0
     assert "nothing was learned: no gradient step was due in 1 epochs" in " ".join(errors.split())
 
@@ -516,14 +516,14 @@ def test_a_training_without_any_gradient_step_is_reported(sqlite_url: str, cli: 
 def test_a_device_is_chosen_for_every_command_and_is_no_part_of_the_task(
     sqlite_url: str, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
-    asked = ["train", "ppo", "CartPole-v1", "--epochs", "1", "--storage", sqlite_url, "--json", *settings()]
-    first = json.loads(cli(*asked)[1])
+    command = ["train", "ppo", "CartPole-v1", "--epochs", "1", "--storage", sqlite_url, "--json", *settings()]
+    first = json.loads(cli(*command)[1])
     for device in ("auto", "cpu"):
-        again = json.loads(cli(*asked, "--device", device)[1])
+        again = json.loads(cli(*command, "--device", device)[1])
         assert (again["uid"], again["resumed"]) == (first["uid"], True)
-        where = [first["uid"], "--device", device, "--storage", sqlite_url, "--json"]
-        assert json.loads(cli("evaluate", *where)[1])["return"] == pytest.approx(first["return"])
-        assert json.loads(cli("replay", *where)[1])["epochs"] == 1
+        storage = [first["uid"], "--device", device, "--storage", sqlite_url, "--json"]
+        assert json.loads(cli("evaluate", *storage)[1])["return"] == pytest.approx(first["return"])
+        assert json.loads(cli("replay", *storage)[1])["epochs"] == 1
     status, out, errors = cli("worker", "--study", "s", "--device", "cuda:99", "--storage", sqlite_url)
     assert (status, out) == (2, "")
     assert "there is no study 's'" in errors
@@ -625,12 +625,12 @@ def test_counts_have_all_their_digits_and_a_table_says_what_it_measures() -> Non
 def test_show_loses_nothing_on_a_narrow_terminal(finished_url: str) -> None:
     with Store(finished_url) as store:
         uid = store.trials("s")[0].uid
-        shown = report.task_view(store, uid).to_json()
+        view = report.task_view(store, uid).to_json()
     events = [
         {"time": "2026-11-22 10:00:00", "kind": "start", "epochs": 0, "process": "12345 on host", "more": "x" * 90}
     ]
     columns = ("epochs", "bytes", "kept", "digest"), ("time", "kind", "epochs", "process", "more")
-    for rows, names in zip((shown["checkpoints"], events), columns, strict=True):
+    for rows, names in zip((view["checkpoints"], events), columns, strict=True):
         Console(width=80, file=(out := io.StringIO())).print(tables.rows_table("t", rows, names))
         text = out.getvalue()
         assert "…" not in text
@@ -674,11 +674,11 @@ def test_a_command_in_a_deleted_directory_says_so(
 
 def test_a_file_is_no_uid(sqlite_url: str, tmp_path: Path, cli: Callable[..., Any]) -> None:
     (tmp_path / "sb3.zip").write_bytes(b"PK")
-    asked = ["train", "ppo", "CartPole-v1", "--warm-start", str(tmp_path / "sb3.zip"), "--storage", sqlite_url]
-    status, _, errors = cli(*asked)
+    command = ["train", "ppo", "CartPole-v1", "--warm-start", str(tmp_path / "sb3.zip"), "--storage", sqlite_url]
+    status, _, errors = cli(*command)
     assert status == 2
     assert "sb3.zip must be a model that Stable-Baselines3 saved, but: File is not a zip file" in errors
-    status, _, errors = cli(*(word.replace("sb3.zip", "sb3.pt") for word in asked))
+    status, _, errors = cli(*(word.replace("sb3.zip", "sb3.pt") for word in command))
     assert status == 2
     assert "or a file (.npz, .npy, .safetensors, .zip), but got" in errors
 

@@ -36,11 +36,11 @@ def test_a_match_counts_games(cli: Cli, tmp_path: Path) -> None:
     words = ["match", one.uid, f"{one.uid}@0", "--games", "20", "--storage", url]
     status, out, errors = cli(*words, "--json")
     assert status == 0, errors
-    found = json.loads(out)
-    assert found["wins"] + found["draws"] + found["losses"] == 20
-    assert found["epochs"] == [1, 0]
+    result = json.loads(out)
+    assert result["wins"] + result["draws"] + result["losses"] == 20
+    assert result["epochs"] == [1, 0]
     untrained = Behaviours(GAME, seed=1).init(**unflatten(flatten(one.hyperparameters)))
-    assert found["wins"] == one.match(untrained, 20).count(1)
+    assert result["wins"] == one.match(untrained, 20).count(1)
     assert " games " in cli(*words)[1]
     status, _, errors = cli("match", one.uid, lone.uid, "--storage", url)
     assert status == 2
@@ -52,9 +52,9 @@ def test_a_match_tells_the_stronger_policy(cli: Cli, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'rekindle.db'}"
     with Store(url) as store:
         one = trained(store, 1, 12)
-    found = json.loads(cli("match", one.uid, f"{one.uid}@0", "--storage", url, "--json")[1])
-    assert found["winner"] == one.uid
-    assert found["interval"][0] > 0.5
+    result = json.loads(cli("match", one.uid, f"{one.uid}@0", "--storage", url, "--json")[1])
+    assert result["winner"] == one.uid
+    assert result["interval"][0] > 0.5
 
 
 def test_policies_of_other_agents_do_not_play_against_each_other() -> None:

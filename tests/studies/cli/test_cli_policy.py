@@ -35,20 +35,20 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, PPO]:
 def result_of(cli: Cli, *words: Any) -> dict[str, Any]:
     status, out, errors = cli(*map(str, words), "--json")
     assert status == 0, errors
-    found: dict[str, Any] = json.loads(out)
-    return found
+    result: dict[str, Any] = json.loads(out)
+    return result
 
 
 def test_a_checkpoint_is_evaluated_elsewhere(trained: tuple[str, PPO], cli: Cli, tmp_path: Path) -> None:
     url, task = trained
-    where = ["evaluate", task.uid[:8], "--storage", url, "--episodes", 2]
+    storage = ["evaluate", task.uid[:8], "--storage", url, "--episodes", 2]
     env = {"max_episode_steps": 9}
-    found = result_of(cli, *where, "--env", json.dumps(env), "--seed", 7, "--record", tmp_path / "x.npz")
-    assert found["return"] == task.evaluate(2, env=env, seed=7) <= 9
-    assert found["env"] == {**task.env.to_json(), **env}
-    assert (found["seed"], found["steps"]) == (7, 2 * found["return"])
-    assert "env" not in result_of(cli, *where)
-    status, _, errors = cli(*map(str, [*where, "--env", "Acrobot-v1"]))
+    result = result_of(cli, *storage, "--env", json.dumps(env), "--seed", 7, "--record", tmp_path / "x.npz")
+    assert result["return"] == task.evaluate(2, env=env, seed=7) <= 9
+    assert result["env"] == {**task.env.to_json(), **env}
+    assert (result["seed"], result["steps"]) == (7, 2 * result["return"])
+    assert "env" not in result_of(cli, *storage)
+    status, _, errors = cli(*map(str, [*storage, "--env", "Acrobot-v1"]))
     assert status == 2
     assert "is evaluated in environments of the same observation space" in errors
 
@@ -56,17 +56,17 @@ def test_a_checkpoint_is_evaluated_elsewhere(trained: tuple[str, PPO], cli: Cli,
 def test_epoch_zero_is_the_untrained_agent(trained: tuple[str, PPO], cli: Cli) -> None:
     url, task = trained
     fresh = PPO("CartPole-v1", seed=1).init(**unflatten(TINY))
-    found = result_of(cli, "evaluate", f"{task.uid[:8]}@0", "--storage", url, "--episodes", 2)
-    assert (found["epochs"], found["digest"], found["return"]) == (0, fresh.digest, fresh.evaluate(2))
+    result = result_of(cli, "evaluate", f"{task.uid[:8]}@0", "--storage", url, "--episodes", 2)
+    assert (result["epochs"], result["digest"], result["return"]) == (0, fresh.digest, fresh.evaluate(2))
 
 
 def test_a_policy_is_exported_as_a_program(trained: tuple[str, PPO], cli: Cli, tmp_path: Path) -> None:
     url, task = trained
-    found = result_of(cli, "export-policy", task.uid, tmp_path / "p.onnx", "--storage", url)
-    assert (found["form"], found["bytes"]) == ("onnx", (tmp_path / "p.onnx").stat().st_size)
+    result = result_of(cli, "export-policy", task.uid, tmp_path / "p.onnx", "--storage", url)
+    assert (result["form"], result["bytes"]) == ("onnx", (tmp_path / "p.onnx").stat().st_size)
     session = onnxruntime.InferenceSession(str(tmp_path / "p.onnx"))
-    shown = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    assert np.array_equal(session.run(None, {"observation": shown})[0], task.predict(shown)[0])
+    output = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    assert np.array_equal(session.run(None, {"observation": output})[0], task.predict(output)[0])
     status, _, errors = cli("export-policy", task.uid, str(tmp_path / "p.zip"), "--storage", url)
     assert status == 2
     assert "a policy is written as safetensors (.safetensors), torchscript (.pt), onnx (.onnx), but got" in errors
@@ -76,8 +76,8 @@ def test_a_model_of_stable_baselines3_is_imported_and_trained_on(cli: Cli, tmp_p
     model = stable_baselines3.A2C("MlpPolicy", "CartPole-v1", policy_kwargs={"net_arch": [16, 8]}, device="cpu")
     source, file, url = tmp_path / "a2c.zip", tmp_path / "policy.safetensors", f"sqlite:///{tmp_path / 'r.db'}"
     model.save(source)
-    found = result_of(cli, "import-policy", source, file)
-    assert found["hyperparameters"] == {"model.activation": "tanh", "model.hidden": [16, 8], "normalize_reward": False}
+    result = result_of(cli, "import-policy", source, file)
+    assert result["hyperparameters"] == {"model.activation": "tanh", "model.hidden": [16, 8], "normalize_reward": False}
     status, out, _ = cli("import-policy", str(source), str(file))
     assert status == 0
     command = shlex.split(out.splitlines()[-1])
@@ -100,16 +100,16 @@ def test_networks_that_no_task_here_can_have_are_not_imported(cli: Cli, tmp_path
 
 
 def test_checkpoints_without_replay_memories_are_for_single_tasks(cli: Cli, tmp_path: Path) -> None:
-    where = ["--storage", f"sqlite:///{tmp_path / 'r.db'}", "--snapshots", "no-replay"]
-    status, _, errors = cli("tune", "dqn", "CartPole-v1", *where)
+    storage = ["--storage", f"sqlite:///{tmp_path / 'r.db'}", "--snapshots", "no-replay"]
+    status, _, errors = cli("tune", "dqn", "CartPole-v1", *storage)
     assert status == 2
     assert "a study's trials resume with the same bits from one rung to the next, but --snapshots no-replay" in errors
     small = [word for name in ("learning_starts=64", "epoch_steps=100") for word in ("--set", name)]
-    train = ["train", "dqn", "CartPole-v1", *where, *small, "--epochs"]
+    train = ["train", "dqn", "CartPole-v1", *storage, *small, "--epochs"]
     uid = result_of(cli, *train, 1)["uid"]
     status, _, errors = cli(*train, "2")
     assert status == 0
     assert "not bit-exact from here on: the replay buffer, which the checkpoint leaves out" in " ".join(errors.split())
-    status, _, errors = cli("replay", uid, *where[:2])
+    status, _, errors = cli("replay", uid, *storage[:2])
     assert status == 2
     assert "leave the replay memory out" in errors

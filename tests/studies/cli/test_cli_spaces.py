@@ -34,7 +34,7 @@ def test_a_space_is_shown_with_and_without_an_environment(cli: Cli) -> None:
 
 
 def test_a_study_is_made_without_workers_and_is_the_same_one(sqlite_url: str, cli: Cli) -> None:
-    asked = [
+    command = [
         "ppo",
         "CartPole-v1",
         "--trials",
@@ -49,7 +49,7 @@ def test_a_study_is_made_without_workers_and_is_the_same_one(sqlite_url: str, cl
         "20",
         *SETTINGS,
     ]
-    status, out, _ = cli("create", *asked, "--study", "s", "--storage", sqlite_url)
+    status, out, _ = cli("create", *command, "--study", "s", "--storage", sqlite_url)
     assert (status, "rekindle worker --study s --storage" in out) == (0, True)
     with Store(sqlite_url) as store:
         assert store.trials("s") == []
@@ -59,10 +59,10 @@ def test_a_study_is_made_without_workers_and_is_the_same_one(sqlite_url: str, cl
 
 def test_a_study_for_gpus_is_made_where_none_is(sqlite_url: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    asked = ["surrogate", "--study", "g", "--storage", sqlite_url, "--device", "cuda:7"]
-    status, out, _ = cli("create", *asked)
+    command = ["surrogate", "--study", "g", "--storage", sqlite_url, "--device", "cuda:7"]
+    status, out, _ = cli("create", *command)
     assert (status, out.strip().endswith("--device cuda:7")) == (0, True)
-    status, _, errors = cli("tune", *asked)  # trains here
+    status, _, errors = cli("tune", *command)  # trains here
     assert (status, "device 'cuda:7' is not available" in errors) == (2, True)
 
 
@@ -72,13 +72,13 @@ def test_a_users_environment_is_found_in_the_working_folder(
     made = "entry_point='gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=9"
     (tmp_path / "beside_us.py").write_text(f"import gymnasium\ngymnasium.register('Beside-v0', {made})\n")
     monkeypatch.setattr("sys.path", [each for each in sys.path if each not in ("", os.getcwd())])
-    asked = ["space", "ppo", "beside_us:Beside-v0"]
-    status, _, errors = cli(*asked)
+    command = ["space", "ppo", "beside_us:Beside-v0"]
+    status, _, errors = cli(*command)
     assert (status, len(errors.splitlines())) == (2, 1)
     assert "No module named 'beside_us'" in errors
     assert "; install its package, or run where its file is" in errors
     monkeypatch.chdir(tmp_path)
-    assert cli(*asked)[0] == 0
+    assert cli(*command)[0] == 0
 
 
 def test_the_package_is_run_as_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,20 +95,20 @@ def test_a_storage_without_such_trainings_says_what_makes_one(sqlite_url: str, c
 
 
 def test_trainings_without_a_study_are_listed(sqlite_url: str, cli: Cli) -> None:
-    asked = ["train", "ppo", "CartPole-v1", "--epochs", "1", *SETTINGS, "--storage", sqlite_url, "--json"]
-    trained = json.loads(cli(*asked)[1])
-    [found] = json.loads(cli("tasks", "--storage", sqlite_url, "--json")[1])["tasks"]
-    assert found == {name: trained[name] for name in ("uid", "task", "env", "seed", "epochs", "return")}
+    command = ["train", "ppo", "CartPole-v1", "--epochs", "1", *SETTINGS, "--storage", sqlite_url, "--json"]
+    trained = json.loads(cli(*command)[1])
+    [result] = json.loads(cli("tasks", "--storage", sqlite_url, "--json")[1])["tasks"]
+    assert result == {name: trained[name] for name in ("uid", "task", "env", "seed", "epochs", "return")}
     assert trained["uid"][:8] in cli("tasks", "--storage", sqlite_url)[1]
 
 
 @pytest.mark.parametrize(("steps", "epochs"), [("100", 2), ("64", 1), ("65", 2)])
 def test_a_budget_in_environment_steps_is_whole_epochs(steps: str, epochs: int, sqlite_url: str, cli: Cli) -> None:
-    asked = ["ppo", "CartPole-v1", *SETTINGS, "--storage", sqlite_url, "--json"]
-    assert json.loads(cli("train", *asked, "--env-steps", steps)[1])["epochs"] == epochs
-    made = json.loads(cli("create", *asked, "--env-steps", f"{steps}:1000:2")[1])
+    command = ["ppo", "CartPole-v1", *SETTINGS, "--storage", sqlite_url, "--json"]
+    assert json.loads(cli("train", *command, "--env-steps", steps)[1])["epochs"] == epochs
+    made = json.loads(cli("create", *command, "--env-steps", f"{steps}:1000:2")[1])
     assert (made["rungs"][0], made["rungs"][-1]) == (epochs, 16)
-    status, _, errors = cli("train", *asked, "--env-steps", "many")
+    status, _, errors = cli("train", *command, "--env-steps", "many")
     assert (status, "--env-steps must be written high, low:high or low:high:base" in errors) == (2, True)
 
 
@@ -125,14 +125,14 @@ def test_a_task_is_named_by_its_class(
 ) -> None:
     (tmp_path / "my_task_module.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
-    asked = ["CartPole-v1", "--epochs", "1", *SETTINGS, "--storage", sqlite_url, "--json"]
-    status, out, errors = cli("train", "my_task_module:Mine", *asked)
+    command = ["CartPole-v1", "--epochs", "1", *SETTINGS, "--storage", sqlite_url, "--json"]
+    status, out, errors = cli("train", "my_task_module:Mine", *command)
     assert status == 0, errors
     trained = json.loads(out)
     assert trained["task"] == "my_task_module:Mine"
     assert json.loads(cli("replay", trained["uid"], "--storage", sqlite_url, "--json")[1])["equal"]
     for name, message in (("my_task_module:Other", "no attribute 'Other'"), ("json:dumps", "must be a class derived")):
-        status, _, errors = cli("train", name, *asked)
+        status, _, errors = cli("train", name, *command)
         assert (status, message in errors) == (2, True)
 
 
@@ -156,17 +156,17 @@ NESTED: dict[str, Any] = {
 
 
 def test_known_configurations_are_tried_first(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
-    asked = ["ppo", "CartPole-v1", *SETTINGS, "--trials", "3", "--epochs", "1", "--storage", sqlite_url, "--json"]
+    command = ["ppo", "CartPole-v1", *SETTINGS, "--trials", "3", "--epochs", "1", "--storage", sqlite_url, "--json"]
     for n, content in enumerate(({"gamma": 0.97, "optimizer": {"lr": 2e-3}}, {"hyperparameters": {"gamma": 0.95}})):
         (tmp_path / f"{n}.json").write_text(json.dumps(content))
     known = ["--try", f"@{tmp_path / '0.json'}", "--enqueue", f"@{tmp_path / '1.json'}"]
-    status, out, errors = cli("tune", *asked, *known, "--workers", "1")
+    status, out, errors = cli("tune", *command, *known, "--workers", "1")
     assert status == 0, errors
     first, second, third = (trial["hyperparameters"] for trial in json.loads(out)["trials"])
     assert (first["gamma"], first["optimizer.lr"], second["gamma"]) == (0.97, 2e-3, 0.95)
     assert third["gamma"] not in (0.97, 0.95)
     (tmp_path / "best.json").write_text(json.dumps(json.loads(out)["best"]))
-    status, out, _ = cli("create", *asked, "--study", "t", "--try", f"@{tmp_path / 'best.json'}")
+    status, out, _ = cli("create", *command, "--study", "t", "--try", f"@{tmp_path / 'best.json'}")
     assert status == 0
     for content, message in (
         ({"optimizer.lr": 50.0}, "a known configuration must be in the searched space, but"),
@@ -174,9 +174,9 @@ def test_known_configurations_are_tried_first(sqlite_url: str, tmp_path: Path, c
         ({"model.width": 64}, "its model.width is 64 and the study's is 16; --set model.width=64, or search it"),
     ):
         (tmp_path / "bad.json").write_text(json.dumps(content))
-        status, _, errors = cli("create", *asked, "--study", "u", "--try", f"@{tmp_path / 'bad.json'}")
+        status, _, errors = cli("create", *command, "--study", "u", "--try", f"@{tmp_path / 'bad.json'}")
         assert (status, message in errors) == (2, True), errors
-    assert "each takes one trial" in cli("create", *asked, "--trials", "1", "--study", "u", *known)[2]
+    assert "each takes one trial" in cli("create", *command, "--trials", "1", "--study", "u", *known)[2]
 
 
 def test_space_explains_hyperparameters_beside_their_ranges(cli: Callable[..., Any]) -> None:

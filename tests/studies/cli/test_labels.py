@@ -30,32 +30,32 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str]:
 
 
 def test_a_training_that_is_not_exact_says_so_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    setting = [word for each in SMALL for word in ("--set", each)]
-    result, told = run(capsys, "train", "ppo", ENV, "--epochs", "1", *setting, "--json")
+    setting = [word for assignment in SMALL for word in ("--set", assignment)]
+    result, output = run(capsys, "train", "ppo", ENV, "--epochs", "1", *setting, "--json")
     [reason] = result["inexact"]
     assert REASON in reason
     assert reason.endswith(CURE)
-    assert told.count(f"not bit-exact: {reason}") == 1
-    again, told = run(capsys, "train", "ppo", ENV, "--epochs", "2", *setting, "--json")
+    assert output.count(f"not bit-exact: {reason}") == 1
+    again, output = run(capsys, "train", "ppo", ENV, "--epochs", "2", *setting, "--json")
     assert again["resumed"]
-    assert f"not bit-exact: {reason}" in told
-    shown, _ = run(capsys, "show", result["uid"], "--json")
-    assert shown["inexact"] == [reason]
+    assert f"not bit-exact: {reason}" in output
+    output, _ = run(capsys, "show", result["uid"], "--json")
+    assert output["inexact"] == [reason]
     assert f"not bit-exact: {reason}" in run(capsys, "show", result["uid"])[1]
 
 
 def test_a_study_that_is_not_exact_says_so_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    setting = [word for each in SMALL for word in ("--set", each)]
-    study, told = run(
+    setting = [word for assignment in SMALL for word in ("--set", assignment)]
+    study, output = run(
         capsys, "tune", "ppo", ENV, "--epochs", "1", "--trials", "2", "--workers", "1", *setting, "--json"
     )
     [(reason, count)] = study["inexact"].items()
     assert (count, REASON in reason) == (2, True)
-    assert f"2 trainings not bit-exact: {reason}" in told
+    assert f"2 trainings not bit-exact: {reason}" in output
     [listed] = run(capsys, "status", "--json")[0]["studies"]
     assert listed["inexact"] == {reason: 2}
     assert f"2 trainings not bit-exact: {reason}" in run(capsys, "status")[1]
     findings = run(capsys, "diagnose", study["study"], "--json")[0]["findings"]
-    assert {"check": "exactness", "cure": CURE} in [{k: each[k] for k in ("check", "cure")} for each in findings]
+    assert {"check": "exactness", "cure": CURE} in [{k: finding[k] for k in ("check", "cure")} for finding in findings]
     run(capsys, "report", study["study"], "--output", "report.html")
     assert REASON in Path("report.html").read_text()

@@ -59,10 +59,10 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_configuration_gets_its_environment_from_json_too(file: Path, cli: Cli) -> None:
-    found = json.loads(
+    result = json.loads(
         cli("import-config", str(file), '{"id": "my_envs:Pyramids-v0", "kwargs": {"n": 2}}', "--json")[1]
     )
-    env = found["config"]["env"]
+    env = result["config"]["env"]
     assert (env["id"], env["kwargs"], "mass" in env["parameters"]) == ("my_envs:Pyramids-v0", {"n": 2}, True)
 
 
@@ -103,11 +103,11 @@ def test_soft_actor_critic_has_its_own_names(file: Path, cli: Cli) -> None:
         "behaviors:\n  Walker:\n    hyperparameters: {batch_size: 256, buffer_size: 50000, buffer_init_steps: 1000,"
         " tau: 0.005, steps_per_update: 10.0, init_entcoef: 1.0, save_replay_buffer: true}\n"
     )
-    found = json.loads(cli("import-config", str(file), "--json")[1])
-    hp = found["config"]["hyperparameters"]
+    result = json.loads(cli("import-config", str(file), "--json")[1])
+    hp = result["config"]["hyperparameters"]
     assert (hp["num_steps"], hp["num_updates"], hp["entropy.alpha"], hp["learning_starts"]) == (10, 1, 1.0, 1000)
     assert (hp["batch_size"], hp["buffer_size"], hp["model.width"]) == (256, 50000, 64)
-    assert found["without"] == ["hyperparameters.save_replay_buffer: True"]
+    assert result["without"] == ["hyperparameters.save_replay_buffer: True"]
 
 
 def test_settings_that_sac_does_not_have_are_listed(file: Path, cli: Cli) -> None:
@@ -116,10 +116,10 @@ def test_settings_that_sac_does_not_have_are_listed(file: Path, cli: Cli) -> Non
         "    network_settings: {goal_conditioning_type: hyper, memory: {memory_size: 128, sequence_length: 32}}\n"
         "    reward_signals: {curiosity: {gamma: 0.9, strength: 0.02}}\n"
     )
-    found = json.loads(cli("import-config", str(file), "--json")[1])
-    hp = found["config"]["hyperparameters"]
+    result = json.loads(cli("import-config", str(file), "--json")[1])
+    hp = result["config"]["hyperparameters"]
     assert (hp["model.memory"], hp["model.sequence_length"], hp["icm.strength"]) == ("lstm", 32, 0.02)
-    assert found["without"] == [
+    assert result["without"] == [
         "hyperparameters.beta_schedule: linear",
         "network_settings.goal_conditioning_type: hyper",
         "network_settings.memory.memory_size: 128",
@@ -180,8 +180,8 @@ def test_signals_have_the_defaults_of_ml_agents(file: Path, cli: Cli) -> None:
         "    reward_signals: {gail: {demo_path: d}, rnd: {strength: 0.1}, curiosity: {encoding_size: 32}}\n"
         "    behavioral_cloning: {demo_path: d}\n"
     )
-    found = json.loads(cli("import-config", str(file), "--json")[1])
-    hp = found["config"]["hyperparameters"]
+    result = json.loads(cli("import-config", str(file), "--json")[1])
+    hp = result["config"]["hyperparameters"]
     assert (hp["gail.use_actions"], hp["gail.strength"], hp["gail.width"], hp["gail.lr"]) == (False, 1.0, 128, 3e-4)
     assert (hp["rnd.strength"], hp["rnd.lr"], hp["icm.strength"], hp["icm.width"]) == (0.1, 1e-4, 1.0, 32)
     assert (hp["cloning.samples_per_update"], hp["cloning.batch_size"], hp["vf_coef"]) == (0, 256, 1.0)
@@ -192,15 +192,15 @@ def test_signals_have_the_defaults_of_ml_agents(file: Path, cli: Cli) -> None:
         1e-8,
     )
     demos = [f"{section}.demo_path: d" for section in ("reward_signals.gail", "behavioral_cloning")]
-    assert sorted(found["without"]) == sorted(demos)
+    assert sorted(result["without"]) == sorted(demos)
 
 
 def test_sections_of_older_releases_are_listed(file: Path, cli: Cli) -> None:
     file.write_text(
         "behaviors: {A: {trainer_type: ppo}}\ncurriculum: {A: {measure: reward}}\nenvironment_paramters: 1\n"
     )
-    found = json.loads(cli("import-config", str(file), "--json")[1])
-    assert found["without"] == ["curriculum.A.measure: reward", "environment_paramters: 1"]
+    result = json.loads(cli("import-config", str(file), "--json")[1])
+    assert result["without"] == ["curriculum.A.measure: reward", "environment_paramters: 1"]
 
 
 @pytest.mark.parametrize(
@@ -232,8 +232,8 @@ def test_several_behaviors_become_one_task(file: Path, cli: Cli) -> None:
         f"behaviors:\n  Goalie: {{trainer_type: ppo, time_horizon: 128, hyperparameters: {sizes}, self_play: {play}}}\n"
         "  Striker 2: {trainer_type: sac, max_steps: 7e5, summary_freq: 3}\n"
     )
-    found = json.loads(cli("import-config", str(file), "pettingzoo/package:Soccer", "--json")[1])
-    content, hp = found["config"], found["config"]["hyperparameters"]
+    result = json.loads(cli("import-config", str(file), "pettingzoo/package:Soccer", "--json")[1])
+    content, hp = result["config"], result["config"]["hyperparameters"]
     assert (content["task"], content["env"], content["env_steps"]) == (
         "behaviours",
         "pettingzoo/package:Soccer",
@@ -255,7 +255,7 @@ def test_several_behaviors_become_one_task(file: Path, cli: Cli) -> None:
         "play_against_latest_model_ratio": 0.7,
         "swap_steps": 1000,
     }
-    assert found["without"] == ["Striker 2.summary_freq: 3"]
+    assert result["without"] == ["Striker 2.summary_freq: 3"]
 
 
 def test_a_converted_game_trains(file: Path, tmp_path: Path, sqlite_url: str, cli: Cli) -> None:

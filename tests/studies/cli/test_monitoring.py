@@ -26,13 +26,13 @@ def test_status_names_each_worker_with_its_trials_and_lease(
     with Store(sqlite_url, lease_seconds=50) as store:
         start_study(store, "s", tiny(trials=4))
         ready = StudyRunner(store, "s").advance()
-        claimed = store.claim("s", [each.trial.uid for each in ready[:2]], 2)
+        claimed = store.claim("s", [segment.trial.uid for segment in ready[:2]], 2)
         assert main(["status", "--json", "--storage", sqlite_url]) == 0
         [worker] = json.loads(capsys.readouterr().out)["workers"]
         assert worker["pid"] == os.getpid()
-        numbers = sorted(each["number"] for each in worker["trials"])
-        assert [each["study"] for each in worker["trials"]] == ["s", "s"]
-        assert numbers == sorted(each.trial.number for each in ready[:2])
+        numbers = sorted(trial["number"] for trial in worker["trials"])
+        assert [trial["study"] for trial in worker["trials"]] == ["s", "s"]
+        assert numbers == sorted(segment.trial.number for segment in ready[:2])
         assert 0 < worker["lease_left"] <= 50
         assert main(["status", "--storage", sqlite_url]) == 0
         said = " ".join(capsys.readouterr().out.split())
@@ -81,7 +81,7 @@ def test_all_views_tell_trials_that_wait_from_those_in_training(
     with Store(sqlite_url) as store:
         start_study(store, "s", tiny(trials=3, options={"seeds": seeds, "aggregate": "mean"} if seeds > 1 else {}))
         ready = StudyRunner(store, "s").advance()
-        with_lease = [each.trial.uid for each in ready if each.trial.configuration == 1]
+        with_lease = [segment.trial.uid for segment in ready if segment.trial.configuration == 1]
         claimed = store.claim("s", with_lease, seeds)
         assert found() == ["waiting", "running", "waiting"]
         store.release([lease for lease, _ in claimed])

@@ -65,8 +65,8 @@ def test_a_key_that_a_file_has_twice_is_refused(
     tmp_path: Path, sqlite_url: str, cli: Cli, option: str, name: str, text: str, message: str
 ) -> None:
     (tmp_path / name).write_text(text)
-    asked = ["create", "ppo", "CartPole-v1", "--study", "s", option, f"@{tmp_path / name}", "--storage", sqlite_url]
-    status, _, errors = cli(*asked)
+    command = ["create", "ppo", "CartPole-v1", "--study", "s", option, f"@{tmp_path / name}", "--storage", sqlite_url]
+    status, _, errors = cli(*command)
     assert (status, errors.count("\n")) == (2, 1)
     assert f"{tmp_path / name} must be" in errors
     assert message in errors
@@ -80,8 +80,8 @@ def test_merged_keys_of_yaml_are_no_repetition(tmp_path: Path) -> None:
 
 
 def test_options_may_stand_between_task_and_environments(sqlite_url: str, cli: Cli) -> None:
-    asked = ["create", "--trials", "2", "ppo", "--study", "s", "CartPole-v1", "--across", "iqm", "Acrobot-v1"]
-    status, out, errors = cli(*asked, "--json", "--storage", sqlite_url)
+    command = ["create", "--trials", "2", "ppo", "--study", "s", "CartPole-v1", "--across", "iqm", "Acrobot-v1"]
+    status, out, errors = cli(*command, "--json", "--storage", sqlite_url)
     assert status == 0, errors
     assert [env["id"] for env in json.loads(out)["environments"]] == ["CartPole-v1", "Acrobot-v1"]
 
@@ -89,8 +89,8 @@ def test_options_may_stand_between_task_and_environments(sqlite_url: str, cli: C
 def test_a_study_whose_name_begins_with_a_dash_is_tuned_and_reached(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
     at = ["--storage", sqlite_url]
     log = f"--log=csv:{tmp_path / 'curves.csv'}"
-    asked = ["tune", "surrogate", "--study=-x", "--trials", "2", "--workers", "1", "--epochs", "1:2", log, *at]
-    assert cli(*asked)[0] == 0
+    command = ["tune", "surrogate", "--study=-x", "--trials", "2", "--workers", "1", "--epochs", "1:2", log, *at]
+    assert cli(*command)[0] == 0
     assert "return" in (tmp_path / "curves.csv").read_text()
     status, out, errors = cli("trials", *at, "--", "-x")
     assert status == 0, errors
@@ -220,8 +220,8 @@ def test_an_environment_is_read_from_a_file(
     for command in (["create"], ["tune", "--workers", "1"]):
         status, out, errors = cli(*command, "ppo", f"@{name}", *more)
         assert status == 0, errors
-        found = json.loads(out)["env"]
-        assert {key: found[key] for key in WINDY} == WINDY
+        result = json.loads(out)["env"]
+        assert {key: result[key] for key in WINDY} == WINDY
     assert parse_env(f"@{name}", ["x:max"])["info"] == {"wind": "mean", "x": "max"}
 
 

@@ -55,7 +55,7 @@ def convert(tmp_path: Path, cli: Cli) -> Callable[..., Any]:
 def test_defaults_are_those_of_stable_baselines3(algorithm: str) -> None:
     name = CLASSES.get(algorithm, algorithm.upper())
     kind = getattr(stable_baselines3, name, None) or getattr(sb3_contrib, name)
-    arguments = {name: each.default for name, each in inspect.signature(kind).parameters.items()}
+    arguments = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()}
     assert {name: arguments[name] for name in DEFAULTS[algorithm]} == DEFAULTS[algorithm]
     policy = ("policy", "env", "seed", "device", "action_noise", "policy_kwargs", "verbose", "tensorboard_log")
     of_class = ("rollout_buffer", "replay_buffer", "optimize_memory", "stats_window", "_init", "use_sde_at_warmup")
@@ -64,9 +64,9 @@ def test_defaults_are_those_of_stable_baselines3(algorithm: str) -> None:
 
 
 def test_an_entry_becomes_a_run_file(convert: Callable[..., Any]) -> None:
-    found = convert("ppo", PPO, "--env", "CartPole-v1")
-    assert found["without"] == []
-    content, hp = found["config"], found["config"]["hyperparameters"]
+    result = convert("ppo", PPO, "--env", "CartPole-v1")
+    assert result["without"] == []
+    content, hp = result["config"], result["config"]["hyperparameters"]
     assert (content["task"], content["env"], content["env_steps"]) == ("ppo", "CartPole-v1", 100_000)
     assert (hp["num_steps"], hp["num_envs"], hp["num_minibatches"], hp["update_epochs"]) == (32, 8, 1, 10)
     assert (hp["optimizer.lr"], hp["lr_schedule.name"], hp["lr_schedule.horizon"]) == (0.001, "linear", 100_000)
@@ -76,12 +76,12 @@ def test_an_entry_becomes_a_run_file(convert: Callable[..., Any]) -> None:
 
 
 def test_all_settings_without_a_counterpart_are_listed(convert: Callable[..., Any]) -> None:
-    found = convert("ppo", PPO, "--env", "Pendulum-v1")
-    hp = found["config"]["hyperparameters"]
+    result = convert("ppo", PPO, "--env", "Pendulum-v1")
+    hp = result["config"]["hyperparameters"]
     assert (hp["model.hidden"], hp["model.critic_hidden"], hp["model.activation"]) == ([64, 32], [16], "relu")
     assert hp["model.std_init"] == pytest.approx(math.exp(-2) * math.sqrt(32))  # with as many activations equal to 1
     assert (hp["normalize_obs"], hp["normalize_reward"], hp["num_minibatches"]) == (True, False, 10)
-    assert sorted(found["without"]) == [
+    assert sorted(result["without"]) == [
         "batch_size: 64 (num_minibatches = 10, 80 steps each)",  # 800 / 64 is 12.5
         "callback: rl_zoo3.callbacks.SaveVecNormalizeCallback",
         "normalize.clip_obs: 5",
@@ -110,11 +110,11 @@ def test_games_of_atari_have_one_entry(convert: Callable[..., Any]) -> None:
 def test_off_policy_settings_have_their_counterparts(convert: Callable[..., Any]) -> None:
     dqn = "CartPole-v1: {n_timesteps: 5e4, policy: MlpPolicy, train_freq: 256, gradient_steps: 128, "
     dqn += "target_update_interval: 10, exploration_fraction: 0.16, learning_starts: 10}"
-    found = convert("dqn", dqn)
-    hp = found["config"]["hyperparameters"]
+    result = convert("dqn", dqn)
+    hp = result["config"]["hyperparameters"]
     assert (hp["num_steps"], hp["num_updates"], hp["target_interval"], hp["tau"]) == (256, 128, 5, 1.0)
     assert (hp["exploration.horizon"], hp["double"], hp["n_step"], hp["buffer_size"]) == (8000, False, 1, 1_000_000)
-    assert found["without"] == ["learning_starts: 10 (32, which a batch needs)"]
+    assert result["without"] == ["learning_starts: 10 (32, which a batch needs)"]
     qrdqn = dqn.replace("learning_starts: 10", "policy_kwargs: 'dict(n_quantiles=25)'")
     hp = convert("qrdqn", qrdqn)["config"]["hyperparameters"]
     assert (hp["quantiles"], hp["optimizer.eps"], hp["max_grad_norm"]) == (25, 0.01 / 32, None)
@@ -124,21 +124,21 @@ def test_off_policy_settings_have_their_counterparts(convert: Callable[..., Any]
     assert (hp["critics"], hp["quantiles"], hp["dropped_quantiles"], hp["num_updates"]) == (3, 20, 5, 16)
     assert (hp["entropy.learn"], hp["entropy.alpha"], hp["sde_sample_freq"], hp["sde_clip_mean"]) == (True, 0.1, 8, 2.0)
     td3 = "E-v0: {n_timesteps: 100, policy: MlpPolicy, noise_type: normal, noise_std: 0.3, train_freq: [1, episode]}"
-    found = convert("td3", td3)
-    hp = found["config"]["hyperparameters"]
+    result = convert("td3", td3)
+    hp = result["config"]["hyperparameters"]
     assert (hp["exploration.noise"], hp["exploration.std"], hp["model.hidden"]) == ("gaussian", 0.3, [400, 300])
     assert (
-        "train_freq: [1, 'episode'] (1 step instead, with one gradient step per environment step)" in found["without"]
+        "train_freq: [1, 'episode'] (1 step instead, with one gradient step per environment step)" in result["without"]
     )
 
 
 def test_hindsight_is_that_of_rl_zoo(convert: Callable[..., Any]) -> None:
     kwargs = "\"dict(goal_selection_strategy='future', n_sampled_goal=4, copy_info_dict=True)\""
     text = f"E-v0: {{policy: M, replay_buffer_class: HerReplayBuffer, replay_buffer_kwargs: {kwargs}}}"
-    found = convert("sac", text)
-    hp = found["config"]["hyperparameters"]
+    result = convert("sac", text)
+    hp = result["config"]["hyperparameters"]
     assert (hp["replay.relabel"], hp["replay.relabel_ratio"]) == ("future", 0.8)
-    assert "replay_buffer_kwargs.copy_info_dict: True" in found["without"]
+    assert "replay_buffer_kwargs.copy_info_dict: True" in result["without"]
     text = "E-v0: {policy: M, model_class: tqc, goal_selection_strategy: episode, n_sampled_goal: 1}"  # of old files
     content = convert("her", text)["config"]
     assert (content["task"], content["hyperparameters"]["replay.relabel"]) == ("tqc", "episode")
@@ -163,8 +163,8 @@ def test_random_search_and_trust_regions_are_those_of_rl_zoo(convert: Callable[.
 def test_a_memory_is_that_of_rl_zoo(convert: Callable[..., Any]) -> None:
     text = "CartPole-v1: {n_timesteps: 100, policy: MlpLstmPolicy, n_envs: 8, n_steps: 16, "
     text += "policy_kwargs: 'dict(net_arch=[32], lstm_hidden_size=64)'}"
-    found = convert("ppo_lstm", text)
-    hp = found["config"]["hyperparameters"]
+    result = convert("ppo_lstm", text)
+    hp = result["config"]["hyperparameters"]
     assert (hp["model.memory"], hp["model.width"], hp["model.hidden"]) == ("lstm", 64, [32])
     assert hp["num_minibatches"] == 1  # of 128 steps, the default
 

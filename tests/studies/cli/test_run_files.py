@@ -82,8 +82,8 @@ def test_a_file_is_the_command_line_and_what_is_typed_wins(file: str, sqlite_url
     settings = [*SETTINGS, "--set", "max_grad_norm=null", "--set", "optimizer.lr=2e-3", "--seed", "3"]
     typed = train(cli, "ppo", env, "--epochs", "2", *settings, "--storage", sqlite_url)
     for each in (file, file.replace(".toml", ".yaml")):
-        found = train(cli, each, "--storage", sqlite_url)
-        assert (found["uid"], found["digest"], found["resumed"]) == (typed["uid"], typed["digest"], True)
+        result = train(cli, each, "--storage", sqlite_url)
+        assert (result["uid"], result["digest"], result["resumed"]) == (typed["uid"], typed["digest"], True)
     other = train(cli, file, "--seed=4", "--set", "optimizer.lr=1e-3", "--epochs", "1", "--storage", sqlite_url)
     assert (other["seed"], other["epochs"], other["hyperparameters"]["optimizer.lr"]) == (4, 1, 1e-3)
     assert other["hyperparameters"]["max_grad_norm"] is None
@@ -91,12 +91,12 @@ def test_a_file_is_the_command_line_and_what_is_typed_wins(file: str, sqlite_url
 
 
 def test_a_written_run_file_alone_trains_the_same(file: str, sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
-    saved, shown = tmp_path / "saved.toml", tmp_path / "shown.toml"
+    saved, output = tmp_path / "saved.toml", tmp_path / "shown.toml"
     first = train(cli, file, "--set", "gamma=0.9", "--storage", sqlite_url, "--save-config", str(saved))
     content = tomllib.loads(saved.read_text())
     assert (content["seed"], content["env_processes"], content["hyperparameters"]["clip_coef"]) == (3, 0, 0.2)
-    shown.write_text(cli("show", first["uid"], "--config", "--storage", sqlite_url)[1])
-    for n, each in enumerate((saved, shown)):
+    output.write_text(cli("show", first["uid"], "--config", "--storage", sqlite_url)[1])
+    for n, each in enumerate((saved, output)):
         again = train(cli, str(each), "--storage", f"sqlite:///{tmp_path / str(n)}.db")
         assert (again["uid"], again["digest"], again["resumed"]) == (first["uid"], first["digest"], False)
 
@@ -144,8 +144,8 @@ def test_files_that_options_take_are_not_the_run_file(sqlite_url: str, tmp_path:
     known, saved = tmp_path / "known.toml", tmp_path / "saved.toml"
     known.write_text("gamma = 0.9")
     for taken in (["--set", f"@{known}"], ["--try", f"@{known}"]):
-        asked = ["create", "ppo", "CartPole-v1", *taken, "--study", taken[0][2:], "--save-config", str(saved)]
-        status, _, errors = cli(*asked, "--storage", sqlite_url)
+        command = ["create", "ppo", "CartPole-v1", *taken, "--study", taken[0][2:], "--save-config", str(saved)]
+        status, _, errors = cli(*command, "--storage", sqlite_url)
         assert status == 0, errors
         assert tomllib.loads(saved.read_text())["study"]["name"] == taken[0][2:]
         saved.unlink()
@@ -198,10 +198,10 @@ def test_a_file_may_leave_all_out_but_the_task(tmp_path: Path, sqlite_url: str, 
 def test_every_option_has_one_place_in_a_file() -> None:
     for command in COMMANDS:
         parser = make_parser().commands[command]
-        found = places(parser)
+        result = places(parser)
         options = {action.dest for action in parser._actions if action.option_strings}
-        assert {action.dest for action in found.values()} == options - {"help", "json", "debug", "save_config"}
-        assert len(found) == len({id(action) for action in found.values()})
+        assert {action.dest for action in result.values()} == options - {"help", "json", "debug", "save_config"}
+        assert len(result) == len({id(action) for action in result.values()})
 
 
 def test_toml_is_read_back_as_it_was() -> None:

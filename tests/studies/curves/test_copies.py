@@ -84,8 +84,8 @@ def test_tensorboard_has_the_values_under_the_names_of_sb3(store: Store, tmp_pat
     assert [point.step for point in points] == [row["env_steps"] for _, row in store.metrics(trial.uid)]
     assert [point.wall_time for point in points] == sorted(point.wall_time for point in points)
     content = events.summary_metadata[metadata.SESSION_START_INFO_TAG].plugin_data.content
-    shown = HParamsPluginData.FromString(content).session_start_info.hparams
-    assert shown["lr"].number_value == trial.params["lr"]
+    output = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert output["lr"].number_value == trial.params["lr"]
     assert metadata.SESSION_END_INFO_TAG in events.summary_metadata
 
 

@@ -46,11 +46,11 @@ def copy(store: Store, target: str) -> int:
 def test_offline_runs_of_wandb_hold_each_epoch_once_and_in_order(store: Store, tmp_path: Path) -> None:
     for _ in range(2):  # again: the runs are replaced
         copy(store, f"wandb:{tmp_path}")
-        found = of_wandb(tmp_path)
-        assert {name: [round(row["time/epoch"]) for row in rows] for name, rows in found.items()} == expected(store)
+        result = of_wandb(tmp_path)
+        assert {name: [round(row["time/epoch"]) for row in rows] for name, rows in result.items()} == expected(store)
     uid = store.trials("s")[0].uid
     measured = [metrics["episode_return"] for _, metrics in store.metrics(uid)]
-    assert [row["rollout/ep_rew_mean"] for row in found["trial-0000"]] == measured
+    assert [row["rollout/ep_rew_mean"] for row in result["trial-0000"]] == measured
 
 
 @pytest.mark.filterwarnings("ignore")  # W&B's own
@@ -95,8 +95,8 @@ def test_mlflow_holds_each_epoch_once_and_in_order_although_its_writer_is_killed
     killed.end()
     Copier(store.url, "s", ["--to", f"mlflow:{path}"], 0.0, said.append).end()
     assert copy(store, f"mlflow:{path}") == 0
-    found = of_mlflow(path)
-    assert {name: [round(epoch) for _, epoch in sorted(rows)] for name, rows in found.items()} == expected(store)
+    result = of_mlflow(path)
+    assert {name: [round(epoch) for _, epoch in sorted(rows)] for name, rows in result.items()} == expected(store)
     trial = store.trials("s")[0]
     experiment = client.get_experiment_by_name("s")
     [run] = client.search_runs([experiment.experiment_id], "tags.`rekindle.run` = 'trial-0000'")

@@ -40,12 +40,12 @@ def test_of_equal_results_the_one_that_was_better_before_is_the_best(capped: str
     options: dict[str, Any] = {"trials": 12, "epochs": (1, 8, 2), "scheduler": "adaptive", "seeds": seeds, "seed": 7}
     with Store(sqlite_url) as store:
         progress: StudyProgress | None = None
-        shown = []
+        output = []
 
         def look(study: rekindle.Study, trial: Any) -> None:
             nonlocal progress
             progress = progress or StudyProgress(store, "s")
-            shown.append(progress.look().best)
+            output.append(progress.look().best)
 
         study = rekindle.tune("tabular", capped, storage=store, study="s", progress=False, callbacks=[look], **options)
         trials = study_json(store, "s")["trials"]
@@ -60,7 +60,7 @@ def test_of_equal_results_the_one_that_was_better_before_is_the_best(capped: str
         assert study.best.number == best
         assert study_json(store, "s")["best"]["number"] == summary_view(store, "s").to_json()["best"]["number"] == best
         assert confirmation_config(store, "s").options["confirms"]["trials"][0] == best
-        assert shown[-1] == StudyProgress(store, "s").look().best == (HIGHEST, best, 8)
+        assert output[-1] == StudyProgress(store, "s").look().best == (HIGHEST, best, 8)
 
 
 @pytest.fixture
@@ -79,14 +79,16 @@ def test_a_confirmation_is_worth_what_its_winner_is_on_fresh_seeds(
     answer, name = study.confirm(top=4, seeds=4, progress=False), "s:confirmation"
     winner = answer["candidates"][answer["winner"]]
     best = answer["winner"], winner["estimate"]["value"]
-    assert best[1] < max(each["estimate"]["value"] for each in answer["candidates"] if each["estimate"])
+    assert best[1] < max(candidate["estimate"]["value"] for candidate in answer["candidates"] if candidate["estimate"])
     assert winner["race"]["mean"] != best[1]
     with Store(sqlite_url) as store:
-        shown = study_json(store, name)
-        for each in (shown, summary_view(store, name).to_json()):
+        view = study_json(store, name)
+        for each in (view, summary_view(store, name).to_json()):
             assert (each["best"]["number"], each["best"]["return"]) == best
-        told = {trial["number"]: trial["return"] for trial in shown["trials"]}
-        assert told == {n: (each["estimate"] or {}).get("value") for n, each in enumerate(answer["candidates"])}
+        told = {trial["number"]: trial["return"] for trial in view["trials"]}
+        assert told == {
+            n: (candidate["estimate"] or {}).get("value") for n, candidate in enumerate(answer["candidates"])
+        }
         assert StudyProgress(store, name).look().best == (best[1], best[0], 1)
         confirmed = rekindle.Study(name, store).best
         assert confirmed is not None
@@ -111,30 +113,30 @@ def test_a_winner_without_one_of_its_seeds_is_complete(
         study = rekindle.tune("tabular", str(tmp_path / "fails.npz"), storage=store, study="s", **EACH_ONCE)
         answer, name = study.confirm(top=3, seeds=4, progress=False), "s:confirmation"
         assert "1 of its fresh trainings failed and is not counted. The search" in report_view(store, "s").verdict[0]
-        assert [each["hyperparameters"]["x"] for each in answer["candidates"]] == [3, 2, 1]
-        assert [each["race"]["failed"] for each in answer["candidates"]] == [0, 0, 1]
-        shown = study_json(store, name)
-        assert [trial["state"] for trial in shown["trials"]] == ["complete", "complete", "failed"]
-        assert shown["best"]["return"] == answer["candidates"][0]["estimate"]["value"]
+        assert [candidate["hyperparameters"]["x"] for candidate in answer["candidates"]] == [3, 2, 1]
+        assert [candidate["race"]["failed"] for candidate in answer["candidates"]] == [0, 0, 1]
+        view = study_json(store, name)
+        assert [trial["state"] for trial in view["trials"]] == ["complete", "complete", "failed"]
+        assert view["best"]["return"] == answer["candidates"][0]["estimate"]["value"]
         assert summary_view(store, name).to_json()["counts"]["failed"] == 1
-        [told, _] = report_view(store, name).verdict
-        assert told.endswith("on 3 seeds that took part in no choice; trainings of 1 further seed failed.")
+        [view, _] = report_view(store, name).verdict
+        assert view.endswith("on 3 seeds that took part in no choice; trainings of 1 further seed failed.")
         of_both = report_view(store, "s"), report_view(store, name)
         assert [shown.band.seeds for shown in of_both] == [3, 3]
         value = answer["candidates"][0]["estimate"]["value"]
         assert [shown.band.points[-1][1] for shown in of_both] == [pytest.approx(value)] * 2
         assert of_both[1].curves.trials[0] == [(1, pytest.approx(value))]  # not with the race's seeds
         study.report(tmp_path / "report.html")
-        spared = [each["uid"] for each in shown["trials"][2]["seeds"] if each["state"] == "pruned"]
+        spared = [seed["uid"] for seed in view["trials"][2]["seeds"] if seed["state"] == "pruned"]
         assert len(spared) > 4  # of the race and of the estimate
         write_report([report_view(store, name)], tmp_path / "fresh.html")
         replayed = set(re.findall("rekindle replay ([0-9a-f]+)", (tmp_path / "fresh.html").read_text()))
-        assert replayed == {each["uid"] for trial in shown["trials"] for each in trial["seeds"]} - {*spared}
-        [told] = task_view(store, shown["trials"][2]["seeds"][0]["uid"]).to_json()["trials"]
-        assert (told["number"], told["state"]) == (2, "failed")  # as in `trials`
+        assert replayed == {seed["uid"] for trial in view["trials"] for seed in trial["seeds"]} - {*spared}
+        [view] = task_view(store, view["trials"][2]["seeds"][0]["uid"]).to_json()["trials"]
+        assert (view["number"], view["state"]) == (2, "failed")  # as in `trials`
         html = (tmp_path / "report.html").read_text()
         assert '<th class="n">failed</th>' in html
-        number, defaults = (each["trial"] for each in answer["candidates"][:2])
+        number, defaults = (candidate["trial"] for candidate in answer["candidates"][:2])
         assert f"<b>trial {number}</b>, the winner" in html
         assert f"<td>trial {defaults}, the defaults</td>" in html
     assert main(["trials", name, "--storage", sqlite_url]) == 0
@@ -150,7 +152,7 @@ def test_a_candidate_that_loses_the_race_is_pruned(lucky: str, sqlite_url: str) 
     with Store(sqlite_url) as store:
         study = rekindle.tune("tabular", lucky, storage=store, study="s", **EACH_ONCE)
         answer = study.confirm(top=4, seeds=3, progress=False)
-        estimated = [each["estimate"] is not None for each in answer["candidates"]]
+        estimated = [candidate["estimate"] is not None for candidate in answer["candidates"]]
         assert len(estimated) > sum(estimated)
         states = [trial["state"] for trial in study_json(store, "s:confirmation")["trials"]]
         assert states == ["complete" if each else "pruned" for each in estimated]

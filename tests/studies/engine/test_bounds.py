@@ -69,7 +69,7 @@ def test_a_budget_stops_a_study_and_more_of_it_carries_on(
         start_study(store, "s", make(options={"budget": parse_budget(f"9e9{unit}")}))
         assert Worker(store, "s").run()
         assert bits(store) == expected
-        assert [each.kind for each in store.commands("s")] == ["stop", "resume"]
+        assert [command.kind for command in store.commands("s")] == ["stop", "resume"]
 
 
 def test_trainings_at_the_end_of_the_budget_get_results(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_trainings_at_the_end_of_the_budget_get_results(sqlite_url: str, monkeyp
         start_study(store, "s", tiny(4, (1, 2, 2), cohort=4, options={"budget": parse_budget("2epochs")}))
         assert not Worker(store, "s").run()
         assert [row.state for row in store.segments("s")] == ["done"] * 4
-        assert [given.kind for given in store.commands("s")] == ["stop"]
+        assert [command.kind for command in store.commands("s")] == ["stop"]
 
 
 def test_trainings_that_spent_the_budget_get_results_even_if_their_process_died(
@@ -101,7 +101,7 @@ def test_trainings_that_spent_the_budget_get_results_even_if_their_process_died(
             assert {row.state for row in store.segments("s")} == {"ready"}
         assert not Worker(store, "s").run()
         assert [row.state for row in store.segments("s")] == ["done"] * 4
-        assert [given.kind for given in store.commands("s")] == ["stop"]
+        assert [command.kind for command in store.commands("s")] == ["stop"]
 
 
 def test_a_budget_or_trial_time_that_was_raised_meanwhile_stops_nothing(
@@ -155,7 +155,10 @@ def test_several_that_lift_a_bound_at_once_resume_the_study_once(
             for thread in threads:
                 thread.join()
         assert not failed
-        assert [(each.kind, each.who) for each in store.commands("s")] == [("stop", "budget"), ("resume", "budget")]
+        assert [(command.kind, command.who) for command in store.commands("s")] == [
+            ("stop", "budget"),
+            ("resume", "budget"),
+        ]
 
 
 def test_a_resumption_lifts_no_bound_that_is_reached_meanwhile(
@@ -183,7 +186,7 @@ def test_a_bound_that_is_changed_just_before_it_is_reached_stops_nothing(sqlite_
         Steering(store, "s").extend(budget="10epochs")
         with pytest.raises(CommandRefused, match="a study stops at its budget, but 's' has another one by now"):
             store.command(lambda c: bounds.stop_at(c, "s", "budget", "", data))
-        assert [each.kind for each in store.commands("s")] == ["bound"]
+        assert [command.kind for command in store.commands("s")] == ["bound"]
 
 
 @pytest.mark.slow
@@ -320,9 +323,9 @@ def test_a_bound_is_lifted_by_extending_the_study(sqlite_url: str, monkeypatch: 
         study.extend(budget="off")
         assert Worker(store, "s").run()
         assert bits(store) == expected
-        kinds = [each.kind for each in study.commands]
+        kinds = [command.kind for command in study.commands]
         assert kinds == ["stop", "bound", "resume", "stop", "bound", "resume"]
-        assert [each.data for each in study.commands][1::3] == [{"budget": {"epochs": 11}}, {"budget": None}]
+        assert [command.data for command in study.commands][1::3] == [{"budget": {"epochs": 11}}, {"budget": None}]
         for given, error in (
             ({}, "extend needs something to change, such as --trials or --budget"),
             ({"budget": "5"}, "--budget must be a number of at least 1 with a unit"),
@@ -431,6 +434,6 @@ def test_a_trial_that_trained_for_longer_than_it_may_is_told(sqlite_url: str) ->
         assert bounds.overdue(store, config, {trial.uid: 2}) == {}
         for seconds, late in ((2 * EPOCH - 0.01, True), (3600.0, False)):
             limited = replace(config, options={**config.options, "trial_time": seconds})
-            found = bounds.overdue(store, limited, {trial.uid: 2})
-            assert list(found) == [trial.uid] * late
-            assert all("until epoch 2, but a trial of this study has" in str(error) for error in found.values())
+            result = bounds.overdue(store, limited, {trial.uid: 2})
+            assert list(result) == [trial.uid] * late
+            assert all("until epoch 2, but a trial of this study has" in str(error) for error in result.values())

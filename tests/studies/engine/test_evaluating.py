@@ -76,9 +76,9 @@ def test_results_of_few_episodes_do_not_depend_on_workers(sqlite_url: str) -> No
             [own] = evaluate_within(task.member_ref().learner, config.eval_steps(row.epochs, TINY))
             assert (row.score, row.eval_steps) == (own.value, own.steps)
         total = sum(row.eval_steps or 0 for row in rows)
-        shown = study_json(store, "alone")
-        assert shown["eval_steps"] == summary_view(store, "alone").eval_steps == total > 0
-        results = [rung["eval_steps"] for trial in shown["trials"] for rung in trial["rungs"]]
+        view = study_json(store, "alone")
+        assert view["eval_steps"] == summary_view(store, "alone").eval_steps == total > 0
+        results = [rung["eval_steps"] for trial in view["trials"] for rung in trial["rungs"]]
         assert sum(results) == total
 
 

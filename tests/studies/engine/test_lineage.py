@@ -296,26 +296,26 @@ def test_a_lineage_is_a_schedule_whose_gain_and_luck_add_up(finished: str, cli: 
         [row] = store.tasks([trial.uid])
     status, out, errors = cli("schedule", trial.uid, "--seeds", "3", "--json", "--storage", finished)
     assert status == 0, errors
-    found = json.loads(out)
+    result = json.loads(out)
     ends = [link.start.epochs for link in links if link.start is not None]
-    assert [stage["from"] for stage in found["stages"]] == [0, *ends]
-    assert found["stages"][-1]["to"] == found["epochs"] == row.epochs
-    for stage, link in zip(found["stages"], links, strict=True):
+    assert [stage["from"] for stage in result["stages"]] == [0, *ends]
+    assert result["stages"][-1]["to"] == result["epochs"] == row.epochs
+    for stage, link in zip(result["stages"], links, strict=True):
         assert stage["hyperparameters"].items() <= link.identity["hyperparameters"].items()
-    assert len({json.dumps(stage["hyperparameters"]) for stage in found["stages"]}) > 1
-    assert found["recorded"] == pytest.approx(found["schedule"]["value"] + found["luck"])
-    assert found["gain"]["value"] == pytest.approx(found["schedule"]["value"] - found["last"]["value"])
-    assert len({*found["schedule"]["results"]}) > 1  # seeds differ
-    assert found["schedule"]["results"] != found["last"]["results"]
-    told = " ".join(cli("schedule", trial.uid, "--seeds", "3", "--storage", finished)[1].split())
-    for stage in found["stages"]:
-        assert f"epochs {stage['from']} to {stage['to']}: " in told
+    assert len({json.dumps(stage["hyperparameters"]) for stage in result["stages"]}) > 1
+    assert result["recorded"] == pytest.approx(result["schedule"]["value"] + result["luck"])
+    assert result["gain"]["value"] == pytest.approx(result["schedule"]["value"] - result["last"]["value"])
+    assert len({*result["schedule"]["results"]}) > 1  # seeds differ
+    assert result["schedule"]["results"] != result["last"]["results"]
+    output = " ".join(cli("schedule", trial.uid, "--seeds", "3", "--storage", finished)[1].split())
+    for stage in result["stages"]:
+        assert f"epochs {stage['from']} to {stage['to']}: " in output
     for text in (
         "this schedule, on 3 fresh seeds: ",
         "gain by the schedule, on 3 fresh seeds: ",
         "the recorded result is ",
     ):
-        assert text in told
+        assert text in output
 
 
 def test_an_invalid_schedule_is_refused(finished: str, cli: Callable[..., Any]) -> None:

@@ -92,7 +92,7 @@ def test_trials_are_shown_while_they_train_and_as_they_end(store: Store, sqlite_
         assert row.finished is not None
         assert trial.datetime_start == datetime.fromtimestamp(began[row.uid])
         assert trial.datetime_complete == datetime.fromtimestamp(row.finished)
-        scores = {each.epochs: each.score for each in store.segments("s") if each.number == row.number}
+        scores = {segment.epochs: segment.score for segment in store.segments("s") if segment.number == row.number}
         assert trial.intermediate_values == scores
         assert trial.value == scores[max(scores)]
 
@@ -134,9 +134,9 @@ def test_cancelled_and_failed_trials_say_why(store: Store) -> None:
         ("failed", "Traceback\nDiverged: NaN\n", {"rk_error": "Diverged: NaN"}),
     ):
         trial = Trial(0, uid="a", params={}, state=state, error=error, finished=3.0)
-        found = frozen(config, (trial, [], {}), 2.0)
-        assert found.state == TrialState.FAIL
-        assert found.user_attrs == {"rk_uid": "a", "rk_number": 0, **more}
+        result = frozen(config, (trial, [], {}), 2.0)
+        assert result.state == TrialState.FAIL
+        assert result.user_attrs == {"rk_uid": "a", "rk_number": 0, **more}
 
 
 def test_only_a_copy_is_forgotten(store: Store, sqlite_url: str) -> None:

@@ -23,7 +23,7 @@ from studying import surrogate, tiny, work
 
 
 def rows(store: Store) -> list[dict[str, Any]]:
-    return [each.data for each in store.commands("s") if each.kind == PROBE]
+    return [command.data for command in store.commands("s") if command.kind == PROBE]
 
 
 def started(store: Store, **options: Any) -> Any:
@@ -63,8 +63,8 @@ def test_a_probe_is_repeated_after_a_crash_and_given_up_after_two(
         assert rows(store)[1:] == [{BEGUN: 0}, {BEGUN: 1}]
         assert Worker(store, "s").run()
         assert rows(store)[3:] == [{LOST: "2 processes that probed it did not end"}]
-        told = study_view(store, "s").probe
-        assert lines_of(told, whole=True) == [
+        view = study_view(store, "s").probe
+        assert lines_of(view, whole=True) == [
             "the environment could not be probed: 2 processes that probed it did not end"
         ]
 
@@ -90,23 +90,23 @@ def test_a_study_without_an_environment_to_act_in_has_no_probe(sqlite_url: str) 
 def test_commands_and_reports_show_results_beside_baselines(
     tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
 ) -> None:
-    where = ("--storage", f"sqlite:///{tmp_path / 's.db'}")
+    storage = ("--storage", f"sqlite:///{tmp_path / 's.db'}")
     fixed = {"epoch_steps": 64, "num_envs": 2, "num_steps": 32, "num_minibatches": 2, "model": {"width": 16}}
-    with Store(where[1]) as store:
+    with Store(storage[1]) as store:
         study = tune("ppo", "CartPole-v1", storage=store, study="s", trials=2, epochs=1, fixed=fixed, progress=False)
-        found = study_view(store, "s").probe
-        assert isinstance(found, ProbeView)
+        result = study_view(store, "s").probe
+        assert isinstance(result, ProbeView)
         assert study.commands[0].kind == PROBE
         html = page([report_view(store, "s")])
-    random = found.baselines["random"]
-    assert (random.runs, random.value) == (20, pytest.approx(sum(found.random) / 20))
+    random = result.baselines["random"]
+    assert (random.runs, random.value) == (20, pytest.approx(sum(result.random) / 20))
     assert random.low < random.value < random.high
-    assert f"<p>{found.text}</p>" in html
-    baseline = lines_of(found)[0]
+    assert f"<p>{result.text}</p>" in html
+    baseline = lines_of(result)[0]
     assert baseline.startswith("for comparison: random actions return ")
-    assert lines_of(found, objectives=["return.wolf"]) == []
-    assert baseline in " ".join(cli("trials", "s", *where)[1].split())
-    assert found.text in " ".join(cli("status", *where)[1].split())
+    assert lines_of(result, objectives=["return.wolf"]) == []
+    assert baseline in " ".join(cli("trials", "s", *storage)[1].split())
+    assert result.text in " ".join(cli("status", *storage)[1].split())
     assert cli("probe", "CartPole-v1")[1].startswith("Random actions return 23.2 (")
     status, _, errors = cli("probe", "CartPol-v1")
     assert (status, "CartPole" in errors) == (2, True)
@@ -119,9 +119,9 @@ def test_bad_environments_get_a_line_each() -> None:
         "zero_rewards": 0.5, "observations": {"low": 0.1, "high": 1.0, "mean": 0.0, "drift": 1.5}, "failures": [],
         "restore": {"mode": "replay", "exact": True, "reason": "it repeats"},
     }  # fmt: skip
-    told = described(good)
-    assert told.warnings == []
-    assert told.text == (
+    output = described(good)
+    assert output.warnings == []
+    assert output.text == (
         "Random actions return 1.00 (1 episode), untrained policies return 1.00 (1 policy). Episodes take 4 to 6 "
         "steps, and 50% of them terminate. 50% of rewards are 0; their standard deviation is 0.500. Observations have "
         "standard deviations of 0.100 to 1.000, and they drift by 1.5 of them. Its state is restored exactly (replay: "

@@ -45,14 +45,14 @@ with Store(sys.argv[1]) as store:
     with Store(url) as store:
         start_study(store, "s", tiny(trials=1))
         processes = [child(code, url) for _ in range(4)]
-        assert [each.hear() for each in processes] == ["ready"] * 4
+        assert [process.hear() for process in processes] == ["ready"] * 4
         for turn in range(6):
             before = store.study("s").config["trials"]
             wanted = [10 * turn + place for place in range(2, 6)]
-            for each, trials in zip(processes, wanted, strict=True):
-                each.say(str(trials))
-            for each, trials in zip(processes, wanted, strict=True):
-                assert max(map(int, each.hear().split())) >= trials
+            for process, trials in zip(processes, wanted, strict=True):
+                process.say(str(trials))
+            for process, trials in zip(processes, wanted, strict=True):
+                assert max(map(int, process.hear().split())) >= trials
             after = store.study("s").config["trials"]
             assert after[: len(before)] == before
             assert after[-1] == wanted[-1]

@@ -27,11 +27,11 @@ CREATE = ["create", "auto", "CartPole-v1", "--study", "s", "--budget", "256s", "
 def test_an_epoch_takes_the_same_time_with_each_algorithm(seconds: int, trials: int) -> None:
     """All trainings together take n / 3 + 3 full ones of 27 epochs, in a quarter of the time."""
     paces = {"ppo": 1e-4, "sac": 1e-3, "tqc": 10.0}
-    found, steps = sizes({"seconds": seconds, "paces": paces})
-    epoch = 0.25 * seconds / (27 * (found / 3 + 3))
-    assert found == trials
+    result, steps = sizes({"seconds": seconds, "paces": paces})
+    epoch = 0.25 * seconds / (27 * (result / 3 + 3))
+    assert result == trials
     assert steps == {name: math.floor(epoch / paces[name]) for name in ("ppo", "sac")}
-    assert found == 8 or 27 * steps["ppo"] >= 300_000
+    assert result == 8 or 27 * steps["ppo"] >= 300_000
 
 
 def test_too_little_time_is_refused_with_the_time_that_is_enough() -> None:
@@ -67,11 +67,11 @@ def test_a_size_is_measured_once(
     for paces in (PACES, {}):  # a second measurement would fail
         monkeypatch.setattr(sizing, "paces_in", lambda env, names, seed, paces=paces: paces or 1 / 0)
         assert main([*CREATE, "--storage", sqlite_url]) == 0
-        shown = capsys.readouterr()
-        made.append(json.loads(shown.out))
+        output = capsys.readouterr()
+        made.append(json.loads(output.out))
         # An epoch takes 0.25 * 256 s / (27 * (8 / 3 + 3)) = 0.418 s.
         text = "4.27m pay 8 trials of ppo 11,286, dqn 11,286 steps; too slow for this time: sac"
-        assert text in shown.err
+        assert text in output.err
     assert made[0] == made[1]
     with Store(sqlite_url) as store:
         options = store.study("s").config["options"]

@@ -117,13 +117,13 @@ def test_a_report_is_whole_readable_and_asks_for_nothing(browser: Any, report: s
 
 
 def test_the_numbers_are_those_of_json(browser: Any, store: Store, report: str) -> None:
-    shown = report_view(store, "halved").to_json()
+    view = report_view(store, "halved").to_json()
     with opened(browser, report) as (tab, _, _):
-        for trial in shown["study"]["trials"]:
+        for trial in view["study"]["trials"]:
             cells = tab.locator(f'#study-0 tr[data-trial="{trial["number"]}"] td')
             assert float(cells.nth(3).get_attribute("data-v")) == trial["return"]
             assert cells.nth(2).inner_text() == str(trial["epochs"])
-        winner = shown["confirmation"]["candidates"][shown["confirmation"]["winner"]]["estimate"]
+        winner = view["confirmation"]["candidates"][view["confirmation"]["winner"]]["estimate"]
         verdict = tab.locator("#study-0 .verdict").inner_text()
         words = re.search(r"Expect (-?[\d.]+) .* between (-?[\d.]+) and (-?[\d.]+)\.", verdict)
         assert words is not None
@@ -179,7 +179,7 @@ def test_a_served_study_renews_itself(browser: Any, store: Store, width: int) ->
                 assert tab.evaluate("document.documentElement.scrollWidth") <= width
                 execute(store, task.update().where(task.c.uid == uid).values(lease_owner=None))
                 tab.get_by_text("In training").wait_for(state="detached")
-                assert all(each.startswith(server.url) for each in requests)
+                assert all(request.startswith(server.url) for request in requests)
                 tab.get_by_role("link", name="report").click()
                 assert tab.title() == "Report on seeded"
             assert errors == []

@@ -71,7 +71,7 @@ def test_a_view_shows_each_workers_trials_and_failures(filled: Store) -> None:
     assert (running["trial"], running["epochs"], running["target"], running["worker"]) == (RUNNING, 3, RUNGS[1], me)
     assert running["curve"] == [1.0, 4.0, 3.0]  # no episode return is reported, but the objective
     assert worker | {"seconds": 0} == {"name": me, "state": "trains", "trials": [RUNNING], "seconds": 0}
-    kinds = [(each["trial"], each["kind"], each["retry"], each["text"]) for each in view["failures"]]
+    kinds = [(failure["trial"], failure["kind"], failure["retry"], failure["text"]) for failure in view["failures"]]
     assert kinds == [(RUNNING, "memory", True, "MemoryError: <b>no room</b>")]
 
 
@@ -158,11 +158,11 @@ def test_a_terminal_shows_a_panel_while_a_study_runs(sqlite_url: str) -> None:
             assert Worker(store, "s").run()
             progress.show(look(store, "s"))
             progress.say("a line above")
-    shown = " ".join(screen.getvalue().split())
-    assert "epochs/s on 0 workers" in shown  # steps of an environment are not told where there is none
-    assert "a line above" in shown
-    assert "0/4" in shown
-    assert "4/4" in shown
+    output = " ".join(screen.getvalue().split())
+    assert "epochs/s on 0 workers" in output  # steps of an environment are not told where there is none
+    assert "a line above" in output
+    assert "0/4" in output
+    assert "4/4" in output
 
 
 def test_trainings_are_not_called_trials(sqlite_url: str) -> None:

@@ -107,8 +107,8 @@ def test_samplers_read_how_far_trials_exceed_their_bounds() -> None:
     rows = [replace(row, epochs=config.rungs[-1]) for row in results(config, [30, 20], [9.0, 1.0])]
     told = history(config, trials, seen, rows)
     assert [trial.system_attrs.get("constraints") for trial in told] == [[0.2], [-0.2], None]
-    shown = [frozen(config, (trial, [row], {}), 0.0) for trial, row in zip(trials, rows, strict=False)]
-    assert [trial.system_attrs for trial in shown] == [{"constraints": [0.2]}, {"constraints": [-0.2]}]
+    output = [frozen(config, (trial, [row], {}), 0.0) for trial, row in zip(trials, rows, strict=False)]
+    assert [trial.system_attrs for trial in output] == [{"constraints": [0.2]}, {"constraints": [-0.2]}]
 
 
 @pytest.mark.slow
@@ -161,9 +161,9 @@ def test_commands_show_what_is_infeasible(sqlite_url: str, cli: Callable[..., tu
     assert printed.count("complete, infeasible") == 2
     assert "cost<=25" in printed
     _, printed, _ = cli("trials", "s", "--json", "--storage", sqlite_url)
-    shown = json.loads(printed)
-    assert shown["constraints"] == ["cost<=25", "reward>=2"]
-    assert [trial["violation"] for trial in shown["trials"]] == [trial.violation for trial in study.trials]
+    output = json.loads(printed)
+    assert output["constraints"] == ["cost<=25", "reward>=2"]
+    assert [trial["violation"] for trial in output["trials"]] == [trial.violation for trial in study.trials]
     assert cli("fsck", "--storage", sqlite_url)[0] == 0
 
 
@@ -184,10 +184,10 @@ def test_a_confirmation_calls_few_infeasible_candidates_feasible(kind: str, sqli
     rng, wrong, right, repeats = np.random.default_rng(0), 0, 0, 200
     for _ in range(repeats):
         for mean in (25.01, 5.0):  # just infeasible, and clearly feasible
-            found = costs(kind, rng, mean, config.options["seeds"])
+            result = costs(kind, rng, mean, config.options["seeds"])
             rows = {
                 (0, s): Segment(s, 0, 1, "done", 1.0, objectives={"reward": 1.0, "cost": float(cost)})
-                for s, cost in enumerate(found)
+                for s, cost in enumerate(result)
             }
             holds = constraint_views(config, rows, 0)["cost<=25"].holds
             wrong += holds is True and mean > 25

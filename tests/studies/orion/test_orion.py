@@ -225,12 +225,12 @@ def test_invalid_values_are_refused_before_anything_is_created(
 @pytest.fixture
 def under_orion(monkeypatch: pytest.MonkeyPatch, sqlite_url: str, tmp_path: Path) -> Iterator[Path]:
     """As Orion starts a program."""
-    found = tmp_path / "results.log"
-    monkeypatch.setenv("ORION_RESULTS_PATH", str(found))
+    result = tmp_path / "results.log"
+    monkeypatch.setenv("ORION_RESULTS_PATH", str(result))
     monkeypatch.setenv("ORION_DB_TYPE", "rekindlesql")
     monkeypatch.setenv("ORION_DB_ADDRESS", sqlite_url.removeprefix("sqlite:///"))
     before = signal.getsignal(signal.SIGTERM)
-    yield found
+    yield result
     signal.signal(signal.SIGTERM, before)
 
 
@@ -379,9 +379,9 @@ def test_under_orion_transient_failures_are_retried_and_others_break_the_trial(
     assert "tried again in 0 s: RuntimeError: another one" in said
     assert "error: RuntimeError: an accident" in said
     assert cli.main([*TRAIN, "--epochs", "1"]) == 0
-    found = {row["name"]: row["value"] for row in json.loads(under_orion.read_text())}
+    result = {row["name"]: row["value"] for row in json.loads(under_orion.read_text())}
     with Store(sqlite_url) as store:
-        noted = [event.data["retry"] for event in store.events(found["rk_uid"]) if event.kind == "failed"]
+        noted = [event.data["retry"] for event in store.events(result["rk_uid"]) if event.kind == "failed"]
     assert noted == [True, False]
 
 

@@ -505,9 +505,9 @@ def test_no_message_holds_the_password() -> None:
 def test_the_shown_url_hides_the_password(postgres_url: str) -> None:
     url = postgres_url.replace("postgres@", "postgres:sesame@")
     for database in (RekindleSQL(host=url), RekindleSQL(host=postgres_url, password="sesame")):
-        shown = repr(database) + str(database.host) + repr(pickle.loads(pickle.dumps(database)))
-        assert "sesame" not in shown
-        assert "***" in shown
+        output = repr(database) + str(database.host) + repr(pickle.loads(pickle.dumps(database)))
+        assert "sesame" not in output
+        assert "***" in output
 
 
 @pytest.mark.parametrize(

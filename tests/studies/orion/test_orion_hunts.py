@@ -243,13 +243,13 @@ def test_a_worker_waits_for_others_but_not_for_nobody(
     start(sqlite_url, max_trials=1)
     other = build_experiment("h", storage=storage_of(sqlite_url), max_trials=2)
     trial = other.suggest()
-    found: list[Any] = []
-    worker = threading.Thread(target=lambda: found.append(start(sqlite_url, max_trials=2, idle_timeout=1)))
+    results: list[Any] = []
+    worker = threading.Thread(target=lambda: results.append(start(sqlite_url, max_trials=2, idle_timeout=1)))
     worker.start()
     wait_until(lambda: "until other workers have trained 1 trials" in caplog.text)
     other.release(trial)
     worker.join(600)
-    assert [each.status for each in found[0].fetch_trials()] == ["completed", "completed"]
+    assert [fetch_trial.status for fetch_trial in results[0].fetch_trials()] == ["completed", "completed"]
 
 
 def test_a_hunt_whose_algorithm_waits_for_a_broken_trial_ends_with_an_error(
@@ -424,10 +424,10 @@ def test_no_end_of_a_grid_lies_beyond_its_prior() -> None:
         low = 10 ** rng.uniform(-6, 0)
         high = low * 10 ** rng.uniform(0.5, 4)
         beyond += math.exp(math.log(low)) < low or math.exp(math.log(high)) > high
-        given = {"lr": f"loguniform({low!r}, {high!r}, precision=None, default_value={low!r})", "n": "uniform(1, 2)"}
-        found = grid_priors(given)
-        assert found["n"] == given["n"]
-        prior = re.fullmatch(r"loguniform\((\S+), (\S+), precision=None\)", found["lr"])
+        options = {"lr": f"loguniform({low!r}, {high!r}, precision=None, default_value={low!r})", "n": "uniform(1, 2)"}
+        result = grid_priors(options)
+        assert result["n"] == options["n"]
+        prior = re.fullmatch(r"loguniform\((\S+), (\S+), precision=None\)", result["lr"])
         assert prior is not None
         ends = [math.exp(math.log(float(text))) for text in prior.groups()]
         assert low <= ends[0] <= low * (1 + 1e-12)

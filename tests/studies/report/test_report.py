@@ -70,13 +70,13 @@ def test_a_report_is_the_same_bytes_when_built_twice(studies: Store) -> None:
 
 
 def test_a_confirmed_study_begins_with_what_its_winner_is_worth(studies: Store) -> None:
-    shown = report_view(studies, "halved")
-    html, [winner] = page([shown]), [shown.confirmation.winner]
-    assert shown.verdict[0].startswith("Expect ")
-    assert shown.verdict[0].split(".")[0] in html
-    assert "epochs. All 18 trainings to the end would have taken 162" in shown.verdict[1]
-    assert shown.band.seeds == 4  # without those of the race, which chose the winner
-    assert shown.confirmation.candidates[winner].estimate is not None
+    view = report_view(studies, "halved")
+    html, [winner] = page([view]), [view.confirmation.winner]
+    assert view.verdict[0].startswith("Expect ")
+    assert view.verdict[0].split(".")[0] in html
+    assert "epochs. All 18 trainings to the end would have taken 162" in view.verdict[1]
+    assert view.band.seeds == 4  # without those of the race, which chose the winner
+    assert view.confirmation.candidates[winner].estimate is not None
     assert parts(html)[:5] == ["Confirmation", "Health checks", "Learning curves", "Promotions", "Statistics"]
 
 
@@ -87,42 +87,42 @@ def test_a_report_shows_the_last_complete_confirmation_while_a_further_one_runs(
         answer = study.confirm(2, 3, progress=False)
         before = report_view(store, "s")
         further = start_confirmation(store, "s", confirmation_config(store, "s", 1, 5))
-        shown = report_view(store, "s")
-        html = page([shown])
+        view = report_view(store, "s")
+        html = page([view])
     assert (before.unfinished, further) == (None, "s:confirmation-2")
-    assert shown.confirmation is not None
-    assert shown.confirmation.to_json() == answer
-    assert shown.band == before.band is not None
+    assert view.confirmation is not None
+    assert view.confirmation.to_json() == answer
+    assert view.band == before.band is not None
     assert "Statistics" in parts(html)
     assert "on seeds that the search has not used, in s:confirmation." in html
-    assert shown.verdict[1] == (
+    assert view.verdict[1] == (
         "A further confirmation, s:confirmation-2, is not complete; `rekindle confirm s --top 1 --seeds 5` resumes it."
     )
 
 
 def test_a_report_on_a_confirmation_tells_what_the_confirmation_tells(studies: Store) -> None:
     """The seeds of its race chose the winner, so results on them are too high and count nowhere."""
-    of, shown = report_view(studies, "halved").confirmation, report_view(studies, "halved:confirmation")
-    estimates = {n: each.estimate.results for n, each in enumerate(of.candidates) if each.estimate}
+    of, view = report_view(studies, "halved").confirmation, report_view(studies, "halved:confirmation")
+    estimates = {n: candidate.estimate.results for n, candidate in enumerate(of.candidates) if candidate.estimate}
     value = in_digits_alone(of.candidates[of.winner].estimate.value)
-    assert ("Dashed lines are rungs" in page([shown]), "Dashed" in page([report_view(studies, "halved")])) == (
+    assert ("Dashed lines are rungs" in page([view]), "Dashed" in page([report_view(studies, "halved")])) == (
         False,
         True,
     )
     number = of.candidates[of.winner].trial
     who = "the defaults" if number is None else f"trial {number} of halved"
-    assert f"<td>{described(of.candidates[of.winner])}</td>" in page([shown])
-    assert shown.verdict == [
+    assert f"<td>{described(of.candidates[of.winner])}</td>" in page([view])
+    assert view.verdict == [
         f"Trial {of.winner}, {who}, won the race of 3: return {value} on 4 seeds that took part in no choice.",
         f"The confirmation trained {of.cost.epochs} epochs.",
     ]
-    assert dict(samples_of(shown)) == {f"trial {n}": results for n, results in estimates.items()}
-    assert samples_of(shown)[0][0] == f"trial {of.winner}"
-    assert (shown.band.seeds, shown.band.label) == (4, f"trial {of.winner}")
-    told = dict(shown.checklist)
+    assert dict(samples_of(view)) == {f"trial {n}": results for n, results in estimates.items()}
+    assert samples_of(view)[0][0] == f"trial {of.winner}"
+    assert (view.band.seeds, view.band.label) == (4, f"trial {of.winner}")
+    told = dict(view.checklist)
     assert told["Seeds of the search"] == "none: this confirms halved"
     assert told["Seeds of the test"].endswith(" disjoint from those of the search; 3 others chose the winner")
-    html = page([shown])
+    html = page([view])
     assert "Results over seeds that were not used for any choice." in html
     assert "flatter" not in html
 
@@ -140,53 +140,55 @@ def test_a_report_names_the_defaults_and_has_no_median_over_one_environment(tmp_
 
 
 def test_importances_and_health_are_those_of_diagnose(studies: Store) -> None:
-    shown, diagnosis = report_view(studies, "seeded"), diagnose(studies, "seeded")
-    assert shown.findings == diagnosis.findings
-    shown = report_view(studies, "halved")
+    view, diagnosis = report_view(studies, "seeded"), diagnose(studies, "seeded")
+    assert view.findings == diagnosis.findings
+    view = report_view(studies, "halved")
     diagnosis = diagnose(studies, "halved")
     for name in ("importances", "marginals", "pairs"):
-        assert getattr(shown, name) == getattr(diagnosis, name) != []
-    best, html = shown.importances[0], page([shown])
+        assert getattr(view, name) == getattr(diagnosis, name) != []
+    best, html = view.importances[0], page([view])
     text = f"{best.name}: {best.estimate:.0%} ({best.low:.0%} to {best.high:.0%})"
     assert f"<title>{text}</title>" in html
-    [pair, *_] = shown.pairs
+    [pair, *_] = view.pairs
     text = f"{' and '.join(pair.names)}: {pair.estimate:.0%} ({pair.low:.0%} to {pair.high:.0%})"
     assert f"<title>{text}</title>" in html
-    for each in shown.marginals:
-        for point in each.points:
+    for marginal in view.marginals:
+        for point in marginal.points:
             assert f": {point.estimate:+.3g} ({point.low:+.3g} to {point.high:+.3g})</title>" in html
-    for finding in shown.findings:
+    for finding in view.findings:
         assert f"<td>{escape(finding.cure)}</td>" in html
 
 
 def test_a_clear_pair_is_drawn_by_its_trials(studies: Store) -> None:
-    shown = report_view(studies, "halved")
-    [pair, *_] = shown.pairs
-    bars, *clouds = what_mattered.pairs(shown.replace(pairs=[pair.replace(low=0.9 * CLEAR)]))
+    view = report_view(studies, "halved")
+    [pair, *_] = view.pairs
+    bars, *clouds = what_mattered.pairs(view.replace(pairs=[pair.replace(low=0.9 * CLEAR)]))
     assert clouds == []
-    same, cloud = what_mattered.pairs(shown.replace(pairs=[pair.replace(low=CLEAR)]))
+    same, cloud = what_mattered.pairs(view.replace(pairs=[pair.replace(low=CLEAR)]))
     assert same.title == bars.title
     assert cloud.title == "results by {} and {}".format(*pair.names)
     assert cloud.x_ticks
     assert cloud.y_ticks
     dots = [point for mark in cloud.marks if mark.kind == "dots" for point in mark.points]
-    assert len(dots) == len(shown.results) == 18
+    assert len(dots) == len(view.results) == 18
     assert all(0 <= x <= 1 and 0 <= y <= 1 for x, y in dots)
     assert len({x for x, _ in dots}) > 9
 
 
 def test_the_commands_tell_what_the_report_shows(studies: Store, cli: Cli) -> None:
-    where = ("--storage", studies.database.url.render_as_string(hide_password=False))
-    status, out, _ = cli("diagnose", "halved", *where)
+    storage = ("--storage", studies.database.url.render_as_string(hide_password=False))
+    status, out, _ = cli("diagnose", "halved", *storage)
     said = " ".join(out.split())
     assert (status, "what explains return, of 18 configurations" in said) == (0, True)
     shares = re.findall(r"(\w+) (\d+)% (\d+)% to (\d+)%", said)
-    assert {name for name, *_ in shares} == {each.name for each in report_view(studies, "halved").importances}
+    assert {name for name, *_ in shares} == {
+        importance.name for importance in report_view(studies, "halved").importances
+    }
     assert all(int(low) <= int(share) <= int(high) for _, share, low, high in shares)
-    assert "importances need 8 configurations with results, but there are 7" in cli("diagnose", "bred", *where)[1]
+    assert "importances need 8 configurations with results, but there are 7" in cli("diagnose", "bred", *storage)[1]
     branch = next(trial for trial in study_view(studies, "bred").trials if trial.branch)
-    assert f"{branch.branch.trial} at {branch.branch.epochs}" in cli("trials", "bred", *where)[1]
-    task = cli("show", branch.uid, *where)[1]
+    assert f"{branch.branch.trial} at {branch.branch.epochs}" in cli("trials", "bred", *storage)[1]
+    task = cli("show", branch.uid, *storage)[1]
     assert "lineage" in task
     assert not re.search(r"^\W*return\b", task.partition("hyperparameters")[0], re.MULTILINE)  # no environment
     front = study_view(studies, EVIL)
@@ -196,8 +198,8 @@ def test_the_commands_tell_what_the_report_shows(studies: Store, cli: Cli) -> No
 
 
 def test_the_epochs_are_those_of_all_finished_rungs(studies: Store) -> None:
-    shown = report_view(studies, "halved")
-    assert shown.epochs == sum(trial.epochs for trial in study_view(studies, "halved").trials)
+    view = report_view(studies, "halved")
+    assert view.epochs == sum(trial.epochs for trial in study_view(studies, "halved").trials)
     assert report_view(studies, "bred").epochs == 4 * 4  # a branch does not count its parent's
 
 
@@ -224,14 +226,16 @@ def test_parts_without_data_are_left_out(studies: Store) -> None:
 
 def test_a_report_says_that_intervals_of_few_seeds_are_too_narrow(studies: Store) -> None:
     text = "are too narrow. They contain the truth in fewer than 95 of 100 cases: with 4 runs, 87 to 88 (IQM)"
-    shown = report_view(studies, "halved")
-    assert text in (html := page([shown]))
+    view = report_view(studies, "halved")
+    assert text in (html := page([view]))
     assert "median</th>" not in html  # that is one over environments
     many = [
-        each.replace(estimate=each.estimate and each.estimate.replace(results=[*each.estimate.results] * 3))
-        for each in shown.confirmation.candidates
+        candidate.replace(
+            estimate=candidate.estimate and candidate.estimate.replace(results=[*candidate.estimate.results] * 3)
+        )
+        for candidate in view.confirmation.candidates
     ]
-    html = page([shown.replace(confirmation=shown.confirmation.replace(candidates=many))])
+    html = page([view.replace(confirmation=view.confirmation.replace(candidates=many))])
     assert ("Statistics" in parts(html), "too narrow" in html) == (True, False)
 
 
@@ -271,7 +275,7 @@ def test_a_study_with_few_configurations_has_importances_but_no_marginals(tmp_pa
             tune("surrogate", study=str(trials), trials=trials, storage=store, progress=False, **same)
         few, enough = report_view(store, "9"), report_view(store, "10")
     assert len(few.importances) == len(few.dimensions) == len(enough.marginals) == 5
-    assert all(each.low < each.high for each in few.importances)
+    assert all(importance.low < importance.high for importance in few.importances)
     assert few.marginals == []
     assert {"Importance of hyperparameters", "Slices"} < set(parts(page([few])))
     assert set(parts(page([enough]))) - set(parts(page([few]))) == {"Marginals"}
@@ -290,8 +294,8 @@ def test_a_study_that_was_stopped_says_by_what(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path / 's.db'}") as store:
         same: dict[str, Any] = {"storage": store, "scheduler": "none", "epochs": 3, "trials": 24, "progress": False}
         tune("surrogate", "CartPole-v1", study="s", budget="6epochs", **same)
-        told = report_view(store, "s").verdict
-    assert any(re.fullmatch(r"The study had the stop by budget: \d+ of 6 epochs are trained\.", each) for each in told)
+        view = report_view(store, "s").verdict
+    assert any(re.fullmatch(r"The study had the stop by budget: \d+ of 6 epochs are trained\.", each) for each in view)
 
 
 def test_a_study_that_failed_whole_says_why(tmp_path: Path) -> None:
@@ -315,18 +319,18 @@ def test_a_study_that_failed_whole_says_why(tmp_path: Path) -> None:
 
 
 def test_a_report_that_finds_no_room_leaves_the_old_one(studies: Store, tmp_path: Path) -> None:
-    path, shown = tmp_path / "x.html", [report_view(studies, "halved")]
+    path, view = tmp_path / "x.html", [report_view(studies, "halved")]
     path.write_text("the old report")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
         with pytest.raises(ValueError, match=r"x.html cannot be: File too large; give another -o"):
-            write_report(shown, path)
+            write_report(view, path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [file.read_text() for file in tmp_path.iterdir()] == ["the old report"]
-    write_report(shown, path)
-    assert [file.read_text() for file in tmp_path.iterdir()] == [page(shown)]
+    write_report(view, path)
+    assert [file.read_text() for file in tmp_path.iterdir()] == [page(view)]
 
 
 def test_a_report_is_refused_in_one_line(studies: Store, tmp_path: Path, cli: Cli) -> None:
@@ -378,9 +382,9 @@ def test_several_drawings_stand_in_rows_without_empty_frames(studies: Store) -> 
 
 
 def test_the_best_trials_result_and_interval_can_be_seen_though_they_are_of_one_epoch(studies: Store) -> None:
-    shown = report_view(studies, "halved")
+    view = report_view(studies, "halved")
     band = BandView(label="best", seeds=3, points=[(9, 50.0, 44.0, 10_000.0)])
-    drawing = figures.curves(shown.replace(band=band))
+    drawing = figures.curves(view.replace(band=band))
     assert drawing is not None
     marks = [(mark.kind, mark.points) for mark in drawing.marks if mark.style == "best"]
     assert ("dots", [(9, 50.0)]) in marks
@@ -388,9 +392,9 @@ def test_the_best_trials_result_and_interval_can_be_seen_though_they_are_of_one_
 
 
 def test_the_winners_mean_can_be_seen_though_it_is_better_than_all_trials(studies: Store) -> None:
-    shown = report_view(studies, "halved")
+    view = report_view(studies, "halved")
     points = [(1, 50.0, 44.0, 60.0), (9, 5_000.0, 4_990.0, 5_010.0)]
-    drawing = figures.curves(shown.replace(band=BandView(label="best", seeds=3, points=points)))
+    drawing = figures.curves(view.replace(band=BandView(label="best", seeds=3, points=points)))
     assert drawing is not None
     assert drawing.y.high >= 5_000
     [band] = [mark.points for mark in drawing.marks if mark.kind == "band"]
@@ -398,14 +402,14 @@ def test_the_winners_mean_can_be_seen_though_it_is_better_than_all_trials(studie
 
 
 def test_a_picture_has_the_numbers_of_the_report(studies: Store) -> None:
-    shown, [axes] = report_view(studies, "halved"), Study("halved", studies).plot_curves().axes
+    view, [axes] = report_view(studies, "halved"), Study("halved", studies).plot_curves().axes
     drawn = [list(map(tuple, line.get_xydata())) for line in axes.get_lines()]
-    for points in shown.curves.trials.values():
+    for points in view.curves.trials.values():
         assert [(float(epoch), value) for epoch, value in points] in drawn
     [axes] = (figure := Study("halved", studies).plot_importance()).axes
     assert figure._repr_png_().startswith(b"\x89PNG")
     texts = [text.get_text() for text in axes.get_yticklabels()]
-    assert texts == [share.name for share in shown.importances]
+    assert texts == [share.name for share in view.importances]
 
 
 def test_a_picture_is_the_same_bytes_when_built_twice(studies: Store, tmp_path: Path, cli: Cli) -> None:
@@ -481,9 +485,9 @@ def test_a_study_that_shares_a_task_has_only_its_own_failures(sqlite_url: str) -
             for _ in range(failures):
                 execute(store, event.insert().values(uid=uid(2), created=1e9 + token, kind=FAILED, data=note))
         for name, failures in times.items():
-            shown = report_view(store, name)
-            assert shown.failures == {"memory, retried": failures}
-            assert [mark.kind for mark in shown.timeline.marks] == ["memory (retried)"] * failures
+            view = report_view(store, name)
+            assert view.failures == {"memory, retried": failures}
+            assert [mark.kind for mark in view.timeline.marks] == ["memory (retried)"] * failures
             assert len(store.failures(name, 0, 9)[1]) == failures  # as `watch` shows them
         assert len(store.failures("other", 0, 1)[1]) == 1
 
@@ -496,14 +500,14 @@ def test_the_timeline_tells_takeovers_and_failures() -> None:
         Event("a", 110.0, "takeover", {"owner": two, "token": 2, "epochs": 1, "study": "s", "previous": one}),
         Event("a", 120.0, "failed", {"kind": "memory", "retry": True}),
     ]
-    found = timeline(trials, events, {("a", 2): 128.0}, {"a": 9})
-    assert found is not None
-    assert found.seconds == 30.0
-    assert found.workers == [
+    result = timeline(trials, events, {("a", 2): 128.0}, {"a": 9})
+    assert result is not None
+    assert result.seconds == 30.0
+    assert result.workers == [
         ProcessView(name="7 on host", work=[WorkView(from_=0.0, to=10.0, trials=[0])]),
         ProcessView(name="8 on host", work=[WorkView(from_=10.0, to=28.0, trials=[0])]),
     ]
-    assert found.marks == [
+    assert result.marks == [
         MarkView(worker="8 on host", at=10.0, kind="takeover", trial=0),
         MarkView(worker="8 on host", at=20.0, kind="memory (retried)", trial=0),
     ]
@@ -512,11 +516,11 @@ def test_the_timeline_tells_takeovers_and_failures() -> None:
 def test_the_timeline_numbers_trials_with_several_seeds_as_the_command_trials_does() -> None:
     trials = [Trial(n, uid=f"t{n}", params={}, state="complete", finished=130.0, seeds=2) for n in range(4)]
     lease = {"owner": "host:boot:7:1", "token": 1, "epochs": 0, "study": "s"}
-    events = [Event(each.uid, 100.0, "start", lease) for each in trials]
-    found = timeline(trials, [*events, Event("t3", 120.0, "failed", {"kind": "memory"})], {}, {})
-    assert found is not None
-    assert found.workers == [ProcessView(name="7 on host", work=[WorkView(from_=0.0, to=30.0, trials=[0, 1])])]
-    assert [mark.trial for mark in found.marks] == [1]
+    events = [Event(trial.uid, 100.0, "start", lease) for trial in trials]
+    result = timeline(trials, [*events, Event("t3", 120.0, "failed", {"kind": "memory"})], {}, {})
+    assert result is not None
+    assert result.workers == [ProcessView(name="7 on host", work=[WorkView(from_=0.0, to=30.0, trials=[0, 1])])]
+    assert [mark.trial for mark in result.marks] == [1]
 
 
 def test_work_after_the_last_checkpoint_of_a_dead_process_is_lost() -> None:
@@ -527,10 +531,10 @@ def test_work_after_the_last_checkpoint_of_a_dead_process_is_lost() -> None:
         Event("a", 100.0, "start", {"owner": one, "token": 1, "epochs": 0, "study": "s"}),
         Event("a", 110.0, "takeover", {"owner": two, "token": 2, "epochs": 4, "study": "s", **died}),
     ]
-    found = timeline(trials, events, {("a", 2): 116.0}, {"a": 10})
-    assert found is not None
-    assert found.workers[0].work == [WorkView(from_=0.0, to=7.0, trials=[0])]
-    [lost] = found.lost  # 10 epochs in 4 + 6 seconds of work that counts
+    result = timeline(trials, events, {("a", 2): 116.0}, {"a": 10})
+    assert result is not None
+    assert result.workers[0].work == [WorkView(from_=0.0, to=7.0, trials=[0])]
+    [lost] = result.lost  # 10 epochs in 4 + 6 seconds of work that counts
     assert lost.epochs == pytest.approx(3.0)
     assert lost.replace(epochs=3.0) == LostView(worker="7 on host", from_=4.0, to=7.0, trial=0, epochs=3.0)
 

@@ -103,12 +103,12 @@ def test_a_study_is_the_same_in_whatever_order_it_is_trained(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         with caplog.at_level(logging.WARNING):
-            found = [study(config(sampler), random.Random(seed)) for seed in range(1 if sampler == "gp" else 2)]
+            result = [study(config(sampler), random.Random(seed)) for seed in range(1 if sampler == "gp" else 2)]
             again = study(config(sampler), random.Random(7))
     finally:
         optuna.logging.disable_propagation()
         optuna.logging.set_verbosity(before)
-    assert all(each == again for each in found)
+    assert all(each == again for each in result)
     assert (capfd.readouterr().err, caplog.text) == ("", "")  # no warning escapes
     space = SPACES.get(sampler, MIXED)
     assert all(flatten(space.validate(values)) == values for values in again.values())
@@ -128,16 +128,16 @@ def test_samplers_that_learn_nothing_read_nothing(sampler: str) -> None:
 def test_quasi_monte_carlo_spreads_over_every_dimension() -> None:
     space = Space(x=real(0.0, 1.0), y=log_real(1e-4, 1.0), kind=categorical("a", "b", "c", "d"))
     one = config("qmc", space=space.priors(), trials=[64], generation=8, cohort=1)
-    found = study(one, random.Random(0)).values()
-    assert sorted(int(16 * values["x"]) for values in found) == sorted([*range(16)] * 4)
-    assert sorted(values["kind"] for values in found) == sorted("abcd" * 16)
-    assert {int(values["y"] < 1e-2) for values in found} == {0, 1}
+    result = study(one, random.Random(0)).values()
+    assert sorted(int(16 * values["x"]) for values in result) == sorted([*range(16)] * 4)
+    assert sorted(values["kind"] for values in result) == sorted("abcd" * 16)
+    assert {int(values["y"] < 1e-2) for values in result} == {0, 1}
 
 
 def test_brute_force_tries_everything_once() -> None:
     total = 3 * 3 * (1 + 2)
-    found = study(config("bruteforce", trials=[total], epochs=[1, 1, 3]), random.Random(0))
-    assert len({tuple(sorted(values.items())) for values in found.values()}) == total
+    result = study(config("bruteforce", trials=[total], epochs=[1, 1, 3]), random.Random(0))
+    assert len({tuple(sorted(values.items())) for values in result.values()}) == total
 
 
 @pytest.mark.parametrize("scheduler", ["none", "halving", "asha", "hyperband", "adaptive"])
@@ -147,9 +147,9 @@ def test_brute_force_repeats_no_point_whoever_chose_it(scheduler: str) -> None:
     known = [{"width": 64, "layers": 1}, {"width": 128, "layers": 3}]
     for seed, first in product(range(3), ([], known)):
         options = {"trials": [12], "generation": 4, "scheduler": scheduler, "options": {"known": first}, "seed": seed}
-        found = study(config("bruteforce", space=space.priors(), **options), random.Random(seed))
-        assert len({tuple(sorted(values.items())) for values in found.values()}) == 12
-        assert [found[number] for number in range(len(first))] == first
+        result = study(config("bruteforce", space=space.priors(), **options), random.Random(seed))
+        assert len({tuple(sorted(values.items())) for values in result.values()}) == 12
+        assert [result[number] for number in range(len(first))] == first
 
 
 def test_brute_force_goes_on_in_a_changed_space() -> None:
@@ -160,8 +160,8 @@ def test_brute_force_goes_on_in_a_changed_space() -> None:
     first = [{"width": 64, "layers": 1}, {"width": 16, "layers": 2}]
     rows = [Trial(number, str(number), values, state="complete") for number, values in enumerate(first)]
     seen = {number: [(1, 0.0)] for number in range(2)}
-    found = suggest(replace(one, options=options), rows, Plan(ask=range(2, 7), bracket=1, seen=seen))
-    points = {(values["width"], values["layers"]) for values in found}
+    result = suggest(replace(one, options=options), rows, Plan(ask=range(2, 7), bracket=1, seen=seen))
+    points = {(values["width"], values["layers"]) for values in result}
     assert points == set(product((64, 128), (1, 2, 3))) - {(64, 1)}
 
 
@@ -182,8 +182,8 @@ def test_brute_force_has_no_more_trials_than_points(tmp_path: Path, cli: Callabl
     status, _, errors = cli(*command, "--trials", "6")
     assert status == 2
     assert "tries each point once, but the space has 5 and there are to be 6 trials; take --trials 5 at most" in errors
-    status, shown, _ = cli(*command, "--workers", "1", "--json")
-    trials = json.loads(shown)["trials"]
+    status, output, _ = cli(*command, "--workers", "1", "--json")
+    trials = json.loads(output)["trials"]
     assert (status, sorted(trial["hyperparameters"]["x"] for trial in trials)) == (0, [0, 1, 2, 3, 4])
     assert "more --trials" not in cli(*command, "--workers", "1")[2]  # nothing is left to extend it by
     status, _, errors = cli("extend", "s", "--trials", "6", "--storage", url)
@@ -212,11 +212,11 @@ def test_a_grid_has_the_ends_of_ranges_and_only_what_applies() -> None:
     one = config("grid", space=space.priors(), trials=[total], generation=total, epochs=[1, 1, 3])
     one = replace(one, options={"grid_points": 3})
     check_sampler(one)
-    found = list(study(one, random.Random(0)).values())
-    assert len({tuple(sorted(values.items())) for values in found}) == total == len(grid(one))
+    result = list(study(one, random.Random(0)).values())
+    assert len({tuple(sorted(values.items())) for values in result}) == total == len(grid(one))
 
     def values(name: str) -> list[Any]:
-        return sorted({values[name] for values in found if values.get(name) is not None})
+        return sorted({values[name] for values in result if values.get(name) is not None})
 
     assert values("lr") == pytest.approx([1e-5, 1e-3, 1e-1])
     assert values("gamma") == pytest.approx([0.9, 0.99, 0.999])
@@ -260,18 +260,18 @@ def test_cma_es_closes_in_on_what_is_best() -> None:
 
 def test_a_generation_is_a_bracket_of_the_scheduler() -> None:
     one = config("nsgaii", scheduler="hyperband", trials=[40])
-    found = study(one, random.Random(0))
-    assert study(one, random.Random(1)) == found
-    assert study(replace(one, seed=1), random.Random(0)) != found
+    result = study(one, random.Random(0))
+    assert study(one, random.Random(1)) == result
+    assert study(replace(one, seed=1), random.Random(0)) != result
 
 
 def test_genetic_samplers_cross_the_elite_of_all_brackets_before() -> None:
     space = Space(**{name: ordinal(*range(1000)) for name in "abcdefgh"})
     one = config("nsgaii", space=space.priors(), trials=[24], generation=6, cohort=1, epochs=[1, 1, 3])
-    found = study(one, random.Random(0))
+    result = study(one, random.Random(0))
     ranked = sorted((n for n in range(6) if n != 4), key=lambda n: -(score_of(n, 0) or 0.0))
-    known = {name: {found[n][name] for n in ranked} for name in "abcdefgh"}
-    inherited = [found[n][name] in known[name] for n in range(6, 12) for name in "ah"]
+    known = {name: {result[n][name] for n in ranked} for name in "abcdefgh"}
+    inherited = [result[n][name] in known[name] for n in range(6, 12) for name in "ah"]
     assert sum(inherited) >= 8  # and one in eight mutates
 
 

@@ -46,11 +46,11 @@ def config(**changes: Any) -> Config:
 
 def rows(study: Config, total: int) -> list[Trial]:
     """Trials with suggestions of their own brackets, none of them having seen anything."""
-    found: list[Trial] = []
+    results: list[Trial] = []
     for bracket, numbers in enumerate(study.brackets[: -(-total // study.generation)]):
         for number, values in zip(numbers, suggest(study, [], Plan(ask=numbers)), strict=True):
-            found.append(Trial(number, f"u{number}", flatten(values), {"bracket": bracket}))
-    return found
+            results.append(Trial(number, f"u{number}", flatten(values), {"bracket": bracket}))
+    return results
 
 
 def seen(total: int) -> dict[int, list[tuple[int, float]]]:
@@ -109,12 +109,12 @@ def test_a_trial_keeps_its_distance_from_one_that_was_enqueued() -> None:
 
 
 def test_a_cohort_shares_its_structure_and_nothing_else() -> None:
-    found = suggest(config(), [], Plan(ask=range(8, 16)))
-    structures = [SPACE.structure(values) for values in found]
+    result = suggest(config(), [], Plan(ask=range(8, 16)))
+    structures = [SPACE.structure(values) for values in result]
     assert structures[:4] == [structures[0]] * 4
     assert structures[4:] == [structures[4]] * 4
     assert structures[0] != structures[4]
-    assert len({values["lr"] for values in found}) == 8
+    assert len({values["lr"] for values in result}) == 8
 
 
 def test_a_cohort_shares_no_structure_where_nothing_else_is_searched() -> None:
@@ -122,8 +122,8 @@ def test_a_cohort_shares_no_structure_where_nothing_else_is_searched() -> None:
     study = config(space=Space(name=names, gamma=fixed(0.99)).priors())
     assert len({values["name"] for values in suggest(study, [], Plan(ask=range(0, 16)))}) == 4
     depends = Space(name=names, momentum=real(0.0, 0.99, default=0.5, when={"name": "sgd"}))
-    found = suggest(config(space=depends.priors()), [], Plan(ask=range(0, 16)))
-    assert len({tuple(flatten(values).items()) for values in found}) > 4
+    result = suggest(config(space=depends.priors()), [], Plan(ask=range(0, 16)))
+    assert len({tuple(flatten(values).items()) for values in result}) > 4
 
 
 def test_every_suggestion_is_in_the_space() -> None:
@@ -136,9 +136,9 @@ def test_values_that_do_not_go_together_are_drawn_again() -> None:
         if values["layers"] == 2:
             raise ValueError("layers must not be 2")
 
-    found = suggest(config(), [], Plan(ask=range(0, 8)), check)
-    assert all(values["layers"] != 2 for values in found)
-    assert found == suggest(config(), [], Plan(ask=range(0, 8)), check)
+    result = suggest(config(), [], Plan(ask=range(0, 8)), check)
+    assert all(values["layers"] != 2 for values in result)
+    assert result == suggest(config(), [], Plan(ask=range(0, 8)), check)
 
 
 def test_a_space_without_values_that_go_together_is_an_error_and_no_endless_search() -> None:
@@ -152,8 +152,8 @@ def test_a_space_without_values_that_go_together_is_an_error_and_no_endless_sear
 def test_optuna_is_told_what_is_known_and_no_more() -> None:
     study = config()
     trials = rows(study, 8)[:4]
-    shown = {0: [(1, 1.0), (3, 2.0), (9, 3.0)], 1: [(1, 5.0)], 2: []}
-    complete, pruned, failed, running = history(study, trials, {**shown})
+    output = {0: [(1, 1.0), (3, 2.0), (9, 3.0)], 1: [(1, 5.0)], 2: []}
+    complete, pruned, failed, running = history(study, trials, {**output})
     assert (complete.state, complete.value) == (TrialState.COMPLETE, 3.0)
     assert complete.intermediate_values == {1: 1.0, 3: 2.0, 9: 3.0}
     assert (pruned.state, pruned.intermediate_values) == (TrialState.PRUNED, {1: 5.0})

@@ -61,7 +61,7 @@ def test_results_are_scaled_between_the_lower_decile_and_the_best_of_their_envir
     study = config(tables, across="mean")
     scale = scale_of(study, rows)
     assert scale == [(1.0, 10.0), (91.0, 100.0), (0.0, 0.0)]
-    assert [scaled(scale, each) for each in rows[:3]] == [0.0, 0.0, 1 / 9]
+    assert [scaled(scale, row) for row in rows[:3]] == [0.0, 0.0, 1 / 9]
     assert scaled(scale, row(4, 100.0)) == 1.0
     alike = scale_of(study, [row(2, 5.0), row(5, 5.0)])
     assert scaled(alike, row(2, 5.0)) == 0.0  # tells nothing
@@ -97,13 +97,13 @@ def carried(study: Config, rng: random.Random, tables: list[str]) -> list[Any]:
             asked.append((step.ask, step.seen))
         new += [replace(trials[number], state=state) for number, state in step.finished]
         trials |= {trial.number: trial for trial in new}
-        rows |= {(each.number, each.rung): each for each in step.segments}
-        ready = [key for key, each in rows.items() if each.state == "ready"]
+        rows |= {(segment.number, segment.rung): segment for segment in step.segments}
+        ready = [key for key, row in rows.items() if row.state == "ready"]
         done = []
         for number, rung in rng.sample(ready, rng.randint(0, len(ready))):
             score = curves[number % 3][number // 3 * 7 % 24, 0, study.rungs[rung] - 1]
             done.append(replace(rows[number, rung], state="done", score=float(score)))
-        rows |= {(each.number, each.rung): each for each in done}
+        rows |= {(segment.number, segment.rung): segment for segment in done}
         plans.observe(new, [*step.segments, *done])
         whole = plan(study, trials.values(), rows.values())
         assert (whole.segments, whole.finished, whole.seen) == (
@@ -122,14 +122,14 @@ def test_plans_follow_from_the_rows_in_whatever_order_they_come(tables: list[str
         assert carried(study, random.Random(seed), tables) == [asked, trials, rows]
     assert bool(study.options.get("racing")) == (how != "adaptive")
     _, seen = asked[-1]
-    shown = [
+    output = [
         rows[3 * n + env, study.rungs.index(epochs)]
         for n in seen
         for epochs, _ in seen[n]
         for env in range(3)
         if (3 * n + env, study.rungs.index(epochs)) in rows
     ]
-    expected = {(each.number, each.epochs): each.score for each in collapse(study, [], shown)[1]}
+    expected = {(each.number, each.epochs): each.score for each in collapse(study, [], output)[1]}
     assert {(n, epochs): score for n in seen for epochs, score in seen[n]} == expected
     spared = [n for n in range(36) if (3 * n, 0) in rows and (3 * n + 2, 0) not in rows]
     assert bool(spared) == (how != "adaptive")  # lost in the first environments, and not trained in the last
@@ -169,11 +169,11 @@ def searched(tables: list[str], tmp_path_factory: pytest.TempPathFactory) -> rek
 
 
 def test_the_best_compromise_wins_whatever_the_ranges_of_returns(tables: list[str], searched: rekindle.Study) -> None:
-    shown = study_json(searched.store, "s")
-    best = shown["best"]
+    view = study_json(searched.store, "s")
+    best = view["best"]
     assert best["hyperparameters"]["x"] == X[11]
-    assert [env["id"] for env in shown["environments"]] == tables
-    values = {each["env"]: each["return"] for each in best["seeds"] if each["epochs"] == 2}
+    assert [env["id"] for env in view["environments"]] == tables
+    values = {seed["env"]: seed["return"] for seed in best["seeds"] if seed["epochs"] == 2}
     assert best["environments"] == values
     assert 0 <= best["return"] <= 1
 
@@ -189,10 +189,10 @@ def test_fresh_seeds_say_what_the_winner_is_worth_in_each_environment(
         worse, better = sorted(np.load(path)["curves"][11, :, -1])
         assert worse <= winner["environments"][path]["value"] <= better
         assert winner["environments"][path]["low"] <= winner["environments"][path]["value"]
-    shown = study_json(searched.store, "s:confirmation")["best"]["environments"]  # without the seeds of the race
-    assert shown == pytest.approx({path: winner["environments"][path]["value"] for path in tables})
+    view = study_json(searched.store, "s:confirmation")["best"]["environments"]  # without the seeds of the race
+    assert view == pytest.approx({path: winner["environments"][path]["value"] for path in tables})
     sides = compare(searched.store, ["s", "again=s"]).to_json()
-    assert [each["env"].split()[0] for each in sides["environments"]] == tables
+    assert [environment["env"].split()[0] for environment in sides["environments"]] == tables
     assert [side["runs"] for side in sides["sides"]] == [3, 3]
 
 
@@ -217,21 +217,21 @@ def test_a_confirmation_is_told_on_the_scale_of_its_search(tables: list[str], tm
     told = rekindle.Study("s:confirmation", study.store).best
     assert told is not None
     assert winner["estimate"]["value"] == pytest.approx(told.value)
-    others = [each for each in confirmed["candidates"] if each is not winner and each["estimate"]]
-    assert winner["race"]["mean"] <= min(each["race"]["mean"] for each in others)
+    others = [candidate for candidate in confirmed["candidates"] if candidate is not winner and candidate["estimate"]]
+    assert winner["race"]["mean"] <= min(other["race"]["mean"] for other in others)
     assert "on a scale where 0 is the best that the search found" in report_view(study.store, "s").verdict[0]
     assert "on one scale: 0 is the best result in each" in page([report_view(study.store, "s")])
 
 
 def test_curves_of_all_environments_are_drawn_on_one_scale(tables: list[str], searched: rekindle.Study) -> None:
-    shown = report_view(searched.store, "s")
-    assert shown.confirmation is not None
-    assert shown.band is not None
-    [value] = in_digits([shown.confirmation.candidates[0].environments[tables[0]].value])
-    html = page([shown])
+    view = report_view(searched.store, "s")
+    assert view.confirmation is not None
+    assert view.band is not None
+    [value] = in_digits([view.confirmation.candidates[0].environments[tables[0]].value])
+    html = page([view])
     assert "The iqm over environments of return on one scale, after 2 epochs, on seeds" in html
     assert f'<td>{tables[0]}</td><td class="n">{value}' in html
-    drawn, band = shown.curves.trials, shown.band
+    drawn, band = view.curves.trials, view.band
     assert (band.seeds, [epoch for epoch, *_ in band.points]) == (3, [2])  # not nine independent trainings
     ends = {number: points[-1][1] for number, points in drawn.items() if points[-1][0] == 2}
     assert ends
@@ -247,9 +247,9 @@ def test_curves_across_environments_end_at_the_results_of_tables(
     how |= {"objective": objective, "storage": f"sqlite:///{tmp_path}/s.db", "study": "s", "progress": False}
     # Two environments do not race: all configurations are trained in both.
     study = rekindle.tune("tabular", tables[:2], across="mean", trials=len(X[::2]), **how)
-    shown = report_view(study.store, "s")
-    ends = {number: points[-1][1] for number, points in shown.curves.trials.items()}
-    assert ends == pytest.approx(shown.results)
+    view = report_view(study.store, "s")
+    ends = {number: points[-1][1] for number, points in view.curves.trials.items()}
+    assert ends == pytest.approx(view.results)
 
 
 def tiny(env: str, **options: Any) -> Config:
@@ -280,19 +280,19 @@ def test_a_study_across_environments_survives_sigkill(
 def test_commands_print_results_across_environments(
     tables: list[str], searched: rekindle.Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    where, file = ["--workers", "1", "--storage", searched.store.url], tmp_path / "run.toml"
+    storage, file = ["--workers", "1", "--storage", searched.store.url], tmp_path / "run.toml"
     words = ["tabular", *tables, "--across", "median", "--trials", "1", "--epochs", "2", "--study", "other"]
     assert main(["create", *words, f"--save-config={file}", "--storage", searched.store.url]) == 0
     assert main(["create", str(file), "--storage", searched.store.url]) == 0  # the same study
     words = ["tabular", *tables, "--across", "iqm", "--trials", "5", "--epochs", "1:2", "--study", "s"]
     tried = [text for n, x in enumerate(X[1::5]) for text in ("--try", f"@{_file(tmp_path / f'{n}.json', x)}")]
-    assert main(["tune", *words, *tried, *where]) == 0  # it is complete
+    assert main(["tune", *words, *tried, *storage]) == 0  # it is complete
     said = capsys.readouterr().out
     assert "iqm on one scale" in said
     assert all(path in said for path in tables)
     assert main(["trials", "s", "--storage", searched.store.url]) == 0
     assert "iqm of results on one scale" in " ".join(capsys.readouterr().out.split())
-    assert main(["confirm", "s", "--seeds", "3", "--top", "1", *where]) == 0
+    assert main(["confirm", "s", "--seeds", "3", "--top", "1", *storage]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "return in each environment, with 95% intervals" in said
     assert "on a scale where 1 is the best that the search found in each environment" in said

@@ -79,8 +79,8 @@ def simulate(study: Config, score: dict[tuple[int, int], float]) -> dict[int, in
     """The number of trials on each rung, of a study whose scores are known by trial and rung."""
     trials: dict[int, Trial] = {}
     segments: dict[tuple[int, int], Segment] = {}
-    told = Told(study)
-    while not (step := told.plan(trials, segments)).complete:
+    record = Told(study)
+    while not (step := record.plan(trials, segments)).complete:
         for n, state in step.finished:
             trials[n] = Trial(n, f"u{n}", {}, state=state)
         trials |= {n: Trial(n, f"u{n}", {}) for n in step.ask or ()}
@@ -154,9 +154,9 @@ def test_the_table_warns_of_a_rung_that_says_nothing_of_the_next(
     command = f"tune tabular {tmp_path}/table.npz --epochs 1:12 --trials 18 --generation 18 --sampler bruteforce"
     command += f" --study s --storage sqlite:///{tmp_path}/s.db --workers 1"
     assert main(command.split()) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     warning = "results after 1 epoch say little about those after 2: their rank correlation is -1.00"
-    assert [text in shown for text in (warning, "a new study with --epochs 2:12 compares later")] == [misleads] * 2
+    assert [text in output for text in (warning, "a new study with --epochs 2:12 compares later")] == [misleads] * 2
     assert main([*command.split(), "--json"]) == 0
     study = json.loads(capsys.readouterr().out)
     assert study["scheduler"] == "adaptive"
@@ -174,9 +174,9 @@ def test_the_table_warns_of_a_rung_on_which_all_trials_are_equal(
     command = f"tune tabular {tmp_path}/table.npz --epochs {rungs} --trials 18 --generation 18 --sampler bruteforce"
     command += f" --study s --storage sqlite:///{tmp_path}/s.db --workers 1"
     assert main(command.split()) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     warning = "all 18 trials have the same result after 1 epoch, but later ones differ, so chance decided which were"
-    assert f"{warning} pruned there; a new study with {cure}" in shown
+    assert f"{warning} pruned there; a new study with {cure}" in output
 
 
 def test_races_need_a_rung_whose_promotions_do_not_depend_on_it() -> None:

@@ -104,9 +104,9 @@ def test_a_candidate_that_reaches_the_top_rung_later_has_claimed_nothing(sqlite_
         [late, *_] = [trial for trial in trials if trial.epochs < 3]
         longer = late.replace(rungs=[*late.rungs, late.rungs[0].replace(rung=1, epochs=3)])
         trials = [longer if trial is late else trial for trial in trials]
-        shown = confirmation_view(store, "s", trials)
-    assert shown is not None
-    assert {each.trial: each.claim for each in shown.candidates}[late.number] is None
+        view = confirmation_view(store, "s", trials)
+    assert view is not None
+    assert {candidate.trial: candidate.claim for candidate in view.candidates}[late.number] is None
 
 
 def test_a_confirmation_of_an_earlier_version_races_without_claims(sqlite_url: str) -> None:
@@ -157,7 +157,7 @@ def test_the_expected_number_of_trainings_is_that_of_an_undisturbed_confirmation
         form = {**config.options["confirms"], "defaults": candidates - 1, "claims": [None] * candidates}
         fewer = replace(config, trials=[candidates], options={**config.options, "confirms": form})
         standings = through(Confirmation.of(fewer), lambda n, s: -float(n))
-        assert Confirming(fewer).entrants() == [sum(len(each.wanted) for each in standings)]
+        assert Confirming(fewer).entrants() == [sum(len(standing.wanted) for standing in standings)]
 
 
 def test_defaults_that_are_the_only_candidate_do_not_race(sqlite_url: str) -> None:
@@ -168,9 +168,9 @@ def test_defaults_that_are_the_only_candidate_do_not_race(sqlite_url: str) -> No
     assert (candidate["defaults"], candidate["race"]) == (True, {"seeds": 0, "mean": None, "failed": 0})
     with Store(sqlite_url) as store:
         assert "The best that the search found are the defaults. It took 4 trainings" in answer_in(store)
-        shown = study_json(store, "s:confirmation")
-    assert shown["best"]["state"] == "complete"
-    assert (shown["counts"]["complete"], shown["counts"]["pruned"]) == (1, 0)
+        view = study_json(store, "s:confirmation")
+    assert view["best"]["state"] == "complete"
+    assert (view["counts"]["complete"], view["counts"]["pruned"]) == (1, 0)
 
 
 def candidate(trial: int | None, ends: tuple[float, float, float] | None, **more: Any) -> CandidateView:
@@ -194,10 +194,10 @@ def answer_of(*candidates: CandidateView, **more: Any) -> ConfirmationView:
 
 def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> None:
     better = Interval(0.9, 0.8, 1.0)
-    told = answer_of(candidate(3, (5.0, 4.0, 6.0)), candidate(None, (5.0, 4.0, 6.0)), over_runner_up=better)
-    text = verdict(told.replace(runner_up=1, over_defaults=better))
+    answer = answer_of(candidate(3, (5.0, 4.0, 6.0)), candidate(None, (5.0, 4.0, 6.0)), over_runner_up=better)
+    text = verdict(answer.replace(runner_up=1, over_defaults=better))
     assert "A training of it beats a training of the defaults with probability 0.90 (0.80 to 1.00). It took" in text
-    text = verdict(told.replace(winner=1, runner_up=0))
+    text = verdict(answer.replace(winner=1, runner_up=0))
     assert (
         "The defaults won the race against the best that the search found. A training of it beats a training of the "
         "runner-up" in text
@@ -207,48 +207,48 @@ def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> 
 def test_a_verdict_says_if_another_candidate_was_better_on_the_fresh_seeds() -> None:
     """The race's seeds choose, and those of the estimate may disagree."""
     tried, defaults = candidate(3, (-216.0, -296.0, -136.0)), candidate(None, (-301.0, -381.0, -221.0))
-    told = answer_of(tried, defaults, winner=1, runner_up=0)
-    assert verdict(told) == (
+    answer = answer_of(tried, defaults, winner=1, runner_up=0)
+    assert verdict(answer) == (
         "Expect -301.0 of the defaults, with 95% confidence between -381.0 and -221.0. The defaults won the race "
         "against the best that the search found. But on the fresh seeds trial 3 was better, at -216.0, so that which "
         "one is best is open; `rekindle confirm s --top 1 --seeds 80` asks again, with more seeds. It took 9 "
         "trainings, 9 epochs."
     )
-    assert "But" not in verdict(told.replace(direction="minimize"))
+    assert "But" not in verdict(answer.replace(direction="minimize"))
     same = [candidate(3, (0.1 + 0.2, 0.0, 1.0)), candidate(None, (0.3, 0.0, 1.0))]
-    assert "But" not in verdict(told.replace(candidates=same))
+    assert "But" not in verdict(answer.replace(candidates=same))
     assert "But on the fresh seeds the defaults were better" in verdict(
-        told.replace(winner=0, runner_up=1, direction="minimize")
+        answer.replace(winner=0, runner_up=1, direction="minimize")
     )
 
 
 def test_a_verdict_says_what_is_missing() -> None:
-    told = answer_of(candidate(3, None, claim=500.0), state="running", winner=None, seeds=4)
-    told = told.replace(cost=CostView(trainings=1200, epochs=3600, failed=2))
+    answer = answer_of(candidate(3, None, claim=500.0), state="running", winner=None, seeds=4)
+    answer = answer.replace(cost=CostView(trainings=1200, epochs=3600, failed=2))
     spent = "It took 1,200 trainings, 3,600 epochs, and 2 trainings that failed."
     text = "The confirmation is not complete; `rekindle confirm s --top 1 --seeds 4` resumes it. "
-    assert verdict(told) == text + spent
+    assert verdict(answer) == text + spent
     before = "The one before it, s:confirmation, is complete; `rekindle trials s:confirmation` shows it. "
-    assert verdict(told.replace(earlier=["s:confirmation"])) == text + before + spent
+    assert verdict(answer.replace(earlier=["s:confirmation"])) == text + before + spent
     for winner in (None, 0):
-        text = verdict(told.replace(state="complete", winner=winner))
+        text = verdict(answer.replace(state="complete", winner=winner))
         assert text == f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
 
 
 def test_a_verdict_says_that_the_defaults_failed() -> None:
-    told = answer_of(best := candidate(2, (87.2, 86.0, 88.3)), candidate(None, None))
-    assert "The defaults are not compared, since too many of their trainings failed. It took" in verdict(told)
-    assert "not compared" not in verdict(told.replace(candidates=[best]))
+    answer = answer_of(best := candidate(2, (87.2, 86.0, 88.3)), candidate(None, None))
+    assert "The defaults are not compared, since too many of their trainings failed. It took" in verdict(answer)
+    assert "not compared" not in verdict(answer.replace(candidates=[best]))
 
 
 def test_equal_results_of_all_seeds_are_no_certainty() -> None:
-    told = answer_of(candidate(3, (500.0, 500.0, 500.0), claim=500.0), optimism=0.0)
-    text = verdict(told)
+    answer = answer_of(candidate(3, (500.0, 500.0, 500.0), claim=500.0), optimism=0.0)
+    text = verdict(answer)
     assert "all 20 fresh seeds gave exactly this" in text
     assert "at most 14% of seeds give another result" in text  # 0.86 to the power of 20 is 0.05
     assert "confidence between" not in text
     few = candidate(3, (500.0, 480.0, 500.0), claim=500.0, seeds=14, failed=6)
-    assert "6 of its fresh trainings failed and are not counted." in verdict(told.replace(candidates=[few]))
+    assert "6 of its fresh trainings failed and are not counted." in verdict(answer.replace(candidates=[few]))
 
 
 @pytest.mark.parametrize(
@@ -369,10 +369,10 @@ def test_only_what_trained_as_long_in_the_search_claims_a_result(sqlite_url: str
     searched(sqlite_url, noisy())
     with Store(sqlite_url) as store:
         start_study(store, "s:confirmation", confirmation_config(store, "s", top=6, seeds=3))
-        told = confirmation_view(store, "s")
-        assert told is not None
+        view = confirmation_view(store, "s")
+        assert view is not None
         of = {trial["number"]: trial for trial in study_json(store, "s")["trials"]}
-        tried = [(of[each.trial], each.claim) for each in told.candidates if each.trial is not None]
+        tried = [(of[candidate.trial], candidate.claim) for candidate in view.candidates if candidate.trial is not None]
         assert {trial["epochs"] for trial, _ in tried} == {1, 3}
         assert [claim for _, claim in tried] == [each["return"] if each["epochs"] == 3 else None for each, _ in tried]
 
@@ -514,10 +514,10 @@ def test_an_extended_search_is_confirmed_again(sqlite_url: str, capsys: pytest.C
     assert main([*command, "--trials", "4", "--confirm", "3", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)["confirmation"]
     assert main([*command, "--trials", "64", "--confirm", "3"]) == 0
-    told = capsys.readouterr()
-    assert "s:confirmation-2 trains on seeds that s:confirmation has not used" in told.err
-    assert "best trials of s" in told.out
-    assert "None of its seeds was used by s:confirmation." in " ".join(told.out.split())
+    output = capsys.readouterr()
+    assert "s:confirmation-2 trains on seeds that s:confirmation has not used" in output.err
+    assert "best trials of s" in output.out
+    assert "None of its seeds was used by s:confirmation." in " ".join(output.out.split())
     assert main(["trials", "s", "--json", "--storage", sqlite_url]) == 0
     again = json.loads(capsys.readouterr().out)["confirmation"]
     assert again["candidates"][0]["trial"] != first["candidates"][0]["trial"]
@@ -534,9 +534,9 @@ def test_a_search_that_cannot_be_confirmed_still_shows_its_results(
     command = ["tune", "surrogate", "CartPole-v1", "--set", "noise=5.0", "--epochs", "1:3", "--trials", "9"]
     command += ["--workers", "1", "--study", "s", "--storage", sqlite_url]
     assert main([*command, "--confirm", "4"]) == 0
-    told = capsys.readouterr()
-    assert "study s is not confirmed: a confirmation keeps its numbers until it is complete" in told.err
-    assert "best trials of s" in told.out
+    output = capsys.readouterr()
+    assert "study s is not confirmed: a confirmation keeps its numbers until it is complete" in output.err
+    assert "best trials of s" in output.out
 
 
 def test_tune_trains_nothing_again_after_a_confirmation_with_more_seeds(
@@ -549,10 +549,10 @@ def test_tune_trains_nothing_again_after_a_confirmation_with_more_seeds(
     assert main(["confirm", "s", "--seeds", "6", "--workers", "1", "--storage", sqlite_url]) == 0
     capsys.readouterr()
     assert main(command) == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out)["confirmation"] == first
+    output = capsys.readouterr()
+    assert json.loads(output.out)["confirmation"] == first
     text = "s:confirmation has these candidates and seeds already; the last confirmation is s:confirmation-2"
-    assert text in " ".join(told.err.split())
+    assert text in " ".join(output.err.split())
     assert {study.name for study in Store(sqlite_url).studies()} == {"s", "s:confirmation", "s:confirmation-2"}
 
 

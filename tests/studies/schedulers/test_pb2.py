@@ -147,7 +147,7 @@ def test_it_finds_better_hyperparameters_than_random_changes() -> None:
         return float(-score_of(params, -1.0, 0.0))
 
     assert len(born) >= 8
-    assert np.median([loss(each) for each in born]) < 0.4 * np.median([loss(each) for each in first])
+    assert np.median([loss(trial) for trial in born]) < 0.4 * np.median([loss(trial) for trial in first])
 
 
 def test_values_that_do_not_go_together_are_chosen_again_or_left_alone() -> None:
@@ -161,9 +161,9 @@ def test_values_that_do_not_go_together_are_chosen_again_or_left_alone() -> None
         if len(tried) < 3:
             raise ValueError("no")
 
-    found = PB2(config(4), trials, segments, [branch]).explore(branch, trials[3].params, refuse)
+    result = PB2(config(4), trials, segments, [branch]).explore(branch, trials[3].params, refuse)
     assert len(set(tried)) == 3
-    assert found["lr"] == tried[-1]
+    assert result["lr"] == tried[-1]
 
     def never(values: Any) -> None:
         raise ValueError("no")

@@ -186,10 +186,10 @@ def test_members_train_as_one_cohort_and_copy_the_state_of_others(
             assert mine[0].blobs == then.blobs  # the same ones, by their names
             assert child.params != parent.params
             assert store.metrics(child.uid)[0][0] == start["epochs"] + 1
-        shown = study_json(store, "s")
-        assert shown["state"] == "complete"
-        assert shown["agreement"] == []  # members change between rungs, so ranks there are not compared
-        assert [trial["branch"]["trial"] for trial in shown["trials"] if trial["branch"]] == [
+        view = study_json(store, "s")
+        assert view["state"] == "complete"
+        assert view["agreement"] == []  # members change between rungs, so ranks there are not compared
+        assert [trial["branch"]["trial"] for trial in view["trials"] if trial["branch"]] == [
             child.attrs["parent"] for child in children
         ]
         snapshot = look(store, "s")

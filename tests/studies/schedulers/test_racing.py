@@ -188,15 +188,15 @@ def test_any_number_of_workers_races_the_same(sqlite_url: str, options: dict[str
     with Store(sqlite_url) as store:
         assert check(store) == []
         shown, view = study_json(store, "s"), study_view(store, "s")
-    trained = [sum(each["epochs"] > 0 for each in trial["seeds"]) for trial in shown["trials"]]
+    trained = [sum(seed["epochs"] > 0 for seed in trial["seeds"]) for trial in shown["trials"]]
     assert set(trained) <= {2, 3, 4}
     assert sum(trained) < 6 * 4
     longest = [trial for trial in shown["trials"] if trial["epochs"] == shown["best"]["epochs"]]
-    assert [each["epochs"] for each in shown["best"]["seeds"]] == [shown["best"]["epochs"]] * 4
+    assert [seed["epochs"] for seed in shown["best"]["seeds"]] == [shown["best"]["epochs"]] * 4
     assert view.best == rank(view.trials)[0]
     assert shown["best"]["return"] == max(t["return"] for t in longest if all(e["epochs"] for e in t["seeds"]))
     assert shown["spared"] == sum(4 - n for n in trained) + sum(
-        each["epochs"] not in (0, trial["epochs"]) for trial in shown["trials"] for each in trial["seeds"]
+        seed["epochs"] not in (0, trial["epochs"]) for trial in shown["trials"] for seed in trial["seeds"]
     )
 
 
@@ -222,9 +222,9 @@ def test_the_command_line_races_and_says_what_it_spared(sqlite_url: str, capsys:
     assert main(command) == 0
     said = capsys.readouterr().out
     assert main(["trials", "s", "--storage", sqlite_url, "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["spared"] > 0
-    assert f"racing spared {shown['spared']} of 24 trainings" in said
+    output = json.loads(capsys.readouterr().out)
+    assert output["spared"] > 0
+    assert f"racing spared {output['spared']} of 24 trainings" in said
 
 
 @pytest.mark.parametrize("seeds", [1, 2])

@@ -46,9 +46,9 @@ def simulate(
     """Carries rows forward to the end, finishing some ready segments at a time in random order."""
     trials, segments = rows or ({}, {})
     asked: dict[int, ScoreHistory] = {}
-    told = Told(config)
+    record = Told(config)
     while True:
-        step = told.plan(trials, segments)
+        step = record.plan(trials, segments)
         check(step, (trials, segments))
         if step.complete:
             return (trials, segments), asked
@@ -191,8 +191,8 @@ def test_a_scheduler_that_this_version_does_not_know_is_refused() -> None:
 def test_hyperband_has_the_brackets_of_the_paper() -> None:
     """Table 1 of arXiv:1603.06560: R = 81, base 3."""
     study = config((143 + 20,), (1, 81, 3), scheduler="hyperband")
-    found = [(len(bracket.numbers), bracket.rung) for bracket in brackets(study)]
-    assert found == [(81, 0), (34, 1), (15, 2), (8, 3), (5, 4), (20, 0)]
+    result = [(len(bracket.numbers), bracket.rung) for bracket in brackets(study)]
+    assert result == [(81, 0), (34, 1), (15, 2), (8, 3), (5, 4), (20, 0)]
     (_, segments), _ = simulate(study, random.Random(0), lambda number, rung: float(number))
     table = [
         [sum(row.rung == rung for row in segments.values() if row.number in bracket.numbers) for rung in range(5)]
@@ -210,8 +210,8 @@ def test_hyperband_has_the_brackets_of_the_paper() -> None:
 
 
 def test_brackets_of_hyperband_follow_on_a_study_that_is_extended() -> None:
-    found = brackets(config((20, 30, 60), (1, 9, 3), scheduler="hyperband"))
-    assert [(bracket.numbers, bracket.rung) for bracket in found] == [
+    result = brackets(config((20, 30, 60), (1, 9, 3), scheduler="hyperband"))
+    assert [(bracket.numbers, bracket.rung) for bracket in result] == [
         (range(0, 9), 0),
         (range(9, 14), 1),
         (range(14, 17), 2),

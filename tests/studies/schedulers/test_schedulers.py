@@ -27,10 +27,10 @@ def test_three_workers_train_the_study_by_hyperband_that_one_trains(sqlite_url: 
         start_study(store, "s", config)
         work(sqlite_url, 3)
         assert bits(store) == undisturbed(config)
-        shown = study_json(store, "s")
+        view = study_json(store, "s")
     expected = [(bracket, found.rung) for bracket, found in enumerate(brackets(config)) for _ in found.numbers]
-    assert [(trial["bracket"], trial["rungs"][0]["rung"]) for trial in shown["trials"]] == expected
-    assert [trial["rung"] for trial in shown["trials"]] == [trial["rungs"][-1]["rung"] for trial in shown["trials"]]
+    assert [(trial["bracket"], trial["rungs"][0]["rung"]) for trial in view["trials"]] == expected
+    assert [trial["rung"] for trial in view["trials"]] == [trial["rungs"][-1]["rung"] for trial in view["trials"]]
 
 
 @pytest.mark.slow
@@ -144,10 +144,10 @@ def test_the_command_line_shows_brackets_and_rungs(
     assert main([*command, *(part for name, value in TINY.items() for part in ("--set", f"{name}={value}"))]) == 0
     capsys.readouterr()
     assert main(["trials", "s", "--json", "--storage", sqlite_url]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["scheduler"] == scheduler
-    assert {trial["bracket"] for trial in shown["trials"]} == ({0, 1} if scheduler == "asha" else {0, 1, 2})
-    assert all(trial["rung"] == trial["rungs"][-1]["rung"] for trial in shown["trials"])
+    output = json.loads(capsys.readouterr().out)
+    assert output["scheduler"] == scheduler
+    assert {trial["bracket"] for trial in output["trials"]} == ({0, 1} if scheduler == "asha" else {0, 1, 2})
+    assert all(trial["rung"] == trial["rungs"][-1]["rung"] for trial in output["trials"])
     assert main(["trials", "s", "--storage", sqlite_url]) == 0
     assert "bracket" in capsys.readouterr().out
     assert main(["status", "--json", "--storage", sqlite_url]) == 0
@@ -155,9 +155,9 @@ def test_the_command_line_shows_brackets_and_rungs(
     assert study["scheduler"] == scheduler
     assert [rung["epochs"] for rung in study["progress"]] == [1, 2, 4]
     for rung, row in enumerate(study["progress"]):
-        here = [each for trial in shown["trials"] for each in trial["rungs"] if each["rung"] == rung]
+        here = [each for trial in output["trials"] for each in trial["rungs"] if each["rung"] == rung]
         assert (row["rung"], row["done"], row["ready"], row["failed"]) == (rung, len(here), 0, 0)
-    assert study["brackets"] == len({trial["bracket"] for trial in shown["trials"]})
+    assert study["brackets"] == len({trial["bracket"] for trial in output["trials"]})
 
 
 @pytest.mark.parametrize(

@@ -106,15 +106,15 @@ def test_replicates_train_as_one_cohort_and_a_configuration_has_their_aggregate(
     run(sqlite_url, tiny(trials=2, epochs=(1, 2, 2), options=MANY, seed=5))
     assert seeds == [[5, 5, 6, 6, 7, 7], [5, 6, 7]]
     with Store(sqlite_url) as store:
-        shown = study_json(store, "s")
+        view = study_json(store, "s")
         numbers = [trial.number for trial in store.trials("s")]
     assert numbers == list(range(6))
-    assert (shown["seeds"], shown["aggregate"]) == (3, "median")
-    assert (shown["counts"]["complete"], len(shown["trials"])) == (1, 2)
-    for trial in shown["trials"]:
-        assert trial["return"] == sorted(each["return"] for each in trial["seeds"])[1]
-        assert [each["seed"] for each in trial["seeds"]] == [5, 6, 7]
-    assert len({each["uid"] for trial in shown["trials"] for each in trial["seeds"]}) == 6
+    assert (view["seeds"], view["aggregate"]) == (3, "median")
+    assert (view["counts"]["complete"], len(view["trials"])) == (1, 2)
+    for trial in view["trials"]:
+        assert trial["return"] == sorted(seed["return"] for seed in trial["seeds"])[1]
+        assert [seed["seed"] for seed in trial["seeds"]] == [5, 6, 7]
+    assert len({seed["uid"] for trial in view["trials"] for seed in trial["seeds"]}) == 6
 
 
 def replicated_population() -> Config:
@@ -159,7 +159,7 @@ def test_the_command_line_takes_seeds_and_optuna_sees_configurations(
     ]
     run(sqlite_url, tiny(2, (1, 2, 2), options=MANY))
     assert main([*command, *(part for name, value in TINY.items() for part in ("--set", f"{name}={value}"))]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    output = json.loads(capsys.readouterr().out)
     mirrored = optuna.load_study(study_name="s", storage=sqlite_url).trials
-    assert [trial.value for trial in mirrored] == [trial["return"] for trial in shown["trials"]]
+    assert [trial.value for trial in mirrored] == [trial["return"] for trial in output["trials"]]
     assert len(mirrored) == 2

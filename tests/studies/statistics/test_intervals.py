@@ -39,17 +39,17 @@ def test_bootstrap_intervals_contain_the_truth_as_often_as_said(runs: int, envir
     for name, statistic in (("iqm", iqm), ("mean", mean)):
         least, greatest = coverage(runs, environments)[name]
         samples = [random.normal(size=(runs, environments)) for _ in range(600)]  # the truth is 0
-        found = [interval(statistic, sample, repetitions=300, seed=n) for n, sample in enumerate(samples)]
-        share = np.mean([each.low <= 0 <= each.high for each in found])
+        result = [interval(statistic, sample, repetitions=300, seed=n) for n, sample in enumerate(samples)]
+        share = np.mean([each.low <= 0 <= each.high for each in result])
         assert least - 0.05 < share < greatest + 0.05  # four standard errors
 
 
 def test_an_interval_within_bounds_keeps_its_estimate() -> None:
-    found = Interval(0.9, 0.7, 1.1)
-    assert found.within(0, 1, [0.8, 1]) == Interval(0.9, 0.7, 1)
-    assert found.within(None, None, [0.8, 1]) == found
-    assert found.within(0.8, None, [0.8, 1]) == Interval(0.9, 0.8, 1.1)
-    assert found.within(0, 0.95, [0.8, 1]) == found.within(0.85, 1.2, [0.8, 1]) == found  # wrong bounds
+    result = Interval(0.9, 0.7, 1.1)
+    assert result.within(0, 1, [0.8, 1]) == Interval(0.9, 0.7, 1)
+    assert result.within(None, None, [0.8, 1]) == result
+    assert result.within(0.8, None, [0.8, 1]) == Interval(0.9, 0.8, 1.1)
+    assert result.within(0, 0.95, [0.8, 1]) == result.within(0.85, 1.2, [0.8, 1]) == result  # wrong bounds
     assert Interval(1 + 1e-16, 0.7, 1.1).within(0, 1, [1, 1]).high >= 1
 
 
@@ -199,5 +199,5 @@ def test_two_runs_are_too_few() -> None:
 
 def test_the_score_interval_is_wilsons() -> None:
     # Newcombe (1998), Two-sided confidence intervals for the single proportion, table I
-    found = [[round(abs(x), 4) for x in intervals.wilson(*counts)[1:]] for counts in ((81, 263), (15, 148), (0, 20))]
-    assert found == [[0.2553, 0.3662], [0.0624, 0.1605], [0.0, 0.1611]]
+    result = [[round(abs(x), 4) for x in intervals.wilson(*counts)[1:]] for counts in ((81, 263), (15, 148), (0, 20))]
+    assert result == [[0.2553, 0.3662], [0.0624, 0.1605], [0.0, 0.1611]]

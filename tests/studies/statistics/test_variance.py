@@ -13,7 +13,7 @@ def planted(rows: int = ROWS, noise: float = 0.1) -> tuple[list[np.ndarray], np.
     """Four columns of ranks, and 2 a + b c on them, each scaled to variance 1."""
     random = np.random.default_rng(1)
     columns = [random.permutation(rows).astype(float) for _ in range(4)]
-    a, b, c, _ = ((each - each.mean()) / each.std() for each in columns)
+    a, b, c, _ = ((column - column.mean()) / column.std() for column in columns)
     return columns, 2 * a + b * c + noise * random.normal(size=rows)
 
 
@@ -23,11 +23,11 @@ def decomposed(columns: list[np.ndarray], scores: np.ndarray) -> Decomposition:
 
 
 def test_shares_and_pairs_of_a_known_function_lie_within_their_intervals() -> None:
-    found = decomposed(*planted())
-    for share, expected in zip(found.shares, (0.8, 0.0, 0.0, 0.0), strict=True):
+    result = decomposed(*planted())
+    for share, expected in zip(result.shares, (0.8, 0.0, 0.0, 0.0), strict=True):
         assert share.low - 0.02 <= expected <= share.high + 0.02
         assert share.low <= share.estimate <= share.high
-    [(one, other, share), *others] = found.pairs
+    [(one, other, share), *others] = result.pairs
     assert (one, other) == (1, 2)
     assert share.low <= 0.2 <= share.high
     assert all(each.high < 0.02 for *_, each in others)
@@ -35,13 +35,13 @@ def test_shares_and_pairs_of_a_known_function_lie_within_their_intervals() -> No
 
 def test_effects_are_the_function_of_each_column_alone() -> None:
     columns, scores = planted()
-    found = decomposed(columns, scores)
+    result = decomposed(columns, scores)
     deviation = columns[0].std()
-    for rank, effect in found.effects[0]:
+    for rank, effect in result.effects[0]:
         assert effect.low <= 2 * (rank - columns[0].mean()) / deviation + 0.1
         assert effect.high >= 2 * (rank - columns[0].mean()) / deviation - 0.1
-    assert [rank for rank, _ in found.effects[0]] == np.linspace(0, ROWS - 1, 9).round().tolist()
-    assert max(abs(effect.estimate) for _, effect in found.effects[3]) < 0.3
+    assert [rank for rank, _ in result.effects[0]] == np.linspace(0, ROWS - 1, 9).round().tolist()
+    assert max(abs(effect.estimate) for _, effect in result.effects[3]) < 0.3
 
 
 @pytest.mark.parametrize("size", [2.0**900, 2.0**-900])
@@ -56,10 +56,10 @@ def test_levels_have_an_effect_each_and_rows_without_a_value_none() -> None:
     random = np.random.default_rng(2)
     level, other = random.integers(0, 3, ROWS).astype(float), random.permutation(ROWS).astype(float)
     other[level == 0] = np.nan
-    found = decomposed([level, other], np.array([0.0, 1.0, 5.0])[level.astype(int)])
-    effects = [effect.estimate for _, effect in found.effects[0]]
+    result = decomposed([level, other], np.array([0.0, 1.0, 5.0])[level.astype(int)])
+    effects = [effect.estimate for _, effect in result.effects[0]]
     assert np.diff(effects) == pytest.approx([1.0, 4.0], abs=1e-6)
-    assert all(np.isfinite(rank) for rank, _ in found.effects[1])
+    assert all(np.isfinite(rank) for rank, _ in result.effects[1])
 
 
 def test_noise_has_no_clear_pair_and_few_rows_name_none() -> None:

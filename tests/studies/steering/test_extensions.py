@@ -68,13 +68,16 @@ def test_further_trials_search_other_ranges(sqlite_url: str, cli: Cli) -> None:
         study.run(progress=False)
         assert not check(store)
         assert_follows_from_rows(store)
-        assert [each.data for each in study.commands if "trials" in each.data] == [{"trials": 20}, {"trials": 24}]
+        assert [command.data for command in study.commands if "trials" in command.data] == [
+            {"trials": 20},
+            {"trials": 24},
+        ]
         start_study(store, "s", surrogate(8))  # the first command again
         assert study.config.priors["lr"].startswith("loguniform(1e-05, 0.1")
 
 
 def test_a_worker_that_lives_while_ranges_change_suggests_what_a_new_one_does(tmp_path: Path) -> None:
-    found = []
+    results = []
     for lives in (True, False):
         with Store(f"sqlite:///{tmp_path / str(lives)}.db") as store:
             start_study(store, "s", surrogate(8))
@@ -82,8 +85,8 @@ def test_a_worker_that_lives_while_ranges_change_suggests_what_a_new_one_does(tm
             assert worker.run()
             Study("s", store).extend(20, priors={"lr": "loguniform(2e-4, 4e-4)"})
             assert (worker if lives else Worker(store, "s")).run()
-            found.append(bits(store))
-    assert found[0] == found[1]
+            results.append(bits(store))
+    assert results[0] == results[1]
 
 
 def test_an_extension_that_is_impossible_is_an_error(sqlite_url: str) -> None:

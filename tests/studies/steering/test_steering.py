@@ -67,7 +67,7 @@ def test_a_stopped_study_carries_on_with_the_same_bits(url: str, monkeypatch: py
         steering.resume()
         assert Worker(store, "s").run()
         assert bits(store) == expected
-        kinds = [(each.kind, each.who, each.why) for each in store.commands("s")]
+        kinds = [(command.kind, command.who, command.why) for command in store.commands("s")]
         assert kinds == [("stop", "ana@laptop", "enough"), ("resume", "ana@laptop", "")]
 
 
@@ -251,7 +251,7 @@ def test_enqueued_hyperparameters_are_the_next_trials(sqlite_url: str) -> None:
         assert len(study.trials) == 7
         with pytest.raises(CommandRefused, match="'s' has 7 trials already; give extend more than that, not 7"):
             study.extend(7)
-        assert [each.kind for each in study.commands] == ["enqueue", "extend"]
+        assert [command.kind for command in study.commands] == ["enqueue", "extend"]
         assert_follows_from_rows(store)
 
 
@@ -282,8 +282,8 @@ def test_commands_of_the_command_line(sqlite_url: str, capsys: pytest.CaptureFix
     assert main(["worker", "--study", "s", *end]) == 0
     assert "study s had the stop by" in capsys.readouterr().err
     assert main(["trials", "s", "--json", *end]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["state"], found["commands"]) == ("stopped", [{k: given[k] for k in found["commands"][0]}])
+    result = json.loads(capsys.readouterr().out)
+    assert (result["state"], result["commands"]) == ("stopped", [{k: given[k] for k in result["commands"][0]}])
     for words, law in (
         (["stop", "s"], "study 's' is held already, by the stop by"),
         (["pause", "s"], "study 's' is held already, by the stop by"),

@@ -262,9 +262,9 @@ def test_a_terminal_is_told_nothing_by_a_database(sqlite_url: str, capsys: pytes
             store.fail_trial(lease, TERMINAL, 0, 0, TERMINAL)
     for command in (["status"], ["trials", TERMINAL], ["show", "a"], ["fsck"], ["gc"], ["trials", "other"]):
         main([*command, "--storage", sqlite_url])
-        told = "".join(capsys.readouterr())
-        assert told
-        assert not set(told) & set("\x1b\x07\u202e\r"), command
+        output = "".join(capsys.readouterr())
+        assert output
+        assert not set(output) & set("\x1b\x07\u202e\r"), command
 
 
 def test_owners_that_are_no_processes_end_by_the_clock(filled: Store) -> None:
@@ -364,11 +364,11 @@ def test_no_error_shows_a_password(url: str) -> None:
     with pytest.raises(StoreError) as caught:
         Store(url, retry=0.1)
     error: BaseException | None = caught.value
-    shown = io.StringIO()
+    output = io.StringIO()
     while error is not None:
-        shown.write(f"{error} {error!r}")
+        output.write(f"{error} {error!r}")
         error = error.__cause__
-    assert SECRET not in shown.getvalue()
+    assert SECRET not in output.getvalue()
     assert SECRET not in masked_url(url)
 
 

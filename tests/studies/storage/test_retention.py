@@ -82,11 +82,11 @@ def train(url: str, *more: str) -> list[str]:
 def test_show_says_which_checkpoints_are_kept_and_why(sqlite_url: str, cli: Cli) -> None:
     arguments = train(sqlite_url, "--epochs", "7", "--set", "optimizer.lr=0.01", "--snapshots", "best:2")
     trained = json.loads(cli(*arguments)[1])
-    shown = json.loads(cli("show", trained["uid"], "--storage", sqlite_url, "--json")[1])
-    returns = {row["epoch"]: row["return"] for row in shown["metrics"] if "return" in row}
+    output = json.loads(cli("show", trained["uid"], "--storage", sqlite_url, "--json")[1])
+    returns = {row["epoch"]: row["return"] for row in output["metrics"] if "return" in row}
     assert returns.keys() == {2, 4, 6, 7}
     best = max(returns, key=lambda epoch: (returns[epoch], -epoch))
-    why = {row["epochs"]: row["kept"] for row in shown["checkpoints"]}
+    why = {row["epochs"]: row["kept"] for row in output["checkpoints"]}
     assert why[7].startswith("latest")
     assert f"best return, {returns[best]:.5g}" in why[best]
     assert "best return" in cli("show", trained["uid"], "--storage", sqlite_url)[1]

@@ -50,10 +50,10 @@ with Store(sys.argv[1]) as store:
         print(lease.token, flush=True)
 """
     processes = [child(code, url, number) for number in range(4)]
-    assert [each.hear() for each in processes] == ["ready"] * 4
-    for each in processes:
-        each.say()
-    assert [each.hear() for each in processes] == ["1"] * 4
+    assert [process.hear() for process in processes] == ["ready"] * 4
+    for process in processes:
+        process.say()
+    assert [process.hear() for process in processes] == ["1"] * 4
     with Store(url) as store:
         assert len(store.tasks()) == 4
 

@@ -75,10 +75,10 @@ def test_a_task_starts_from_a_checkpoint_of_another(sqlite_url: str, cli: Cli) -
     whole = warm(given(), 2)
     assert (result["uid"], result["digest"], result["resumed"]) == (whole.uid, whole.digest, False)
     assert f"of {first['uid']}@2: 8 loaded" in errors
-    shown = json.loads(cli("show", result["uid"], "--storage", sqlite_url, "--json")[1])
-    assert [row["until"] for row in shown["lineage"]] == [0, 2]
-    assert shown["lineage"][0]["uid"].startswith("policy/")
-    assert shown["checkpoints"][0]["kept"] == "what it started from"
+    output = json.loads(cli("show", result["uid"], "--storage", sqlite_url, "--json")[1])
+    assert [row["until"] for row in output["lineage"]] == [0, 2]
+    assert output["lineage"][0]["uid"].startswith("policy/")
+    assert output["checkpoints"][0]["kept"] == "what it started from"
     assert json.loads(cli("status", "--storage", sqlite_url, "--json")[1])["tasks"] == 2
     with Store(sqlite_url) as store:
         assert check(store) == []
@@ -131,8 +131,8 @@ def test_a_source_that_has_changed_is_another_start_and_that_is_said(sqlite_url:
 @pytest.mark.slow
 def test_the_best_checkpoint_can_be_named(sqlite_url: str, cli: Cli) -> None:
     source = json.loads(cli(*train(sqlite_url, "--seed", "9", "--snapshots", "best", epochs=6))[1])["uid"]
-    shown = json.loads(cli("show", source, "--storage", sqlite_url, "--json")[1])
-    [best] = [row["epochs"] for row in shown["checkpoints"] if "best" in row["kept"]]
+    output = json.loads(cli("show", source, "--storage", sqlite_url, "--json")[1])
+    [best] = [row["epochs"] for row in output["checkpoints"] if "best" in row["kept"]]
     status, out, _ = cli(*train(sqlite_url, "--warm-start", f"{source}@best", epochs=1))
     assert status == 0
     assert json.loads(out)["digest"] == warm(given(epochs=best), 1).digest
@@ -172,8 +172,8 @@ def test_a_part_is_taken_only_when_asked(sqlite_url: str, cli: Cli) -> None:
 def test_a_stored_policy_is_shown_and_taken_like_a_checkpoint(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
     file = given().save_policy(tmp_path / "policy.safetensors")
     first = json.loads(cli(*train(sqlite_url, "--warm-start", str(file), epochs=1))[1])
-    shown = json.loads(cli("show", first["uid"], "--storage", sqlite_url, "--json")[1])
-    policy = shown["lineage"][0]["uid"]
+    output = json.loads(cli("show", first["uid"], "--storage", sqlite_url, "--json")[1])
+    policy = output["lineage"][0]["uid"]
     assert cli("show", policy, "--storage", sqlite_url)[0] == 0
     again = json.loads(cli(*train(sqlite_url, "--warm-start", policy, epochs=1))[1])
     assert (again["uid"], again["resumed"]) == (first["uid"], True)
@@ -210,9 +210,9 @@ def test_a_killed_task_carries_on_from_its_start_with_the_same_bits(sqlite_url: 
     file.unlink()
     command = [sys.executable, "-m", "rekindle.studies.cli", *arguments]
     with nursery.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        found = json.loads(process.communicate()[0])
+        result = json.loads(process.communicate()[0])
     whole = warm(given(), 6)
-    assert (found["resumed"], found["digest"]) == (True, whole.digest)
+    assert (result["resumed"], result["digest"]) == (True, whole.digest)
 
 
 # Studies
@@ -227,7 +227,7 @@ def test_every_trial_of_a_study_starts_with_the_policy_bit_for_bit(tmp_path: Pat
     url = f"sqlite:///{tmp_path / 'a.db'}"
     with Store(url) as store:
         config = warmed(store, given())
-    found = run(url, config)
+    result = run(url, config)
     with Store(url) as store:
         assert check(store) == []
         trials = store.trials("s")
@@ -241,7 +241,7 @@ def test_every_trial_of_a_study_starts_with_the_policy_bit_for_bit(tmp_path: Pat
     other = f"sqlite:///{tmp_path / 'b.db'}"
     with Store(other) as store:
         assert warmed(store, given()) == config
-    assert run(other, config, workers=3) == found
+    assert run(other, config, workers=3) == result
 
 
 @pytest.mark.slow
@@ -348,11 +348,11 @@ def test_an_imported_study_knows_what_its_trials_started_from(tmp_path: Path, cl
     url, other = (f"sqlite:///{tmp_path / name}.db" for name in "ab")
     with Store(url) as store:
         config = warmed(store, given())
-    found = run(url, config)
+    result = run(url, config)
     with Store(url) as store, Store(other) as there:
         export_study(store, "s", tmp_path / "s.zip")
         import_study(there, tmp_path / "s.zip")
-        assert bits(there) == found
+        assert bits(there) == result
         assert check(there) == []
         uid = there.trials("s")[0].uid
     assert cli("replay", uid, "--storage", other)[0] == 0
@@ -404,13 +404,13 @@ def test_an_optuna_study_starts_warm(sqlite_url: str) -> None:
     study, fixed = optuna.create_study(direction="maximize"), unflatten({**TINY, "normalize_obs": False})
     objective = Objective(PPO, "CartPole-v1", epochs=1, storage=sqlite_url, warm_start=source, **fixed)
     study.optimize(objective, n_trials=1)
-    found = study.trials[0].user_attrs
+    result = study.trials[0].user_attrs
     with Store(sqlite_url) as store:
-        [row] = store.tasks([found["rk_uid"]])
+        [row] = store.tasks([result["rk_uid"]])
     assert row.identity is not None
     alone = PPO("CartPole-v1", warm_start=source).init(**unflatten(row.identity["hyperparameters"]))
     alone.fit(1)
-    assert (alone.uid, alone.digest) == (found["rk_uid"], found["rk_digest"])
+    assert (alone.uid, alone.digest) == (result["rk_uid"], result["rk_digest"])
 
 
 # A checkpoint that is looked at, and used elsewhere
@@ -435,11 +435,11 @@ def test_a_checkpoint_is_evaluated_and_its_policy_exported(sqlite_url: str, tmp_
     warm_one = warm(file, 0)
     assert warm_one.evaluate() == returns[best]
     assert " return " in cli("evaluate", uid, "--storage", sqlite_url)[1]
-    found = json.loads(cli("evaluate", uid, "--episodes", "5", "--stochastic", "--storage", sqlite_url, "--json")[1])
-    assert found["deterministic"] is False
-    assert found["min"] <= found["median"] <= found["top_quartile"] <= found["max"]
-    assert found["min"] <= found["return"] <= found["max"]
-    assert found["return"] != returns[6]
+    result = json.loads(cli("evaluate", uid, "--episodes", "5", "--stochastic", "--storage", sqlite_url, "--json")[1])
+    assert result["deterministic"] is False
+    assert result["min"] <= result["median"] <= result["top_quartile"] <= result["max"]
+    assert result["min"] <= result["return"] <= result["max"]
+    assert result["return"] != returns[6]
 
 
 def test_an_exported_policy_says_that_it_is_weights_only(tmp_path: Path) -> None:
@@ -471,6 +471,6 @@ def test_a_checkpoint_that_is_not_there_is_said(
         task = PPO("CartPole-v1", storage=store).init(**unflatten(TINY))
         task.fit(1)
         task.finish()
-    status, _, errors = cli(*(each.replace("UID", task.uid) for each in arguments), "--storage", sqlite_url)
+    status, _, errors = cli(*(argument.replace("UID", task.uid) for argument in arguments), "--storage", sqlite_url)
     assert status == 2
     assert re.search(message, " ".join(errors.split()))

@@ -76,8 +76,8 @@ def test_bounds_of_objectives_are_known_or_left_open() -> None:
 
 def test_objectives_have_directions() -> None:
     assert objective_options([]) == objective_options(["return"]) == {}
-    found = objective_options(["return", "model_size", "env_steps_per_second", "episode_length:minimize"])
-    assert found == {
+    result = objective_options(["return", "model_size", "env_steps_per_second", "episode_length:minimize"])
+    assert result == {
         "objectives": {
             "return": "maximize",
             "model_size": "minimize",
@@ -155,13 +155,13 @@ def test_fronts_are_those_of_the_definition() -> None:
     rng = random.Random(0)
     for _ in range(20):
         points = [[rng.randint(0, 5) for _ in range(3)] for _ in range(30)]
-        found = fronts(points)
-        assert sorted(itertools.chain(*found)) == list(range(30))
+        result = fronts(points)
+        assert sorted(itertools.chain(*result)) == list(range(30))
         left = set(range(30))
-        for front in found:
+        for front in result:
             assert front == sorted(i for i in left if not any(dominates(points[j], points[i]) for j in left))
             left -= set(front)
-        assert undominated(points) == found[0]
+        assert undominated(points) == result[0]
 
 
 def test_dominance() -> None:
@@ -211,14 +211,14 @@ def test_any_number_of_workers_finds_the_same_front(sqlite_url: str, sampler: st
     config = searched(trials=5, epochs=(1, 2, 2), generation=5, sampler=sampler, scheduler=scheduler, seed=2)
     assert run_by_three(sqlite_url, config) == undisturbed(config)
     with Store(sqlite_url) as store:
-        shown = study_json(store, "s")
-    assert shown["objectives"] == {"return": "maximize", "model_size": "minimize"}
-    trials = {trial["number"]: trial for trial in shown["trials"]}
+        view = study_json(store, "s")
+    assert view["objectives"] == {"return": "maximize", "model_size": "minimize"}
+    trials = {trial["number"]: trial for trial in view["trials"]}
     longest = [trial for trial in trials.values() if trial["epochs"] == 2]
     points = {trial["number"]: [trial["return"], -trial["objectives"]["model_size"]] for trial in longest}
     expected = {n for n, mine in points.items() if not any(dominates(other, mine) for other in points.values())}
-    assert set(shown["front"]) == expected
-    assert shown["best"] == trials[shown["front"][0]]
+    assert set(view["front"]) == expected
+    assert view["best"] == trials[view["front"][0]]
     assert len({trial["objectives"]["model_size"] for trial in longest}) > 1
 
 
@@ -237,14 +237,14 @@ def test_one_objective_may_be_any_metric_and_the_score_rises_with_it(
 ) -> None:
     run(sqlite_url, tiny(3, (1, 2, 2), options=objective_options(["episode_length:minimize"])))
     with Store(sqlite_url) as store:
-        shown, rows = study_json(store, "s"), store.segments("s")
+        view, rows = study_json(store, "s"), store.segments("s")
         best = look(store, "s").best
     assert best is not None
     assert best[0] == min((row.objectives or {})["episode_length"] for row in rows)
     assert all(row.score == -(row.objectives or {})["episode_length"] for row in rows)
-    complete = [trial for trial in shown["trials"] if trial["state"] == "complete"]
-    assert shown["best"]["objectives"]["episode_length"] == min(t["objectives"]["episode_length"] for t in complete)
-    assert shown["best"]["return"] == shown["best"]["objectives"]["return"] > 0
+    complete = [trial for trial in view["trials"] if trial["state"] == "complete"]
+    assert view["best"]["objectives"]["episode_length"] == min(t["objectives"]["episode_length"] for t in complete)
+    assert view["best"]["return"] == view["best"]["objectives"]["return"] > 0
     assert main(["status", "--storage", sqlite_url]) == 0
     assert f"{in_digits_alone(best[0])} episode_length" in " ".join(capsys.readouterr().out.split())
     assert main(["trials", "s", "--storage", sqlite_url]) == 0
@@ -298,10 +298,10 @@ def test_optuna_sees_all_objectives_and_a_file_keeps_them(sqlite_url: str, tmp_p
     with Store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
         import_study(copy, tmp_path / "s.study")
         assert copy.segments("s") == before["segments"]
-    shown = optuna.load_study(study_name="s", storage=sqlite_url)
-    assert [direction.name for direction in shown.directions] == ["MAXIMIZE", "MINIMIZE"]
+    output = optuna.load_study(study_name="s", storage=sqlite_url)
+    assert [direction.name for direction in output.directions] == ["MAXIMIZE", "MINIMIZE"]
     expected = [[row.objectives["return"], row.objectives["model_size"]] for row in before["segments"]]
-    assert [trial.values for trial in shown.trials] == expected
+    assert [trial.values for trial in output.trials] == expected
 
 
 @pytest.mark.slow
@@ -338,11 +338,11 @@ def test_the_command_line_takes_objectives_and_shows_the_front(
     said = capsys.readouterr().out
     assert "Pareto front of s: maximize return, minimize model_size" in said
     assert main(["trials", "s", "--storage", sqlite_url, "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert set(shown["front"]) <= set(range(6))
+    output = json.loads(capsys.readouterr().out)
+    assert set(output["front"]) <= set(range(6))
     assert main(["trials", "s", "--storage", sqlite_url]) == 0
     table = capsys.readouterr().out
-    assert table.count(" * ") == len(shown["front"])
+    assert table.count(" * ") == len(output["front"])
     assert main(["status", "--storage", sqlite_url]) == 0
     assert main([*command, "--objective", "model_siz"]) == 2
     assert "'model_siz' is not one of return, return_median" in capsys.readouterr().err
@@ -362,7 +362,7 @@ def test_a_result_that_lacks_an_objective_is_named_as_damage(sqlite_url: str) ->
         with pytest.raises(DamagedRow, match="one lacks model_size"):
             frozen(config, (store.trials("s")[1], [store.segments("s")[1]], {}), None)
         findings = check(store)
-        assert [(each.kind, each.what) for each in findings] == [("segment-result", "it has no model_size")]
+        assert [(finding.kind, finding.what) for finding in findings] == [("segment-result", "it has no model_size")]
         repair(store, findings)
         assert Worker(store, "s").run()
         assert store.segments("s") == rows

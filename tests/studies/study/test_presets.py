@@ -25,8 +25,8 @@ def test_a_preset_is_valid_where_it_was_found(task: str, name: str) -> None:
     for env in preset.envs:
         spec = EnvSpec.of(env)
         algorithm.learner.space_in(spec)
-        found = TaskIdentity.of(algorithm, spec.to_json(), 0, unflatten(preset.values)).hyperparameters
-        assert {key: flatten(found)[key] for key in preset.values} == preset.values
+        result = TaskIdentity.of(algorithm, spec.to_json(), 0, unflatten(preset.values)).hyperparameters
+        assert {key: flatten(result)[key] for key in preset.values} == preset.values
 
 
 def test_a_study_tries_a_preset_first_and_searches_on() -> None:
@@ -65,8 +65,8 @@ def test_unknown_presets_are_told_with_those_that_are_known(cli: Callable[..., A
 
 def test_a_training_takes_a_preset_and_what_is_typed_wins(cli: Callable[..., Any], tmp_path: Any) -> None:
     small = ["--set", "epoch_steps=256", "--set", "gamma=0.9"]
-    asked = ["train", "ppo", "CartPole-v1", "--epochs", "1", "--preset", "cartpole", *small, "--json"]
-    status, out, errors = cli(*asked, "--storage", f"sqlite:///{tmp_path / 'store.db'}")
+    command = ["train", "ppo", "CartPole-v1", "--epochs", "1", "--preset", "cartpole", *small, "--json"]
+    status, out, errors = cli(*command, "--storage", f"sqlite:///{tmp_path / 'store.db'}")
     assert status == 0, errors
-    found = flatten(json.loads(out)["hyperparameters"])
-    assert (found["gae_lambda"], found["num_steps"], found["gamma"], found["epoch_steps"]) == (0.8, 32, 0.9, 256)
+    result = flatten(json.loads(out)["hyperparameters"])
+    assert (result["gae_lambda"], result["num_steps"], result["gamma"], result["epoch_steps"]) == (0.8, 32, 0.9, 256)

@@ -39,10 +39,10 @@ def test_deleting_a_study_keeps_tasks_that_another_study_trains(url: str) -> Non
         small, others = bits(store, "small"), {trial.uid for trial in store.trials("large")}
         shared = others & {trial.uid for trial in store.trials("small")}
         assert shared
-        found = delete(store, "large")
-        assert (set(found.tasks), set(found.kept)) == (others - shared, shared)
+        result = delete(store, "large")
+        assert (set(result.tasks), set(result.kept)) == (others - shared, shared)
         assert len(store.studies()) == 2  # a dry run
-        assert delete(store, "large", dry_run=False) == found
+        assert delete(store, "large", dry_run=False) == result
         assert [row.name for row in store.studies()] == ["small"]
         assert {row.uid for row in store.tasks()} == shared
         assert bits(store, "small") == small
@@ -132,8 +132,8 @@ def _delete_only(store: Store, name: str) -> None:
 
 
 def test_a_task_is_deleted_once_nothing_needs_it(sqlite_url: str, cli: Cli) -> None:
-    asked = ["train", "ppo", "CartPole-v1", "--epochs", "2", "--snapshots", "all", *SETTINGS, "--storage", sqlite_url]
-    uid = json.loads(cli(*asked, "--json")[1])["uid"]
+    command = ["train", "ppo", "CartPole-v1", "--epochs", "2", "--snapshots", "all", *SETTINGS, "--storage", sqlite_url]
+    uid = json.loads(cli(*command, "--json")[1])["uid"]
     fork = ["fork", uid, "--at", "1", "--set", "gamma=0.9", "--storage", sqlite_url, "--json"]
     branch = json.loads(cli(*fork)[1])["uid"]
     with Store(sqlite_url) as store:
@@ -161,18 +161,18 @@ def test_the_command_changes_nothing_before_one_agrees(
     words = ["tune", "ppo", "CartPole-v1", "--trials", "2", "--epochs", "1:2:2", "--generation", "4", "--cohort", "2"]
     run(sqlite_url, SMALL)
     assert cli(*words, *SETTINGS, "--study", "s", "--storage", sqlite_url)[0] == 0  # it is in Optuna's tables too
-    asked = ["delete", "s", "--storage", sqlite_url]
-    status, out, _ = cli(*asked)
+    command = ["delete", "s", "--storage", sqlite_url]
+    status, out, _ = cli(*command)
     assert status == 0
     assert "study s, its 2 trials, 2 tasks and" in out
     assert "nothing was changed; the same command with --yes deletes" in out
-    assert json.loads(cli(*asked, "--json")[1])["dry_run"]
+    assert json.loads(cli(*command, "--json")[1])["dry_run"]
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     for answer, rest in (("n", ["s"]), ("y", [])):
         monkeypatch.setattr("builtins.input", lambda prompt, answer=answer: answer)
-        assert cli(*asked)[0] == 0
+        assert cli(*command)[0] == 0
         with Store(sqlite_url) as store:
             assert [row.name for row in store.studies()] == rest
     assert optuna.get_all_study_names(sqlite_url) == []
-    status, _, errors = cli(*asked)
+    status, _, errors = cli(*command)
     assert (status, "there is no study 's', and no task of" in errors) == (2, True)

@@ -211,9 +211,9 @@ def test_damage_is_found_and_repaired_only_on_request(filled: Store, break_: Bre
     assert {finding.kind for finding in findings} == kinds
     assert all(finding.place and finding.what and finding.law in str(finding) for finding in findings)
     repairs = repair(filled, findings)
-    assert [each.note for each in repairs if not each.done] == []
+    assert [repair.note for repair in repairs if not repair.done] == []
     left = check(filled)
-    assert {finding.kind for finding in left} <= {kind for kind in LAWS if not LAWS[kind].repair}
+    assert {finding.kind for finding in left} <= {law for law in LAWS if not LAWS[law].repair}
     if all(LAWS[kind].repair for kind in kinds):
         assert left == []
 
@@ -272,7 +272,7 @@ def test_leases_of_a_living_process_are_left_alone(filled: Store) -> None:
     findings = check(filled)
     assert {finding.kind for finding in findings} == {"blob", "checkpoint"}
     repairs = repair(filled, findings)
-    assert [each.finding.kind for each in repairs if not each.done] == ["checkpoint"]
+    assert [repair.finding.kind for repair in repairs if not repair.done] == ["checkpoint"]
     assert len(filled.checkpoints(uid(0))) == 3
 
 

@@ -34,7 +34,7 @@ COMPLETE, FAILED, RUNNING, PRUNED = map(uid, range(4))
 
 
 def epochs(store: Store) -> dict[str, list[int]]:
-    return {row.uid: [each.epochs for each in store.checkpoints(row.uid)] for row in store.tasks()}
+    return {row.uid: [checkpoint.epochs for checkpoint in store.checkpoints(row.uid)] for row in store.tasks()}
 
 
 def stored(store: Store) -> int:

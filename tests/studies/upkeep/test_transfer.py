@@ -55,15 +55,15 @@ into_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def content(store: Store) -> Any:
     """All that is stored of a study."""
     uids = [uid(number) for number in range(4)]
-    states = {each: store.load(each) for each in uids}
+    states = {uid: store.load(uid) for uid in uids}
     return (
         store.study(sample.NAME),
         store.trials(sample.NAME),
         store.segments(sample.NAME),
         [(row.uid, row.identity, row.epochs, row.created) for row in store.tasks()],
-        {each: [(row.epochs, row.digest, row.created, row.blobs) for row in store.checkpoints(each)] for each in uids},
-        json.dumps({each: store.metrics(each) for each in uids}),  # NaN is not itself
-        {each: store.events(each) for each in uids},
+        {uid: [(row.epochs, row.digest, row.created, row.blobs) for row in store.checkpoints(uid)] for uid in uids},
+        json.dumps({uid: store.metrics(uid) for uid in uids}),  # NaN is not itself
+        {uid: store.events(uid) for uid in uids},
         {
             each: saved and {name: saved.fetch(name) for name in store.checkpoints(each)[-1].blobs}
             for each, saved in states.items()
@@ -253,9 +253,9 @@ def test_fsck_says_what_it_finds_and_repairs_when_told(filled_url: str, capsys: 
     assert main(["fsck", "--storage", filled_url]) == 1
     assert "with --repair repairs" in capsys.readouterr().out
     assert main(["fsck", "--storage", filled_url, "--repair", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [each["kind"] for each in told["findings"]] == ["task-epochs"]
-    assert [each["done"] for each in told["repairs"]] == [True]
-    assert told["left"] == []
+    output = json.loads(capsys.readouterr().out)
+    assert [finding["kind"] for finding in output["findings"]] == ["task-epochs"]
+    assert [repair["done"] for repair in output["repairs"]] == [True]
+    assert output["left"] == []
     with Store(filled_url) as store:
         assert rows(store, sa.select(task.c.epochs).where(task.c.uid == uid(0)))[0][0] == 3

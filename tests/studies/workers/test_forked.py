@@ -98,12 +98,12 @@ sys.exit(main())
 def test_forked_processes_run_commands_and_end_with_their_parent(sqlite_url: str) -> None:
     done = nursery.run([sys.executable, "-c", CREW, sqlite_url])
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found["worker"] == 2
-    assert "there is no database" in found["words"][-1]
-    assert (found["killed"], found["ended"], found["left"]) == (-9, -15, True)
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert result["worker"] == 2
+    assert "there is no database" in result["words"][-1]
+    assert (result["killed"], result["ended"], result["left"]) == (-9, -15, True)
     with suppress(psutil.NoSuchProcess):
-        psutil.Process(found["orphan"]).wait(30)  # of its parent's end
+        psutil.Process(result["orphan"]).wait(30)  # of its parent's end
 
 
 def test_forked_processes_may_be_paused_or_killed_at_any_moment_and_ctrl_c_ends_none(sqlite_url: str) -> None:

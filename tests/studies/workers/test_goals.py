@@ -48,8 +48,8 @@ def test_a_goal_is_declared_by_luck_in_few_of_200_studies(policy: str) -> None:
 
 
 def test_a_policy_that_exceeds_the_goal_is_found_out_in_few_episodes() -> None:
-    found, reached = play(lambda episodes, seed: [500.0] * episodes, GOAL, LEAST, 1)
-    assert (len(found), reached >= 1 / error_of(1)) == (140, True)
+    result, reached = play(lambda episodes, seed: [500.0] * episodes, GOAL, LEAST, 1)
+    assert (len(result), reached >= 1 / error_of(1)) == (140, True)
     draws = np.random.default_rng(3)
     better = sum(
         play(lambda n, seed: draws.normal(495, 20, n).clip(LEAST, 500).tolist(), GOAL, LEAST, 1)[1] >= 1 / error_of(1)
@@ -94,7 +94,7 @@ def test_the_test_of_a_goal_ends_at_a_step_when_asked_and_is_repeated(
         assert not store.claims()
         assert not [row for row in store.segments("s") if row.state == "done"]
         assert not Worker(store, "s").run()
-        assert [each.kind for each in store.commands("s")] == ["check", "stop"]
+        assert [command.kind for command in store.commands("s")] == ["check", "stop"]
         Study("s", store).extend(goal="return:400")
         assert Worker(store, "s").run()
         assert bits(store) == expected
@@ -106,8 +106,8 @@ def test_a_study_stops_at_its_goal_and_carries_on_with_a_higher_one(sqlite_url: 
         start_study(store, "s", tiny(4, (1, 2, 2), options={"goal": {"return": 12.0}}))
         assert not Worker(store, "s").run()
         study = Study("s", store)
-        checks = [each.data for each in study.commands if each.kind == "check"]
-        [stop] = [each for each in study.commands if each.kind == "stop"]
+        checks = [command.data for command in study.commands if command.kind == "check"]
+        [stop] = [command for command in study.commands if command.kind == "stop"]
         [confirmed] = [check for check in checks if check["confirmed"]]
         assert stop.who == "goal"
         assert stop.data == {"goal": {"return": 12.0}, "check": stop.number - 1}
@@ -147,7 +147,7 @@ def test_a_result_is_tested_against_the_goal_of_now(sqlite_url: str, monkeypatch
 
         monkeypatch.setattr(Training, "_result", raised_before)
         assert Worker(store, "s").run()
-        assert [each.kind for each in store.commands("s")] == ["bound"]
+        assert [command.kind for command in store.commands("s")] == ["bound"]
 
 
 def test_a_goal_that_is_changed_while_it_is_tested_stops_nothing(
@@ -163,4 +163,4 @@ def test_a_goal_that_is_changed_while_it_is_tested_stops_nothing(
 
         monkeypatch.setattr("rekindle.studies.workers.goals.play", raised_meanwhile)
         assert Worker(store, "s").run()
-        assert [each.kind for each in store.commands("s")] == ["bound", "check"]
+        assert [command.kind for command in store.commands("s")] == ["bound", "check"]

@@ -93,7 +93,7 @@ def test_a_trial_that_hangs_again_and_again_fails(sqlite_url: str) -> None:
             "Hung: 3 times in a row it made no step for too long (--stuck) before it finished epoch 1, and its process "
             "was killed; the events of `rekindle show` say where it hung"
         )
-        assert [each.state for each in store.trials("s")].count("failed") == 1
+        assert [trial.state for trial in store.trials("s")].count("failed") == 1
 
 
 @pytest.mark.slow

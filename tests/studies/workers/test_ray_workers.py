@@ -36,18 +36,18 @@ TUNE = ["tune", "ppo", "CartPole-v1", "--trials", "2", "--epochs", "1", "--worke
 
 def process_of(worker: RayWorker) -> psutil.Process | None:
     """The process in which a worker trains, once it runs."""
-    found = re.match(r"(\d+) on", worker.name)
-    return psutil.Process(int(found[1])) if found else None
+    result = re.match(r"(\d+) on", worker.name)
+    return psutil.Process(int(result[1])) if result else None
 
 
 def raylets(pid: int) -> set[psutil.Process]:
     """The raylets that a process started, whose pid ends the names of its sessions."""
-    found, session = set[psutil.Process](), re.compile(rf"session_[-\w]+_{pid}\b")
+    result, session = set[psutil.Process](), re.compile(rf"session_[-\w]+_{pid}\b")
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess):  # it has just ended; of a zombie, there are no arguments
             if process.name() == "raylet" and session.search(" ".join(process.cmdline())):
-                found.add(process)
-    return found
+                result.add(process)
+    return result
 
 
 def tune(store: Store, study: str, count: int, hire: Callable[[], RayWorker]) -> Supervisor:

@@ -131,9 +131,9 @@ def test_a_permanent_failure_keeps_its_traceback_and_the_study_continues(
     sqlite_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Flaky.crashes = [ValueError("the simulator is upset") for _ in range(3)]
-    found = run(sqlite_url, flaky(), workers=100)
-    assert [trial[4] for trial in found["trials"]].count("failed") == 1
-    error = found["trials"][0][5]
+    result = run(sqlite_url, flaky(), workers=100)
+    assert [trial[4] for trial in result["trials"]].count("failed") == 1
+    error = result["trials"][0][5]
     assert error.startswith("[environment] Traceback")
     assert "in step" in error
     assert error.strip().endswith("ValueError: the simulator is upset")
@@ -141,17 +141,17 @@ def test_a_permanent_failure_keeps_its_traceback_and_the_study_continues(
         assert [note["retry"] for note in failed(store)] == [True, True, False]
         uid = store.trials("s")[0].uid
     assert main(["show", uid, "--storage", sqlite_url]) == 0
-    shown = capsys.readouterr().out
-    assert "trial 0 of study s failed" in shown
-    assert "in step" in shown
+    output = capsys.readouterr().out
+    assert "trial 0 of study s failed" in output
+    assert "in step" in output
     assert main(["trials", "s", "--storage", sqlite_url]) == 0
     assert "trial 0 failed: ValueError: the simulator is upset" in capsys.readouterr().out
 
 
 def test_a_nan_is_never_tried_again(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PPOLearner, "find_nonfinite", lambda learner, metrics: ["the loss became nan"])
-    found = run(sqlite_url, tiny(3))
-    assert {trial[4] for trial in found["trials"]} == {"failed"}
+    result = run(sqlite_url, tiny(3))
+    assert {trial[4] for trial in result["trials"]} == {"failed"}
     with Store(sqlite_url) as store:
         assert [(note["kind"], note["retry"]) for note in failed(store)] == [("diverged", False)] * 3
 
@@ -161,9 +161,9 @@ def test_a_return_that_is_no_number_fails_the_trial(sqlite_url: str, monkeypatch
         return [each._replace(value=math.nan) for each in evaluate_within(*arguments)]
 
     monkeypatch.setattr(training, "evaluate_within", without_return)
-    found = run(sqlite_url, tiny(3))
-    assert {trial[4] for trial in found["trials"]} == {"failed"}
-    assert all("the evaluation return became nan" in trial[5] for trial in found["trials"])
+    result = run(sqlite_url, tiny(3))
+    assert {trial[4] for trial in result["trials"]} == {"failed"}
+    assert all("the evaluation return became nan" in trial[5] for trial in result["trials"])
 
 
 @pytest.mark.slow
@@ -186,13 +186,13 @@ def test_a_trial_that_keeps_killing_its_workers_fails_alone(sqlite_url: str, mon
         deaths += 1
     assert (status, deaths) == (0, 5)
     with Store(sqlite_url) as store:
-        found = bits(store)
-        assert [trial[4] == "failed" for trial in found["trials"]] == [False, True]
-        assert found["trials"][1][5].startswith("Killed: 5 processes in a row that trained it were killed, or fell si")
+        result = bits(store)
+        assert [trial[4] == "failed" for trial in result["trials"]] == [False, True]
+        assert result["trials"][1][5].startswith("Killed: 5 processes in a row that trained it were killed, or fell si")
         [note] = failed(store)
         assert (note["kind"], note["retry"], note["epochs"]) == ("killed", False, 0)
         assert check(store) == []
-    assert [row for row in found["segments"] if row.rung == 0 and row.number != 1] == [
+    assert [row for row in result["segments"] if row.rung == 0 and row.number != 1] == [
         row for row in whole["segments"] if row.rung == 0 and row.number != 1
     ]
 

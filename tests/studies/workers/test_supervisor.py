@@ -87,9 +87,9 @@ def test_workers_that_saw_a_study_complete_are_replaced_if_it_was_extended(
             assert snapshot.complete or idle < 9, "nobody trains the study"
 
         supervise(sqlite_url, store, show)
-        found, expected = bits(store), undisturbed(longer)
-        assert [trial[0] for trial in found["trials"]] == [trial[0] for trial in expected["trials"]]
-        assert {trial[4] for trial in found["trials"]} == {"complete", "pruned"}
+        result, expected = bits(store), undisturbed(longer)
+        assert [trial[0] for trial in result["trials"]] == [trial[0] for trial in expected["trials"]]
+        assert {trial[4] for trial in result["trials"]} == {"complete", "pruned"}
 
 
 def test_a_worker_that_is_killed_while_it_evaluates_what_spent_the_budget_is_replaced(

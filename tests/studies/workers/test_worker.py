@@ -41,10 +41,10 @@ def test_a_study_runs_to_its_end_and_no_epoch_is_trained_twice(
 ) -> None:
     trained: list[int] = []
     count_epochs(monkeypatch, lambda learner: trained.append(learner.members))
-    found = run(sqlite_url, tiny())
-    assert sum(trained) == sum(trial_epochs(found).values())
-    assert [trial[0] for trial in found["trials"]] == list(range(6))
-    assert {trial[4] for trial in found["trials"]} == {"complete", "pruned"}
+    result = run(sqlite_url, tiny())
+    assert sum(trained) == sum(trial_epochs(result).values())
+    assert [trial[0] for trial in result["trials"]] == list(range(6))
+    assert {trial[4] for trial in result["trials"]} == {"complete", "pruned"}
     with Store(sqlite_url) as store:
         view, snapshot = study_view(store, "s"), look(store, "s")
     study = view.to_json()
@@ -53,7 +53,7 @@ def test_a_study_runs_to_its_end_and_no_epoch_is_trained_twice(
     assert view.best == rank(view.trials)[0]
     assert study["best"]["epochs"] == 4
     assert snapshot.complete
-    assert snapshot.epochs == snapshot.epochs_total == sum(trial_epochs(found).values())
+    assert snapshot.epochs == snapshot.epochs_total == sum(trial_epochs(result).values())
     assert snapshot.env_steps == TINY["epoch_steps"] * snapshot.epochs
     assert [through for _, through, total in snapshot.rungs] == [total for _, _, total in snapshot.rungs]
 
@@ -116,14 +116,14 @@ def test_a_diverged_trial_fails_with_its_reason_and_the_study_continues(
     spoil(monkeypatch, victim[2], "entropy became nan")
     for workers in (1, 100):  # in company and alone
         url = sqlite_url if workers == 1 else sqlite_url + "2"
-        found = run(url, SMALL, workers=workers)
-        number, _, _, _, state, error = found["trials"][1]
+        result = run(url, SMALL, workers=workers)
+        number, _, _, _, state, error = result["trials"][1]
         assert (number, state) == (1, "failed")
         assert error.startswith("Diverged: ppo on CartPole-v1")
         assert "entropy became nan in epoch 1" in error
-        assert [trial[4] == "failed" for trial in found["trials"]] == [n == 1 for n in range(3)]
-        assert found["trials"][0][:4] == whole["trials"][0][:4]
-        assert found["segments"][0] == whole["segments"][0]
+        assert [trial[4] == "failed" for trial in result["trials"]] == [n == 1 for n in range(3)]
+        assert result["trials"][0][:4] == whole["trials"][0][:4]
+        assert result["segments"][0] == whole["segments"][0]
 
 
 def test_an_error_of_one_member_fails_that_trial_alone_with_its_traceback(
@@ -138,10 +138,10 @@ def test_an_error_of_one_member_fails_that_trial_alone_with_its_traceback(
         return iterate(learner)
 
     monkeypatch.setattr(PPOLearner, "iterate", breaks)
-    found = run(sqlite_url, SMALL)
-    assert [trial[0] for trial in found["trials"] if trial[4] == "failed"] == [1]
-    assert "Traceback" in found["trials"][1][5]
-    assert found["trials"][1][5].strip().endswith("RuntimeError: the simulator fell over")
+    result = run(sqlite_url, SMALL)
+    assert [trial[0] for trial in result["trials"] if trial[4] == "failed"] == [1]
+    assert "Traceback" in result["trials"][1][5]
+    assert result["trials"][1][5].strip().endswith("RuntimeError: the simulator fell over")
 
 
 def test_an_error_of_the_store_fails_no_trial(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,10 +186,10 @@ def test_a_repeated_configuration_is_trained_once(sqlite_url: str, monkeypatch: 
     config = one_configuration(trials=4, epochs=(1, 2, 2))
     epochs: list[int] = []
     count_epochs(monkeypatch, lambda learner: epochs.append(learner.epochs))
-    found = run(sqlite_url, config)
-    assert len({trial[1] for trial in found["trials"]}) == 1
-    assert len({(row.score, row.digest) for row in found["segments"] if row.rung == 0}) == 1
-    assert len({(row.score, row.digest) for row in found["segments"] if row.rung == 1}) == 1
+    result = run(sqlite_url, config)
+    assert len({trial[1] for trial in result["trials"]}) == 1
+    assert len({(row.score, row.digest) for row in result["segments"] if row.rung == 0}) == 1
+    assert len({(row.score, row.digest) for row in result["segments"] if row.rung == 1}) == 1
     assert sorted(epochs) == [1, 2]
 
 
@@ -201,9 +201,9 @@ def test_earlier_longer_trainings_change_no_result(sqlite_url: str) -> None:
         task = PPO("CartPole-v1", storage=store).init(**config.fixed)
         task.fit(3)
         task.finish()
-    found = run(sqlite_url, config)
-    assert found["segments"] == fresh["segments"]
-    assert found["trials"] == fresh["trials"]
+    result = run(sqlite_url, config)
+    assert result["segments"] == fresh["segments"]
+    assert result["trials"] == fresh["trials"]
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "svpg"])

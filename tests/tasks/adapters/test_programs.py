@@ -228,11 +228,11 @@ task.fit(int(sys.argv[3]))
 
 
 def running(word: str) -> list[int]:
-    found = []
+    results = []
     for process in psutil.process_iter(["cmdline"]):
         if word in " ".join(process.info["cmdline"] or []) and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process.pid)
-    return found
+            results.append(process.pid)
+    return results
 
 
 def kill_and_resume(tmp_path: Path, kills: int, epochs: int, moment: Callable[[int], float]) -> None:

@@ -173,8 +173,8 @@ def test_parameters_are_those_of_one_call_of_learn(name: str) -> None:
     np.random.set_state(before)
     model = task.member_ref().learner.model
     assert model.num_timesteps == alone.num_timesteps >= 3 * values["epoch_steps"]
-    for own, plain in zip(model.policy.parameters(), alone.policy.parameters(), strict=True):
-        assert torch.equal(own, plain)
+    for parameter, plain in zip(model.policy.parameters(), alone.policy.parameters(), strict=True):
+        assert torch.equal(parameter, plain)
 
 
 def test_unknown_algorithms_and_unsuitable_spaces_are_refused() -> None:
@@ -213,5 +213,5 @@ def test_episodes_are_those_of_the_seed_and_change_no_state(name: str) -> None:
 def test_the_goal_of_a_study_is_confirmed_by_different_episodes() -> None:
     task = load("sb3:PPO")("CartPole-v1").init(**SMALL["PPO"][1])
     task.fit(1)
-    found, _ = play(lambda episodes, seed: task.returns(episodes, seed=seed), 10.0, 8.0, 1)
-    assert len({*found}) > 3
+    result, _ = play(lambda episodes, seed: task.returns(episodes, seed=seed), 10.0, 8.0, 1)
+    assert len({*result}) > 3

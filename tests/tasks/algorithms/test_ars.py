@@ -42,26 +42,26 @@ def rewards(*values: float) -> np.ndarray:
 
 
 def test_each_direction_is_played_once_on_both_sides() -> None:
-    found = generations()
-    assert found.direction.tolist() == [[0, 1, 2]]
-    assert found.record(rewards(1, 2, 3), rewards(0, 1, 0) > 0) == []
-    assert found.direction.tolist() == [[0, 3, 2]]  # the second environment takes what is left
-    assert found.record(rewards(1, 2, 3), rewards(1, 0, 1) > 0) == []
-    assert found.direction.tolist() == [[REST, 3, REST]]
-    assert found.record(rewards(9, 2, 9), rewards(1, 1, 0) > 0) == [0]
-    assert found.returns.tolist() == [[2, 2, 6, 4]]  # no step of those that rest
-    found.begin(0)
-    assert (found.numbers[0], found.mean[0], found.direction.tolist()) == (1, 3.5, [[0, 1, 2]])
+    result = generations()
+    assert result.direction.tolist() == [[0, 1, 2]]
+    assert result.record(rewards(1, 2, 3), rewards(0, 1, 0) > 0) == []
+    assert result.direction.tolist() == [[0, 3, 2]]  # the second environment takes what is left
+    assert result.record(rewards(1, 2, 3), rewards(1, 0, 1) > 0) == []
+    assert result.direction.tolist() == [[REST, 3, REST]]
+    assert result.record(rewards(9, 2, 9), rewards(1, 1, 0) > 0) == [0]
+    assert result.returns.tolist() == [[2, 2, 6, 4]]  # no step of those that rest
+    result.begin(0)
+    assert (result.numbers[0], result.mean[0], result.direction.tolist()) == (1, 3.5, [[0, 1, 2]])
 
 
 def test_policies_lie_on_both_sides_of_the_unperturbed_one() -> None:
-    found = generations(num_envs=6)
-    vectors = found.vectors(torch.full((1, 5), 2.0), torch.tensor([[0.5]])).numpy()
-    first, second = found.deltas(0)
+    result = generations(num_envs=6)
+    vectors = result.vectors(torch.full((1, 5), 2.0), torch.tensor([[0.5]])).numpy()
+    first, second = result.deltas(0)
     np.testing.assert_allclose(vectors[:4] - 2, 0.5 * np.stack([first, second, -first, -second]), atol=1e-6)
     assert (vectors[4:] == 2).all()  # there are only four sides
-    found.begin(0)
-    assert not np.isclose(found.deltas(0), [first, second]).any()
+    result.begin(0)
+    assert not np.isclose(result.deltas(0), [first, second]).any()
 
 
 def test_directions_are_standard_normal() -> None:

@@ -69,9 +69,9 @@ def test_a_step_by_one_kernel_has_the_bits_of_single_operations(case: str, env: 
     own, plain = learner_of(CASES[case], env=env), learner_of(CASES[case], env=env)
     assert own.compiled_steps is not None
     plain.compiled_steps = None
-    found = trained(own)
-    assert any(name.startswith("grad_norm.q") for name in found)
-    assert unequal(found, trained(plain)) == []
+    result = trained(own)
+    assert any(name.startswith("grad_norm.q") for name in result)
+    assert unequal(result, trained(plain)) == []
 
 
 def test_a_members_steps_do_not_depend_on_its_cohort() -> None:

@@ -39,8 +39,8 @@ def taken(case: str, lr: float = 0.01, active: torch.Tensor | None = None) -> di
     rates = torch.full((len(tasks), 1), lr)
     for update in range(2):
         metrics, step = learner.take_steps(batch_of(learner, update), rates, active)
-        found = {**metrics, "gradient": step.gradient, **({} if step.factor is None else {"factor": step.factor})}
-        left |= {f"{name} {update}": x.clone() for name, x in found.items()}
+        result = {**metrics, "gradient": step.gradient, **({} if step.factor is None else {"factor": step.factor})}
+        left |= {f"{name} {update}": x.clone() for name, x in result.items()}
         learner.iterations += 1
     return left | {"vector": learner.policy.parameters.vector} | learner.optimizer.tensors
 

@@ -76,9 +76,9 @@ def test_a_soft_step_by_one_kernel_has_the_bits_of_single_operations(case: str) 
     own, plain = learner_of(CASES[case]), learner_of(CASES[case])
     assert own.compiled_steps is not None
     plain.compiled_steps = None
-    found = trained(own)
-    assert any(name.startswith("grad_norm.critic") for name in found)
-    assert unequal(found, trained(plain)) == []
+    result = trained(own)
+    assert any(name.startswith("grad_norm.critic") for name in result)
+    assert unequal(result, trained(plain)) == []
 
 
 def test_a_soft_step_takes_observations_of_one_number() -> None:

@@ -169,15 +169,15 @@ def test_policies_are_coupled_within_a_trial_and_critics_are_not() -> None:
     parameters.vector += torch.randn(parameters.vector.shape, generator=torch.Generator().manual_seed(0))
     own = torch.randn(parameters.vector.shape, generator=torch.Generator().manual_seed(1))
     coupled = learner.mix_gradients(own.clone())
-    place, policies, gradients, found = 0, [], [], []
+    place, policies, gradients, result = 0, [], [], []
     for name, view in parameters.views.items():
         columns = slice(place, place := place + view[0].numel())
         if name.startswith("critic."):
             assert torch.equal(coupled[:, columns], own[:, columns])
         else:
-            for parts, vector in ((policies, parameters.vector), (gradients, own), (found, coupled)):
+            for parts, vector in ((policies, parameters.vector), (gradients, own), (result, coupled)):
                 parts.append(vector[:, columns])
-    stacked = [torch.cat(parts, 1).unflatten(0, (2, 3)) for parts in (policies, gradients, found)]
+    stacked = [torch.cat(parts, 1).unflatten(0, (2, 3)) for parts in (policies, gradients, result)]
     torch.testing.assert_close(stacked[2], stein_gradient(stacked[0], stacked[1], 5.0))
     assert not torch.allclose(stacked[2], stacked[1])
 

@@ -85,16 +85,16 @@ def made(kind: Any, policy: str, env: Any, arguments: dict[str, Any], path: Path
 @torch.no_grad()
 def values_of(model: Any, observations: np.ndarray) -> torch.Tensor:
     """Values of a model, as `Task.value` defines them."""
-    shown = model.policy.obs_to_tensor(observations)[0]
+    output = model.policy.obs_to_tensor(observations)[0]
     if hasattr(model.policy, "predict_values"):
-        return model.policy.predict_values(shown).squeeze(1)
+        return model.policy.predict_values(output).squeeze(1)
     if hasattr(model, "quantile_net"):
-        return model.quantile_net(shown).mean(1).amax(1)
+        return model.quantile_net(output).mean(1).amax(1)
     if hasattr(model, "q_net"):
-        return model.q_net(shown).amax(1)
+        return model.q_net(output).amax(1)
     actions = model.policy.scale_action(model.predict(observations, deterministic=True)[0])
     model.critic.train(False)
-    critics = model.critic(shown, torch.as_tensor(actions))
+    critics = model.critic(output, torch.as_tensor(actions))
     if isinstance(model, sb3_contrib.TQC):
         return critics.flatten(1).mean(1)
     return torch.cat(critics, 1).amin(1)
@@ -103,9 +103,9 @@ def values_of(model: Any, observations: np.ndarray) -> torch.Tensor:
 @pytest.mark.parametrize(("kind", "policy", "env", "arguments"), CASES)
 def test_a_model_acts_as_it_did_there(kind: Any, policy: str, env: str, arguments: Any, tmp_path: Path) -> None:
     file = tmp_path / "model.zip"
-    model, found = made(kind, policy, env, arguments, file), import_policy(file)
-    assert found.task == kind.__name__.lower()
-    task = load(found.task)(EnvSpec(env), warm_start=file).init(**found.hyperparameters, **SMALL.get(found.task, {}))
+    model, result = made(kind, policy, env, arguments, file), import_policy(file)
+    assert result.task == kind.__name__.lower()
+    task = load(result.task)(EnvSpec(env), warm_start=file).init(**result.hyperparameters, **SMALL.get(result.task, {}))
     space = gym.make(env.removeprefix("own_envs:")).observation_space
     space.seed(1)
     count = 50 if policy == "CnnPolicy" else 1000
@@ -117,17 +117,17 @@ def test_a_model_acts_as_it_did_there(kind: Any, policy: str, env: str, argument
         first = getattr(model.action_space, "start", 0)  # which Stable-Baselines3 does not look at
         np.testing.assert_array_equal(ours - first, theirs)
         assert len(np.unique(theirs, axis=0)) > 1
-    if getattr(model, "use_sde", False) and found.task in (
+    if getattr(model, "use_sde", False) and result.task in (
         "ppo",
         "a2c",
         "trpo",
     ):  # the spread of their noise is that of ours
         with torch.no_grad():
-            shown = torch.as_tensor(observations)
-            z = model.policy.mlp_extractor.forward_actor(shown)
-            spread = model.policy.get_distribution(shown).distribution.stddev
-        np.testing.assert_allclose(variance(found.policy["actor.log_std"][None], z[None])[0].sqrt(), spread, rtol=1e-4)
-    if found.task != "ars":  # which has no critic
+            output = torch.as_tensor(observations)
+            z = model.policy.mlp_extractor.forward_actor(output)
+            spread = model.policy.get_distribution(output).distribution.stddev
+        np.testing.assert_allclose(variance(result.policy["actor.log_std"][None], z[None])[0].sqrt(), spread, rtol=1e-4)
+    if result.task != "ars":  # which has no critic
         np.testing.assert_allclose(task.value(observations), values_of(model, observations), rtol=1e-3, atol=1e-3)
     task.fit(0)
 
@@ -139,9 +139,9 @@ def test_a_memory_is_that_of_the_model(shared: bool, tmp_path: Path) -> None:
     model = made(
         sb3_contrib.RecurrentPPO, "MlpLstmPolicy", "CartPole-v1", {"policy_kwargs": kwargs}, tmp_path / "m.zip"
     )
-    found = import_policy(tmp_path / "m.zip")
-    assert (found.task, found.hyperparameters["model"]["width"]) == ("ppo", 24 if shared else 48)
-    task = load("ppo")("CartPole-v1", warm_start=tmp_path / "m.zip").init(**found.hyperparameters)
+    result = import_policy(tmp_path / "m.zip")
+    assert (result.task, result.hyperparameters["model"]["width"]) == ("ppo", 24 if shared else 48)
+    task = load("ppo")("CartPole-v1", warm_start=tmp_path / "m.zip").init(**result.hyperparameters)
     random = np.random.default_rng(0)
     states: list[Any] = [None, None]
     starts = np.ones(20, bool)
@@ -338,12 +338,12 @@ def test_statistics_of_observations_come_along(
     small = {"policy_kwargs": {"net_arch": [16, 16]}}
     model = made(kind, "MlpPolicy", "Pendulum-v1", arguments | small, file)
     envs = normalized(statistics, "Pendulum-v1", norm_reward=scales_rewards)
-    found = import_policy(file, statistics)
-    assert found.hyperparameters["normalize_obs"] is True
-    assert found.hyperparameters.get("normalize_reward", scales_rewards) is scales_rewards
+    result = import_policy(file, statistics)
+    assert result.hyperparameters["normalize_obs"] is True
+    assert result.hyperparameters.get("normalize_reward", scales_rewards) is scales_rewards
     assert import_policy(file).hyperparameters.get("normalize_reward", False) is False
-    task = load(found.task)("Pendulum-v1", warm_start=found.policy)
-    task.init(**found.hyperparameters, **SMALL.get(found.task, {}))
+    task = load(result.task)("Pendulum-v1", warm_start=result.policy)
+    task.init(**result.hyperparameters, **SMALL.get(result.task, {}))
     observations = np.random.default_rng(2).normal(size=(1000, 3)).astype(np.float32) * [1, 1, 20]  # some are clipped
     theirs = model.predict(envs.normalize_obs(observations), deterministic=True)[0]
     ours = task.predict(observations.astype(np.float32))[0]

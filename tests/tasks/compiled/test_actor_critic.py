@@ -66,10 +66,10 @@ def test_kernels_give_what_torch_and_autograd_give(case: str, weighted: bool) ->
     expected_losses, known = plain.loss(minibatch)
     torch.testing.assert_close(losses, expected_losses, **close)
     gradient = plain.policy.parameters.gradient(expected_losses)
-    found = own.policy.parameters.gradient(losses)
-    assert weighted == bool((found[-1] == 0).all())
-    assert torch.equal(own.policy.parameters.gradient(2 * losses), 2 * found), "autograd goes through it"
-    torch.testing.assert_close(found, gradient, rtol=1e-3, atol=1e-5 * float(gradient.abs().max()))
+    result = own.policy.parameters.gradient(losses)
+    assert weighted == bool((result[-1] == 0).all())
+    assert torch.equal(own.policy.parameters.gradient(2 * losses), 2 * result), "autograd goes through it"
+    torch.testing.assert_close(result, gradient, rtol=1e-3, atol=1e-5 * float(gradient.abs().max()))
     assert metrics.keys() == known.keys()
     for name, value in metrics.items():
         torch.testing.assert_close(value, known[name].detach(), **close)

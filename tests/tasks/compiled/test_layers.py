@@ -28,36 +28,36 @@ def activated(x: np.ndarray, kind: str = "tanh") -> tuple[np.ndarray, np.ndarray
 def test_tanh_is_right_to_some_units_in_the_last_place() -> None:
     x = np.concatenate([np.linspace(-12, 12, 200_001), np.geomspace(1e-30, 1, 1001)]).astype(np.float32)
     right = np.tanh(x.astype(np.float64))
-    found, _ = activated(x)
-    assert np.all(np.abs(found - right) <= 7 * np.spacing(np.abs(right).astype(np.float32)))
-    assert np.abs(found).max() <= 1.0
+    result, _ = activated(x)
+    assert np.all(np.abs(result - right) <= 7 * np.spacing(np.abs(right).astype(np.float32)))
+    assert np.abs(result).max() <= 1.0
 
 
 def test_tanh_has_limits_and_keeps_what_is_no_number() -> None:
-    found, _ = activated(np.array([math.inf, 1e30, -math.inf, 0.0, math.nan]))
-    assert found[:4].tolist() == pytest.approx([1.0, 1.0, -1.0, 0.0], abs=1e-7)
-    assert np.isnan(found[4])
+    result, _ = activated(np.array([math.inf, 1e30, -math.inf, 0.0, math.nan]))
+    assert result[:4].tolist() == pytest.approx([1.0, 1.0, -1.0, 0.0], abs=1e-7)
+    assert np.isnan(result[4])
 
 
 def test_elu_and_silu_are_right_to_some_units_in_the_last_place() -> None:
     x = np.concatenate([np.linspace(-86, 86, 100_001), np.linspace(-9, 9, 100_001)]).astype(np.float32)
     right = x.astype(np.float64)
     sigmoid = 1 / (1 + np.exp(-right))
-    found, slopes = activated(x, "silu")
-    assert np.all(np.abs(found - right * sigmoid) <= 2.5e-7 * np.abs(right * sigmoid))  # as right as exp itself
+    result, slopes = activated(x, "silu")
+    assert np.all(np.abs(result - right * sigmoid) <= 2.5e-7 * np.abs(right * sigmoid))  # as right as exp itself
     assert np.abs(slopes - sigmoid * (1 + right * (1 - sigmoid))).max() <= 2e-7
-    found, slopes = activated(x, "elu")
-    assert np.array_equal(found[x > 0], x[x > 0])
-    assert np.abs(found - np.expm1(np.minimum(right, 0)))[x <= 0].max() <= 6e-8
+    result, slopes = activated(x, "elu")
+    assert np.array_equal(result[x > 0], x[x > 0])
+    assert np.abs(result - np.expm1(np.minimum(right, 0)))[x <= 0].max() <= 6e-8
     assert np.abs(slopes - np.exp(np.minimum(right, 0))).max() <= 1.2e-7
 
 
 @pytest.mark.parametrize(("kind", "limits"), [("elu", [2.0**99, -1.0, 0.0]), ("silu", [2.0**99, 0.0, 0.0])])
 def test_elu_and_silu_have_limits_and_keep_what_is_no_number(kind: str, limits: list[float]) -> None:
-    found, slopes = activated(np.array([2.0**99, -1e4, 0.0, math.nan]), kind)
-    assert found[:3].tolist() == pytest.approx(limits, abs=1e-30)
+    result, slopes = activated(np.array([2.0**99, -1e4, 0.0, math.nan]), kind)
+    assert result[:3].tolist() == pytest.approx(limits, abs=1e-30)
     assert slopes[:3].tolist() == pytest.approx([1.0, 0.0, 1.0 if kind == "elu" else 0.5], abs=1e-30)
-    assert np.isnan(found[3])
+    assert np.isnan(result[3])
     assert np.isnan(slopes[3])
 
 

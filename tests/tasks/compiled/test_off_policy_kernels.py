@@ -121,11 +121,11 @@ def test_batches_have_every_bit_of_the_plain_ones(n_step: int, action: Field) ->
     own, plain = filled(False, action), filled(True, action)
     assert np.array_equal(own.numbers, plain.numbers)
     rows = own.row(np.stack([np.arange(30), np.arange(29, -1, -1)]))
-    found, expected = (x.returns(rows, torch.tensor([[0.9], [0.99]]), n_step) for x in (own, plain))
-    assert found.keys() == expected.keys()
+    result, expected = (x.returns(rows, torch.tensor([[0.9], [0.99]]), n_step) for x in (own, plain))
+    assert result.keys() == expected.keys()
     for name, x in expected.items():
-        assert found[name].dtype == x.dtype
-        assert torch.equal(found[name], x), name
+        assert result[name].dtype == x.dtype
+        assert torch.equal(result[name], x), name
 
 
 @pytest.mark.parametrize("leaves", [5, 40, 50_000])
@@ -178,10 +178,10 @@ def test_a_gradient_step_is_that_of_torch(case: str) -> None:
             plain = learner()
             _, batch = plain.draw()
             expected, theirs = plain.update(batch)
-        found, errors = own.update(own.draw()[1])
+        result, errors = own.update(own.draw()[1])
     torch.testing.assert_close(errors, theirs, rtol=1e-4, atol=1e-5)
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(result[name], value, rtol=1e-4, atol=1e-5)
     for name, tensor in own.policy.tensors.items():
         torch.testing.assert_close(tensor, plain.policy.tensors[name], rtol=1e-3, atol=1e-4)
 

@@ -89,7 +89,7 @@ def test_the_width_of_vectors_is_no_part_of_a_result() -> None:
         return done.stdout.split()
 
     others = [found(NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES=features) for name, features in OTHERS.items()]
-    assert [each[:2] for each in others] == [["True", "8"], ["False", "4"]]
-    haswell, nehalem = (each[2] for each in others)
+    assert [other[:2] for other in others] == [["True", "8"], ["False", "4"]]
+    haswell, nehalem = (other[2] for other in others)
     assert not FUSED or found()[2] == haswell
     assert nehalem != haswell

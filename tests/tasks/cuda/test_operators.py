@@ -99,10 +99,10 @@ def test_the_gradient_of_maxima_is_torchs_and_always_the_same(kernel: int, strid
     g = torch.randn_like(y)
     wide = x.detach().cpu().requires_grad_()
     (wanted,) = torch.autograd.grad(functional.max_pool2d(wide, kernel, stride, padding), wide, g.cpu())
-    found = [torch.autograd.grad(y, x, g, retain_graph=True)[0] for _ in range(3)]
-    assert torch.allclose(found[0].cpu(), wanted, atol=1e-6)
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+    result = [torch.autograd.grad(y, x, g, retain_graph=True)[0] for _ in range(3)]
+    assert torch.allclose(result[0].cpu(), wanted, atol=1e-6)
+    assert torch.equal(result[0], result[1])
+    assert torch.equal(result[0], result[2])
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])

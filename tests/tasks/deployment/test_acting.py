@@ -49,16 +49,16 @@ def test_actions_are_such_as_the_environment_takes_alone_and_in_a_batch(kind: An
     task = kind(env).init(**values)
     task.fit(1)
     digest, real, play = task.digest, env_of(task), task.player()
-    observation, state, shown = real.reset(seed=1)[0], None, []
+    observation, state, output = real.reset(seed=1)[0], None, []
     for _ in range(6):
-        shown.append(observation)
+        output.append(observation)
         action, state = task.predict(observation, state)
         assert real.action_space.contains(action)
         np.testing.assert_equal(action, play(observation))
         observation, *_ = real.step(action)
-    batch, states = task.predict(stacked(shown))
+    batch, states = task.predict(stacked(output))
     assert batch_space(real.action_space, 6).contains(batch)
-    alone = [task.act(one) for one in shown]  # each at the beginning of an episode
+    alone = [task.act(one) for one in output]  # each at the beginning of an episode
     flat = gym.spaces.utils.flatten
     for i, one in enumerate(alone):
         np.testing.assert_allclose(flat(real.action_space, one), flat(real.action_space, picked(batch, i)), atol=1e-5)
@@ -99,15 +99,15 @@ def test_random_actions_differ_from_call_to_call_and_not_from_task_to_task() -> 
 
 
 def test_values_are_those_of_the_critic() -> None:
-    shown = np.random.default_rng(1).normal(size=(4, 1, 4)).astype(np.float32)
+    output = np.random.default_rng(1).normal(size=(4, 1, 4)).astype(np.float32)
     ppo, dqn = PPO("CartPole-v1").init(**ON), DQN("CartPole-v1").init(**OFF)
     for task in (ppo, dqn):
         policy: Any = task.member_ref().learner.agent or task.member_ref().learner  # type: ignore[attr-defined]
         policy = policy.policy
-        x = torch.from_numpy(shown[:, 0][None])
+        x = torch.from_numpy(output[:, 0][None])
         expected = policy.value(x) if task is ppo else policy.values(x).amax(-1)
-        np.testing.assert_allclose(task.value(shown[:, 0]), expected[0].detach(), rtol=1e-5)
-        assert task.value(shown[0, 0]) == pytest.approx(float(expected[0, 0]), rel=1e-5)
+        np.testing.assert_allclose(task.value(output[:, 0]), expected[0].detach(), rtol=1e-5)
+        assert task.value(output[0, 0]) == pytest.approx(float(expected[0, 0]), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -117,16 +117,16 @@ def test_values_are_those_of_the_critic() -> None:
 def test_a_soft_value_is_the_smaller_q_of_the_greedy_action(env: str, values: Any) -> None:
     task = SAC(env).init(**OFF, **values)
     learner: Any = task.member_ref().learner
-    shown = [task_env.reset(seed=i)[0] for i, task_env in enumerate([env_of(task)] * 3)]
-    found = task.value(stacked(shown))
+    output = [task_env.reset(seed=i)[0] for i, task_env in enumerate([env_of(task)] * 3)]
+    result = task.value(stacked(output))
     seen = np.zeros((1, 32, *learner.envs.obs_shape), learner.envs.obs.dtype)
     encode = task._predictor(task.member_ref())._encode
-    seen[0, :3] = encode(stacked(shown))[0][0]
+    seen[0, :3] = encode(stacked(output))[0][0]
     batch = learner.policy.encode({"obs": torch.from_numpy(seen), "next_obs": torch.from_numpy(seen)})
     means, _, logits = learner.actions.split(learner.policy.outputs_of(batch)[0])
     q = learner.policy.q(batch, torch.tanh(means)).amin(1)[0].detach()
     best = q[torch.arange(32), logits[0].argmax(-1)] if logits.shape[-1] else q[:, 0]
-    np.testing.assert_allclose(found, best[:3], rtol=1e-4)
+    np.testing.assert_allclose(result, best[:3], rtol=1e-4)
 
 
 def test_critics_with_states_of_their_own_give_no_value() -> None:

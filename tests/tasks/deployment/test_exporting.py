@@ -76,7 +76,7 @@ def test_a_program_acts_as_the_task_does(kind: Any, env: str, values: Any, tmp_p
         task.fit(1)
     script = torch.jit.load(str(task.export_policy(tmp_path / "policy.pt")))  # type: ignore[no-untyped-call]
     session = onnxruntime.InferenceSession(str(task.export_policy(tmp_path / "x", "onnx")))
-    names = [each.name for each in session.get_inputs()]
+    names = [get_input.name for get_input in session.get_inputs()]
     assert names[: -2 if "state" in names else None] == [
         name for name, _ in _named("observation", spaces_of(task.env).observation)
     ]
@@ -109,8 +109,8 @@ assert "rekindle" not in sys.modules
 print(json.dumps([action.tolist(), json.loads(notes["rekindle.json"])]))
 """
     command = [sys.executable, "-W", "ignore", "-c", code, str(file)]
-    found = subprocess.run(command, cwd="/", check=True, capture_output=True, text=True).stdout
-    actions, notes = json.loads(found)
+    result = subprocess.run(command, cwd="/", check=True, capture_output=True, text=True).stdout
+    actions, notes = json.loads(result)
     assert actions == task.predict(observations)[0].tolist()
     assert (notes["uid"], notes["inputs"], notes["outputs"]) == (task.uid, ["observation"], ["action"])
 
@@ -168,6 +168,6 @@ def test_each_part_of_actions_has_the_form_that_environments_take() -> None:
         (spaces.MultiDiscrete([3, 2], start=[1, -1]), [[2.0, 0.0]], [[3, -1]]),
         (spaces.Box(-3, 5, (2,), np.int16), [[1.6, 9.0]], [[2, 5]]),
     ):
-        found = _action(space, torch.tensor(numbers)).numpy()
-        assert found.tolist() == action
-        assert all(space.contains(each) for each in found)
+        result = _action(space, torch.tensor(numbers)).numpy()
+        assert result.tolist() == action
+        assert all(space.contains(each) for each in result)

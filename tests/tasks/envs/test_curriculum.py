@@ -67,8 +67,8 @@ def test_uniform_gaussian_and_multirangeuniform_have_their_moments() -> None:
 def test_integers_and_choices_are_drawn_with_equal_chances() -> None:
     whole, chosen = draws({"integer": [-1, 2]}), draws({"choice": [0, 0.5, 8]})
     for seen, values in ((whole, [-1, 0, 1, 2]), (chosen, [0, 0.5, 8])):
-        found, counts = np.unique(seen, return_counts=True)
-        assert found.tolist() == values
+        result, counts = np.unique(seen, return_counts=True)
+        assert result.tolist() == values
         assert counts == pytest.approx(len(seen) / len(values), rel=0.1)
     made = Curriculum({"x": {"choice": ["4x4", "8x8"]}, "n": {"integer": [3, 3]}}, [5], "train")
     assert made.options(0, 0, 0)["x"] in ("4x4", "8x8")

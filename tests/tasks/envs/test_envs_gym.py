@@ -177,8 +177,8 @@ def test_an_emulator_s_state_leads_to_the_same_frames_in_another() -> None:
     other.reset(seed=2)
     snapshot.put(other, states[0], 4)
     for action in (2, 0, 3, 3, 2):
-        (expected, *rest), (found, *others) = one.step(action), other.step(action)
-        np.testing.assert_array_equal(found, expected)
+        (expected, *rest), (result, *others) = one.step(action), other.step(action)
+        np.testing.assert_array_equal(result, expected)
         assert others[:3] == rest[:3]
     for env in (one, other):
         env.close()

@@ -24,10 +24,10 @@ def test_a_rollout_by_tensors_is_the_rollout_step_by_step(env: EnvSpec) -> None:
     stepped, played = learner(env), learner(env)
     for iteration in range(3):
         wanted = stepped.agent.collect(stepped.envs, iteration, True)
-        found = played.agent._played_on_device(played.envs, played.agent.noise(iteration), True)
+        result = played.agent._played_on_device(played.envs, played.agent.noise(iteration), True)
         for name in ("obs", "next_obs", "actions", "rewards", "terminated", "ended"):
-            assert torch.allclose(getattr(found, name).float(), getattr(wanted, name).float(), atol=1e-3), name
-        for (t, mask, final), (at, cut, last) in zip(found.truncations, wanted.truncations, strict=True):
+            assert torch.allclose(getattr(result, name).float(), getattr(wanted, name).float(), atol=1e-3), name
+        for (t, mask, final), (at, cut, last) in zip(result.truncations, wanted.truncations, strict=True):
             assert t == at
             assert (mask == cut).all()
             assert np.allclose(final[mask], last[cut], atol=1e-3)

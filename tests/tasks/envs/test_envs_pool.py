@@ -144,8 +144,8 @@ def test_a_killed_process_is_carried_on_from(tmp_path: Any) -> None:
 
 
 def test_arguments_reach_envpool_and_its_own_are_refused() -> None:
-    shown = spaces_of(EnvSpec("envpool/Pong-v5", {"stack_num": 2})).observation
-    assert shown.shape == (2, 84, 84)
+    output = spaces_of(EnvSpec("envpool/Pong-v5", {"stack_num": 2})).observation
+    assert output.shape == (2, 84, 84)
     for spec, words in (
         (EnvSpec("envpool/CartPole-v1", {"num_envs": 3}), "kwargs must leave num_envs to the task"),
         (EnvSpec("envpool/CartPole-v1", {"gravitas": 3}), "cannot be made with kwargs"),

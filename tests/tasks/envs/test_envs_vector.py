@@ -33,8 +33,14 @@ def test_every_episode_is_that_of_its_seed_to_the_true_final_observation() -> No
         actions = choose(envs, k, [4])
         step = envs.step(actions)
         for n in range(2):
-            shown = (actions[0, n], step.next_obs[0, n], step.reward[0, n], step.terminated[0, n], step.truncated[0, n])
-            seen[n][-1].append(shown)
+            output = (
+                actions[0, n],
+                step.next_obs[0, n],
+                step.reward[0, n],
+                step.terminated[0, n],
+                step.truncated[0, n],
+            )
+            seen[n][-1].append(output)
             if step.terminated[0, n] or step.truncated[0, n]:
                 seen[n].append([])
                 first[n].append(envs.obs[0, n])
@@ -47,10 +53,10 @@ def test_every_episode_is_that_of_its_seed_to_the_true_final_observation() -> No
             seed = reset_seed("train", 4, "epoch", 0, n, episode)
             obs, _ = alone.reset(seed=np.array([seed]))  # type: ignore[arg-type]
             np.testing.assert_array_equal(np.moveaxis(obs[0], 0, -1), begin)
-            for action, *shown in steps:
+            for action, *output in steps:
                 obs, reward, terminated, truncated, _ = alone.step(np.array([action]))
-                np.testing.assert_array_equal(np.moveaxis(obs[0], 0, -1), shown[0])
-                assert [reward[0], terminated[0], truncated[0]] == shown[1:]
+                np.testing.assert_array_equal(np.moveaxis(obs[0], 0, -1), output[0])
+                assert [reward[0], terminated[0], truncated[0]] == output[1:]
     alone.close()
 
 

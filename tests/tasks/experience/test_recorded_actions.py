@@ -162,12 +162,12 @@ def test_recording_a_training_does_not_change_it(tmp_path: Path) -> None:
     first = int(policy.recording.lengths[0])
     env = gym.make("CartPole-v1")
     only = Replayed(Recording.of(policy.recording.actions[0, :first]))
-    for step, shown in enumerate(recorded.observations[:first]):  # each action leads to what was seen next
-        action = only(shown)
+    for step, observation in enumerate(recorded.observations[:first]):  # each action leads to what was seen next
+        action = only(observation)
         assert action == recorded.actions[step]
         if step + 1 < first:
             env.reset()
-            env.unwrapped.state = shown.astype(float)  # type: ignore[attr-defined]
+            env.unwrapped.state = observation.astype(float)  # type: ignore[attr-defined]
             np.testing.assert_allclose(env.step(action)[0], recorded.observations[step + 1], atol=1e-5)
     env.close()
     PPO("CartPole-v1", demonstrations=path).init(**SMALL, cloning={"use": True}).fit(1)

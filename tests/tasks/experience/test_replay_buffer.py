@@ -207,11 +207,11 @@ def test_the_sum_tree_finds_what_a_running_sum_finds(leaves: int, seed: int) -> 
     tree.set(np.tile(np.arange(leaves), (2, 1)), values)
     assert tree.total[:, 0].tolist() == values.sum(1).tolist()
     targets = rng.random((2, 20)) * tree.total
-    found = tree.find(targets)
+    result = tree.find(targets)
     for p in range(2):
         expected = np.searchsorted(values[p].cumsum(), targets[p], side="right")
-        assert found[p].tolist() == expected.tolist()
-    assert (tree[found] > 0).all()
+        assert result[p].tolist() == expected.tolist()
+    assert (tree[result] > 0).all()
 
 
 def test_rounding_never_leads_to_a_leaf_of_no_weight() -> None:

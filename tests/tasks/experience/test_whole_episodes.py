@@ -137,8 +137,8 @@ def test_an_episode_that_fills_the_room_is_cut_and_bootstraps() -> None:
     due, used = gathered.ready_members()
     assert shown(gathered) == (True, ["oo..........", "oooooooooooo"])
     one, half = torch.ones(1, 1), torch.full((1, 1), 0.5)
-    told: Any = Told(1)
-    gathered.agent = Agent(told, told, told, 1)
+    record: Any = Told(1)
+    gathered.agent = Agent(record, record, record, 1)
     returns = gathered.batch(used, half, one)["returns"].view(12, 2)
     assert returns[:2, 0].tolist() == [1.5, 1.0]  # rewards and values of 1: terminated after two steps
     assert returns[-1, 1] == 1 + 0.5 * 1  # and cut, with the value of what follows
@@ -204,8 +204,8 @@ def test_an_abandoned_episode_is_not_tallied_and_the_next_one_is_as_ever(env: En
 
 
 def learner_of(members: int = 3, env: str = "CartPole-v1", task: type[Task] = A2C, **changes: Any) -> Any:
-    given = {"num_envs": 4, "num_steps": 16, "min_rollouts": 8, "max_rollout_steps": 200, "num_minibatches": 1}
-    tasks = [task(env, seed=seed).init(**given, **changes) for seed in range(members)]
+    options = {"num_envs": 4, "num_steps": 16, "min_rollouts": 8, "max_rollout_steps": 200, "num_minibatches": 1}
+    tasks = [task(env, seed=seed).init(**options, **changes) for seed in range(members)]
     return tasks[0].build_learner(tasks)
 
 

@@ -76,9 +76,9 @@ def torch_log_prob_and_entropy(dist: Distribution, params: Tensor, actions: Tens
 
 def test_a_dict_of_numbers_alone_is_one_gaussian() -> None:
     space = Joined(gym.spaces.Dict({"a": gym.spaces.Box(-1, 1, (2,)), "b": gym.spaces.Box(0, 5, (1,))}))
-    found = distribution_for(space, "here")
-    assert isinstance(found, Gaussian)
-    assert found.action_shape == (3,)
+    result = distribution_for(space, "here")
+    assert isinstance(result, Gaussian)
+    assert result.action_shape == (3,)
 
 
 @pytest.mark.parametrize("name", EVERY)

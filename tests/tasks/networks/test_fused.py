@@ -277,11 +277,11 @@ def test_slopes_and_inputs_may_lie_in_memory_in_any_order(compiled: bool) -> Non
     with nullcontext() if compiled else without_kernels():
         mlp = FusedMLP(SIZES, ACTIVATIONS["tanh"], vector, 4, 5)
     for slopes in (g, torch.ones(1).expand(g.shape)):
-        found = [
+        result = [
             torch.autograd.grad(mlp(vector, x, num_copies=2)[0], mlp.leaf, own)[0].clone()
             for own in (slopes, slopes.contiguous())
         ]
-        assert torch.equal(*found)
+        assert torch.equal(*result)
     every = draw(4, 5, 3).float()
     turned = every.transpose(1, 2).contiguous().transpose(1, 2)
     assert torch.equal(mlp.evaluate(vector, turned), mlp.evaluate(vector, every))

@@ -30,16 +30,16 @@ def test_the_numbers_of_a_network_may_lie_apart() -> None:
 def test_norms_are_those_before_and_after_clipping() -> None:
     gradient = torch.tensor([[3.0, 12.0, 4.0], [0.3, 0.0, 0.4]])
     step = clip_norm(gradient.clone(), torch.tensor([[6.5], [6.5]]))
-    found = norms(step, {"actor": [(0, 1), (2, 3)], "critic": [(1, 2)]})
-    torch.testing.assert_close(found["grad_norm.actor"], torch.tensor([5.0, 0.5]))
-    torch.testing.assert_close(found["grad_norm.critic"], torch.tensor([12.0, 0.0]))
-    torch.testing.assert_close(found["grad_norm_clipped.actor"], torch.tensor([2.5, 0.5]))
-    torch.testing.assert_close(found["grad_norm_clipped.critic"], torch.tensor([6.0, 0.0]))
+    result = norms(step, {"actor": [(0, 1), (2, 3)], "critic": [(1, 2)]})
+    torch.testing.assert_close(result["grad_norm.actor"], torch.tensor([5.0, 0.5]))
+    torch.testing.assert_close(result["grad_norm.critic"], torch.tensor([12.0, 0.0]))
+    torch.testing.assert_close(result["grad_norm_clipped.actor"], torch.tensor([2.5, 0.5]))
+    torch.testing.assert_close(result["grad_norm_clipped.critic"], torch.tensor([6.0, 0.0]))
 
 
 def test_without_a_limit_there_is_one_norm() -> None:
-    found = norms(clip_norm(torch.tensor([[3.0, 4.0]]), None), "q")
-    assert {name: norm.tolist() for name, norm in found.items()} == {"grad_norm.q": [5.0]}
+    result = norms(clip_norm(torch.tensor([[3.0, 4.0]]), None), "q")
+    assert {name: norm.tolist() for name, norm in result.items()} == {"grad_norm.q": [5.0]}
 
 
 def test_a_norm_that_no_float_holds_is_still_a_number() -> None:
@@ -64,8 +64,8 @@ def test_every_algorithm_reports_its_networks(task: type[Task], env: str, values
     made = task(env).init(**values)
     made.fit(1)
     for kind in ("grad_norm", "grad_norm_clipped"):
-        found = sorted(name.partition(".")[2] for name in made.metrics if name.startswith(kind + "."))
-        assert found == networks
+        result = sorted(name.partition(".")[2] for name in made.metrics if name.startswith(kind + "."))
+        assert result == networks
     for name in networks:
         before, after = made.metrics[f"grad_norm.{name}"], made.metrics[f"grad_norm_clipped.{name}"]
         assert 0 < after <= before * (1 + 1e-6)

@@ -44,7 +44,7 @@ def test_features_are_the_numbers_and_each_images_convolutions() -> None:
         envs.step(np.array([[k % 2, 1]]))
     encoder = task.member_ref().learner.policy.encoder  # type: ignore[union-attr]
     obs = torch.from_numpy(envs.obs)
-    found = encoder(task.member_ref().learner.policy.parameters.views, obs)  # type: ignore[union-attr]
+    result = encoder(task.member_ref().learner.policy.parameters.views, obs)  # type: ignore[union-attr]
     model = task.model
     numbers = envs.encoder.numbers(envs.obs[0])  # type: ignore[attr-defined]
     expected = [torch.from_numpy(numbers)]
@@ -54,8 +54,8 @@ def test_features_are_the_numbers_and_each_images_convolutions() -> None:
             name = f"features.image{k}.conv{layer}"
             x = functional.conv2d(x, model[f"{name}.weight"], model[f"{name}.bias"]).relu()
         expected.append(x.flatten(1))
-    torch.testing.assert_close(found[0], torch.cat(expected, 1))
-    assert found.shape[-1] == encoder.features
+    torch.testing.assert_close(result[0], torch.cat(expected, 1))
+    assert result.shape[-1] == encoder.features
 
 
 def test_the_smallest_image_decides_which_encoders_fit() -> None:

@@ -209,10 +209,10 @@ def test_a_player_remembers_its_episode_and_no_other() -> None:
     task.fit(1)
     learner: Any = task.build_learner([task])
     hidden = learner.actor(1)
-    shown = [np.array([x, 0.5, -x, 0.1], np.float32) for x in (0.0, 2.0, -2.0, 1.0, -1.0)]
+    output = [np.array([x, 0.5, -x, 0.1], np.float32) for x in (0.0, 2.0, -2.0, 1.0, -1.0)]
     play = task.player()
-    assert [play(obs) for obs in shown] == [int(hidden(obs[None, None])[0, 0]) for obs in shown]
-    assert task.player()(shown[3]) == task.act(shown[3])
+    assert [play(obs) for obs in output] == [int(hidden(obs[None, None])[0, 0]) for obs in output]
+    assert task.player()(output[3]) == task.act(output[3])
 
 
 def test_a_memory_can_be_a_particles() -> None:
@@ -268,6 +268,6 @@ def test_a_task_that_needs_a_memory_is_solved_with_one_only(task: Any, kind: str
     for memory in (kind, "none"):
         tasks = [task(MASKED, seed=seed).init(**changes, **{"model.memory": memory}) for seed in range(9)]
         Cohort(tasks).fit(20 if task is A2C else 10)
-        scores[memory] = sorted(each.evaluate() for each in tasks)
+        scores[memory] = sorted(task.evaluate() for task in tasks)
     assert scores[kind][4] > 300, scores  # the median
     assert scores["none"][-1] < 150, scores

@@ -31,8 +31,8 @@ def perturbations(
 
 
 def learner_of(task: type[Task] = PPO, members: int = 2, **hyperparameters: Any) -> Any:
-    given = {"num_steps": 16, "num_envs": 4, "use_sde": True, **hyperparameters}
-    tasks = [task("Pendulum-v1", seed=seed).init(**given) for seed in range(members)]
+    options = {"num_steps": 16, "num_envs": 4, "use_sde": True, **hyperparameters}
+    tasks = [task("Pendulum-v1", seed=seed).init(**options) for seed in range(members)]
     return tasks[0].build_learner(tasks)
 
 

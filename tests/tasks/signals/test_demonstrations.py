@@ -51,41 +51,41 @@ def test_demonstrations_come_back_from_a_file_as_they_were(tmp_path: Path) -> No
 
 def test_actions_are_recorded_as_the_environment_takes_them() -> None:
     task = PPO("CartPole-v1", seed=1).init(**without({}))
-    found = task.record(3)
-    assert found.steps == sum(task.returns(3))  # a reward of 1 for each step
-    assert found.begins.sum() == 3
-    starts = [*np.flatnonzero(found.begins), found.steps]
+    result = task.record(3)
+    assert result.steps == sum(task.returns(3))  # a reward of 1 for each step
+    assert result.begins.sum() == 3
+    starts = [*np.flatnonzero(result.begins), result.steps]
     for first, last in itertools.pairwise(starts):
         world = gym.make("CartPole-v1").unwrapped
         world.reset(seed=0)
-        world.state = found.observations[first].astype(np.float64)  # type: ignore[attr-defined]
+        world.state = result.observations[first].astype(np.float64)  # type: ignore[attr-defined]
         for step in range(first, last):
-            np.testing.assert_allclose(np.asarray(world.state), found.observations[step], atol=1e-4)  # type: ignore[attr-defined]
-            assert task.act(found.observations[step]) == found.actions[step]
-            world.step(int(found.actions[step]))
+            np.testing.assert_allclose(np.asarray(world.state), result.observations[step], atol=1e-4)  # type: ignore[attr-defined]
+            assert task.act(result.observations[step]) == result.actions[step]
+            world.step(int(result.actions[step]))
     assert task.digest == PPO("CartPole-v1", seed=1).init(**without({})).digest  # recording changes nothing
 
 
 def test_actions_of_a_box_are_recorded_within_its_bounds() -> None:
     task = PPO("Pendulum-v1", seed=1).init(**without({"model.std_init": 1.0}))
-    found = task.record(1, deterministic=False)
-    assert found.actions.shape == (200, 1)
-    assert np.abs(found.actions).max() == 2
+    result = task.record(1, deterministic=False)
+    assert result.actions.shape == (200, 1)
+    assert np.abs(result.actions).max() == 2
 
 
 def test_all_particles_are_recorded() -> None:
     task = SVPG("CartPole-v1", seed=1).init(num_steps=8, num_envs=2, epoch_steps=64, num_particles=2)
-    found = task.record(2)
-    assert (found.begins.sum(), found.steps) == (4, sum(task.returns(2)))
+    result = task.record(2)
+    assert (result.begins.sum(), result.steps) == (4, sum(task.returns(2)))
 
 
 def test_episodes_of_somebody_elses_become_what_networks_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(SUPPORT)
     saw = [{"position": np.ones(2, np.float32), "inner": {"side": 0, "flags": np.array([0, 1], np.int8)}}] * 2
-    found = Demonstrations.of("own_envs:DictWalk-v0", (saw, [np.int64(1), np.int64(3)]), (saw[:1], [np.int64(2)]))
-    assert found.observations.shape == (3, 6)
-    assert found.actions.tolist() == [0, 2, 1]  # choices that begin at 1
-    assert found.begins.tolist() == [1, 0, 1]
+    result = Demonstrations.of("own_envs:DictWalk-v0", (saw, [np.int64(1), np.int64(3)]), (saw[:1], [np.int64(2)]))
+    assert result.observations.shape == (3, 6)
+    assert result.actions.tolist() == [0, 2, 1]  # choices that begin at 1
+    assert result.begins.tolist() == [1, 0, 1]
     row = np.ones(2, np.float32)
     rows = Demonstrations.of("own_envs:RowsWalk-v0", ([row], [np.array([3, 2])]))
     assert rows.actions.tolist() == [[2, 3]]  # and at 1 and -1

@@ -24,8 +24,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 def variational(members: int = 2, **more: Any) -> tuple[GAIL, dict[str, Tensor]]:
     """The signal of a learner, and a batch of its own."""
-    given = {"use": True, "variational": True, "code_width": 8, "width": 16, **more}
-    learner = built(gail=given, members=members)
+    options = {"use": True, "variational": True, "code_width": 8, "width": 16, **more}
+    learner = built(gail=options, members=members)
     signal = signals_of(learner)["gail"]
     batch = batch_of(learner)
     return signal, batch
@@ -78,9 +78,9 @@ def test_the_loss_is_that_of_samples_and_of_what_they_tell_at_its_price() -> Non
     expert = signal._inputs(tensors, seen)
     noise = bottleneck.noise(5)
     expected, told = torch.zeros(2), torch.zeros(2)
-    for place, (x, label) in enumerate(((own, 0.0), (expert, 1.0))):
+    for index, (x, label) in enumerate(((own, 0.0), (expert, 1.0))):
         mean, log_std = of_encoder(tensors, x)
-        z = of_decision(tensors, mean + log_std.exp() * noise[:, place])
+        z = of_decision(tensors, mean + log_std.exp() * noise[:, index])
         expected = expected + binary_cross_entropy_with_logits(z, torch.full_like(z, label), reduction="none").mean(1)
         kl = kl_divergence(Normal(mean, log_std.exp()), Normal(0.0, 1.0))
         told = told + 0.5 * kl.sum(-1).mean(1)

@@ -36,14 +36,14 @@ def test_cloning_balances_a_pole_without_any_reward(shown: Demonstrations) -> No
 
 
 def test_cloning_balances_a_pole_where_updates_wait_for_whole_episodes(shown: Demonstrations) -> None:
-    given = {
+    options = {
         "min_rollouts": 8,
         "max_rollout_steps": 256,
         "num_steps": 16,
         "extrinsic.strength": 0.0,
         "cloning.use": True,
     }
-    tasks = [A2C("CartPole-v1", seed=seed, demonstrations=shown).init(**unflatten(given)) for seed in range(3)]
+    tasks = [A2C("CartPole-v1", seed=seed, demonstrations=shown).init(**unflatten(options)) for seed in range(3)]
     Cohort(tasks).fit(5)
     assert min(task.evaluate() for task in tasks) > 400
 

@@ -46,10 +46,12 @@ EVERY = {**ICM, **RND, **VAIL, **CLONING}
 
 
 def learner_of(members: int = 3, **changes: Any) -> Any:
-    given = {"num_envs": 4, "num_steps": 16, "min_rollouts": 8, "max_rollout_steps": 96, **EVERY, **changes}
-    given = {name: x for name, x in given.items() if x is not None}
-    examples = shown() if "gail.use" in given else None
-    tasks = [A2C("CartPole-v1", seed=seed, demonstrations=examples).init(**unflatten(given)) for seed in range(members)]
+    options = {"num_envs": 4, "num_steps": 16, "min_rollouts": 8, "max_rollout_steps": 96, **EVERY, **changes}
+    options = {name: x for name, x in options.items() if x is not None}
+    examples = shown() if "gail.use" in options else None
+    tasks = [
+        A2C("CartPole-v1", seed=seed, demonstrations=examples).init(**unflatten(options)) for seed in range(members)
+    ]
     return tasks[0].build_learner(tasks)
 
 
@@ -79,7 +81,7 @@ def test_signals_learn_when_the_policy_does() -> None:
 @pytest.mark.slow
 def test_members_with_signals_are_updated_at_different_times_and_as_if_alone() -> None:
     def make(seed: int) -> A2C:
-        given = {
+        options = {
             "num_envs": 4,
             "num_steps": 10,
             "epoch_steps": 200,
@@ -88,7 +90,7 @@ def test_members_with_signals_are_updated_at_different_times_and_as_if_alone() -
             "min_rollouts": 4 * (seed + 1),
             "rnd.strength": 0.1 * (seed + 1),
         }
-        return A2C("CartPole-v1", seed=seed, demonstrations=shown()).init(**unflatten(given))
+        return A2C("CartPole-v1", seed=seed, demonstrations=shown()).init(**unflatten(options))
 
     together = [make(seed) for seed in range(3)]
     Cohort(together).fit(3)
