@@ -47,7 +47,7 @@ from .players import PlayerActor, check_player, frozen, player_actor, player_ext
 from .self_play import SelfPlay, self_play_space
 from .sharing import ALGORITHM, SELF_PLAY, algorithm_values, check_extras, extended, extras_of
 
-ALGORITHMS = ("ppo", "ppo2", "a2c", "dqn", "sac", "td3", "ddpg", "tqc", "crossq")
+ALGORITHMS = ("ppo", "ppo2", "a2c", "dqn", "qrdqn", "sac", "td3", "ddpg", "tqc", "crossq")
 ALGORITHM_HELP = "Algorithm that the behaviour learns by; its hyperparameters follow."
 # What does not know yet that an agent may be absent, or abandons episodes that others share: name -> the value without.
 UNSHARED = {

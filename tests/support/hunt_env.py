@@ -93,7 +93,11 @@ class Wrong(Hunt):
 
     def step(self, actions: dict[str, int]) -> Any:
         seen, rewards, *ends = super().step(actions)
-        return (seen, dict.fromkeys(rewards) if self.what == "rewards" else rewards, *ends)
+        if self.what == "rewards":
+            rewards = dict.fromkeys(rewards)
+        elif self.what == "absent":
+            rewards["hunter_0"] = 0.5  # also when it has left
+        return seen, rewards, *ends
 
 
 def make_hunt(hunters: int = 1) -> ParallelEnv:

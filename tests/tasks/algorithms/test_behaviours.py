@@ -69,7 +69,11 @@ class TestTicTacToe(VariantSuite):
         "o.batch_size": 16,
         "o.n_step": 3,
     }
-    variants: ClassVar = ({}, {f"{name}.self_play.{option}": x for name in "xo" for option, x in SELF_PLAY.items()})
+    variants: ClassVar = (
+        {},
+        {"o.algorithm": "qrdqn"},
+        {f"{name}.self_play.{option}": x for name in "xo" for option, x in SELF_PLAY.items()},
+    )
     inert = frozenset({"x.model.std_init"})
 
 
@@ -205,16 +209,24 @@ def test_a_central_critic_sees_all_agents_and_the_actor_its_own() -> None:
         Behaviours(HUNT).init(**{"hunter.critic.central": "joint", "hunter.model.memory": "gru"})
 
 
+def play_wrong(what: str) -> None:
+    """Play an episode in which the environment does what it must not."""
+    envs = make_envs({"id": "pettingzoo/hunt_env:Wrong", "kwargs": {"what": what}}, [0], 1)
+    for _ in range(12):
+        envs.step(np.ones((1, 1, 3), np.float32))
+
+
 @pytest.mark.parametrize(
     ("what", "words"),
     [
         ("reset", r"reset returns \(observations, infos\), each a dict by agent, as .* but it returned {'deer_0'"),
+        ("absent", "only agents that were present before a step get a reward for it, but 'hunter_0', .* got 0.5; give"),
         ("rewards", "a reward is a number, but that of '.*_0' is None; fix it"),
     ],
 )
 def test_wrong_results_of_an_environment_are_named(what: str, words: str) -> None:
     with pytest.raises(EnvSpecError, match=f"pettingzoo/hunt_env:Wrong: {words}"):
-        make_envs({"id": "pettingzoo/hunt_env:Wrong", "kwargs": {"what": what}}, [0], 1)
+        play_wrong(what)
 
 
 def test_agents_that_always_act_learn_without_weights() -> None:
