@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from ..spaces import flatten, unflatten
+from ..spaces.arguments import at_least, checked
 from ..spaces.errors import near
 from ..spaces.values import argument, by_name, plain
 from ..tasks.registry import load
@@ -182,6 +183,7 @@ class Study(Pictures):
         ]
         return DataFrame(rows).set_index("number") if rows else DataFrame(columns=[*names]).set_index("number")
 
+    @checked()
     def run(
         self,
         *,
@@ -215,13 +217,14 @@ class Study(Pictures):
             TypeError: a callback is no function.
         """
         functions = _functions(callbacks)
+        processes, envs = at_least("run", "env_processes", env_processes, 0), at_least("run", "eval_envs", eval_envs, 1)
         with _bar(self, progress) as bar:
             worker = Worker(
                 self.store,
                 self.name,
                 device=device,
-                env_processes=env_processes,
-                eval_envs=eval_envs,
+                env_processes=processes,
+                eval_envs=envs,
                 use_previous=use_previous,
                 say=bar.write,
                 ended=partial(self._call, functions),
@@ -253,7 +256,10 @@ class Study(Pictures):
             TypeError: an argument is unknown.
             KeyboardInterrupt: after Ctrl-C.
         """
-        arguments = signature(self.run).bind(**how).arguments  # all errors come before a confirmation is stored
+        try:
+            arguments = signature(self.run).bind(**how).arguments  # all errors come before a confirmation is stored
+        except TypeError as error:
+            raise TypeError(f"Study.confirm: {error}; it takes top, seeds, eval_episodes and those of run") from None
         numbers = argument(top), argument(seeds), argument(eval_episodes)
         config = confirmation_config(self.store, self.name, *numbers)
         config.probe(load_task(config), arguments.get("device", "cpu"))
@@ -263,6 +269,7 @@ class Study(Pictures):
         assert result is not None
         return result.to_json()
 
+    @checked()
     def answer(self, path: str | Path) -> str:
         """Write the best trial's policy, and return a paragraph of results.
 
@@ -274,6 +281,7 @@ class Study(Pictures):
         """
         return answer(self.store, self.name, Path(path))
 
+    @checked()
     def stop(self, why: str = "") -> Command:
         """Ask all workers of the study, anywhere, to save and exit.
 
@@ -282,6 +290,7 @@ class Study(Pictures):
         """
         return self._steering.stop(why)
 
+    @checked()
     def pause(self, why: str = "") -> Command:
         """Ask all workers of the study, anywhere, to save and wait.
 
@@ -290,6 +299,7 @@ class Study(Pictures):
         """
         return self._steering.pause(why)
 
+    @checked()
     def resume(self, why: str = "") -> Command:
         """Resume a study that was stopped or paused.
 
@@ -345,6 +355,7 @@ class Study(Pictures):
     def _steering(self) -> Steering:
         return Steering(self.store, self.name)
 
+    @checked()
     def report(self, path: str | Path) -> None:
         """Write an HTML report of the study; equal rows give equal bytes.
 
@@ -368,6 +379,7 @@ class Study(Pictures):
 
 
 @with_keywords(StudyOptions)
+@checked(BadConfig)
 def tune(
     task: type[Task] | str,
     env: Any = None,
@@ -430,12 +442,12 @@ def tune(
         raise TypeError(f"tune has no option {name!r}{cure}")
     epochs, fixed, known = argument(epochs), plain(by_name(fixed)), plain(by_name(known))
     options = cast("StudyOptions", {name: argument(value) for name, value in options.items()})
-    for name, hint in get_type_hints(StudyOptions).items():
-        value = options.get(name)
-        if hint in (str, str | None) and not isinstance(value, str | None):
-            raise BadConfig(f"{name} is a text, as on the command line (--{name.replace('_', '-')}), but got {value!r}")
     flatten(fixed or {})  # raises WrongType for what is no dict
-    functions = _functions(callbacks)  # before a study is stored
+    functions = _functions(callbacks)  # before a study is stored, as all checks
+    env_processes, eval_envs = (
+        at_least("tune", name, value, least)
+        for name, value, least in (("env_processes", env_processes, 0), ("eval_envs", eval_envs, 1))
+    )
     storage = (
         storage if isinstance(storage, Store) else full_url(storage or os.environ.get(URL_VARIABLE) or DEFAULT_URL)
     )

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from ..spaces import Space, flatten, unflatten
-from ..spaces.values import plain, whole_number
+from ..spaces.arguments import at_least
+from ..spaces.values import plain
 from .base_learner import BaseLearner, MemberRef, inexact_in, lies_within_epoch
 from .catalog import label
 from .checkpoint.retention import Keep
@@ -95,17 +96,11 @@ class Resumable:
             raise ValueError(
                 f"{self.name}: storage must be a Store, such as rekindle.Store({storage!r}), but got a string"
             )
-        processes = whole_number(env_processes)
-        if processes is None or processes < 0:
-            raise ValueError(f"{self.name}: env_processes must be an integer of at least 0, but got {env_processes!r}")
-        episodes, envs = whole_number(eval_episodes), whole_number(eval_envs)
-        for what, count, value in (("eval_episodes", episodes, eval_episodes), ("eval_envs", envs, eval_envs)):
-            if count is None or count < 1:
-                raise ValueError(f"{self.name}: {what} must be an integer of at least 1, but got {value!r}")
+        processes = at_least(self.name, "env_processes", env_processes, 0)
+        episodes = at_least(self.name, "eval_episodes", eval_episodes, 1)
+        envs = at_least(self.name, "eval_envs", eval_envs, 1)
         if self.learner.needs_env is False and episodes != EVALUATION_EPISODES:
             raise ValueError(f"{self.name} is measured without episodes; leave eval_episodes out")
-        assert episodes is not None
-        assert envs is not None
         self.eval_episodes, self.eval_envs = episodes, envs
         self.env, self.seed, self.device = EnvSpec.of(env), seed, device_of(device, self.name)
         self.env_processes, self.logger = processes, logger

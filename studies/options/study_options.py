@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypedDict, cast
 
 from ..methods import samplers_described, schedulers_described
@@ -145,7 +145,7 @@ class StudyOptions(TypedDict, total=False):
         ),
     ]
     scheduler: Annotated[str | None, Option("NAME", schedulers_described(), Group.SEARCH)]
-    sampler: Annotated[str | Callable[..., object] | None, Option("NAME", samplers_described(), Group.SEARCH)]
+    sampler: Annotated[object, Option("NAME", samplers_described(), Group.SEARCH)]
     grid_points: Annotated[
         int | None,
         Option(
@@ -271,5 +271,5 @@ def entries_of(options: Mapping[str, object]) -> dict[str, Any]:
         BadConfig: a value is invalid.
     """
     stored = {name: option.entry for name, option in STUDY.items() if option.entry}
-    given = (name for name in stored if options.get(name) not in (None, (), []))
+    given = (name for name in stored if options.get(name) is not None and (options[name] or not STUDY[name].many))
     return {name: stored[name].parse(options[name]) for name in given}

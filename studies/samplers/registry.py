@@ -129,6 +129,12 @@ def sampler_remark(config: Config) -> str:
 def _spelling(sampler: object) -> str:
     """Return the spelling of a class, or of a partial of it."""
     made = sampler.func if isinstance(sampler, partial) else sampler
+    if hasattr(made, "sample_relative") and not isinstance(made, type):
+        name = type(made).__name__
+        raise BadConfig(
+            f"each worker makes its own sampler, and an instance does not say how it was made; give the class "
+            f"{name}, or functools.partial({name}, argument=value), or its spelling, not {made!r}"
+        )
     if not isinstance(made, type) or (isinstance(sampler, partial) and sampler.args):
         raise BadConfig(
             "a sampler must be a name, 'package.module:Class(argument=value)', a class, or functools.partial(Class, "

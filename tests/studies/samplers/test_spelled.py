@@ -108,7 +108,7 @@ def test_another_source_is_another_study(tmp_path: Path, monkeypatch: pytest.Mon
         ("own_samplers:Independent(lowest=0.5)", "cannot be made: TypeError.*lowest"),
         ("own_samplers:Bold(seed=3)", "must leave out seed, which each trial gets from the study's --seed"),
         ("optuna.samplers:CmaEsSampler", "take --sampler cmaes"),
-        (optuna.samplers.RandomSampler(), r"must be a name, .* or functools.partial\(Class"),
+        (optuna.samplers.RandomSampler(), r"give the class RandomSampler, or functools.partial\(RandomSampler"),
     ],
 )
 def test_another_object_is_refused_as_a_sampler(tmp_path: Path, sampler: object, message: str) -> None:
