@@ -74,63 +74,117 @@ def study_config(
     """
     options = {**DEFAULTS, **options}
     fixed, priors, known = fixed or {}, priors or {}, [known] if isinstance(known, Mapping) else known
-    search, seeds, sampler = listed(options["search"]), options["seeds"], options["sampler"]
     environments = list(env) if isinstance(env, list | tuple) and env else [env]
-    first_env = environments[0]
     several = _as_json(algorithm, environments, fixed) if len(environments) > 1 or options["across"] is not None else []
-    names_searched = bool(search or priors)
+    search = listed(options["search"])
+    is_searched_by_name = bool(search or priors)
+
+    # What is searched, and where it begins.
     if sized is not None:
         trials, epoch_steps = sizes(sized)
         options["trials"] = max(trials, options["trials"] or 0)
         if "algorithm" not in fixed:
             priors = {**priors, "algorithm": f"choices({[*epoch_steps]})"}
         fixed = unflatten({**{f"{name}.epoch_steps": count for name, count in epoch_steps.items()}, **flatten(fixed)})
-    racing = options["racing"] or (not options["constraint"] and races(len(several), seeds, options["scheduler"]))
+    racing = options["racing"] or (
+        not options["constraint"] and races(len(several), options["seeds"], options["scheduler"])
+    )
     scheduler = options["scheduler"] or default_scheduler(racing)
     _check_options_of_populations(scheduler, options)
     if options["preset"] is not None:
-        fixed, first = with_preset(algorithm, first_env, options["preset"], fixed, priors, search, scheduler)
+        fixed, first = with_preset(algorithm, environments[0], options["preset"], fixed, priors, search, scheduler)
         known = [first, *known]
     rungs = _rungs(algorithm, environments, epochs, scheduler)
     if search:
-        fixed = _fix_others(algorithm, first_env, search, fixed, priors)
-    if several:
-        stored = across_options(several, options["across"], options["aggregate"], seeds, racing)
+        fixed = _fix_others(algorithm, environments[0], search, fixed, priors)
+
+    # The configuration, without what follows from it.
+    stored = _stored_options(algorithm, options, several, scheduler, racing, sized)
+    common: dict[str, Any] = {"seed": options["seed"], "fixed": fixed, "priors": priors, "scheduler": scheduler}
+    if scheduling(scheduler).population:
+        config = _population(algorithm, environments[0], rungs[1], options, stored, common)
     else:
-        stored = seed_options(seeds, options["aggregate"], racing)
+        config = _search(algorithm, environments[0], rungs, options, stored, common, bool(several))
+        _check_spaces_alike(config, algorithm, priors, fixed)
+
+    # What follows from it: first trials, wider ranges, and last, as they depend on how many trials reach each rung,
+    # the steps of evaluations.
+    choose("portfolio", options["portfolio"], PORTFOLIO)
+    config = _with_starts(_with_known(config, algorithm, known), algorithm)
+    whole = config.sampling.defaults and not (is_searched_by_name or several)  # all is searched, from the defaults on
+    if config.env and whole and not config.scheduling.population:
+        config = _with(config, {WIDENS: True})
+    if whole and options["portfolio"] != "off" and not racing and "known" not in config.options:
+        config = _with(config, portfolio_option(config, algorithm) if config.scheduler in OPENING else {})
+    steps = eval_steps_of(config, algorithm)
+    return config if steps is None else _with(config, {EVAL_STEPS: steps})
+
+
+def _stored_options(
+    algorithm: type[Task],
+    options: StudyOptions,
+    several: Sequence[Mapping[str, Any]],
+    scheduler: str,
+    racing: bool,
+    sized: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return what a configuration stores of the options."""
+    if several:
+        stored = across_options(several, options["across"], options["aggregate"], options["seeds"], racing)
+    else:
+        stored = seed_options(options["seeds"], options["aggregate"], racing)
     stored |= objective_options(listed(options["objective"]), own_objective(algorithm)) | entries_of(options)
     is_single = len(stored.get("objectives", DEFAULT)) == 1
-    if is_single and (good := scheduling(scheduler).good) and sampling(sampler_name(sampler or "tpe")).pruned:
+    good = scheduling(scheduler).good
+    if is_single and good and sampling(sampler_name(options["sampler"] or "tpe")).pruned:
         stored[GOOD] = good
     if sized is not None:
         stored[SIZED] = dict(sized)
         stored.pop("budget", None)  # it gave the size; a study that it ended would have no answer
     check_bounds(stored, scheduler, algorithm)
-    common: dict[str, Any] = {"seed": options["seed"], "fixed": fixed, "priors": priors}
-    if scheduling(scheduler).population:
-        common |= {name: options[name] for name in ("population", "interval", "exploit", "explore")}
-        common |= {"perturb": listed(options["perturb"]), "sampler": sampler, "scheduler": scheduler}
-        made = make_population(algorithm, first_env, epochs=rungs[1], **common, **stored)
-    else:
-        generation = options["generation"]
-        if generation is None:
-            generation = scheduling(scheduler).generation or (TOGETHER if several else GENERATION)
-        common |= {"scheduler": scheduler, "sampler": sampler or "tpe", "generation": generation}
-        # Members of a cohort share their structure, and so an algorithm that is chosen.
-        cohort = min(2, options["cohort"]) if algorithm.starts(first_env) else options["cohort"]
-        common |= {"cohort": cohort, "trials": options["trials"]}
-        made = make_config(algorithm, first_env, epochs=rungs, options=stored, **common)
-        _check_spaces_alike(made, algorithm, priors, fixed)
-    made = _with_starts(_with_known(made, algorithm, known), algorithm)
-    choose("portfolio", options["portfolio"], PORTFOLIO)
-    decided = options["portfolio"] == "off" or names_searched or several or racing or "known" in made.options
-    if made.env and made.sampling.defaults and not (names_searched or several or made.scheduling.population):
-        made = replace(made, options={**made.options, WIDENS: True})
-    if not decided and made.scheduler in OPENING and made.sampling.defaults:
-        made = replace(made, options={**made.options, **portfolio_option(made, algorithm)})
-    if (steps := eval_steps_of(made, algorithm)) is not None:  # last: they depend on how many trials reach each rung
-        made = replace(made, options={**made.options, EVAL_STEPS: steps})
-    return made
+    return stored
+
+
+def _population(
+    algorithm: type[Task],
+    env: Any,
+    epochs: int,
+    options: StudyOptions,
+    stored: Mapping[str, Any],
+    common: Mapping[str, Any],
+) -> Config:
+    """Return the configuration of a population."""
+    members: dict[str, Any] = {
+        name: options[name] for name in ("population", "interval", "exploit", "explore", "sampler")
+    }
+    members["perturb"] = listed(options["perturb"])
+    return make_population(algorithm, env, epochs=epochs, **members, **common, **stored)
+
+
+def _search(
+    algorithm: type[Task],
+    env: Any,
+    rungs: Sequence[int],
+    options: StudyOptions,
+    stored: Mapping[str, Any],
+    common: Mapping[str, Any],
+    several: bool,
+) -> Config:
+    """Return the configuration of a study that is no population."""
+    generation = options["generation"]
+    if generation is None:
+        generation = scheduling(common["scheduler"]).generation or (TOGETHER if several else GENERATION)
+    # Members of a cohort share their structure, and so an algorithm that is chosen.
+    cohort = min(2, options["cohort"]) if algorithm.starts(env) else options["cohort"]
+    size: dict[str, Any] = {"trials": options["trials"], "generation": generation, "cohort": cohort}
+    return make_config(
+        algorithm, env, epochs=rungs, sampler=options["sampler"] or "tpe", options=stored, **size, **common
+    )
+
+
+def _with(config: Config, options: Mapping[str, Any]) -> Config:
+    """Return the configuration with further options."""
+    return replace(config, options={**config.options, **options})
 
 
 def _as_json(algorithm: type[Task], environments: Sequence[Any], fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -243,7 +297,7 @@ def _with_starts(config: Config, algorithm: type[Task]) -> Config:
             values = known_values(config, algorithm, start)
             if values not in starts and len(starts) < config.trials[0]:
                 starts.append(values)
-    return replace(config, options={**config.options, "known": starts}) if starts else config
+    return _with(config, {"known": starts}) if starts else config
 
 
 def _with_known(config: Config, algorithm: type[Task], starts: Sequence[Mapping[str, Any]]) -> Config:
@@ -260,4 +314,4 @@ def _with_known(config: Config, algorithm: type[Task], starts: Sequence[Mapping[
             f"{rule}, but {len(starts)} known configurations are given for {config.trials[0]} trials; leave some out"
         )
     first = [known_values(config, algorithm, flatten(values)) for values in starts]
-    return replace(config, options={**config.options, "known": first})
+    return _with(config, {"known": first})
