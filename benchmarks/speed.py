@@ -62,10 +62,10 @@ class Setting:
     simulated: bool = False
 
 
-def _sac(width: int, batch: int, cohorts: Sequence[int]) -> Setting:
+def _replayed(task: str, width: int, batch: int, cohorts: Sequence[int]) -> Setting:
     values = {"model.width": width, "batch_size": batch, "learning_starts": 256, "buffer_size": 50_000}
-    values["epoch_steps"] = 256
-    return Setting(f"SAC {width}-{width}, batch {batch}", "sac", "Pendulum-v1", 512, cohorts, values)
+    values |= {"epoch_steps": 256, **({"model.critic_width": width} if task == "crossq" else {})}
+    return Setting(f"{task.upper()} {width}-{width}, batch {batch}", task, "Pendulum-v1", 512, cohorts, values)
 
 
 PLAIN = {"normalize_reward": False}  # as Stable-Baselines3 by default
@@ -98,7 +98,13 @@ SETTINGS: dict[str, list[Setting]] = {
             },
         )
     ],
-    "sac": [_sac(64, 256, (1, 16)), _sac(64, 64, (1, 16)), _sac(256, 256, (1,)), _sac(256, 64, (1,))],
+    "sac": [
+        _replayed("sac", *form) for form in ((64, 256, (1, 16)), (64, 64, (1, 16)), (256, 256, (1,)), (256, 64, (1,)))
+    ],
+    **{
+        task: [_replayed(task, 64, 256, (1, 16)), _replayed(task, 256, 256, (1, 16))]
+        for task in ("td3", "tqc", "crossq")
+    },
 }
 
 

@@ -42,7 +42,7 @@ ORDER = (
     ),
     *("tasks.envs.base", "tasks.envs.agents", "tasks.envs.classic", "tasks.envs.gym"),
     *("tasks.envs.pools", "tasks.envs.processes", "tasks.envs"),
-    *("tasks.networks", "tasks.networks.fused", "tasks.experience"),
+    *("tasks.networks", "tasks.experience"),
     *(
         "tasks.explanations",
         "tasks.base_learner",

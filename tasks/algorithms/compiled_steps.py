@@ -1,25 +1,30 @@
 """Gradient steps on replayed transitions by one kernel call each.
 
-The call also gathers the batch. Between the short operations of a step, Python takes several times as long as the
-operations themselves.
+Where it can, the call also gathers the batch. Between the short operations of a step, Python takes several times as
+long as the operations themselves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 
 import numpy as np
 from torch import Tensor
 
+from ..compiled.actor_critic import array
 from ..compiled.loading import kernels_of
-from ..compiled.records import Draw, Scaling, Transitions
+from ..compiled.records import Draw, GivenBatch, Scaling, Transitions
 from ..experience.replay_buffer import CompiledReplayBuffer
+from ..networks.acting import REPLAYED
+from ..networks.mlp import MLP
 from ..runtime.progress import tick
-from ..signals.replay_guidance import ReplayGuidance
-from .off_policy_learner import OffPolicyLearner
+from .off_policy_learner import Batch, OffPolicyLearner
 
-NONE = np.empty((0, 0), np.float32)
+NONE, NO_ROWS = np.empty((0, 0), np.float32), np.empty((0, 0, 0), np.float32)
 UNSCALED = Scaling(False, NONE, NONE)
+NO_BATCH = GivenBatch(False, NO_ROWS, NO_ROWS, NO_ROWS, NONE, NONE)
+NO_TABLE = Transitions(NO_ROWS, np.empty((0, 0), np.int64), 0, 0, NONE)
 
 
 class CompiledSteps:
@@ -28,6 +33,7 @@ class CompiledSteps:
     Attributes:
         learner: the learner.
         run: module of kernels.
+        gathers: whether the kernel also gathers the batches, so that calling this object takes all steps.
         table: its transitions.
         errors: errors (P, B) of the last step, which become priorities.
     """
@@ -35,10 +41,12 @@ class CompiledSteps:
     errors: Tensor
 
     def __init__(self, learner: OffPolicyLearner, run: ModuleType):
-        assert isinstance(learner.replay, CompiledReplayBuffer)
-        hp, table = learner.hp, learner.replay.table
-        self.learner, self.run = learner, run
-        self.table = Transitions(*table, hp.n_step, hp.num_envs, learner.gamma.numpy())
+        hp, replay = learner.hp, learner.replay
+        self.learner, self.run, self.table = learner, run, NO_TABLE
+        self.gathers = isinstance(replay, CompiledReplayBuffer) and learner.is_plain
+        if isinstance(replay, CompiledReplayBuffer):
+            self.table = Transitions(*replay.table, hp.n_step, hp.num_envs, learner.gamma.numpy())
+        self._rows = np.zeros((learner.members, hp.batch_size), np.int64)
 
     def __call__(self) -> dict[str, Tensor]:
         """Do what `OffPolicyLearner.learn` does."""
@@ -51,25 +59,35 @@ class CompiledSteps:
             draw = Draw(rows, weights is not None, NONE if weights is None else weights.numpy())
             progress.updates += 1
             tick()
-            self.take(draw, scaling, lr, progress.updates)
+            self.take(draw, scaling, NO_BATCH, lr, progress.updates)
             sampler.update(rows, self.errors)
         return {**self.metrics(), "lr": lr.squeeze(1)}
 
-    def take(self, draw: Draw, scaling: Scaling, lr: Tensor, number: int) -> None:
-        """Take a step on drawn rows.
+    def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """Do what `OffPolicyLearner.update` does."""
+        learner, weight = self.learner, batch.get("weight")
+        draw = Draw(self._rows, weight is not None, NONE if weight is None else array(weight))
+        action = batch["action"].reshape(*self._rows.shape, -1).float()
+        rows = (batch["obs"], batch["next_obs"], action, learner.total_reward(batch), batch["discount"])
+        tick()
+        given, lr = GivenBatch(True, *map(array, rows)), learner.scheduled(learner.hp.optimizer.lr)
+        self.take(draw, UNSCALED, given, lr, learner.progress.updates)
+        return dict(self.metrics()), self.errors
+
+    def take(self, draw: Draw, scaling: Scaling, given: GivenBatch, lr: Tensor, number: int) -> None:
+        """Take a step on drawn rows, or on a given batch.
 
         Learning rates are (P, 1), and `number` is that of the step.
         """
         raise NotImplementedError
 
-    def metrics(self) -> dict[str, Tensor]:
+    def metrics(self) -> Mapping[str, Tensor]:
         """Return the metrics of the last step, each (P,)."""
         raise NotImplementedError
 
 
-def run_for(learner: OffPolicyLearner) -> ModuleType | None:
-    """Return the kernels if they cover a learner's transitions and guidance."""
+def run_for(learner: OffPolicyLearner, *networks: MLP) -> ModuleType | None:
+    """Return the kernels if they cover a learner's perceptrons; else None."""
+    covered = all(type(net) is MLP and len(net.sizes) > 2 and net.activation_name in REPLAYED for net in networks)
     hp = learner.hp
-    if not isinstance(learner.replay, CompiledReplayBuffer) or type(learner.guidance) is not ReplayGuidance:
-        return None
-    return kernels_of(hp.tau, hp.tau if hp.max_grad_norm is None else hp.max_grad_norm)
+    return kernels_of(hp.tau, hp.tau if hp.max_grad_norm is None else hp.max_grad_norm) if covered else None

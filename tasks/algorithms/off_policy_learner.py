@@ -235,13 +235,14 @@ class OffPolicyLearner(Learner):
 
     def learn(self) -> dict[str, Tensor]:
         """Take `num_updates` gradient steps, and return the last one's metrics."""
-        if self.compiled_steps is not None:
-            return self.compiled_steps()
-        metrics: dict[str, Tensor] = {}
+        steps = self.compiled_steps
+        if steps is not None and steps.gathers:
+            return steps()
+        update, metrics = self.update if steps is None else steps.update, {}
         for _ in range(self.hp.num_updates):
             rows, batch = self.draw()
             self.progress.updates += 1
-            metrics, errors = self.update(batch)
+            metrics, errors = update(batch)
             self.sampler.update(rows, errors)
             if self.hp.resets and self.progress.updates % self.hp.resets == 0:
                 self.reset_networks()
@@ -249,13 +250,18 @@ class OffPolicyLearner(Learner):
         return {**metrics, "lr": self.scheduled(self.hp.optimizer.lr).squeeze(1)}
 
     @cached_property
-    def compiled_steps(self) -> Callable[[], dict[str, Tensor]] | None:
-        """Function that takes all gradient steps by kernels, see `kernel`."""
-        return None if self.hp.resets else self.kernel()
+    def compiled_steps(self) -> Any:
+        """The `CompiledSteps` of the gradient steps, or None, see `kernel`."""
+        return self.kernel()
 
-    def kernel(self) -> Callable[[], dict[str, Tensor]] | None:
-        """Return a function that does what `learn` does, or None."""
-        return None
+    @property
+    def is_plain(self) -> bool:
+        """True if nothing but kernels is needed between two gradient steps."""
+        return type(self.guidance) is ReplayGuidance and not self.hp.resets
+
+    def total_reward(self, batch: Batch) -> Tensor:
+        """Return the rewards of a batch plus those of signals, (P, B)."""
+        return self.guidance.total(batch["reward"], batch)
 
     @torch.no_grad()
     def reset_networks(self) -> None:

@@ -2,52 +2,21 @@
 
 Vectors are (P, D), and only members with `active` or `moving` (P, 1) take a step.
 
-`descend` takes all steps of an actor-critic in a pass over a batch of rollouts, `descend_q` takes one step of deep
-Q-learning. Between short computations, Python takes several times as long as the computations themselves. The members
-are taken one after the other, so that their parameters and moments stay in the processor's caches.
+`descend` takes all steps of an actor-critic in a pass over a batch of rollouts. Between short computations, Python
+takes several times as long as the computations themselves. The members are taken one after the other, so that their
+parameters and moments stay in the processor's caches.
 """
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from .decorators import inner, kernel
-from .layers import ONE, ZERO, F, dot
-from .off_policy import (
-    clipped,
-    follow_vector,
-    huber_rows,
-    n_step_rows,
-    soft_value_rows,
-    soft_value_slope_rows,
-    squash_rows,
-    squash_slope_rows,
-    twins_rows,
-)
-from .perceptrons import CONSTANT, LEARN, backward_member, forward_member, join_rows, number_of_units, to_inputs_member
+from .layers import ONE, F, dot
 from .policies import differentiate_member, experience_of, picked, room_for, scratch_for
-from .records import (
-    Box,
-    Descent,
-    Draw,
-    Experience,
-    LossTerms,
-    Pass,
-    PolicyNetworks,
-    QErrors,
-    QNetworks,
-    Scaling,
-    Slope,
-    SoftErrors,
-    SoftNetworks,
-    Transitions,
-    UpdateRule,
-)
+from .records import Descent, Experience, LossTerms, Pass, PolicyNetworks, Slope, UpdateRule
 
 ADAM, RMSPROP, SGD = 0, 1, 2  # forms of optimizers; AdamW is Adam with a decay
-TEN = F(10.0)
 
 
 @inner()
@@ -161,141 +130,3 @@ def descend(course, data, networks, terms, slope, step):
             if not moving[p, 0]:
                 break
             step_member(own, g, step.lr[p, 0], step.rule, p)
-
-
-@inner()
-def standardize(x, mean, scale):
-    """Standardize rows, clipped to ±10, as `ObservationNormalizer` does."""
-    for r in range(len(x)):
-        for j in range(len(mean)):
-            x[r, j] = clipped((x[r, j] - mean[j]) * scale[j], TEN)
-
-
-@inner()
-def gather(draw, scaling, table, p, obs, following, action, reward, discount):
-    """Fill in member p's n-step transitions that begin at the drawn rows."""
-    rows, inputs = draw.rows[p], table.columns[0, 1] - table.columns[0, 0]
-    batch = (obs, following, action, reward, discount)
-    n_step_rows(table.numbers[p], rows, table.gamma[p, 0], table.n_step, table.envs, table.columns, *batch)
-    if scaling.active:
-        standardize(obs[:, :inputs], scaling.mean[p], scaling.factor[p])
-        standardize(following[:, :inputs], scaling.mean[p], scaling.factor[p])
-
-
-@inner()
-def largest(x):
-    """Return the place of the first maximum; NaN counts as largest."""
-    best = 0
-    for j in range(1, len(x)):
-        if x[j] > x[best] or (x[j] != x[j] and x[best] == x[best]):
-            best = j
-    return best
-
-
-@kernel(Draw, Scaling, Transitions, QNetworks, "f4", QErrors, Descent, "f4[:,::1], b1[:,::1]")
-def descend_q(draw, scaling, table, networks, limit, result, step, tau, due):
-    """Take a gradient step of deep Q-learning.
-
-    `DQNLearner.targets` and `fused.losses.huber` define what is computed, on the n-step transitions that begin at the
-    drawn rows. Losses are linear in errors beyond the limit. The targets move by the fractions tau (P, 1) where they
-    are `due` (P, 1).
-    """
-    sizes, kind = networks.sizes, networks.activation
-    count, inputs, actions = draw.rows.shape[1], sizes[0], sizes[-1]
-    x, following, action = np.empty((count, inputs), F), np.empty((count, inputs), F), np.empty((count, 1), F)
-    reward, discount, choices = np.empty(count, F), np.empty(count, F), np.empty(count, np.int64)
-    q, online, slopes = np.empty((count, actions), F), np.empty((count, actions), F), np.empty((count, actions), F)
-    room = count * number_of_units(sizes)
-    units, spare, to_units = np.empty(room, F), np.empty(room, F), np.empty(room, F)
-    for p in range(len(draw.rows)):
-        theta, target, g = networks.vector[p], networks.target[p], networks.gradient[p]
-        gather(draw, scaling, table, p, x, following, action, reward, discount)
-        forward_member(following, target, sizes, kind, spare, q)
-        if networks.double:
-            forward_member(following, theta, sizes, kind, spare, online)
-        for r in range(count):
-            reward[r] += discount[r] * q[r, largest(online[r] if networks.double else q[r])]
-            choices[r] = np.int64(action[r, 0])
-        forward_member(x, theta, sizes, kind, units, q)
-        for r in range(count):
-            result.values[p, r] = q[r, largest(q[r])]
-        weights = draw.weights[p] if draw.weighted else reward  # without weights, none are read
-        result.losses[p] = huber_rows(q, choices, reward, weights, draw.weighted, limit, result.errors[p], slopes)
-        backward_member(slopes, x, theta, sizes, kind, units, count, to_units, g, LEARN)
-        descend_member(theta, g, step, p)
-        if due[p, 0]:
-            follow_vector(target, theta, tau[p, 0])
-
-
-@kernel(
-    *(Draw, Scaling, Transitions, SoftNetworks, Box, "f4", SoftErrors), *("f4[:,:,::1], f4[:,::1]", Descent, Descent)
-)
-def descend_sac(draw, scaling, table, networks, box, limit, result, noise, alpha, critic_step, actor_step):
-    """Take a gradient step of soft actor-critics in a Box.
-
-    First the critics take it, then the actor. `SACLearner` and `fused.losses` define what is computed. The noise is
-    (P, 2B, k), for a batch and its next observations, and α is (P, 1). Critics' losses are linear in errors beyond the
-    limit.
-    """
-    pi_sizes, q_sizes, kind, parameters = (
-        networks.actor_sizes,
-        networks.critic_sizes,
-        networks.activation,
-        networks.critics,
-    )
-    members, count = draw.rows.shape
-    inputs, k, room = pi_sizes[0], len(box.middle), count * number_of_units(pi_sizes)
-    obs, following = np.zeros((count, inputs), F), np.zeros((count, inputs), F)  # the padding of a lone number is 0
-    action, reward, discount = np.empty((count, k), F), np.empty(count, F), np.empty(count, F)
-    out, next_out, to_out = np.empty((count, 2 * k), F), np.empty((count, 2 * k), F), np.empty((count, 2 * k), F)
-    c, next_c, to_c = np.empty((count, k), F), np.empty((count, k), F), np.empty((count, k), F)
-    spread, next_entropies, to_entropies = np.empty((count, k), F), np.empty((count, 1), F), np.empty((count, 1), F)
-    units, to_units = np.empty(room, F), np.empty(room, F)
-    room = count * number_of_units(q_sizes)
-    x, q_units, to_q_units = np.empty((count, q_sizes[0]), F), np.empty((2, room), F), np.empty(room, F)
-    q, to_q, value = np.empty((2, count, 1), F), np.empty((2, count, 1), F), np.empty(count, F)
-    ones = np.ones(count, F)
-    for p in range(members):
-        theta, g = networks.actor[p], networks.actor_gradient[p]
-        gather(draw, scaling, table, p, obs, following, action, reward, discount)
-        forward_member(following, theta, pi_sizes, kind, units, next_out)
-        squash_rows(next_out, noise[p], count, next_c, spread, next_entropies)
-        forward_member(obs, theta, pi_sizes, kind, units, out)
-        squash_rows(out, noise[p], 0, c, spread, result.entropies[p])
-
-        join_rows(following, next_c, x)
-        for i in range(2):
-            forward_member(x, parameters[2 * (members + p) + i], q_sizes, kind, q_units[i], q[i])
-        soft_value_rows(q, next_entropies, alpha[p], ONE, value)
-        for r in range(count):
-            reward[r] += discount[r] * value[r]
-            for j in range(k):
-                action[r, j] = (action[r, j] - box.middle[j]) / box.half[j]
-        join_rows(obs, action, x)
-        for i in range(2):
-            forward_member(x, parameters[2 * p + i], q_sizes, kind, q_units[i], q[i])
-            for r in range(count):
-                result.values[p, i, r] = q[i, r, 0]
-        losses, errors = result.critic_losses[p], result.errors[p]
-        weights = draw.weights[p] if draw.weighted else reward  # without weights, none are read
-        twins_rows(q, reward, weights, draw.weighted, limit, count, losses, errors, to_q[:, :, 0])
-        size = networks.critics.shape[1]
-        for i in range(2):
-            to_theta = networks.critic_gradient[p, i * size : (i + 1) * size]
-            critic = parameters[2 * p + i]
-            backward_member(to_q[i], x, critic, q_sizes, kind, q_units[i], count, to_q_units, to_theta, LEARN)
-        descend_member(networks.critic_vector[p], networks.critic_gradient[p], critic_step, p)
-
-        join_rows(obs, c, x)
-        for i in range(2):
-            forward_member(x, parameters[2 * p + i], q_sizes, kind, q_units[i], q[i])
-        soft_value_rows(q, result.entropies[p], alpha[p], -ONE, result.actor_losses[p])
-        soft_value_slope_rows(ones, q, alpha[p], -ONE, to_q, to_entropies)
-        to_c[:] = ZERO
-        for i in range(2):
-            critic = parameters[2 * p + i]
-            backward_member(to_q[i], x, critic, q_sizes, kind, q_units[i], count, to_q_units, critic, CONSTANT)
-            to_inputs_member(to_q_units, critic, q_sizes, inputs, to_c)
-        squash_slope_rows(to_c, to_entropies, c, out, spread, ones, False, count, to_out)
-        backward_member(to_out, obs, theta, pi_sizes, kind, units, count, to_units, g, LEARN)
-        descend_member(theta, g, actor_step, p)

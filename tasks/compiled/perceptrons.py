@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .decorators import inner, kernel
-from .layers import ZERO, F, add_biases, add_biases_for_slopes, back, dot, through
+from .layers import F, add_biases, add_biases_for_slopes, back, dot, through
 from .products import multiply, transpose
 
 AT_ONCE = 48  # rows that stay in the fastest cache between their product and their activation
@@ -160,27 +160,21 @@ def outputs_of(h, weights, biases, out):
 
 @inner()
 def forward_member(x, vector, sizes, kind, units, out):
-    """Do the same as `forward` for one member."""
+    """Fill in a member's hidden units and outputs, (B, ...).
+
+    Inputs x are (B, inputs). The activation must be one whose slopes follow from the units, which SiLU's do not.
+    """
     h = hidden(x, vector, FIRST, sizes, kind, units, units)
     weights, biases = layer_at(vector, head_of(sizes, FIRST), sizes[-2], sizes[-1])
     outputs_of(h, weights, biases, out)
 
 
-@kernel("f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,::1], f4[:,:,::1]")
-def forward(x, vector, sizes, kind, units, out):
-    """Fill in hidden units, and outputs (P, B, outputs).
-
-    Inputs x are (P, B, inputs). The activation must be one whose slopes follow from the units, which SiLU's do not.
-    """
-    for p in range(len(x)):
-        forward_member(x[p], vector[p], sizes, kind, units[p], out[p])
-
-
 @inner()
 def backward_member(g, x, vector, sizes, kind, units, rows, slopes, gradient, learn):
-    """Do the same as `backward` for one member.
+    """Propagate slopes g (B', outputs) of a member's outputs to all layers.
 
-    x are the inputs of the slopes, the first of `rows` rows.
+    They belong to the inputs x, the first of `rows` rows of a `forward_member`, which filled in `units`. With `learn`,
+    fill in the gradient. `policies.to_parameters` does the same for an actor-critic, by inner products alone.
     """
     own, outputs = g.shape
     size, total, head = sizes[-2], number_of_units(sizes), head_of(sizes, FIRST)
@@ -209,20 +203,6 @@ def backward_member(g, x, vector, sizes, kind, units, rows, slopes, gradient, le
     to_hidden(x, vector, gradient, FIRST, sizes, kind, units, units, rows, slopes, learn)
 
 
-@kernel("f4[:,:,::1], f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,::1], f4[:,::1], f4[:,::1], b1")
-def backward(g, x, vector, sizes, kind, units, slopes, gradient, learn):
-    """Propagate slopes g (P', B', outputs) of the outputs to all layers.
-
-    They belong to the first members and rows of a `forward` for x, which filled in `units`. With `learn`, fill in the
-    gradient. `policies.to_parameters` does the same for one member of an actor-critic, by inner products alone.
-    """
-    learning, own, _ = g.shape
-    rows = x.shape[1]
-    for p in range(learning):
-        network = (vector[p], sizes, kind, units[p], rows)
-        backward_member(g[p], x[p, :own], *network, slopes[p], gradient[p], learn)
-
-
 @inner()
 def to_inputs_member(slopes, vector, sizes, first, out):
     """Add the slopes in a member's inputs from `first` on, (B, ...).
@@ -235,18 +215,6 @@ def to_inputs_member(slopes, vector, sizes, first, out):
     for r in range(rows):
         for j in range(inputs):
             out[r, j] += dot(g[r], weights[first + j])
-
-
-@kernel("f4[:,::1], f4[:,::1], i8[::1], i8, i8, f4[:,:,::1]")
-def to_inputs(slopes, vector, sizes, first, copies, out):
-    """Propagate the first layer's slopes to the inputs from `first` on.
-
-    The result is (P, B, ...). Copies of a network lie side by side and have the same inputs; their slopes are summed.
-    """
-    for p in range(len(out)):
-        out[p] = ZERO
-        for c in range(p * copies, (p + 1) * copies):
-            to_inputs_member(slopes[c], vector[c], sizes, first, out[p])
 
 
 @inner()
@@ -270,14 +238,3 @@ def infer(x, vector, sizes, kind, last, out):
         outputs_of(h, weights, biases, out[p])
         for r in range(len(h)):
             put(h[r], last[p, r], 0)
-
-
-@kernel("f4[:,:,:], f4[:,:,:], i8, f4[:,:,:]")
-def join(x, extra, copies, out):
-    """Concatenate inputs and further numbers, and repeat them for each copy.
-
-    Both are (P, B, ...); the result is (P * copies, B, ...).
-    """
-    for p in range(len(x)):
-        for c in range(p * copies, (p + 1) * copies):
-            join_rows(x[p], extra[p], out[c])

@@ -153,6 +153,20 @@ class Scaling(NamedTuple):
     factor: Matrix
 
 
+class GivenBatch(NamedTuple):
+    """A batch of n-step transitions, if `active`; else the arrays are empty.
+
+    Observations and actions are (P, B, numbers), rewards and discounts (P, B).
+    """
+
+    active: Flag
+    obs: Cube
+    next_obs: Cube
+    action: Cube
+    reward: Matrix
+    discount: Matrix
+
+
 class QNetworks(NamedTuple):
     """Networks of deep Q-learning, their targets and gradient, each (P, D)."""
 
@@ -162,6 +176,14 @@ class QNetworks(NamedTuple):
     sizes: Integers
     activation: Integer
     double: Flag  # whether the online network chooses the next actions
+
+
+class Returns(NamedTuple):
+    """Form of the values that a Q-network gives each action."""
+
+    number: Integer  # constant of `replay_descent`
+    atoms: Integer  # quantiles or probabilities; 1 for means
+    returns: Matrix  # returns that have probabilities, (P, atoms)
 
 
 class QErrors(NamedTuple):
@@ -175,34 +197,51 @@ class QErrors(NamedTuple):
     values: Matrix
 
 
-class SoftNetworks(NamedTuple):
-    """Networks of a soft actor with two critics."""
+class ActorCritics(NamedTuple):
+    """Networks of an actor and c critics, side by side."""
 
     actor: Matrix  # (P, D)
-    critics: Matrix  # of 4P critics: those of every member side by side, then all of their targets
-    critic_vector: Matrix  # the former as (P, 2D'), which share their memory
+    next_actor: Matrix  # that acts in next observations: the actor or its target
+    critics: Matrix  # (cP, D')
+    targets: Matrix  # of the critics, (cP, D')
+    critic_vector: Matrix  # the critics as (P, cD'), which share their memory
     actor_gradient: Matrix  # (P, D)
-    critic_gradient: Matrix  # (P, 2D')
+    critic_gradient: Matrix  # (P, cD')
     actor_sizes: Integers
     critic_sizes: Integers
     activation: Integer
 
 
-class Box(NamedTuple):
-    """Middle and half width (k,) of actions."""
+class ActionForm(NamedTuple):
+    """Actions of k numbers and one of n choices, by columns."""
 
-    middle: Vector
+    middle: Vector  # middle and half width of the numbers, (k,)
     half: Vector
+    numbers: Integers  # columns
+    choices: Integers
+    sizes: Integers  # of the choices, whose combinations are one choice
+    n: Integer
+
+
+class CriticForm(NamedTuple):
+    """Form of critics' values, targets and influence on the actor."""
+
+    soft: Flag  # whether the policy is a distribution
+    limit: Annotated[np.float32, "f4"]  # error beyond which losses of means are linear
+    kept: Integer  # quantiles that targets keep; 0 for means
+    heard: Integer  # critics that the actor hears, from the first on
+    mean: Flag  # whether it hears their mean instead of the least value
+    smoothing: Matrix  # standard deviation and limit of noise in a deterministic target policy, (P, 2)
 
 
 class SoftErrors(NamedTuple):
-    """Results of a step of soft actor-critics."""
+    """Results of a step of an actor with c critics."""
 
     critic_losses: Matrix  # (P, B)
     actor_losses: Matrix
-    errors: Cube  # of both critics, (P, 2, B)
+    errors: Cube  # (P, c, B)
     values: Cube
-    entropies: Cube  # -log π, (P, B, 1)
+    entropies: Cube  # -log π of numbers, entropy of choices, (P, B, terms)
 
 
 class EnvModel(NamedTuple):

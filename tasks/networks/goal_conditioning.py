@@ -87,7 +87,7 @@ class GoalEncoder:
             model: values of `model`.
         """
         self.prefix, self.goal, self.features = prefix, goal, model.width
-        self.activation = ACTIVATIONS[model.activation].apply
+        self.activation = ACTIVATIONS[model.activation]
         size = goal.stop - goal.start
         self.rest = inputs - size
         outputs = (self.rest + 1) * self.features  # W(g) and b(g), row by row

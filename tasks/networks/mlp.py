@@ -16,7 +16,7 @@ following rules ensure that. They hold everywhere in tasks/, and other files ref
 - A sum's rounding depends on its strides and its length. Summands are contiguous, and a mean over a batch is always
   computed in the same way.
 - (a b) c rounds differently from a (b c), and g / B from g (1 / B). The place where a gradient is divided by the batch
-  size is part of the result (see `fused`), and so is the form of a hand-written derivative.
+  size is part of the result.
 - The rows of a product depend on their number: B rows of a product of 2B differ from a product of B. (What is said here
   of products is true of libraries. Those of kernels sum term by term, see `compiled.products`.)
 - A factorization on several threads rounds by the number of threads: `orthogonal` uses one.
@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, pairwise
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..checkpoint.member_state import Stacked
-from ..compiled.actor_critic import KINDS, known_gradient
+from ..compiled.actor_critic import known_gradient
 from ..rng import streams
 
 ALIGNMENT = 64
@@ -57,37 +57,7 @@ def elu(x: Tensor) -> Tensor:
     return torch.where(x > 0, x, x.clamp(max=0).exp() - 1)
 
 
-def _elu_(x: Tensor) -> None:
-    torch.maximum(x, x.clamp(max=0).exp_().sub_(1), out=x)  # exp(x) - 1 >= x, so x is the larger one above 0 only
-
-
-class Activation(NamedTuple):
-    """An activation y = apply(x), and its in-place forms.
-
-    Attributes:
-        apply: the activation.
-        apply_: changes x to y in place.
-        backward_: function of (g, y) that changes the gradient g of y to that of x, in place.
-        kind: number of the activation in kernels.
-    """
-
-    apply: Callable[[Tensor], Tensor]
-    apply_: Callable[[Tensor], Any] | None = None
-    backward_: Callable[[Tensor, Tensor], Any] | None = None
-    kind: int | None = None
-
-
-# Looked up once, since finding the overload in every call takes as long as the arithmetic of small networks.
-_tanh_backward = torch.ops.aten.tanh_backward.grad_input
-_threshold_backward = torch.ops.aten.threshold_backward.grad_input
-ACTIVATIONS = {
-    "tanh": Activation(torch.tanh, torch.tanh_, lambda g, y: _tanh_backward(g, y, grad_input=g), KINDS["tanh"]),
-    "relu": Activation(torch.relu, torch.relu_, lambda g, y: _threshold_backward(g, y, 0, grad_input=g), KINDS["relu"]),
-    "silu": Activation(silu),
-    "elu": Activation(elu, _elu_, lambda g, y: g.mul_(y.clamp(max=0).add_(1)), KINDS["elu"]),
-}
-# g (1 - y y) rounds differently from torch's own derivative. Q-networks with tanh use it, so their results stay equal.
-PRODUCT_RULE_TANH = Activation(torch.tanh, torch.tanh_, lambda g, y: g.mul_(1 - y * y), KINDS["tanh"])
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "silu": silu, "elu": elu}
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -227,7 +197,7 @@ class MLP:
 
     def __init__(self, prefix: str, sizes: Sequence[int], activation: str, last_gain: float):
         self.prefix, self.sizes, self.last_gain = prefix, list(sizes), last_gain
-        self.activation = ACTIVATIONS[activation].apply
+        self.activation_name, self.activation = activation, ACTIVATIONS[activation]
 
     @property
     def names(self) -> list[str]:

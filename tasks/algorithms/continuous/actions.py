@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -29,7 +29,7 @@ from torch import Tensor
 from ...envs import Joined
 from ...envs.base.joined import sizes_of
 from ...errors import UnsupportedSpace
-from ...networks.fused.losses import LOG_STD_LIMITS, SoftSample, soft_samples, state_dependent_log_std
+from ...networks.distributions import LOG_2_PI, log_softmax
 from ...networks.mlp import Parameters, actor_layers
 from ...networks.sde import variance
 from ...rng.draws import Draws, Normals
@@ -38,6 +38,21 @@ from .noise import Noise, make_noise
 
 Array = NDArray[Any]
 MAX_CHOICES = 4096
+LOG_STD_LIMITS = (-20.0, 2.0)  # log standard deviations are clamped to these, and get no gradient beyond
+
+
+class SoftSample(NamedTuple):
+    """Sampled actions for network outputs (P, B, outputs).
+
+    Attributes:
+        continuous: numbers c, (P, B, k).
+        probs: π of the choices, (P, B, n); None without choices (n = 1).
+        entropies: -log π(c), whose mean is an entropy, and the entropy of the choices, (P, B, terms).
+    """
+
+    continuous: Tensor
+    probs: Tensor | None
+    entropies: Tensor
 
 
 class NormalizedActions:
@@ -217,14 +232,25 @@ class SoftActions(NormalizedActions):
         k = self.continuous_dim
         return outputs[..., :k], outputs[..., k : 2 * k], outputs[..., 2 * k :]  # `split` takes twice as long
 
-    def samples(
-        self, outputs: Tensor, next_outputs: Tensor, noise: Tensor, rows: int, weight: Tensor | None = None
-    ) -> tuple[SoftSample, SoftSample]:
-        """Sample actions for a batch, with gradients, and for its next observations.
+    def sample(self, outputs: Tensor, noise: Tensor) -> SoftSample:
+        """Sample actions for outputs (P, B, outputs).
 
-        The arguments are those of `soft_samples`.
+        The noise are standard normal numbers, (P, B, k).
         """
-        return soft_samples(outputs, next_outputs, noise, self.continuous_dim, rows, weight)
+        mean, log_std, logits = self.split(outputs)
+        c, probs, entropies = mean, None, []
+        if k := self.continuous_dim:
+            clamped = log_std.clamp(*LOG_STD_LIMITS)
+            u = mean + clamped.exp() * noise
+            c, size = torch.tanh(u), u.abs()
+            squash = ((-2 * size).exp() + 1).log() + size  # log 2 - log(1 - c²) / 2
+            terms = noise * noise * 0.5 + clamped - 2 * squash
+            entropies.append(terms.sum(-1) + k * (0.5 * LOG_2_PI + 2 * math.log(2)))
+        if self.num_discrete > 1:
+            log_probs = log_softmax(logits)
+            probs = log_probs.exp()
+            entropies.append(-(probs * log_probs).sum(-1))
+        return SoftSample(c, probs, torch.stack(entropies, -1))
 
     def std_noise(self, outputs: Tensor, noise: Tensor) -> Tensor:
         """Scale standard normal noise (P, N, k) by the standard deviations."""
@@ -278,15 +304,6 @@ class Head:
         """
         return out
 
-    def learn(
-        self, parameters: Parameters, leaf: Tensor, out: Tensor, next_out: Tensor, z: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the parameters of actions for a batch and its next observations.
-
-        The former have gradients with respect to `leaf`, the parameter vector.
-        """
-        return out, next_out
-
     def noise(self, keys: Callable[[str], Bits], num_envs: int, tensors: Mapping[str, Tensor]) -> Noise:
         """Return the exploration noise, a function of step, outputs and z.
 
@@ -312,11 +329,6 @@ class DeterministicHead(Head):
 
     def __call__(self, tensors: Mapping[str, Tensor], out: Tensor, z: Tensor) -> Tensor:
         return out[..., : self.used]
-
-    def learn(
-        self, parameters: Parameters, leaf: Tensor, out: Tensor, next_out: Tensor, z: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return out[..., : self.used], next_out[..., : self.used]
 
     def noise(self, keys: Callable[[str], Bits], num_envs: int, tensors: Mapping[str, Tensor]) -> Noise:
         device = next(iter(tensors.values())).device
@@ -368,17 +380,7 @@ class StateDependentHead(SoftHead):
         parameters.views["actor.log_std"][member] = log_std
 
     def __call__(self, tensors: Mapping[str, Tensor], out: Tensor, z: Tensor) -> Tensor:
-        return self._join(out, 0.5 * variance(tensors["actor.log_std"], z).log())
-
-    def learn(
-        self, parameters: Parameters, leaf: Tensor, out: Tensor, next_out: Tensor, z: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        log_std = leaf[:, parameters.spans["actor.log_std"]].unflatten(1, self.shapes["actor.log_std"])
-        std, next_std = state_dependent_log_std(log_std, z, out.shape[1])
-        return self._join(out, std), self._join(next_out, next_std)
-
-    def _join(self, out: Tensor, log_std: Tensor) -> Tensor:
-        k = self.actions.continuous_dim
+        k, log_std = self.actions.continuous_dim, 0.5 * variance(tensors["actor.log_std"], z.detach()).log()
         mean = out[..., :k] if self.clip_mean is None else out[..., :k].clamp(-self.clip_mean, self.clip_mean)
         return torch.cat([mean, log_std, out[..., k : self.used]], -1)
 

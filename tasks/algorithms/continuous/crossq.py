@@ -18,7 +18,6 @@ from torch import Tensor
 from ....spaces import integer, ordinal
 from ...cuda.graphs import captured
 from ...envs import EnvSpec, spaces_of
-from ...networks.fused.losses import SoftSample
 from ...networks.optimizers import norms, optimizer_space
 from ...task import Task
 from .actions import SoftActions, SoftHead, check_continuous
@@ -106,14 +105,14 @@ class CrossQLearner(SACLearner):
         policy, rows = self.policy, self.hp.batch_size
         reward, alpha = self.total_reward(batch), self.coefficients.alpha
         with torch.no_grad():
-            next_sample = self.sample(policy.actor_outputs(batch["next_obs"], learn=False), noise[:, rows:])
+            next_sample = self.actions.sample(policy.outputs(batch["next_obs"]), noise[:, rows:])
         critic_loss, errors, q = self.critic_loss(batch, reward, next_sample, alpha)
         critics = self.descend_critics(critic_loss)
         report = {"critic_loss": critic_loss.detach().mean(1), "q": q.detach(), "alpha": alpha.mean(1)}
         if measured:
             report |= norms(critics, self.critic_spans)
         if moves_actor:
-            sample = self.sample(policy.actor_outputs(batch["obs"], learn=True), noise[:, :rows])
+            sample = self.actions.sample(policy.learning_outputs(batch), noise[:, :rows])
             actor_loss = self.actor_loss(batch, sample, alpha)
             actor = self.descend_actor(actor_loss)
             entropies = sample.entropies.detach().mean(1)
@@ -121,10 +120,6 @@ class CrossQLearner(SACLearner):
             report |= {"actor_loss": actor_loss.detach().mean(1), "entropy": entropies.sum(1)}
             report |= norms(actor, "actor") if measured else {}
         return report, errors[:, 0]
-
-    def sample(self, outputs: Tensor, noise: Tensor) -> SoftSample:
-        """Sample actions for outputs (P, B, outputs) by noise (P, B, k)."""
-        return self.actions.samples(outputs, outputs[:, :0].detach(), noise, self.hp.batch_size)[0]
 
 
 class CrossQ(Task):
@@ -136,5 +131,5 @@ class CrossQ(Task):
     """
 
     name = "crossq"
-    version = 1
+    version = 2
     learner = CrossQLearner

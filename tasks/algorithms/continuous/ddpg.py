@@ -17,13 +17,13 @@ from torch import Tensor
 from ....spaces import log_real, maybe, ordinal
 from ...cuda.graphs import captured
 from ...envs import EnvSpec, spaces_of
-from ...networks.fused.losses import twins
 from ...networks.optimizers import norms
 from ...task import Task
 from .actions import DeterministicActions, DeterministicHead
-from .learner import ActorCriticLearner, actor_critic_space, check_vectors, check_without_memory
+from .learner import ActorCriticLearner, actor_critic_space, check_vectors, check_without_memory, squares
 from .networks import Batch, NetworkForm
 from .noise import noise_space
+from .steps import ActorCriticSteps
 
 
 class DDPGLearner(ActorCriticLearner):
@@ -41,6 +41,7 @@ class DDPGLearner(ActorCriticLearner):
         batch_size=ordinal(64, 128, 256, 512, default=64, accept=(2, 65536), structural=True),
     )
     copies: ClassVar[int] = 1
+    in_kernel: ClassVar[tuple[str, ...]] = (*ActorCriticLearner.in_kernel, "next_actions")
     actions: DeterministicActions
 
     @classmethod
@@ -63,8 +64,8 @@ class DDPGLearner(ActorCriticLearner):
 
     def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         number = self.progress.updates
-        tau = self.hp.tau * (number % self.hp.target_update_interval.long() == 0)
-        return self.step(batch, self.update_noise(number), tau, True, self.measured)
+        moves_actor, tau = self.due(number)
+        return self.step(batch, self.update_noise(number), tau, moves_actor, self.measured)
 
     @captured
     def step(
@@ -87,8 +88,8 @@ class DDPGLearner(ActorCriticLearner):
             report |= norms(critics, self.critic_spans)
         if moves_actor:
             actor_loss = self.actor_loss(batch)
-            actor = self.descend_actor(actor_loss / self.hp.batch_size)
-            self.policy.move_target(tau)
+            actor = self.descend_actor(actor_loss)
+            self.follow(self.alpha(), tau)
             report |= {"actor_loss": actor_loss.detach().mean(1), **(norms(actor, "actor") if measured else {})}
         return report, errors[:, 0]
 
@@ -106,7 +107,7 @@ class DDPGLearner(ActorCriticLearner):
         numbers, _ = self.actions.normalize(batch["action"])
         q, next_q = self.policy.q_and_target(batch, numbers, next_actions)
         targets = reward + batch["discount"] * next_q.amin((1, 3))
-        return twins(q, None, targets, batch.get("weight"), self.hp.batch_size, self.limit)
+        return squares(q, None, targets, batch.get("weight"), self.limit)
 
     def actor_loss(self, batch: Batch) -> Tensor:
         """Return the policy's losses (P, B).
@@ -116,6 +117,9 @@ class DDPGLearner(ActorCriticLearner):
         No gradient passes to the critic.
         """
         return -self.policy.q(batch, torch.tanh(self.policy.learning_outputs(batch)))[:, 0, :, 0]
+
+    def kernel(self) -> ActorCriticSteps | None:
+        return ActorCriticSteps.covering(self, heard=1)
 
     @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -138,5 +142,5 @@ class DDPG(Task):
     """
 
     name = "ddpg"
-    version = 1
+    version = 2
     learner = DDPGLearner

@@ -77,17 +77,13 @@ class ImageActorCritics(ActorCritics):
         The other arguments are those of `ActorCritics`.
         """
         super().__init__(FEATURES, actions, form, hp, seeds, device)
-        self._acting = None  # it takes vectors only
         self.encoder = CriticEncoder(hp.model, shape, seeds, device)
         self.encoder_vector = self.encoder.parameters.vector
         self.critic_vectors["encoder"] = self.encoder_vector
         self.tensors |= {"encoder": self.encoder_vector, "encoder_target": self.encoder.target.vector}
 
-    def hidden(self, obs: Tensor) -> Tensor:
-        return super().hidden(self.encoder(self.encoder.parameters.views, obs))
-
-    def values(self, obs: Tensor, numbers: Tensor) -> Tensor:
-        return super().values(self.encoder(self.encoder.parameters.views, obs), numbers)
+    def inputs(self, obs: Tensor) -> Tensor:
+        return self.features(obs)
 
     def encode(self, batch: Batch) -> Batch:
         encoder = self.encoder
@@ -103,16 +99,21 @@ class ImageActorCritics(ActorCritics):
         return super().q_and_target({**batch, "next_obs": batch["target_obs"]}, numbers, next_numbers)
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
-        return super().q({**batch, "obs": self.encoder(self.encoder.parameters.views, batch["images"])}, numbers)
+        return super().q({**batch, "obs": self.features(batch["images"])}, numbers)
 
     @torch.no_grad()
     def features(self, obs: Tensor) -> Tensor:
-        return self.encoder(self.encoder.parameters.views, obs)
+        """Return the encoder's features (P, N, F) of images, without gradients."""
+        rows = obs.shape[1]
+        if rows == 1:  # see Exactness in networks/mlp.py
+            obs = torch.cat([obs, obs], 1)
+        return self.encoder(self.encoder.parameters.views, obs)[:, :rows]
 
     def critic_gradient(self, losses: Tensor) -> Tensor:
-        leaves = [self._fused_q.leaf, *self.encoder.parameters.leaves.values()]
-        critics, *encoder = torch.autograd.grad(losses.sum(), leaves)
-        return torch.cat([critics.view_as(self.critic_vector), self.encoder.parameters.joined(encoder)], 1)
+        critics, encoder = self.critics, self.encoder.parameters
+        gradients = torch.autograd.grad(losses.mean(1).sum(), [*critics.leaves.values(), *encoder.leaves.values()])
+        of_critics, of_encoder = gradients[: len(critics.leaves)], gradients[len(critics.leaves) :]
+        return torch.cat([critics.joined(of_critics).view_as(self.critic_vector), encoder.joined(of_encoder)], 1)
 
     @torch.no_grad()
     def move_target(self, tau: Tensor) -> None:
@@ -134,13 +135,10 @@ class RecurrentImageActorCritics(ImageActorCritics, RecurrentActorCritics):
     """
 
     def seen(self, obs: Tensor) -> Tensor:
-        rows = obs.shape[1]
-        if rows == 1:  # see Exactness in networks/mlp.py
-            obs = torch.cat([obs, obs], 1)
-        return self.features(obs)[:, :rows]
+        return self.features(obs)
 
-    def hidden(self, obs: Tensor) -> Tensor:
-        return RecurrentActorCritics.hidden(self, obs)
+    def inputs(self, obs: Tensor) -> Tensor:
+        return RecurrentActorCritics.inputs(self, obs)
 
     def encode(self, batch: Batch) -> Batch:
         encoder, images = self.encoder, batch["obs"].flatten(1, 2)
@@ -154,11 +152,6 @@ class RecurrentImageActorCritics(ImageActorCritics, RecurrentActorCritics):
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
         features = self._in_time(self.features(batch["images"].flatten(1, 2)), batch)
         return RecurrentActorCritics.q(self, {**batch, "obs": features}, numbers)
-
-    def of_all(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        obs, begins, state = super().of_all(batch)
-        targets = batch["target_obs"].repeat_interleave(self.copies, 0)
-        return torch.cat([obs[: self.online], targets]), begins, state
 
     def _in_time(self, features: Tensor, batch: Batch) -> Tensor:
         return features.unflatten(1, batch["begins"].shape[1:])

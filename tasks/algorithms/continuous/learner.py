@@ -2,7 +2,7 @@
 
 A gradient step updates critics, actor and targets, in this order; the actor sees the updated critics, and the targets
 follow them. A subclass says how its policy acts, and gives the step and its losses. Losses are given for each row of a
-batch, (P, B); their gradients are those of the mean over the batch.
+batch, (P, B); gradients are those of their mean.
 
 Notation: P members, N environments, B batch, c critics of a member, k continuous numbers and n choices in an action.
 """
@@ -39,7 +39,7 @@ from ...signals.replay_guidance import make_replay_guidance
 from ..off_policy import off_policy_space
 from ..off_policy_learner import OffPolicyLearner
 from .actions import NormalizedActions
-from .composed import Dropout
+from .dropout import Dropout
 from .image_networks import ImageActorCritics, RecurrentImageActorCritics
 from .networks import USES, ActorCritics, ActorImitator, Batch, NetworkForm
 from .noise import Noise, no_noise
@@ -151,6 +151,9 @@ class ActorCriticLearner(OffPolicyLearner):
         dropout: factors of the critics' units in a gradient step, (P, USES, c, B, units), or None.
     """
 
+    in_kernel: ClassVar[tuple[str, ...]] = (
+        *("learn", "draw", "update", "step", "critic_loss", "actor_loss", "total_reward", "guide", "network_form"),
+    )
     parts: ClassVar[tuple[str, ...]] = (
         *OffPolicyLearner.parts,
         *("actor_optimizer", "critic_optimizer", "encoder_optimizer", "rewards", "noise"),
@@ -269,7 +272,7 @@ class ActorCriticLearner(OffPolicyLearner):
 
     def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         features, state = self.policy.remembered(self.normalize_batch(obs), state)
-        return self.actions.greedy(self.policy.outputs(self.policy.hidden(features))), state
+        return self.actions.greedy(self.policy.outputs(features)), state
 
     @torch.inference_mode()
     def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
@@ -311,6 +314,35 @@ class ActorCriticLearner(OffPolicyLearner):
         reward = batch["reward"] if self.rewards is None else self.rewards.scale(batch["reward"])
         return self.guidance.total(reward, batch)
 
+    def alpha(self) -> Tensor:
+        """Return the coefficients of the policy's entropies, (P, terms)."""
+        return self.hp.gamma[:, :0]
+
+    def due(self, number: int) -> tuple[bool, Tensor]:
+        """Return whether the actor moves in a gradient step, and tau.
+
+        The targets move by this fraction, (P, 1).
+        """
+        return True, self.hp.tau * (number % self.hp.target_update_interval.long() == 0)
+
+    def subset(self, number: int) -> Tensor | None:
+        """Return the target critics of a gradient step, (P, m).
+
+        Their least values count; None stands for all.
+        """
+        return None
+
+    def follow(self, entropies: Tensor, tau: Tensor) -> None:
+        """Move entropy coefficients and targets after actor and critics.
+
+        The targets move by the fraction tau (P, 1). The mean entropies of the batch are (P, terms).
+        """
+        self.policy.move_target(tau)
+
+    @property
+    def is_plain(self) -> bool:
+        return self.rewards is None and super().is_plain
+
     def descend_critics(self, losses: Tensor) -> Clipped:
         """Take one step of the critics and, if any, of the encoder.
 
@@ -350,9 +382,27 @@ def masked(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else x * mask.reshape(*mask.shape, *[1] * (x.ndim - 2))
 
 
-def averaged(x: Tensor, rows: int) -> Tensor:
-    """Return x, whose gradient is divided by the number of rows.
+def squares(
+    q: Tensor, choices: Tensor | None, targets: Tensor, weight: Tensor | None, limit: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return critics' losses Σᵢ w l(y - qᵢ), their errors and values.
 
-    The gradient of a sum of rows' losses becomes that of their mean.
+    l(δ) is δ²/2, and linear for |δ| beyond `limit`.
+
+    Args:
+        q: values of all choices, (P, c, B, n).
+        choices: choices taken, (P, B); None if n = 1.
+        targets: y, (P, B).
+        weight: w, (P, B); None for equal weights.
+        limit: error beyond which the loss is linear.
+
+    Returns:
+        Losses (P, B); errors y - qᵢ and values qᵢ of the choices, each (P, c, B), without gradients.
     """
-    return x.detach() + (x - x.detach()) / rows
+    if choices is not None:
+        q = q.gather(-1, choices[:, None, :, None].expand(-1, q.shape[1], -1, 1))
+    taken = q.squeeze(-1)
+    errors = targets.unsqueeze(1) - taken
+    clipped = errors.detach().clamp(-limit, limit)
+    losses = (clipped * (errors - 0.5 * clipped)).sum(1)
+    return losses if weight is None else losses * weight, errors.detach(), taken.detach()

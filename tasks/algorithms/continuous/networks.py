@@ -7,43 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from ...checkpoint.member_state import Stacked
 from ...cuda.graphs import captured
+from ...networks.acting import ActingMLP
 from ...networks.distributions import log_softmax
-from ...networks.fused.autograd import Autograd, Tape
-from ...networks.fused.mlp import ActingMLP, FusedMLP
 from ...networks.layer_norm import LayerNormMLP
-from ...networks.mlp import (
-    ACTIVATIONS,
-    MLP,
-    Network,
-    Parameters,
-    actor_layers,
-    affine,
-    critic_layers,
-    initialize,
-    shapes_of,
-)
+from ...networks.mlp import MLP, Network, Parameters, actor_layers, affine, critic_layers, initialize, shapes_of
 from ...networks.recurrent import ActingMemory, Core
 from ...networks.residual import ResidualMLP
 from ...rng import streams
 from ...rng.streams import Bits
-from .actions import Head, NormalizedActions, SoftHead
-from .composed import ComposedMLP
+from .actions import Head, NormalizedActions
 from .noise import Noise
 
 Batch = Mapping[str, Tensor]
 FORMS = {"none": MLP, "layer": LayerNormMLP, "simba": ResidualMLP}  # by `critic.norm`, `critic.block` and `model.block`
 USES = 3  # of critics in a gradient step: learning, as targets, and for the policy
-Form = tuple[NDArray[np.int64], int]  # sizes of a network's layers and number of its activation, for kernels
 
 
 class NetworkForm(NamedTuple):
@@ -54,29 +39,27 @@ class NetworkForm(NamedTuple):
         copies: critics of a member.
         values: outputs of a critic, such as one for each choice.
         target_actor: whether the policy has a target network, too.
-        tape: whether all losses are differentiable by a `Tape`.
     """
 
     head: Head
     copies: int = 2
     values: int = 1
     target_actor: bool = False
-    tape: bool = False
 
 
 class ActorCritics(Stacked):
     """Policy π(a|s), critics qᵢ(s, a), and their targets.
 
-    The c critics and targets of P members form one stack of 2cP networks, so they are computed together.
+    The c critics of P members form one stack of cP networks, side by side, so they are computed together.
 
     Attributes:
         copies: c.
         actor: parameters of P policies.
-        critics: parameters of 2cP critics: those of every member side by side, then all of their targets.
+        critics, targets: parameters of cP critics, and of their targets.
         actor_vector, critic_vector, target_vector: these parameters as (P, D), (P, cD) and (P, cD).
-        actor_target: parameters of the policies' targets, (P, D), if the form has them.
+        actor_target: parameters of the policies' targets, if the form has them.
         critic_vectors: vectors that the critics' loss is differentiated by, by network.
-        autograd: computes the losses' gradients: torch's autograd or a tape.
+        pi, critic_form: multilayer perceptrons of policy and critics.
         cores: recurrent cores of policy and critics, if any.
     """
 
@@ -97,55 +80,39 @@ class ActorCritics(Stacked):
             inputs: numbers in an observation.
             actions: action space.
             form: form of the networks.
-            hp: hyperparameters, of which `model` and batch_size are used.
+            hp: hyperparameters, of which `model` and `critic` are used.
             seeds: seeds of the members.
             device: device of all tensors.
         """
-        members, model, rows = len(seeds), hp.model, hp.batch_size
-        self.head, self.copies = form.head, form.copies
-        self.online = form.copies * members  # number of learning critics
-        self.used_values = form.values
-        self.padding = int(inputs == 1)  # see Exactness in networks/mlp.py
+        members, model = len(seeds), hp.model
+        self.head, self.copies, self.used_values = form.head, form.copies, form.values
+        self.padding = int(inputs == 1)  # with two rows of weights, as long as stored states have them
         numbers = inputs + self.padding
-        of_pi = FORMS[model.block]
-        pi = of_pi("actor", [numbers, *actor_layers(model), self.head.outputs], model.activation, self.head.gain)
-        values = max(2, form.values) if form.copies == 1 else form.values  # see Exactness in networks/mlp.py
+        self.pi = FORMS[model.block](
+            "actor", [numbers, *actor_layers(model), self.head.outputs], model.activation, self.head.gain
+        )
+        values = max(2, form.values) if form.copies == 1 else form.values
         q_sizes = [numbers + actions.continuous_dim, *critic_layers(model), values]
-        of_q = FORMS[hp.critic.norm if hp.critic.block == "none" else hp.critic.block]
-        q = of_q("critic", q_sizes, model.activation, last_gain=1.0)
+        of_critic_form = FORMS[hp.critic.norm if hp.critic.block == "none" else hp.critic.block]
+        self.critic_form = of_critic_form("critic", q_sizes, model.activation, last_gain=1.0)
 
-        of_actor: list[Network] = [pi, *self.cores[:1], self.head]
+        of_actor: list[Network] = [self.pi, *self.cores[:1], self.head]
         self.actor = initialize(of_actor, Parameters(shapes_of(of_actor), members, device), seeds)
-        self.actor_vector = self.actor.vector
-        of_critic: list[Network] = [q, *self.cores[1:]]
+        of_critic: list[Network] = [self.critic_form, *self.cores[1:]]
         critic_seeds = [streams.seed_of(seed, "critic", twin) for seed in seeds for twin in range(form.copies)]
-        self.critics = initialize(of_critic, Parameters(shapes_of(of_critic), 2 * self.online, device), critic_seeds)
-        self.critic_vector, self.target_vector = self.critics.vector.view(2, members, -1)  # of [2cP, D] twice [P, cD]
+        self.critics = initialize(of_critic, Parameters(shapes_of(of_critic), len(critic_seeds), device), critic_seeds)
+        self.targets = Parameters(shapes_of(of_critic), len(critic_seeds), device)
+        self.actor_vector = self.actor.vector
+        self.critic_vector, self.target_vector = (x.vector.view(members, -1) for x in (self.critics, self.targets))
         self.target_vector.copy_(self.critic_vector)
         self.critic_vectors = {"critic": self.critic_vector}
         self.tensors = {"actor": self.actor_vector, "critic": self.critic_vector, "target": self.target_vector}
-
+        self.actor_target: Parameters | None = None
         if form.target_actor:
-            self.tensors["actor_target"] = self.actor_target = self.actor_vector.clone()
-
-        self._pi, self._pi_layers = pi, pi.layers(self.actor.views)
-        self._q, self._q_layers = q, q.layers(self.critics.views)
-        self._online_layers = [(weight[: self.online], bias[: self.online]) for weight, bias in self._q_layers]
-        activation, fused = ACTIVATIONS[model.activation], of_q is MLP and not hp.critic.dropout
-        plain = type(self) is ActorCritics and type(self.head) is SoftHead and of_pi is MLP and fused
-        self.autograd: Autograd | Tape = Tape() if form.tape and plain else Autograd()  # a tape can do no more
-        self._acting = ActingMLP.of(pi.sizes, activation, self.actor_vector) if of_pi is MLP else None
-        self._online_vector = self.critics.vector[: self.online]
-        self._fused_pi: FusedMLP | ComposedMLP
-        self._fused_q: FusedMLP | ComposedMLP
-        if of_pi is MLP:  # of a batch and its next observations
-            self._fused_pi = FusedMLP(pi.sizes, activation, self.actor_vector, members, 2 * rows)
-        else:
-            self._fused_pi = ComposedMLP(pi, self.actor, self.actor_vector)
-        if fused:
-            self._fused_q = FusedMLP(q.sizes, activation, self._online_vector, 2 * self.online, rows)
-        else:
-            self._fused_q = ComposedMLP(q, self.critics, self._online_vector)
+            self.actor_target = Parameters(shapes_of(of_actor), members, device)
+            self.actor_target.vector.copy_(self.actor_vector)
+            self.tensors["actor_target"] = self.actor_target.vector
+        self._acting = ActingMLP(self.pi, self.actor)
 
     # --- acting ---
 
@@ -160,19 +127,16 @@ class ActorCritics(Stacked):
         """
         return obs, None
 
-    def hidden(self, obs: Tensor) -> Tensor:
-        """Return the policy's last hidden activations, (P, N, width).
+    def inputs(self, obs: Tensor) -> Tensor:
+        """Return the first layer's inputs, (P, N, inputs), without gradients.
 
-        Observations are (P, N, inputs), with any N.
+        The argument is what `memory` returns.
         """
-        return self._pi.hidden(self._pi_layers, self._padded(obs))
+        return self._padded(obs)
 
-    def outputs(self, z: Tensor) -> Tensor:
-        """Return the parameters of the action distributions, (P, N, outputs).
-
-        z are the policy's last hidden activations, (P, N, width).
-        """
-        return self.head(self.actor.views, affine(z, *self._pi_layers[-1]), z)
+    def outputs(self, obs: Tensor) -> Tensor:
+        """Return the parameters of action distributions, (P, N, outputs)."""
+        return self._outputs(self.actor.views, self.inputs(obs))
 
     @property
     def capturable(self) -> bool:
@@ -185,34 +149,21 @@ class ActorCritics(Stacked):
 
         Observations are (P, N, inputs), with any N; the results are (P, N, ...).
         """
-        rows = obs.shape[1]
-        if self._acting is not None:
-            out, z = map(torch.from_numpy, self._acting(self._padded(obs)))
-            return self.head(self.actor.views, out, z), z
-        if rows == 1:  # see Exactness in networks/mlp.py
-            obs = torch.cat([obs, obs], 1)
-        z = self.hidden(obs)
-        return self.outputs(z)[:, :rows], z[:, :rows]
+        out, z = self._acting(self.inputs(obs))
+        return self.head(self.actor.views, out, z), z
 
     def values(self, obs: Tensor, numbers: Tensor) -> Tensor:
-        """Return the critics' values, (P, c, N, n), without gradients.
+        """Return the critics' values, (P, c, N, n).
 
-        Observations are (P, N, inputs) with any N, and the actions' continuous numbers (P, N, k).
+        Observations are (P, N, inputs), and the actions' continuous numbers (P, N, k), which alone get gradients.
         """
-        x = torch.cat([self._padded(obs), numbers], -1).repeat_interleave(self.copies, 0)
-        return self._used(self._q(self._online_layers, x).unflatten(0, (-1, self.copies)))
+        return self._values(self.critics.views, self.inputs(obs), numbers)
 
     def noise(self, keys: Callable[[str], Bits], num_envs: int) -> Noise:
         """Return the exploration noise, drawn from these random streams."""
         return self.head.noise(keys, num_envs, self.actor.views)
 
     # --- learning ---
-
-    @property
-    def forms(self) -> tuple[Form, Form] | None:
-        """Forms of actor and critics, for kernels; None without."""
-        pi, q = self._fused_pi.compiled, self._fused_q.compiled
-        return None if pi is None or q is None else (pi, q)
 
     def encode(self, batch: Batch) -> Batch:
         """Return the batch in the form that the other methods take."""
@@ -223,72 +174,76 @@ class ActorCritics(Stacked):
 
         Each is (P, B, outputs); only the first has gradients.
         """
-        return self._outputs_of(batch["obs"].detach(), batch["next_obs"])
+        return self.learning_outputs(batch), self._outputs(self.actor.views, self._padded(batch["next_obs"]))
 
     def learning_outputs(self, batch: Batch) -> Tensor:
         """Return action parameters for a batch, (P, B, outputs), with gradients."""
-        out, _, z = self._fused_pi(self.actor_vector, self._padded(batch["obs"].detach()))
-        return self.head.learn(self.actor, self._fused_pi.leaf, out, out[:, :0], z)[0]
+        return self._outputs(self.actor.leaves, self._padded(batch["obs"].detach()))
 
     def target_outputs(self, batch: Batch) -> Tensor:
         """Return the target policy's parameters for next observations, (P, B, outputs)."""
-        out = self._fused_pi.evaluate(self.actor_target, self._padded(batch["next_obs"]))
-        return self.head(self.actor.views, out, out)
+        assert self.actor_target is not None
+        return self._outputs(self.actor_target.views, self._padded(batch["next_obs"]))
 
     def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Return the critics' values of a batch, and the targets' next values.
 
         They are q(s, c, ·) for numbers c (P, B, k), and q'(s', c', ·) for the next numbers c', each (P, c, B, n).
         """
-        obs, next_obs = self._padded(batch["obs"]), self._padded(batch["next_obs"])
-        given = (obs, numbers, next_obs, next_numbers, self.copies)
-        dropped = self._dropped(batch, factors=0, no_grad_factors=1)
-        q, target, _ = self._fused_q(self.critics.vector, *given, **dropped)
-        return self._used(q), self._used(target)
+        q = self._values(self.critics.leaves, self._padded(batch["obs"]), numbers, self._dropped(batch, 0))
+        next_obs, factors = self._padded(batch["next_obs"]), self._dropped(batch, 1)
+        return q, self._values(self.targets.views, next_obs, next_numbers, factors)
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
         """Return the critics' values of numbers c, (P, c, B, n).
 
         Gradients pass to c only.
         """
-        more = {"num_copies": self.copies, "learn": False, **self._dropped(batch, factors=2)}
-        return self._used(self._fused_q(self._online_vector, self._padded(batch["obs"]), numbers, **more)[0])
+        obs = self._padded(batch["obs"].detach())
+        return self._values(self.critics.views, obs, numbers, self._dropped(batch, 2))
 
     def imitating_outputs(self, obs: Tensor) -> Tensor:
         """Return action parameters (P, B, outputs), with gradients in the actor's `leaves`."""
-        tensors = self.actor.leaves
-        layers = self._pi.layers(tensors)
-        z = self._pi.hidden(layers, self.features(obs))
-        return self.head(tensors, affine(z, *layers[-1]), z)
+        return self._outputs(self.actor.leaves, self.inputs(obs))
 
     def actor_gradient(self, losses: Tensor) -> Tensor:
-        """Return the gradient (P, D) of losses with respect to the actor."""
-        return self.autograd.gradient(losses, self._fused_pi.leaf)
+        """Return the actor's gradient (P, D) of mean losses (P, B)."""
+        return self.actor.gradient(losses.mean(1))
 
     def critic_gradient(self, losses: Tensor) -> Tensor:
-        """Return the gradient of losses with respect to `critic_vectors`, side by side."""
-        return self.autograd.gradient(losses, self._fused_q.leaf).view_as(self.critic_vector)
+        """Return the gradient of mean losses (P, B) in `critic_vectors`."""
+        gradients = torch.autograd.grad(losses.mean(1).sum(), list(self.critics.leaves.values()))
+        return self.critics.joined(gradients).view_as(self.critic_vector)
 
-    def _outputs_of(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
-        out, next_out, z = self._fused_pi(self.actor_vector, self._padded(obs), no_grad_inputs=self._padded(next_obs))
-        return self.head.learn(self.actor, self._fused_pi.leaf, out, next_out, z)
+    def _outputs(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return action parameters for the first layer's inputs."""
+        layers = self.pi.layers(tensors)
+        z = self.pi.hidden(layers, x)
+        return self.head(tensors, affine(z, *layers[-1]), z)
 
-    def _dropped(self, batch: Batch, **uses: int) -> dict[str, Any]:
-        """Return the critics' arguments for dropout, by number of the use."""
-        return {name: batch["dropout"][:, use].flatten(0, 1) for name, use in uses.items() if "dropout" in batch}
+    def _dropped(self, batch: Batch, use: int) -> Sequence[Tensor]:
+        """Return the factors of hidden layers in one of `USES`, if any."""
+        if "dropout" not in batch:
+            return ()
+        return batch["dropout"][:, use].flatten(0, 1).split(self.critic_form.sizes[1:-1], -1)
 
-    def _used(self, values: Tensor) -> Tensor:
-        """Return the critics' values (P, c, B, n).
+    def _values(
+        self, tensors: Mapping[str, Tensor], x: Tensor, numbers: Tensor, factors: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """Return critics' values (P, c, B, n) for inputs and numbers."""
+        return self._of_copies(tensors, self.beside(torch.cat([x, numbers], -1)), factors)
 
-        Those of a lone critic have no axis c before, and outputs that pad them.
-        """
-        if self.copies > 1:
-            return values
-        return (values if values.ndim == 4 else values.unsqueeze(1))[..., : self.used_values]
+    def _of_copies(self, tensors: Mapping[str, Tensor], x: Tensor, factors: Sequence[Tensor] = ()) -> Tensor:
+        """Return critics' values (P, c, B, n) for inputs (cP, B, ...)."""
+        layers = self.critic_form.layers(tensors)
+        values = affine(self.critic_form.hidden(layers, x, factors), *layers[-1])
+        if values.requires_grad:  # else sums of the gradient would be in an order that depends on the loss and on P
+            values.register_hook(torch.Tensor.contiguous)
+        return values.unflatten(0, (-1, self.copies))[..., : self.used_values]
 
-    def features(self, obs: Tensor) -> Tensor:
-        """Return the actor's inputs for observations (P, B, ...), without gradients."""
-        return self._padded(obs)
+    def beside(self, x: Tensor) -> Tensor:
+        """Repeat (P, ...) for the critics of each member, (cP, ...)."""
+        return x if self.copies == 1 else x.unsqueeze(1).expand(-1, self.copies, *x.shape[1:]).flatten(0, 1)
 
     def _padded(self, obs: Tensor) -> Tensor:
         return functional.pad(obs, (0, 1)) if self.padding else obs
@@ -300,8 +255,8 @@ class ActorCritics(Stacked):
         tau is (P, 1); 0 leaves the targets, 1 copies θ.
         """
         self.target_vector.lerp_(self.critic_vector, tau)
-        if "actor_target" in self.tensors:
-            self.actor_target.lerp_(self.actor_vector, tau)
+        if self.actor_target is not None:
+            self.actor_target.vector.lerp_(self.actor_vector, tau)
 
     @property
     def parameters(self) -> ActorCritics:
@@ -319,8 +274,8 @@ class ActorCritics(Stacked):
     def copy_target(self, member: int) -> None:
         """Copy one member's online networks into its targets."""
         self.target_vector[member].copy_(self.critic_vector[member])
-        if "actor_target" in self.tensors:
-            self.actor_target[member].copy_(self.actor_vector[member])
+        if self.actor_target is not None:
+            self.actor_target.vector[member].copy_(self.actor_vector[member])
 
 
 class ActorImitator:

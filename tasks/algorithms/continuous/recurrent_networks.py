@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 
 from ...experience.sequence_replay import Sequences
-from ...networks.fused.recurrent import fused
-from ...networks.mlp import Parameters
 from ...networks.recurrent import ActingMemory, Core, States
 from .actions import NormalizedActions
 from .networks import ActorCritics, Batch, NetworkForm
@@ -49,8 +47,6 @@ class RecurrentActorCritics(ActorCritics):
         super().__init__(model.width, actions, form, hp, seeds, device)
         self.width, self.state_size = model.width, self.cores[0].state_size
         self.length, self.burn_in, self.n_step = model.sequence_length, model.burn_in, hp.n_step
-        self._fused_actor, self._fused_critic = (fused(core) for core in self.cores)
-        self._online = {name: self.critics.views[name][: self.online] for name in self.cores[1].shapes}
 
     def remembered(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         assert state is not None
@@ -74,39 +70,33 @@ class RecurrentActorCritics(ActorCritics):
 
         Each is (P, R, outputs).
         """
-        obs, begins, state = self._after_burn_in(
-            0, self.actor.views, (batch["obs"].detach(), batch["begins"], batch["memory"][..., : self.state_size])
-        )
-        vector = _of_core(self._fused_pi.leaf, self.actor, self.cores[0])
-        remembered, _ = self._fused_actor(vector, self.actor.views, obs, begins, state)
-        return self._outputs_of(self._now(remembered), self._later(remembered.detach()))
+        own = batch["memory"][..., : self.state_size]
+        remembered = self._states(0, self.actor.leaves, (batch["obs"].detach(), batch["begins"], own))
+        following = self._outputs(self.actor.views, self._padded(self._later(remembered.detach())))
+        return self._outputs(self.actor.leaves, self._padded(self._now(remembered))), following
 
     def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
-        sequence = self._after_burn_in(1, self.critics.views, self.of_all(batch))
-        vector = _of_core(self._fused_q.leaf, self.critics, self.cores[1])
-        online, target = self._fused_critic(vector, self.critics.views, *sequence)
-        rest = self._join(self._later(target), next_numbers)
-        more = {"no_grad_inputs": rest, **self._dropped(batch, factors=0, no_grad_factors=1)}
-        q, target, _ = self._fused_q(self.critics.vector, self._join(self._now(online), numbers), **more)
-        return self._used(q.unflatten(0, (-1, self.copies))), self._used(target.unflatten(0, (-1, self.copies)))
+        sequence, target_obs = self.of_critics(batch), self.beside(batch.get("target_obs", batch["obs"]).detach())
+        target = self._later(self._states(1, self.targets.views, (target_obs, *sequence[1:])))
+        next_q = self._of_copies(self.targets.views, self._join(target, next_numbers), self._dropped(batch, 1))
+        online = self._now(self._states(1, self.critics.leaves, sequence))
+        q = self._of_copies(self.critics.leaves, self._join(online, numbers), self._dropped(batch, 0))
+        return q, next_q
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
-        rest = self._after_burn_in(1, self._online, self.of_online(batch))
-        remembered, _ = self._fused_critic.run(self._online, *rest)
-        x = self._join(self._now(remembered), numbers)
-        q, _, _ = self._fused_q(self._online_vector, x, learn=False, **self._dropped(batch, factors=2))
-        return self._used(q.unflatten(0, (-1, self.copies)))
+        remembered = self._now(self._states(1, self.critics.views, self.of_critics(batch)))
+        return self._of_copies(self.critics.views, self._join(remembered, numbers), self._dropped(batch, 2))
 
-    def _after_burn_in(self, core: int, tensors: Mapping[str, Tensor], sequence: Sequence) -> Sequence:
-        """Return the sequence without the burn-in.
+    def _states(self, core: int, tensors: Mapping[str, Tensor], sequence: Sequence) -> Tensor:
+        """Return a core's outputs (M, B, steps, width) after the burn-in.
 
         The burn-in brings the stored state up to date, without gradients.
         """
         (obs, begins, state), steps = sequence, self.burn_in
         if steps:
-            run = (self._fused_actor, self._fused_critic)[core].run
-            state = run(tensors, obs[:, :, :steps].detach(), begins[..., :steps], state)[1]["state"]
-        return obs[:, :, steps:], begins[..., steps:], state
+            with torch.no_grad():
+                state = self.cores[core](tensors, obs[:, :, :steps], begins[..., :steps], state)[:, :, -1]
+        return self.cores[core](tensors, obs[:, :, steps:], begins[..., steps:], state)[..., : self.width]
 
     def _now(self, remembered: Tensor) -> Tensor:
         """Select the core's outputs at the steps learned from, (M, R, width)."""
@@ -116,33 +106,18 @@ class RecurrentActorCritics(ActorCritics):
         """Select the core's outputs n steps later, (M, R, width)."""
         return remembered[:, :, self.n_step : self.n_step + self.length].flatten(1, 2)
 
-    def of_online(self, batch: Batch) -> Sequence:
+    def of_critics(self, batch: Batch) -> Sequence:
         """Return observations, beginnings and states for all critics, (cP, B, ...)."""
-        obs, begins = (batch[name].repeat_interleave(self.copies, 0) for name in ("obs", "begins"))
         state = batch["memory"][..., self.state_size :].unflatten(-1, (self.copies, -1))
-        return obs, begins, state.transpose(1, 2).flatten(0, 1).contiguous()  # [P, B, c, S] -> [cP, B, S]
-
-    def of_all(self, batch: Batch) -> Sequence:
-        """Return the same for all critics, then for their targets, (2cP, ...)."""
-        obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in self.of_online(batch))
-        return obs, begins, state
+        state = state.transpose(1, 2).flatten(0, 1).contiguous()  # [P, B, c, S] -> [cP, B, S]
+        return self.beside(batch["obs"]), self.beside(batch["begins"]), state
 
     def _join(self, remembered: Tensor, numbers: Tensor) -> Tensor:
         """Join the core's outputs with the numbers of an action.
 
         The result is (cP, R, width + k).
         """
-        repeated = numbers.unsqueeze(1).expand(-1, self.copies, -1, -1).flatten(0, 1)
-        return torch.cat([remembered, repeated], -1)
-
-
-def _of_core(leaf: Tensor, parameters: Parameters, core: Core) -> Tensor:
-    """Return a core's part of the parameter vectors.
-
-    It is part of the graph of `leaf`.
-    """
-    spans = [parameters.spans[name] for name in core.shapes]
-    return leaf[:, spans[0].start : spans[-1].stop]
+        return torch.cat([self._padded(remembered), self.beside(numbers)], -1)
 
 
 class PolicyMemory(States, ActingMemory):
@@ -187,7 +162,7 @@ class TrainingMemory(PolicyMemory):
         self.sequences.remember(states)
         remembered = super()._advance(seen)
         obs = seen.unsqueeze(2)
-        sequence = networks.of_online({"obs": obs, "begins": obs.new_zeros(obs.shape[:3]), "memory": states})
-        theirs = networks.cores[1](networks._online, *sequence).squeeze(2)
+        sequence = networks.of_critics({"obs": obs, "begins": obs.new_zeros(obs.shape[:3]), "memory": states})
+        theirs = networks.cores[1](networks.critics.views, *sequence).squeeze(2)
         states[..., networks.state_size :] = theirs.unflatten(0, (-1, networks.copies)).transpose(1, 2).flatten(2)
         return remembered

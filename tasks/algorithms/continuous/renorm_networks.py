@@ -8,14 +8,14 @@ Notation: P members, B batch, c critics of a member.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
 from ...cuda.graphs import captured
-from ...networks.fused.autograd import Autograd
-from ...networks.mlp import Parameters, actor_layers, affine, initialize, shapes_of
+from ...networks.mlp import Parameters, actor_layers, initialize, shapes_of
 from ...networks.renorm import RenormMLP
 from ...rng import streams
 from .actions import NormalizedActions
@@ -36,8 +36,7 @@ class RenormActorCritics(ActorCritics):
     ):
         """Initialize the networks. The arguments are those of `ActorCritics`."""
         members, model = len(seeds), hp.model
-        self.head, self.copies, self.online = form.head, form.copies, form.copies * members
-        self.padding, self.autograd = int(inputs == 1), Autograd()
+        self.head, self.copies, self.padding = form.head, form.copies, int(inputs == 1)
         numbers, values = inputs + self.padding, max(2, form.values) if form.copies == 1 else form.values
         self.used_values = form.values
         pi = RenormMLP("actor", [numbers, *actor_layers(model), self.head.outputs], model.activation, self.head.gain)
@@ -49,15 +48,15 @@ class RenormActorCritics(ActorCritics):
         q = RenormMLP("critic", q_sizes, model.activation, last_gain=1.0)
         self.actor = initialize([pi], Parameters(shapes_of([pi]), members, device), seeds)
         critic_seeds = [streams.seed_of(seed, "critic", copy) for seed in seeds for copy in range(self.copies)]
-        self.critics = initialize([q], Parameters(shapes_of([q]), self.online, device), critic_seeds)
+        self.critics = initialize([q], Parameters(shapes_of([q]), len(critic_seeds), device), critic_seeds)
         self.actor_vector, self.critic_vector = self.actor.vector, self.critics.vector.view(members, -1)
         self.critic_vectors = {"critic": self.critic_vector}
         self.actor_moments = Parameters(pi.moment_shapes, members, device)
-        self.critic_moments = Parameters(q.moment_shapes, self.online, device)
+        self.critic_moments = Parameters(q.moment_shapes, len(critic_seeds), device)
         for moments in (self.actor_moments, self.critic_moments):
             for name, view in moments.views.items():
                 view.fill_(name.endswith("variance"))
-        steps, critic_steps = torch.zeros(members, 1, device=device), torch.zeros(self.online, 1, device=device)
+        steps, critic_steps = torch.zeros(members, 1, device=device), torch.zeros(len(critic_seeds), 1, device=device)
         self._pi_renorm, self._pi_moments = pi, pi.moments(self.actor_moments.views, steps)
         self._q_renorm, self._q_moments = q, q.moments(self.critic_moments.views, critic_steps)
         self.tensors = {
@@ -71,13 +70,6 @@ class RenormActorCritics(ActorCritics):
 
     # --- acting ---
 
-    def hidden(self, obs: Tensor) -> Tensor:
-        return self._pi_renorm.run(self.actor.views, self._pi_moments, self._padded(obs), learn=False)[1]
-
-    def outputs(self, z: Tensor) -> Tensor:
-        weight, bias = self._pi_renorm.layers(self.actor.views)[-1]
-        return self.head(self.actor.views, affine(z, weight, bias), z)
-
     @captured
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         rows = obs.shape[1]
@@ -86,46 +78,36 @@ class RenormActorCritics(ActorCritics):
         out, z = self._pi_renorm.run(self.actor.views, self._pi_moments, self._padded(obs), learn=False)
         return self.head(self.actor.views, out, z)[:, :rows], z[:, :rows]
 
-    def values(self, obs: Tensor, numbers: Tensor) -> Tensor:
-        x = torch.cat([self._padded(obs), numbers], -1).repeat_interleave(self.copies, 0)
-        return self._by_copies(self._q_renorm.run(self.critics.views, self._q_moments, x, learn=False)[0])
-
     # --- learning ---
 
-    def actor_outputs(self, obs: Tensor, learn: bool) -> Tensor:
-        """Return action parameters of observations, (P, B, outputs).
-
-        If the policy learns, they have gradients, and its moments are updated.
-        """
-        tensors = self.actor.leaves if learn else self.actor.views
-        out, z = self._pi_renorm.run(tensors, self._pi_moments, self._padded(obs), learn)
-        return self.head(tensors, out, z)
-
     def outputs_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self.actor_outputs(batch["obs"], learn=False), self.actor_outputs(batch["next_obs"], learn=False)
+        return self.outputs(batch["obs"]), self.outputs(batch["next_obs"])
+
+    def learning_outputs(self, batch: Batch) -> Tensor:
+        """Return action parameters for a batch, with gradients, and update the moments."""
+        return self._outputs(self.actor.leaves, self._padded(batch["obs"]), learn=True)
 
     def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
-        obs = torch.cat([batch["obs"], batch["next_obs"]], 1)
-        x = torch.cat([self._padded(obs), torch.cat([numbers, next_numbers], 1)], -1)
-        learn = torch.is_grad_enabled()
+        obs, learn = self._padded(torch.cat([batch["obs"], batch["next_obs"]], 1)), torch.is_grad_enabled()
         tensors = self.critics.leaves if learn else self.critics.views
-        both = self._q_renorm.run(tensors, self._q_moments, x.repeat_interleave(self.copies, 0), learn)[0]
-        q, next_q = self._by_copies(both).split([numbers.shape[1], next_numbers.shape[1]], 2)
+        both = self._renormalized(tensors, obs, torch.cat([numbers, next_numbers], 1), learn)
+        q, next_q = both.split([numbers.shape[1], next_numbers.shape[1]], 2)
         return q, next_q.detach()
 
-    def q(self, batch: Batch, numbers: Tensor) -> Tensor:
-        return self.values(batch["obs"], numbers)
+    def _outputs(self, tensors: Mapping[str, Tensor], x: Tensor, learn: bool = False) -> Tensor:
+        out, z = self._pi_renorm.run(tensors, self._pi_moments, x, learn)
+        return self.head(tensors, out, z)
 
-    def imitating_outputs(self, obs: Tensor) -> Tensor:
-        out, z = self._pi_renorm.run(self.actor.leaves, self._pi_moments, self._padded(obs), learn=False)
-        return self.head(self.actor.leaves, out, z)
+    def _values(
+        self, tensors: Mapping[str, Tensor], x: Tensor, numbers: Tensor, factors: Sequence[Tensor] = ()
+    ) -> Tensor:
+        return self._renormalized(tensors, x, numbers, learn=False)
 
-    def actor_gradient(self, losses: Tensor) -> Tensor:
-        return self.actor.joined(torch.autograd.grad(losses.sum(), list(self.actor.leaves.values())))
-
-    def critic_gradient(self, losses: Tensor) -> Tensor:
-        gradients = torch.autograd.grad(losses.sum(), list(self.critics.leaves.values()))
-        return self.critics.joined(gradients).view_as(self.critic_vector)
+    def _renormalized(self, tensors: Mapping[str, Tensor], x: Tensor, numbers: Tensor, learn: bool) -> Tensor:
+        """Return critics' values (P, c, B, n); learning updates their moments."""
+        x = self.beside(torch.cat([x, numbers], -1))
+        values = self._q_renorm.run(tensors, self._q_moments, x, learn)[0]
+        return values.unflatten(0, (-1, self.copies))[..., : self.used_values]
 
     def move_target(self, tau: Tensor) -> None:
         """Do nothing; there are no targets."""
@@ -139,6 +121,3 @@ class RenormActorCritics(ActorCritics):
 
     def copy_target(self, member: int) -> None:
         """Do nothing; there are no targets."""
-
-    def _by_copies(self, values: Tensor) -> Tensor:
-        return values.unflatten(0, (-1, self.copies))[..., : self.used_values]

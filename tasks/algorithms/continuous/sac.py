@@ -4,7 +4,7 @@ The discrete form follows Christodoulou (2019), arXiv:1910.07207.
 
 A gradient step updates critics, actor, entropy coefficient and targets, in this order. The actor sees the updated
 critics. The coefficient moves by the entropy that the actor had before its step. The targets follow the updated
-critics. Losses are given for each row of a batch, (P, B); their gradients are those of the mean over the batch.
+critics. Losses are given for each row of a batch, (P, B); gradients are those of their mean.
 
 Notation: P members, N environments, B batch, k continuous numbers and n choices in an action.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,15 +24,14 @@ from ...checkpoint.member_state import Stacked
 from ...cuda.graphs import captured
 from ...envs import EnvSpec, spaces_of
 from ...errors import UnsupportedSpace
-from ...networks.fused.losses import SoftSample, soft_value, twins
 from ...networks.optimizers import norms
 from ...rng.draws import Draws
 from ...task import Task
-from .actions import SoftActions, soft_head
+from .actions import SoftActions, SoftSample, soft_head
 from .entropy import FixedEntropy, LearnedEntropy
-from .learner import ActorCriticLearner, actor_critic_space, critic_space, masked
+from .learner import ActorCriticLearner, actor_critic_space, critic_space, masked, squares
 from .networks import Batch, NetworkForm
-from .steps import SoftSteps
+from .steps import ActorCriticSteps
 
 TWINS = 2
 
@@ -87,17 +86,7 @@ class SACLearner(ActorCriticLearner):
 
     hyperparameters = actor_critic_space(lr=3e-4, entropy=entropy_space(), critic=ensemble_space(), **sde_space())
     parts = (*ActorCriticLearner.parts, "coefficients")
-    in_kernel = (
-        "learn",
-        "draw",
-        "update",
-        "step",
-        "critic_loss",
-        "actor_loss",
-        "total_reward",
-        "guide",
-        "network_form",
-    )
+    in_kernel: ClassVar[tuple[str, ...]] = (*ActorCriticLearner.in_kernel, "of_subset")
     noise_rows = 2  # for a batch and its next observations
     actions: SoftActions
     coefficients: FixedEntropy | LearnedEntropy
@@ -132,8 +121,7 @@ class SACLearner(ActorCriticLearner):
         return [name for name, has_effect in effects.items() if not has_effect] + super().without_effect(env, fixed)
 
     def network_form(self) -> NetworkForm:
-        copies, twins = self.hp.critic.ensemble, not self.has_ensemble
-        return NetworkForm(soft_head(self.actions, self.hp), copies, self.actions.num_discrete, tape=twins)
+        return NetworkForm(soft_head(self.actions, self.hp), self.hp.critic.ensemble, self.actions.num_discrete)
 
     @property
     def has_ensemble(self) -> bool:
@@ -170,14 +158,23 @@ class SACLearner(ActorCriticLearner):
         discrete = [hp.choice_target * math.log(n)] if n > 1 else []
         return torch.cat(continuous + discrete, 1)
 
+    def alpha(self) -> Tensor:
+        return self.coefficients.alpha
+
+    def follow(self, entropies: Tensor, tau: Tensor) -> None:
+        self.coefficients.descend(entropies, self.scheduled(self.entropy_lr))
+        super().follow(entropies, tau)
+
+    def subset(self, number: int) -> Tensor | None:
+        if not self.has_ensemble:
+            return None
+        return torch.from_numpy(self.subset_draws(number).argsort(-1)[:, : self.hp.critic.subset]).to(self.device)
+
     def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         number = self.progress.updates
-        tau = self.hp.tau * (number % self.hp.target_update_interval.long() == 0)
-        if self.has_ensemble:
-            order = self.subset_draws(number).argsort(-1)[:, : self.hp.critic.subset]
-            batch = {**batch, "subset": torch.from_numpy(order).to(self.device)}
-        with self.policy.autograd:
-            return self.step(batch, self.update_noise(number), tau, self.measured)
+        if (subset := self.subset(number)) is not None:
+            batch = {**batch, "subset": subset}
+        return self.step(batch, self.update_noise(number), self.due(number)[1], self.measured)
 
     @captured
     def step(self, batch: Batch, noise: Tensor, tau: Tensor, measured: bool) -> tuple[dict[str, Tensor], Tensor]:
@@ -189,21 +186,22 @@ class SACLearner(ActorCriticLearner):
             tau: fraction by which the targets move, (P, 1); 0 leaves them.
             measured: whether metrics include the gradients' norms.
         """
-        policy, size, mask = self.policy, self.hp.batch_size, batch.get("mask")
-        reward, batch, alpha = self.total_reward(batch), policy.encode(batch), self.coefficients.alpha
+        policy, rows, mask = self.policy, self.hp.batch_size, batch.get("mask")
+        reward, batch, alpha = self.total_reward(batch), policy.encode(batch), self.alpha()
         outputs, next_outputs = policy.outputs_of(batch)  # of the actor before its step
-        sample, next_sample = self.actions.samples(outputs, next_outputs, noise, size, mask)
+        sample, next_sample = (
+            self.actions.sample(x, z) for x, z in ((outputs, noise[:, :rows]), (next_outputs, noise[:, rows:]))
+        )
 
         critic_loss, errors, q = self.critic_loss(batch, reward, next_sample, alpha)
         critics = self.descend_critics(critic_loss)
-        actor_loss = self.actor_loss(batch, sample, alpha)
+        actor_loss = masked(self.actor_loss(batch, sample, alpha), mask)
         actor = self.descend_actor(actor_loss)
         entropies = masked(sample.entropies.detach(), mask).mean(1)
-        self.coefficients.descend(entropies, self.scheduled(self.entropy_lr))
-        policy.move_target(tau)
+        self.follow(entropies, tau)
         report = {
             "critic_loss": critic_loss.detach().mean(1),
-            "actor_loss": masked(actor_loss.detach(), mask).mean(1),
+            "actor_loss": actor_loss.detach().mean(1),
             "q": q,
             "alpha": alpha.mean(1),
             "entropy": entropies.sum(1),
@@ -232,13 +230,10 @@ class SACLearner(ActorCriticLearner):
         """
         numbers, choices = self.actions.normalize(batch["action"])
         q, next_q = self.policy.q_and_target(batch, numbers, next_sample.continuous)
-        if self.has_ensemble:
-            least = self.of_subset(next_q, batch.get("subset")).amin(1)
-            targets = reward + batch["discount"] * ensemble_value(least, next_sample, alpha)
-        else:
-            targets = reward + batch["discount"] * soft_value(next_q, next_sample, alpha)
+        heard = self.of_subset(next_q, batch.get("subset")) if self.has_ensemble else next_q
+        targets = reward + batch["discount"] * soft_value(heard.min(1).values, next_sample, alpha)
         mask = batch.get("mask")
-        losses, errors, q = twins(q, choices, targets, batch.get("weight", mask), self.hp.batch_size, self.limit)
+        losses, errors, q = squares(q, choices, targets, batch.get("weight", mask), self.limit)
         return losses, errors, q.mean((1, 2)) if mask is None else masked(q.mean(1), mask).mean(1)
 
     def actor_loss(self, batch: Batch, sample: SoftSample, alpha: Tensor) -> Tensor:
@@ -250,9 +245,8 @@ class SACLearner(ActorCriticLearner):
         gradient pass.
         """
         q = self.policy.q(batch, sample.continuous)
-        if self.has_ensemble:
-            return -ensemble_value(q.transpose(1, 3).contiguous().mean(-1).transpose(1, 2), sample, alpha)
-        return soft_value(q, sample, alpha, sign=-1)
+        mean = q.transpose(1, 3).contiguous().mean(-1).transpose(1, 2)
+        return -soft_value(mean if self.has_ensemble else q.min(1).values, sample, alpha)
 
     def of_subset(self, next_q: Tensor, subset: Tensor | None) -> Tensor:
         """Select the values of a subset of critics.
@@ -264,8 +258,8 @@ class SACLearner(ActorCriticLearner):
         index = subset.view(*subset.shape, 1, 1).expand(-1, -1, *next_q.shape[2:])
         return next_q.gather(1, index)
 
-    def kernel(self) -> SoftSteps | None:
-        return None if self.has_ensemble else SoftSteps.covering(self, self.coefficients, self.entropy_lr)
+    def kernel(self) -> ActorCriticSteps | None:
+        return ActorCriticSteps.covering(self, mean=self.has_ensemble)
 
     @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -274,23 +268,28 @@ class SACLearner(ActorCriticLearner):
         The batch's tensors are (P, B, ...). The next actions are the medians of their distribution, without noise.
         """
         reward, batch = self.total_reward(batch), self.policy.encode(batch)
-        outputs, next_outputs = self.policy.outputs_of(batch)
-        noise = torch.zeros(1, 2 * outputs.shape[1], self.actions.continuous_dim, device=self.device)
-        _, next_sample = self.actions.samples(outputs, next_outputs, noise, self.hp.batch_size)
+        _, next_outputs = self.policy.outputs_of(batch)
+        noise = torch.zeros(*next_outputs.shape[:2], self.actions.continuous_dim, device=self.device)
+        next_sample = self.actions.sample(next_outputs, noise)
         rows = {name: x for name, x in batch.items() if name != "weight"}
-        losses, _, q = self.critic_loss(rows, reward, next_sample, self.coefficients.alpha)
+        losses, _, q = self.critic_loss(rows, reward, next_sample, self.alpha())
         return losses.mean(1), {"q": q}
 
 
-def ensemble_value(q: Tensor, sample: SoftSample, alpha: Tensor) -> Tensor:
+def soft_value(q: Tensor, sample: SoftSample, alpha: Tensor) -> Tensor:
     """Return the soft value (P, B) for values q (P, B, n).
 
-        V = Σ_d π(d|s) q_d - α_c log π(c|s) + α_d H(π(·|s))
+        V = Σ_d π(d|s) q(s, c, d) - α_c log π(c|s) + α_d H(π(·|s))
 
-    The sample and α (P, terms) are those of `soft_value`.
+    Both entropies are added: arXiv:1812.05905, eq. 3, and arXiv:1910.07207, eq. 10.
+
+    Args:
+        q: values, such as the lesser ones of two critics.
+        sample: actions.
+        alpha: entropy coefficients α, (P, terms).
     """
     value = q.squeeze(-1) if sample.probs is None else (sample.probs * q).sum(-1)
-    return value + (alpha.unsqueeze(1) * sample.entropies).sum(-1)
+    return value + (sample.entropies * alpha.unsqueeze(1)).sum(-1)
 
 
 class SAC(Task):
@@ -307,5 +306,5 @@ class SAC(Task):
     """
 
     name = "sac"
-    version = 4
+    version = 5
     learner = SACLearner

@@ -1,97 +1,112 @@
-"""Gradient steps of soft actor-critics by `descent.descend_sac`."""
+"""Gradient steps of actors with critics by `replay_descent.descend_actor_critic`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...compiled.records import Box, Draw, Scaling, SoftErrors, SoftNetworks
+from ...compiled.records import ActionForm, CriticForm, Draw, GivenBatch, Scaling, SoftErrors
+from ...compiled.records import ActorCritics as Networks
+from ...networks.acting import REPLAYED
 from ...networks.optimizers import CompiledDescent, FlushedDenormals, norms
 from ..compiled_steps import CompiledSteps, run_for
-from .actions import SoftHead
-from .entropy import FixedEntropy, LearnedEntropy
+from .actions import DeterministicHead, SoftHead
 from .learner import ActorCriticLearner
-from .networks import ActorCritics, Form
+from .networks import ActorCritics
 
 
-class SoftSteps(CompiledSteps):
-    """The gradient steps of P members with twin critics, in a Box."""
+class ActorCriticSteps(CompiledSteps):
+    """The gradient steps of P members."""
 
     learner: ActorCriticLearner
 
     def __init__(
-        self,
-        run: ModuleType,
-        learner: ActorCriticLearner,
-        forms: tuple[Form, Form],
-        coefficients: FixedEntropy | LearnedEntropy,
-        entropy_lr: Tensor,
+        self, learner: ActorCriticLearner, run: ModuleType, kept: int, heard: int, mean: bool, smoothing: Tensor | None
     ):
         """Allocate the results of a step.
 
         Args:
-            run: module of kernels.
             learner: the learner.
-            forms: forms of actor and critics.
-            coefficients: its entropy coefficients.
-            entropy_lr: their learning rates, (P, 1).
+            run: module of kernels.
+            kept: quantiles that targets keep; 0 for means.
+            heard: critics that the actor hears; 0 for all.
+            mean: whether it hears their mean instead of the least value.
+            smoothing: standard deviation and limit (P, 2) of noise in a deterministic target policy.
         """
         super().__init__(learner, run)
-        hp, policy, members, rows = learner.hp, learner.policy, learner.members, learner.hp.batch_size
-        self.coefficients, self.entropy_lr = coefficients, entropy_lr
+        hp, policy, actions = learner.hp, learner.policy, learner.actions
+        shape = (learner.members, hp.batch_size)
         self.actor = CompiledDescent(learner.actor_optimizer, hp.max_grad_norm)
         self.critics = CompiledDescent(learner.critic_optimizer, hp.max_grad_norm)
-        self.critic_losses, self.actor_losses = (torch.zeros(members, rows) for _ in range(2))
-        self.all_errors, self.values = (torch.zeros(members, policy.copies, rows) for _ in range(2))
-        self.errors, self.entropies = self.all_errors[:, 0], torch.zeros(members, rows, 1)
-        vectors = (policy.actor_vector, policy.critics.vector, policy.critic_vector)
-        (pi_sizes, kind), (q_sizes, _) = forms
-        actor, critics, critic_vector = (x.numpy() for x in vectors)
+        self.critic_losses, self.actor_losses = (torch.zeros(shape) for _ in range(2))
+        self.all_errors, self.values = (torch.zeros(shape[0], policy.copies, shape[1]) for _ in range(2))
+        self.errors, self.entropies = self.all_errors[:, 0], torch.zeros(*shape, learner.alpha().shape[1])
+        next_actor = policy.actor if policy.actor_target is None else policy.actor_target
+        of_actor, of_next, of_critics, of_targets = (
+            x.vector.numpy() for x in (policy.actor, next_actor, policy.critics, policy.targets)
+        )
         gradients = self.actor.gradient.numpy(), self.critics.gradient.numpy()
+        pi_sizes, q_sizes = (np.array(net.sizes, np.int64) for net in (policy.pi, policy.critic_form))
+        networks = Networks(
+            *(of_actor, of_next, of_critics, of_targets, policy.critic_vector.numpy(), *gradients),
+            *(pi_sizes, q_sizes, REPLAYED[policy.pi.activation_name]),
+        )
+        columns = actions.columns or ([*range(actions.continuous_dim)], [*range(len(actions.sizes))])
+        numbers, choices, sizes = (np.array(x, np.int64) for x in (*columns, actions.sizes))
+        form = ActionForm(actions.middle, actions.half, numbers, choices, sizes, actions.num_discrete)
+        none = torch.zeros(shape[0], 2) if smoothing is None else smoothing
+        soft, heard = isinstance(policy.head, SoftHead), heard or policy.copies
+        critics = CriticForm(soft, np.float32(learner.limit), kept, heard, mean, none.numpy())
         results = (self.critic_losses, self.actor_losses, self.all_errors, self.values, self.entropies)
-        box, errors = Box(learner.actions.middle, learner.actions.half), SoftErrors(*(x.numpy() for x in results))
-        networks = SoftNetworks(actor, critics, critic_vector, *gradients, pi_sizes, q_sizes, kind)
-        self._constant = (self.table, networks, box, np.float32(learner.limit), errors)
+        self._constant = (networks, form, critics, SoftErrors(*(x.numpy() for x in results)))
+        self._all = np.tile(np.arange(policy.copies), (shape[0], 1))
+        self.moves_actor, self.alpha = True, learner.alpha()
 
     @classmethod
     def covering(
-        cls, learner: ActorCriticLearner, coefficients: FixedEntropy | LearnedEntropy, entropy_lr: Tensor
-    ) -> SoftSteps | None:
+        cls,
+        learner: ActorCriticLearner,
+        kept: int = 0,
+        heard: int = 0,
+        mean: bool = False,
+        smoothing: Tensor | None = None,
+    ) -> ActorCriticSteps | None:
         """Return a learner's steps; None if the kernel does not cover them.
 
         The arguments are those of `__init__`.
         """
-        policy, actions, forms = learner.policy, learner.actions, learner.policy.forms
-        plain = type(policy) is ActorCritics and type(policy.head) is SoftHead and learner.rewards is None
-        if not plain or forms is None or actions.num_discrete > 1 or actions.columns is not None:
-            return None
-        if learner.replay.fields["action"].type is not torch.float32:
-            return None
-        run = run_for(learner)
-        return None if run is None else cls(run, learner, forms, coefficients, entropy_lr)
+        policy = learner.policy
+        plain = type(policy) is ActorCritics and type(policy.head) in (SoftHead, DeterministicHead)
+        plain = plain and learner.dropout is None
+        run = run_for(learner, policy.pi, policy.critic_form) if plain else None
+        return None if run is None else cls(learner, run, kept, heard, mean, smoothing)
 
-    def take(self, draw: Draw, scaling: Scaling, lr: Tensor, number: int) -> None:
-        learner, self.alpha = self.learner, self.coefficients.alpha
-        critic_step, actor_step = self.critics.at(learner.scheduled(learner.critic_lr)), self.actor.at(lr)
-        noise = learner.update_noise(number).numpy()
+    def take(self, draw: Draw, scaling: Scaling, given: GivenBatch, lr: Tensor, number: int) -> None:
+        learner = self.learner
+        self.moves_actor, tau = learner.due(number)
+        self.alpha, subset = learner.alpha(), learner.subset(number)
+        steps = self.critics.at(learner.scheduled(learner.critic_lr)), self.actor.at(lr)
+        noise, heard = (
+            learner.update_noise(number).numpy(),
+            self._all if subset is None else subset.contiguous().numpy(),
+        )
+        rest = (noise, self.alpha.numpy(), heard, self.moves_actor, *steps)
         with FlushedDenormals():
-            steps = (noise, self.alpha.numpy(), critic_step, actor_step)
-            self.run.descend_sac(draw, scaling, *self._constant, *steps)
-        self.coefficients.descend(self.entropies.mean(1), learner.scheduled(self.entropy_lr))
-        learner.policy.move_target(learner.hp.tau * (number % learner.hp.target_update_interval.long() == 0))
+            self.run.descend_actor_critic(draw, scaling, self.table, given, *self._constant, *rest)
+        if self.moves_actor:
+            learner.follow(self.entropies.mean(1), tau)
 
-    def metrics(self) -> dict[str, Tensor]:
-        sizes = {}
-        if self.learner.measured:
-            sizes = {**norms(self.actor.clipped, "actor"), **norms(self.critics.clipped, self.learner.critic_spans)}
-        return {
-            "critic_loss": self.critic_losses.mean(1),
-            "actor_loss": self.actor_losses.mean(1),
-            "q": self.values.mean((1, 2)),
-            "alpha": self.alpha.mean(1),
-            "entropy": self.entropies.mean(1).sum(1),
-            **sizes,
-        }
+    def metrics(self) -> Mapping[str, Tensor]:
+        measured = self.learner.measured
+        report = {"critic_loss": self.critic_losses.mean(1), "q": self.values.mean((1, 2))}
+        report |= norms(self.critics.clipped, self.learner.critic_spans) if measured else {}
+        if self.alpha.shape[1]:
+            report |= {"alpha": self.alpha.mean(1), "entropy": self.entropies.mean(1).sum(1)}
+        if self.moves_actor:
+            report["actor_loss"] = self.actor_losses.mean(1)
+            report |= norms(self.actor.clipped, "actor") if measured else {}
+        return report

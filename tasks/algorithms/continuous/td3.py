@@ -7,6 +7,7 @@ code, github.com/sfujim/TD3, but for learning_starts.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ....spaces import integer, real
@@ -15,6 +16,7 @@ from .ddpg import DDPGLearner
 from .learner import actor_critic_space
 from .networks import Batch
 from .noise import noise_space
+from .steps import ActorCriticSteps
 
 
 class TD3Learner(DDPGLearner):
@@ -45,10 +47,8 @@ class TD3Learner(DDPGLearner):
     )
     copies = 2
 
-    def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        number = self.progress.updates
-        moves_actor = number % self.hp.policy_delay == 0
-        return self.step(batch, self.update_noise(number), self.hp.tau, moves_actor, self.measured)
+    def due(self, number: int) -> tuple[bool, Tensor]:
+        return number % self.hp.policy_delay == 0, self.hp.tau
 
     def next_actions(self, batch: Batch, noise: Tensor) -> Tensor:
         """Return the smoothed actions for the next observations, (P, B, k).
@@ -60,6 +60,10 @@ class TD3Learner(DDPGLearner):
         std, clip = (x.unsqueeze(-1) for x in (self.hp.target_policy_noise, self.hp.target_noise_clip))
         return (super().next_actions(batch, noise) + (std * noise).clamp(-clip, clip)).clamp(-1, 1)
 
+    def kernel(self) -> ActorCriticSteps | None:
+        smoothing = torch.cat([self.hp.target_policy_noise, self.hp.target_noise_clip], 1)
+        return ActorCriticSteps.covering(self, heard=1, smoothing=smoothing)
+
 
 class TD3(Task):
     """Twin delayed DDPG for bounded Boxes.
@@ -70,5 +74,5 @@ class TD3(Task):
     """
 
     name = "td3"
-    version = 1
+    version = 2
     learner = TD3Learner

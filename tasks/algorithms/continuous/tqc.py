@@ -17,12 +17,12 @@ from torch import Tensor
 
 from ....spaces import integer
 from ...envs import EnvSpec, spaces_of
-from ...networks.fused.losses import SoftSample
 from ...task import Task
-from .actions import SoftActions, check_continuous, soft_head
-from .learner import actor_critic_space, averaged, masked
+from .actions import SoftActions, SoftSample, check_continuous, soft_head
+from .learner import actor_critic_space, masked
 from .networks import Batch, NetworkForm
 from .sac import SACLearner, entropy_space, sde_space
+from .steps import ActorCriticSteps
 
 
 class TQCLearner(SACLearner):
@@ -80,8 +80,7 @@ class TQCLearner(SACLearner):
         mixture = mixed(next_q).sort(-1).values[..., :kept] + soft_bonus(next_sample, alpha).unsqueeze(-1)  # (P, B, t)
         targets = reward.unsqueeze(-1) + batch["discount"].unsqueeze(-1) * mixture
         levels = (torch.arange(hp.quantiles, device=q.device) + 0.5) / hp.quantiles
-        quantiles = averaged(mixed(q), hp.batch_size)  # (P, B, c m)
-        errors = targets.unsqueeze(2) - quantiles.unsqueeze(3)
+        errors = targets.unsqueeze(2) - mixed(q).unsqueeze(3)  # (P, B, c m, t)
         small = errors.detach().clamp(-1, 1)
         huber = small * (errors - 0.5 * small)
         losses = ((levels.repeat(hp.critics).unsqueeze(-1) - (errors < 0).float()).abs() * huber).flatten(2).mean(-1)
@@ -98,6 +97,9 @@ class TQCLearner(SACLearner):
         Eq. 13 of the paper. No gradient passes to the critics.
         """
         return -mixed(self.policy.q(batch, sample.continuous)).mean(-1) - soft_bonus(sample, alpha)
+
+    def kernel(self) -> ActorCriticSteps | None:
+        return ActorCriticSteps.covering(self, kept=self.hp.critics * (self.hp.quantiles - self.hp.dropped_quantiles))
 
     def value_of(self, q: Tensor) -> Tensor:
         return mixed(q).mean(-1, keepdim=True)
@@ -121,5 +123,5 @@ class TQC(Task):
     """
 
     name = "tqc"
-    version = 1
+    version = 2
     learner = TQCLearner

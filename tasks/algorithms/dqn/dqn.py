@@ -30,7 +30,6 @@ from ...experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
 from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences
 from ...networks.encoders import encoder_choice
-from ...networks.fused.losses import huber
 from ...networks.masks import FORBIDDEN, allowed_in
 from ...networks.optimizers import Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ...rng.draws import Normals
@@ -106,7 +105,7 @@ class DQNLearner(OffPolicyLearner):
     knows_masks = True
     hyperparameters = dqn_space(lr=1e-3, **distribution_space())
     parts = (*OffPolicyLearner.parts, "optimizer")
-    in_kernel = ("learn", "update", "step", "losses", "targets", "guide")
+    in_kernel = ("learn", "update", "step", "losses", "targets", "total_reward", "guide")
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
@@ -207,12 +206,11 @@ class DQNLearner(OffPolicyLearner):
     def update(self, batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         if self.policy.noise_size:
             batch = {**batch, "noise": self.update_noise(self.progress.updates)}
-        with self.policy.autograd:
-            result = self.step(batch, self.measured)
-            due = self.progress.updates % self.target_interval == 0
-            if due.any():
-                self.policy.move_target(self.hp.tau, due)
-            return result
+        result = self.step(batch, self.measured)
+        due = self.progress.updates % self.target_interval == 0
+        if due.any():
+            self.policy.move_target(self.hp.tau, due)
+        return result
 
     @captured
     def step(self, batch: Mapping[str, Tensor], measured: bool) -> tuple[dict[str, Tensor], Tensor]:
@@ -222,7 +220,7 @@ class DQNLearner(OffPolicyLearner):
         """
         values = self.policy.of_batch(batch, self.hp.double)
         losses, errors = self.losses(batch, values)
-        step = clip_norm(self.policy.gradient(losses), self.hp.max_grad_norm)
+        step = clip_norm(self.policy.parameters.gradient(losses), self.hp.max_grad_norm)
         self.optimizer.step(step.gradient, self.scheduled(self.hp.optimizer.lr))
         sizes = norms(step, "q") if measured else {}
         return {"loss": losses.detach(), "q": self.mean_value(values), **sizes}, errors
@@ -239,10 +237,13 @@ class DQNLearner(OffPolicyLearner):
         """Return each member's loss (P,), and errors (P, B) that are priorities."""
         weight = batch.get("weight", batch.get("mask"))
         if self.distribution is None:
-            return huber(values.q, batch["action"], self.targets(batch, values), weight, self.limit)
+            taken = values.q.gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
+            errors = self.targets(batch, values) - taken
+            clipped = errors.detach().clamp(-self.limit, self.limit)
+            losses = clipped * (errors - 0.5 * clipped)
+            return (losses if weight is None else losses * weight).mean(1), errors.detach()
         taken, target = taken_of(values.q, batch["action"]), taken_of(values.target, self.next_actions(batch, values))
-        reward = self.guidance.total(batch["reward"], batch)
-        losses, errors = self.distribution.losses(taken, reward, batch["discount"], target)
+        losses, errors = self.distribution.losses(taken, self.total_reward(batch), batch["discount"], target)
         return (losses if weight is None else losses * weight).mean(1), errors
 
     def mean_value(self, values: Values) -> Tensor:
@@ -276,11 +277,9 @@ class DQNLearner(OffPolicyLearner):
             # At the end of an episode nothing may be allowed, and the value of what follows is 0.
             target = torch.where(allowed.any(-1, keepdim=True), target, 0.0)
         value = target.amax(-1) if online is None else target.gather(-1, online.argmax(-1, keepdim=True)).squeeze(-1)
-        return self.guidance.total(batch["reward"], batch) + batch["discount"] * value
+        return self.total_reward(batch) + batch["discount"] * value
 
     def kernel(self) -> QSteps | None:
-        if self.distribution is not None:
-            return None
         return QSteps.covering(self, self.policy, self.optimizer, self.limit, self.target_interval)
 
     def actor(
@@ -342,5 +341,5 @@ class DQN(Task):
     """
 
     name = "dqn"
-    version = 4
+    version = 5
     learner = DQNLearner

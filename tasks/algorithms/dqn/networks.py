@@ -17,27 +17,15 @@ from torch import Tensor
 from ...checkpoint.member_state import Stacked
 from ...compiled.loading import kernels_of
 from ...cuda.graphs import captured
+from ...networks.acting import ActingMLP
 from ...networks.encoders import ENCODERS, Encoder, encoder_for
-from ...networks.fused.autograd import Autograd, Tape
-from ...networks.fused.mlp import ActingMLP, FusedMLP
-from ...networks.mlp import (
-    ACTIVATIONS,
-    MLP,
-    PRODUCT_RULE_TANH,
-    Layers,
-    Network,
-    Parameters,
-    actor_layers,
-    initialize,
-    shapes_of,
-)
+from ...networks.mlp import MLP, Layers, Network, Parameters, actor_layers, initialize, shapes_of
 from ...networks.noisy import NoisyMLP
 from ...networks.recurrent import ActingMemory, Core, States
 from .distributions import ReturnDistribution
 
 Views = tuple[Mapping[str, Tensor], list[Layers]]  # parameters by name, and the layers of the heads
 NOISES = 3  # uses of noisy heads in a gradient step
-FUSED = {"relu": ACTIVATIONS["relu"], "elu": ACTIVATIONS["elu"], "tanh": PRODUCT_RULE_TANH}
 
 
 class Values(NamedTuple):
@@ -107,17 +95,9 @@ class QNetwork(Stacked):
             (tensors, [head.layers(tensors) for head in self.heads])
             for tensors in (self.parameters.views, self.parameters.leaves, self.target.views)
         )
-        sizes, plain = self.heads[0].sizes, not (shapes_of(trunk) or model.dueling or model.noisy)
-        self.fused: FusedMLP | None = None
-        self._beside: FusedMLP | None = None  # a second one for values without gradients, since each keeps its buffers
-        self._acting: ActingMLP | None = None
-        self.autograd: Autograd | Tape = Autograd()
-        if plain and model.activation in FUSED and min(*sizes, hp.batch_size) > 1:  # see Exactness in networks/mlp.py
-            given = (sizes, FUSED[model.activation], self.parameters.vector)
-            self.fused, self._beside = (FusedMLP(*given, len(seeds), hp.batch_size) for _ in range(2))
-            self._acting, self._rows = ActingMLP.of(*given), hp.batch_size
-            if distribution is None:
-                self.autograd = Tape()
+        # The one perceptron of all values, if there is no other network.
+        self.perceptron = None if shapes_of(trunk) or model.dueling or model.noisy else self.heads[0]
+        self._acting = None if self.perceptron is None else ActingMLP(self.perceptron, self.parameters)
 
     def trunk(self, model: SimpleNamespace) -> list[Encoder | Core]:
         """Return the networks in front of the heads."""
@@ -155,16 +135,18 @@ class QNetwork(Stacked):
     def quick_values(self, features: Tensor, noise: Tensor | None = None) -> NDArray[np.float32]:
         """Return q(s, ·), (P, N, actions), for any number N of rows.
 
-        Kernels compute it where they can, without gradients. The arguments are those of `acting_values`.
+        The arguments are those of `acting_values`, and there are no gradients.
         """
-        rows = features.shape[1]
+        return self._acted(features, noise).cpu().numpy()
+
+    @captured
+    def _acted(self, features: Tensor, noise: Tensor | None) -> Tensor:
         if self._acting is not None:
-            values = self._acting(self.encoder({}, features))[0]
-            return values if self.distribution is None else self.means(self._split(torch.from_numpy(values))).numpy()
+            return self.means(self._split(self._acting(self.encoder({}, features))[0]))
+        rows = features.shape[1]
         if rows == 1:
             features = torch.cat([features, features], 1)  # see Exactness in networks/mlp.py
-        values = self.acting_values(features, noise)[:, :rows].cpu().numpy()
-        return values
+        return self.acting_values(features, noise)[:, :rows]
 
     def means(self, outputs: Tensor) -> Tensor:
         """Return q, (P, ..., actions), of the networks' outputs."""
@@ -192,29 +174,15 @@ class QNetwork(Stacked):
 
     def __call__(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the outputs for observations (P, B, ...), with gradients."""
-        if self.fused is None:
-            return self._q(*self._leaves, obs, noise)
-        return self._split(self.fused(self.parameters.vector, self.encoder({}, obs))[0])
-
-    def gradient(self, losses: Tensor) -> Tensor:
-        """Return the gradient (P, D) of each member's loss (P,)."""
-        if self.fused is None:
-            return self.parameters.gradient(losses)
-        return self.autograd.gradient(losses, self.fused.leaf)
+        return self._q(*self._leaves, obs, noise)
 
     def values(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the outputs without gradients."""
-        return self._evaluated(self.parameters, self._views, obs, noise)
+        return self._q(*self._views, obs, noise)
 
     def target_values(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the outputs of the target network."""
-        return self._evaluated(self.target, self._target_views, obs, noise)
-
-    def _evaluated(self, parameters: Parameters, views: Views, obs: Tensor, noise: Tensor | None) -> Tensor:
-        tensors, layers = views
-        if self._beside is None or obs.shape[1] != self._rows:
-            return self._q(tensors, layers, obs, noise)
-        return self._split(self._beside.evaluate(parameters.vector, self.encoder(tensors, obs)))
+        return self._q(*self._target_views, obs, noise)
 
     def _q(self, tensors, layers, obs: Tensor, noise: Tensor | None = None) -> Tensor:  # type: ignore[no-untyped-def]
         return self._of_features((tensors, layers), self.encoder(tensors, obs), noise)

@@ -41,5 +41,5 @@ class QRDQN(Task):
     """
 
     name = "qrdqn"
-    version = 1
+    version = 2
     learner = QRDQNLearner

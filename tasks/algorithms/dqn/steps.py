@@ -1,4 +1,4 @@
-"""Gradient steps of deep Q-learning by `descent.descend_q`."""
+"""Gradient steps of deep Q-learning by `replay_descent.descend_q`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...compiled.records import Draw, QErrors, QNetworks, Scaling
+from ...compiled.records import Draw, GivenBatch, QErrors, QNetworks, Returns, Scaling
+from ...networks.acting import REPLAYED
 from ...networks.encoders import Unlearned
+from ...networks.mlp import MLP
 from ...networks.optimizers import CompiledDescent, FlushedDenormals, Optimizer, norms
 from ..compiled_steps import CompiledSteps, run_for
 from ..off_policy_learner import OffPolicyLearner
+from .distributions import Probabilities, Quantiles
 from .networks import QNetwork
+
+FORMS = {type(None): 0, Quantiles: 1, Probabilities: 2}  # numbers of `Returns`
 
 
 class QSteps(CompiledSteps):
@@ -22,10 +27,10 @@ class QSteps(CompiledSteps):
 
     def __init__(
         self,
-        run: ModuleType,
         learner: OffPolicyLearner,
+        run: ModuleType,
         policy: QNetwork,
-        form: tuple[NDArray[np.int64], int],
+        perceptron: MLP,
         optimizer: Optimizer,
         limit: float,
         interval: NDArray[np.int64],
@@ -33,24 +38,27 @@ class QSteps(CompiledSteps):
         """Allocate the results of a step.
 
         Args:
-            run: module of kernels.
             learner: the learner.
+            run: module of kernels.
             policy: its networks.
-            form: sizes of the layers, and number of the activation.
+            perceptron: the network of all values.
             optimizer: its optimizer.
-            limit: error beyond which the loss is linear.
+            limit: error beyond which the loss of action values is linear.
             interval: gradient steps between two moves of a target network, (P, 1).
         """
         super().__init__(learner, run)
-        hp = learner.hp
+        hp, distribution = learner.hp, policy.distribution
         self.interval, self.descent, self._tau = interval, CompiledDescent(optimizer, hp.max_grad_norm), hp.tau.numpy()
         self.losses = torch.zeros(len(hp.tau))
         self.errors, self.values = (torch.zeros(len(hp.tau), hp.batch_size) for _ in range(2))
         vectors = policy.parameters.vector, policy.target.vector, self.descent.gradient
         vector, target, gradient = (x.numpy() for x in vectors)
+        form = np.array(perceptron.sizes, np.int64), REPLAYED[perceptron.activation_name]
         networks = QNetworks(vector, target, gradient, *form, hp.double)
+        returns = distribution.returns[:, 0] if isinstance(distribution, Probabilities) else torch.zeros_like(hp.tau)
+        atoms = Returns(FORMS[type(distribution)], policy.atoms, returns.contiguous().numpy())
         errors = QErrors(*(x.numpy() for x in (self.losses, self.errors, self.values)))
-        self._constant = (self.table, networks, np.float32(limit), errors)
+        self._constant = (networks, atoms, np.float32(limit), errors)
 
     @classmethod
     def covering(
@@ -65,16 +73,16 @@ class QSteps(CompiledSteps):
 
         The arguments are those of `__init__`.
         """
-        form = None if policy.fused is None else policy.fused.compiled
-        plain = type(policy) is QNetwork and type(policy.encoder) is Unlearned
-        if form is None or not plain or (run := run_for(learner)) is None:
+        plain = type(policy) is QNetwork and type(policy.encoder) is Unlearned and type(policy.distribution) in FORMS
+        if not plain or policy.perceptron is None or (run := run_for(learner, policy.perceptron)) is None:
             return None
-        return cls(run, learner, policy, form, optimizer, limit, interval)
+        return cls(learner, run, policy, policy.perceptron, optimizer, limit, interval)
 
-    def take(self, draw: Draw, scaling: Scaling, lr: Tensor, number: int) -> None:
+    def take(self, draw: Draw, scaling: Scaling, given: GivenBatch, lr: Tensor, number: int) -> None:
         due = number % self.interval == 0
         with FlushedDenormals():
-            self.run.descend_q(draw, scaling, *self._constant, self.descent.at(lr), self._tau, due)
+            steps = (self.descent.at(lr), self._tau, due)
+            self.run.descend_q(draw, scaling, self.table, given, *self._constant, *steps)
 
     def metrics(self) -> dict[str, Tensor]:
         sizes = norms(self.descent.clipped, "q") if self.learner.measured else {}

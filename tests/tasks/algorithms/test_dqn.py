@@ -14,7 +14,6 @@ from rekindle.tasks.checkpoint.state import difference, materialized
 from rekindle.tasks.envs import EnvSpecError
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.evaluation import evaluate
-from rekindle.tasks.networks.fused.losses import huber
 from rekindle.tasks.testing import ExactnessSuite
 
 SMALL: dict[str, Any] = {
@@ -106,7 +105,7 @@ def test_the_prediction_is_of_the_action_taken_not_of_the_best_one() -> None:
     every = dqn.policy.values(batch["obs"])
     taken = torch.stack([every[0, i, a] for i, a in enumerate(batch["action"][0])])
     best = dqn.policy.target_values(batch["next_obs"]).amax(-1)
-    _, errors = huber(every, batch["action"], targets(dqn, batch))
+    errors = dqn.losses(batch, dqn.policy.of_batch(batch, False, learn=False))[1]
     assert torch.allclose(errors[0], (batch["reward"] + 0.9 * best)[0] - taken)
     assert not torch.equal(taken, every.amax(-1)[0])
     other, _ = dqn.loss({**batch, "action": 1 - batch["action"]})
@@ -137,9 +136,8 @@ def test_the_step_is_down_the_gradient_of_the_loss(activation: str, dueling: boo
     policy = dqn.policy
     q = policy(batch["obs"])
     assert torch.allclose(q, policy.values(batch["obs"]), atol=1e-6)
-    with policy.autograd:
-        losses, errors = huber(policy(batch["obs"]), batch["action"], targets(dqn, batch))
-        gradient = policy.gradient(losses).clone()
+    losses, errors = dqn.losses(batch, policy.of_batch(batch, dqn.hp.double))
+    gradient = policy.parameters.gradient(losses)
     taken = policy._q(*policy._leaves, batch["obs"]).gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
     losses = torch.nn.functional.huber_loss(taken, (errors + taken).detach(), reduction="none").mean(1)
     assert torch.allclose(gradient, policy.parameters.gradient(losses), atol=1e-6)

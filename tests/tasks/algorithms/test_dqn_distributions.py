@@ -125,7 +125,7 @@ def test_gradients_are_those_of_the_mean_loss() -> None:
         result: torch.Tensor = learner.losses(batch, policy.of_batch(batch, False))[0]
         return result
 
-    gradient = policy.gradient(loss()).clone()
+    gradient = policy.parameters.gradient(loss())
     before = vector.clone()
     for i in gradient[0].abs().topk(3).indices.tolist():
         values = []

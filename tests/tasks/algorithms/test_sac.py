@@ -12,12 +12,11 @@ import torch
 from rekindle import DQN, SAC, EnvSpec
 from rekindle.spaces import unflatten
 from rekindle.spaces.choices import Fixed
-from rekindle.tasks.algorithms.continuous.actions import SoftActions
-from rekindle.tasks.algorithms.continuous.sac import SACLearner
+from rekindle.tasks.algorithms.continuous.actions import SoftActions, SoftSample
+from rekindle.tasks.algorithms.continuous.sac import SACLearner, soft_value
 from rekindle.tasks.envs import Joined
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.experience.normalizers import RewardNormalizer
-from rekindle.tasks.networks.fused.losses import SoftSample, soft_value
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from torch.distributions import Categorical, Normal, TanhTransform, TransformedDistribution
 
@@ -109,12 +108,12 @@ def _nested(values: dict[str, Any]) -> dict[str, Any]:
 
 def sampled(actions: SoftActions, outputs: torch.Tensor, noise: torch.Tensor) -> SoftSample:
     """Actions by these outputs and this noise."""
-    return actions.samples(outputs, outputs.detach(), torch.cat([noise, noise], 1), 1)[0]
+    return actions.sample(outputs, noise)
 
 
 def next_sample_of(made: SACLearner, batch: dict[str, torch.Tensor]) -> SoftSample:
     """The policy's actions for the next observations of a batch, as an update draws them."""
-    return made.actions.samples(*made.policy.outputs_of(batch), made.update_noise(1), 32)[1]
+    return made.actions.sample(made.policy.outputs_of(batch)[1], made.update_noise(1)[:, 32:])
 
 
 def batch_of(made: SACLearner) -> dict[str, torch.Tensor]:
@@ -124,7 +123,7 @@ def batch_of(made: SACLearner) -> dict[str, torch.Tensor]:
 def mean_of(made: SACLearner, obs: torch.Tensor | None = None) -> torch.Tensor:
     """The first output (P, N) of the policy for observations, by default those that come next."""
     obs = torch.from_numpy(made.envs.obs) if obs is None else obs
-    return made.policy.outputs(made.policy.hidden(obs))[..., 0]
+    return made.policy.outputs(obs)[..., 0]
 
 
 class TestSquashedNormal:
@@ -176,14 +175,15 @@ class TestGradients:
 
         def value(outputs: torch.Tensor) -> torch.Tensor:
             sample = sampled(actions, outputs, noise)
-            return soft_value(made_up_q(sample, actions), sample, alpha)
+            return soft_value(made_up_q(sample, actions).amin(1), sample, alpha)
 
         assert torch.autograd.gradcheck(value, outputs)
 
     def test_where_the_twins_agree_it_goes_to_the_first(self) -> None:
         actions = SoftActions(BOX, "a test")
         q = torch.ones(1, 2, 3, 1, requires_grad=True)
-        soft_value(q, sampled(actions, torch.zeros(1, 3, 4), torch.zeros(1, 3, 2)), torch.ones(1, 1)).sum().backward()
+        sample = sampled(actions, torch.zeros(1, 3, 4), torch.zeros(1, 3, 2))
+        soft_value(q.min(1).values, sample, torch.ones(1, 1)).sum().backward()
         assert q.grad is not None
         assert q.grad[0, :, :, 0].tolist() == [[1, 1, 1], [0, 0, 0]]
 
@@ -191,35 +191,31 @@ class TestGradients:
     def test_of_the_critics_loss_on_the_actions_taken(self, env: str) -> None:
         made = learner(env)
         batch, policy = batch_of(made), made.policy
-        with policy.autograd:
-            losses, errors, _ = made.critic_loss(
-                batch, made.total_reward(batch), next_sample_of(made, batch), made.coefficients.alpha
-            )
-            gradient = policy.critic_gradient(losses).clone()
+        losses, errors, _ = made.critic_loss(batch, made.total_reward(batch), next_sample_of(made, batch), made.alpha())
+        gradient = policy.critic_gradient(losses)
         numbers, choices = made.actions.normalize(batch["action"])
-        mlp, x = policy._q, torch.cat([batch["obs"], numbers], -1)
-        q = mlp(mlp.layers(policy.critics.leaves), x.repeat_interleave(2, 0).repeat(2, 1, 1))[:4].unflatten(0, (2, 2))
+        mlp, x = policy.critic_form, torch.cat([batch["obs"], numbers], -1)
+        q = mlp(mlp.layers(policy.critics.leaves), x.repeat_interleave(2, 0)).unflatten(0, (2, 2))
         taken = torch.zeros_like(q[..., 0]).long() if choices is None else choices.unsqueeze(1).expand(-1, 2, -1)
         q_taken = q.gather(-1, taken.unsqueeze(-1)).squeeze(-1)
         targets = (errors + q_taken).detach()
         loss = 0.5 * (targets - q_taken).square().mean(-1).sum(1)
         torch.testing.assert_close(losses.mean(1), loss)
-        torch.testing.assert_close(gradient, policy.critics.gradient(loss)[:4].reshape(2, -1))
+        torch.testing.assert_close(gradient, policy.critics.gradient(loss).reshape(2, -1))
 
     @pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1"])
     def test_of_the_actors_loss(self, env: str) -> None:
         made = learner(env)
         batch, policy, alpha = batch_of(made), made.policy, torch.full((2, 1), 0.3)
         noise = made.update_noise(1)[:, :32]
-        with policy.autograd:
-            sample, _ = made.actions.samples(*policy.outputs_of(batch), made.update_noise(1), 32)
-            gradient = policy.actor_gradient(made.actor_loss(batch, sample, alpha)).clone()
-        pi = policy._pi(policy._pi.layers(policy.actor.leaves), batch["obs"])
+        sample = made.actions.sample(policy.outputs_of(batch)[0], noise)
+        gradient = policy.actor_gradient(made.actor_loss(batch, sample, alpha))
+        pi = policy.pi(policy.pi.layers(policy.actor.leaves), batch["obs"])
         sample = sampled(made.actions, pi, noise)
         x = torch.cat([batch["obs"], sample.continuous[..., : made.actions.continuous_dim]], -1)
-        layers = [(w[:4], b[:4]) for w, b in policy._q.layers(policy.critics.views)]
-        q = policy._q(layers, x.repeat_interleave(2, 0)).unflatten(0, (2, 2))
-        expected = policy.actor.gradient(-soft_value(q, sample, alpha).mean(1))
+        layers = policy.critic_form.layers(policy.critics.views)
+        q = policy.critic_form(layers, x.repeat_interleave(2, 0)).unflatten(0, (2, 2))
+        expected = policy.actor.gradient(-soft_value(q.amin(1), sample, alpha).mean(1))
         torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -305,14 +301,14 @@ class TestSoftValue:
         normal = Normal(outputs[..., :2], outputs[..., 2:].clamp(-20, 2).exp())
         policy = TransformedDistribution(normal, [TanhTransform()])
         expected = q.amin(1)[..., 0] - alpha * policy.log_prob(sample.continuous).sum(-1)
-        torch.testing.assert_close(soft_value(q, sample, alpha), expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(soft_value(q.amin(1), sample, alpha), expected, rtol=1e-4, atol=1e-4)
 
     def test_the_value_of_choices_is_the_expected_least_q_plus_their_entropy(self) -> None:
         torch.manual_seed(0)
         actions = SoftActions(gym.spaces.Discrete(4), "a test")
         logits, q = torch.randn(2, 7, 4), torch.randn(2, 2, 7, 4)
         alpha = torch.tensor([[0.5], [2.0]])
-        value = soft_value(q, sampled(actions, logits, torch.zeros(2, 7, 0)), alpha)
+        value = soft_value(q.amin(1), sampled(actions, logits, torch.zeros(2, 7, 0)), alpha)
         policy = Categorical(logits=logits)
         torch.testing.assert_close(value, (policy.probs * q.amin(1)).sum(-1) + alpha * policy.entropy())
 
@@ -323,7 +319,7 @@ class TestSoftValue:
         policy = Categorical(logits=outputs[..., 4:])
         torch.testing.assert_close(sample.entropies[..., 1], policy.entropy())
         plain = (policy.probs * q.amin(1)).sum(-1)
-        value = soft_value(q, sample, torch.tensor([[0.5, 2.0]]))
+        value = soft_value(q.amin(1), sample, torch.tensor([[0.5, 2.0]]))
         torch.testing.assert_close(value, plain + 0.5 * sample.entropies[..., 0] + 2 * policy.entropy())
 
 

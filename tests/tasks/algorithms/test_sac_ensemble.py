@@ -8,7 +8,7 @@ import pytest
 import torch
 from rekindle import SAC
 from rekindle.spaces import unflatten
-from rekindle.tasks.networks.fused.losses import SoftSample
+from rekindle.tasks.algorithms.continuous.actions import SoftSample
 from rekindle.tasks.testing import VariantSuite
 
 SMALL: dict[str, Any] = {
@@ -75,13 +75,14 @@ def test_targets_follow_the_least_of_a_subset_and_the_policy_the_mean_of_all() -
 def test_every_step_draws_another_subset_without_repetition() -> None:
     learner = learner_of()
     seen = []
-    step = learner.step
+    subset = learner.subset
 
-    def watched(batch: Any, *arguments: Any) -> Any:
-        seen.append(batch["subset"].tolist())
-        return step(batch, *arguments)
+    def watched(number: int) -> torch.Tensor:
+        seen.append(subset(number).tolist())
+        drawn: torch.Tensor = subset(number)
+        return drawn
 
-    learner.step = watched
+    learner.subset = watched
     for _ in range(60):
         learner.iterate()
     assert all(len(set(subset)) == 2 for subsets in seen for subset in subsets)

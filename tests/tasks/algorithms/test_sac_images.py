@@ -108,7 +108,7 @@ def test_the_critics_gradient_is_that_of_their_loss_in_the_encoder_too(env: Any)
     numbers, _ = made.actions.normalize(batch["action"])
     q = policy.q_and_target(policy.encode(batch), numbers, numbers)[0]
     g = torch.randn(q.shape, generator=torch.Generator().manual_seed(1)).mul_(0.1)
-    gradient = policy.critic_gradient(q * g)
+    gradient = policy.critic_gradient(16 * (q * g).sum((1, 3)))
     assert gradient.shape == (2, policy.critic_vector.shape[1] + policy.encoder_vector.shape[1])
 
     leaves = {name: x.detach().clone().requires_grad_() for name, x in policy.encoder.parameters.views.items()}
@@ -233,9 +233,8 @@ def test_the_encoder_learns_from_the_critics_of_sequences_alone() -> None:
     made = learner(**REMEMBERING, num_envs=2)
     policy = made.policy
     batch = policy.encode(made.sequences.batch(0, made.hp.gamma))
-    outputs, next_outputs = policy.outputs_of(batch)
-    noise = torch.zeros(1, 2 * outputs.shape[1], made.actions.continuous_dim)
-    sample, next_sample = made.actions.samples(outputs, next_outputs, noise, made.hp.batch_size, batch["mask"])
+    noise = torch.zeros(1, made.hp.batch_size, made.actions.continuous_dim)
+    sample, next_sample = (made.actions.sample(outputs, noise) for outputs in policy.outputs_of(batch))
     leaves = [*policy.encoder.parameters.leaves.values()]
     of_actor = made.actor_loss(batch, sample, made.coefficients.alpha).sum()
     assert [

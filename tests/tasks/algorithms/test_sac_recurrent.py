@@ -10,8 +10,8 @@ import torch
 from masked import MASKED
 from rekindle import SAC, Cohort, EnvSpec
 from rekindle.spaces import unflatten
+from rekindle.tasks.algorithms.continuous.actions import SoftSample
 from rekindle.tasks.algorithms.continuous.sac import SACLearner
-from rekindle.tasks.networks.fused.losses import SoftSample
 from rekindle.tasks.testing import VariantSuite
 from torch import Tensor
 
@@ -91,7 +91,7 @@ def test_learning_goes_through_what_was_remembered_while_acting(kind: str) -> No
     size = networks.state_size
     seen = batch["obs"], batch["begins"], batch["memory"][..., :size]
     states = networks.cores[0](networks.actor.views, *seen)
-    critic_states = networks.cores[1](networks._online, *networks.of_online(batch)).unflatten(0, (2, 2))
+    critic_states = networks.cores[1](networks.critics.views, *networks.of_critics(batch)).unflatten(0, (2, 2))
     later = number + 1  # whose states were stored 8 steps on
     rows = later % sequences.states.slots * 3 + env
     known = torch.from_numpy(later * 8 < made.replay.steps)
@@ -165,7 +165,7 @@ def test_losses_are_means_over_what_counts_alone() -> None:
 
 
 def next_sample_of(made: Any, batch: dict[str, Tensor]) -> SoftSample:
-    return made.actions.samples(*made.policy.outputs_of(batch), torch.zeros(2, 64, made.actions.continuous_dim), 32)[1]
+    return made.actions.sample(made.policy.outputs_of(batch)[1], torch.zeros(2, 32, made.actions.continuous_dim))
 
 
 def remembered(made: Any, core: int, tensors: Any, obs: Tensor, begins: Tensor, state: Tensor) -> Tensor:
@@ -184,14 +184,14 @@ def test_the_policys_gradient_is_autograds_through_time(kind: str, changes: dict
     _, batch = made.draw()
     outputs, later = policy.outputs_of(batch)
     slopes = torch.randn(2, 32, outputs.shape[-1], generator=torch.Generator().manual_seed(0))
-    gradient = policy.actor_gradient(outputs * slopes)
+    gradient = policy.actor_gradient(32 * (outputs * slopes).sum(-1))
     seen = batch["obs"], batch["begins"], batch["memory"][..., : policy.state_size]
     memory = remembered(made, 0, policy.actor.leaves, *seen)
     n = made.hp.n_step
-    head = policy._pi.layers(policy.actor.leaves)
-    mine = policy._pi(head, memory[:, :, :8].flatten(1, 2))
+    head = policy.pi.layers(policy.actor.leaves)
+    mine = policy.pi(head, memory[:, :, :8].flatten(1, 2))
     torch.testing.assert_close(outputs, mine)
-    torch.testing.assert_close(later, policy._pi(head, memory[:, :, n : n + 8].flatten(1, 2)))
+    torch.testing.assert_close(later, policy.pi(head, memory[:, :, n : n + 8].flatten(1, 2)))
     expected = policy.actor.gradient((mine * slopes).sum((1, 2)))
     torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)
 
@@ -205,19 +205,19 @@ def test_the_critics_gradient_is_autograds_through_time(env: str) -> None:
     numbers, _ = made.actions.normalize(batch["action"])
     q, target = policy.q_and_target(batch, numbers, -numbers)
     slopes = torch.randn(q.shape, generator=torch.Generator().manual_seed(0))
-    gradient = policy.critic_gradient(q * slopes)
+    gradient = policy.critic_gradient(32 * (q * slopes).sum((1, 3)))
     q, target = (x.clone() for x in policy.q_and_target(batch, numbers, -numbers))
     torch.testing.assert_close(policy.q(batch, numbers), q)
-    obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in policy.of_online(batch))
-    leaves = policy.critics.leaves
-    memory = remembered(made, 1, leaves, obs, begins, state)
-    every = torch.cat([numbers.repeat_interleave(2, 0), -numbers.repeat_interleave(2, 0)])
-    at = torch.cat([memory[:4, :, :8], memory[4:, :, 1:9]]).flatten(1, 2)
-    values = policy._q(policy._q.layers(leaves), torch.cat([at, every], -1)).unflatten(0, (4, 2))
-    torch.testing.assert_close(q, values[:2])
-    torch.testing.assert_close(target, values[2:])
-    losses = (values[:2] * slopes).sum((2, 3)).flatten()
-    expected = policy.critics.gradient(torch.cat([losses, torch.zeros(4)]))[:4].reshape(2, -1)
+    sequence, leaves, form = policy.of_critics(batch), policy.critics.leaves, policy.critic_form
+    now = remembered(made, 1, leaves, *sequence)[:, :, :8].flatten(1, 2)
+    later = remembered(made, 1, policy.targets.views, *sequence)[:, :, 1:9].flatten(1, 2)
+    every = numbers.repeat_interleave(2, 0)
+    values = form(form.layers(leaves), torch.cat([now, every], -1)).unflatten(0, (2, 2))
+    next_values = form(form.layers(policy.targets.views), torch.cat([later, -every], -1)).unflatten(0, (2, 2))
+    torch.testing.assert_close(q, values)
+    torch.testing.assert_close(target, next_values)
+    losses = (values * slopes).sum((2, 3)).flatten()
+    expected = policy.critics.gradient(losses).reshape(2, -1)
     torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)
 
 

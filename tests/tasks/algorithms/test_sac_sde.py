@@ -44,7 +44,7 @@ def test_the_gradient_is_autograds(env: str, changes: dict[str, Any]) -> None:
     _, batch = made.draw()
     outputs, _ = policy.outputs_of(batch)
     slopes = torch.randn(2, 32, actions.outputs, generator=torch.Generator().manual_seed(1))
-    gradient = policy.actor_gradient(outputs * slopes)
+    gradient = policy.actor_gradient(32 * (outputs * slopes).sum(-1))
     leaves = policy.actor.leaves
     if changes:
         size, first = policy.state_size, 4
@@ -55,8 +55,8 @@ def test_the_gradient_is_autograds(env: str, changes: dict[str, Any]) -> None:
         seen = states[:, :, :8].flatten(1, 2)
     else:
         seen = batch["obs"]
-    layers = policy._pi.layers(leaves)
-    z = policy._pi.hidden(layers, seen)
+    layers = policy.pi.layers(leaves)
+    z = policy.pi.hidden(layers, seen)
     weight, bias = layers[-1]
     out = torch.baddbmm(bias, z, weight)
     variance = torch.bmm(z.detach() ** 2, (2 * leaves["actor.log_std"]).exp()) + 1e-6
@@ -68,8 +68,7 @@ def test_the_gradient_is_autograds(env: str, changes: dict[str, Any]) -> None:
 def test_the_noise_of_acting_has_the_spread_that_learning_knows() -> None:
     made = learner()
     policy, seen = made.policy, torch.from_numpy(made.envs.obs)
-    z = policy.hidden(seen)
-    outputs = policy.outputs(z)
+    outputs, z = policy.act(seen)
     drawn = torch.stack([made.noise(4 * i, outputs, z)[0] for i in range(4000)])
     log_std = outputs[..., 1:2]
     torch.testing.assert_close(drawn.std(0), log_std.exp(), rtol=0.05, atol=0.0)
@@ -87,7 +86,7 @@ def test_the_noise_stays_for_so_many_steps_and_is_a_function_of_the_state() -> N
 
 def test_evaluation_uses_none() -> None:
     made = learner()
-    mean = made.policy.outputs(made.policy.hidden(torch.from_numpy(made.envs.obs)))[..., :1]
+    mean = made.policy.outputs(torch.from_numpy(made.envs.obs))[..., :1]
     np.testing.assert_allclose(made.actor(2)(made.envs.obs), 2 * torch.tanh(mean), rtol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Gradient steps of SAC by one kernel each: the bits of those that are taken operation by operation."""
+"""Gradient steps of actor-critics by one kernel each, whether it gathers the batches or is given them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from rekindle import SAC, TQC, CrossQ, EnvSpec
+from rekindle import SAC, CrossQ, EnvSpec
 from rekindle.spaces import unflatten
 from rekindle.tasks.algorithms.continuous.sac import SACLearner
 from rekindle.tasks.compiled.loading import without_kernels
@@ -72,10 +72,10 @@ def trained(learner: Any) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_soft_step_by_one_kernel_has_the_bits_of_single_operations(case: str) -> None:
+def test_a_step_has_the_same_bits_on_batches_that_are_given(case: str) -> None:
     own, plain = learner_of(CASES[case]), learner_of(CASES[case])
-    assert own.compiled_steps is not None
-    plain.compiled_steps = None
+    assert own.compiled_steps.gathers
+    plain.compiled_steps.gathers = False
     result = trained(own)
     assert any(name.startswith("grad_norm.critic") for name in result)
     assert unequal(result, trained(plain)) == []
@@ -84,8 +84,7 @@ def test_a_soft_step_by_one_kernel_has_the_bits_of_single_operations(case: str) 
 def test_a_soft_step_takes_observations_of_one_number() -> None:
     env = EnvSpec.of({"id": "Pendulum-v1", "wrappers": [{"entry_point": "test_sac_steps:SpeedAlone"}]})
     own, plain = learner_of({}, env=env), learner_of({}, env=env)
-    assert own.compiled_steps is not None
-    plain.compiled_steps = None
+    plain.compiled_steps.gathers = False
     assert unequal(trained(own), trained(plain)) == []
 
 
@@ -96,9 +95,6 @@ def test_a_members_soft_steps_do_not_depend_on_its_cohort() -> None:
 
 
 OTHERS: dict[str, dict[str, Any]] = {
-    "an ensemble": {"critic.ensemble": 3},
-    "scaled rewards": {"scale_reward": True},
-    "a signal's rewards": {"extrinsic.strength": 2.0},
     "state-dependent noise": {"use_sde": True},
     "a memory": {"model.memory": "gru", "learning_starts": 80, "batch_size": 32},
 }
@@ -109,11 +105,9 @@ def test_other_soft_steps_are_taken_operation_by_operation(case: str) -> None:
     assert learner_of(OTHERS[case], 1).compiled_steps is None
 
 
-def test_choices_and_other_algorithms_are_not_taken_by_sacs_kernel() -> None:
-    assert learner_of({}, 1, env="CartPole-v1").compiled_steps is None
-    for algorithm in (TQC, CrossQ):
-        task = algorithm("Pendulum-v1").init(**unflatten(SMALL))
-        assert algorithm.learner(task.env, [0], [task.hyperparameters or {}]).compiled_steps is None
+def test_crossqs_steps_and_those_without_kernels_are_taken_operation_by_operation() -> None:
+    task = CrossQ("Pendulum-v1").init(**unflatten(SMALL))
+    assert CrossQ.learner(task.env, [0], [task.hyperparameters or {}]).compiled_steps is None
     with without_kernels():
         assert learner_of({}, 1).compiled_steps is None
 

@@ -62,13 +62,12 @@ def learner_of(task: type[Task], env: str = "Pendulum-v1", **changes: Any) -> An
 def networks_of(learner: Any, member: int) -> dict[str, list[tuple[torch.Tensor, torch.Tensor]]]:
     """Return the layers of a member's networks and targets, by name."""
     policy, layers = learner.policy, {}
-    count, members = policy.copies, len(policy.actor_vector)
+    count = policy.copies
     for i in range(count):
-        for name, first in (("critic", 0), ("target", count * members)):
-            views = policy.critics.of(first + count * member + i)
+        for name, critics in (("critic", policy.critics), ("target", policy.targets)):
+            views = critics.of(count * member + i)
             layers[f"{name}{i}"] = [(views[f"critic.{n}.weight"], views[f"critic.{n}.bias"]) for n in range(3)]
-    shapes = policy.actor.views_of(policy.actor_target)
-    views = {name: x[member] for name, x in zip(policy.actor.shapes, shapes, strict=True)}
+    views = policy.actor_target.of(member)
     layers["actor_target"] = [(views[f"actor.{n}.weight"], views[f"actor.{n}.bias"]) for n in range(3)]
     layers["actor"] = [(policy.actor.of(member)[f"actor.{n}.weight"], policy.actor.of(member)[f"actor.{n}.bias"])
                        for n in range(3)]  # fmt: skip
@@ -123,7 +122,7 @@ def test_gradients_are_those_of_means_over_the_batch() -> None:
     learner = learner_of(DDPG)
     _, batch = learner.draw()
     before = learner.policy.actor_vector.clone()
-    gradient = learner.descend_actor(learner.actor_loss(batch) / learner.hp.batch_size).gradient
+    gradient = learner.descend_actor(learner.actor_loss(batch)).gradient
     index = torch.arange(before.shape[1])[before[0] != 0][:3]
     for i in index.tolist():
         values = []

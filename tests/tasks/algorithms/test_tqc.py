@@ -8,8 +8,8 @@ import pytest
 import torch
 from rekindle import TQC
 from rekindle.spaces import unflatten
+from rekindle.tasks.algorithms.continuous.actions import SoftSample
 from rekindle.tasks.errors import UnsupportedSpace
-from rekindle.tasks.networks.fused.losses import SoftSample
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from sb3_contrib.common.utils import quantile_huber_loss
 
@@ -104,7 +104,7 @@ def test_gradients_are_those_of_means_over_the_batch() -> None:
     before = vector.clone()
 
     def loss() -> torch.Tensor:
-        _, sample = learner.actions.samples(*policy.outputs_of(batch), learner.update_noise(3), 16)
+        sample = learner.actions.sample(policy.outputs_of(batch)[1], learner.update_noise(3)[:, 16:])
         result: torch.Tensor = learner.critic_loss(batch, batch["reward"], sample, learner.coefficients.alpha)[0]
         return result
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from rekindle import DQN, SAC
+from rekindle import DDPG, DQN, QRDQN, SAC, TD3, TQC
 from rekindle.spaces import unflatten
 from rekindle.tasks import Task
 from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.evaluation import one_thread
 from rekindle.tasks.experience.prioritized import sum_tree
 from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, replay_buffer, transition_fields
-from rekindle.tasks.networks.fused.losses import SoftSample, huber, soft_samples, soft_value, twins
-from rekindle.tasks.networks.fused.mlp import ActingMLP
-from rekindle.tasks.networks.mlp import ACTIVATIONS, MLP, Parameters, initialize
+from rekindle.tasks.networks.acting import ActingMLP
+from rekindle.tasks.networks.mlp import MLP, Parameters, initialize
 from rekindle.tasks.testing import VariantSuite
 from torch import Tensor
 
@@ -29,72 +28,26 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def both(function: Callable[..., list[Tensor]], *inputs: Tensor) -> None:
-    """Compare results, and gradients in the inputs, with kernels and without."""
-    found = []
-    for plain in (False, True):
-        given = [x.clone().requires_grad_() for x in inputs]
-        if plain:
-            with without_kernels():
-                results = function(*given)
-        else:
-            results = function(*given)
-        losses = sum((x * draw(*x.shape, seed=i)).sum() for i, x in enumerate(results) if x.requires_grad)
-        found.append([*results, *torch.autograd.grad(losses, given)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("limit", [1.0, float("inf")])
-def test_hubers_loss(weighted: bool, limit: float) -> None:
-    weight, choices = draw(3, 33, seed=1).abs() if weighted else None, torch.arange(99).view(3, 33) % 4
-    both(lambda q: list(huber(q, choices, 3 * draw(3, 33, seed=2), weight, limit)), draw(3, 33, 4))
-
-
-@pytest.mark.parametrize("limit", [1.0, float("inf")])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_the_losses_of_twins(limit: float, weighted: bool) -> None:
-    weight = draw(3, 33, seed=1).abs() if weighted else None
-    both(lambda q: list(twins(q, None, 3 * draw(3, 33, seed=2), weight, 33, limit)), draw(3, 2, 33, 1))
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_the_soft_value(sign: int) -> None:
-    alpha = draw(3, 1).abs()
-    both(lambda q, h: [soft_value(q, SoftSample(q, None, h), alpha, sign)], draw(3, 2, 33, 1), draw(3, 33, 1, seed=1))
-
-
-@pytest.mark.parametrize("numbers", [1, 3])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_samples_of_squashed_numbers(numbers: int, weighted: bool) -> None:
-    noise, weight = draw(3, 66, numbers, seed=1), draw(3, 33, seed=2).abs() if weighted else None
-    following, outputs = draw(3, 33, 2 * numbers, seed=3), 2 * draw(3, 33, 2 * numbers)
-    outputs[0, 0, numbers] = 9.0  # a log standard deviation beyond its limits
-
-    def sampled(outputs: Tensor) -> list[Tensor]:
-        samples = soft_samples(outputs, following, noise, numbers, 33, weight)
-        return [x for sample in samples for x in (sample.continuous, sample.entropies)]
-
-    both(sampled, outputs)
-
-
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
 @pytest.mark.parametrize("rows", [1, 2, 7])
 def test_few_rows_through_a_perceptron(activation: str, rows: int) -> None:
     net = MLP("q", [3, 17, 8, 2], activation, last_gain=1.0)
     parameters = initialize([net], Parameters(net.shapes, 3), [1, 2, 3])
     parameters.vector.add_(0.1 * draw(*parameters.vector.shape))
-    acting, x = ActingMLP.of(net.sizes, ACTIVATIONS[activation], parameters.vector), draw(3, rows, 3)
-    assert acting is not None
-    layers = net.layers(parameters.views)
-    outputs, hidden = map(torch.from_numpy, acting(x))
+    acting, x, layers = ActingMLP(net, parameters), draw(3, rows, 3), net.layers(parameters.views)
+    outputs, hidden = acting(x)
+    with without_kernels():
+        for one, other in zip(ActingMLP(net, parameters)(x), (outputs, hidden), strict=True):
+            torch.testing.assert_close(one, other)
     torch.testing.assert_close(outputs, net(layers, x))
     torch.testing.assert_close(hidden, net.hidden(layers, x))
     for p in range(3):
-        alone = ActingMLP.of(net.sizes, ACTIVATIONS[activation], parameters.vector[p : p + 1].clone())
-        assert alone is not None
-        assert np.array_equal(alone(x[p : p + 1])[0][0], outputs[p])
+        own = Parameters(net.shapes, 1)
+        own.vector.copy_(parameters.vector[p : p + 1])
+        assert torch.equal(ActingMLP(net, own)(x[p : p + 1])[0][0], outputs[p])
+    for wrong in (draw(4, rows, 3), draw(3, rows, 4)):
+        with pytest.raises(ValueError, match="no room"):
+            acting(wrong)
 
 
 def filled(plain: bool, action: Field) -> ReplayBuffer:
@@ -149,15 +102,31 @@ def test_a_sum_tree_has_every_bit_of_the_plain_one(leaves: int) -> None:
     assert np.array_equal(own.find(plain.total * 0.5), plain.find(plain.total * 0.5))
 
 
+PRIORITIES = {"replay.name": "prioritized", "critic_loss": "huber"}
+QUANTILES = {"quantiles": 7, "replay.name": "prioritized"}
 CASES: dict[str, tuple[type[Task], str, dict[str, Any]]] = {
     "dqn": (DQN, "CartPole-v1", {}),
     "dqn, by priority": (DQN, "CartPole-v1", {"replay.name": "prioritized", "critic_loss": "mse", "double": False}),
     "dqn, odd sizes": (DQN, "Acrobot-v1", {"model.hidden": [17, 5], "model.activation": "tanh", "target_interval": 2}),
     "dqn, ELU": (DQN, "CartPole-v1", {"model.activation": "elu"}),
+    "dqn, scaled rewards": (DQN, "CartPole-v1", {"extrinsic.strength": 2.0}),
+    "dqn, quantiles": (DQN, "CartPole-v1", {"distribution": "quantile", **QUANTILES}),
+    "dqn, probabilities": (DQN, "CartPole-v1", {"distribution": "categorical", "v_max": 3.0, "double": False}),
+    "qrdqn": (QRDQN, "CartPole-v1", {"quantiles": 5}),
     "sac": (SAC, "Pendulum-v1", {}),
-    "sac, by priority": (SAC, "Pendulum-v1", {"replay.name": "prioritized", "critic_loss": "huber"}),
+    "sac, by priority": (SAC, "Pendulum-v1", PRIORITIES),
     "sac, odd sizes": (SAC, "MountainCarContinuous-v0", {"model.hidden": [17, 5], "model.critic_hidden": [7]}),
     "sac, ELU": (SAC, "Pendulum-v1", {"model.activation": "elu", "model.layers": 3}),
+    "sac, choices": (SAC, "CartPole-v1", PRIORITIES),
+    "sac, numbers and choices": (SAC, "own_envs:HybridWalk-v0", {}),
+    "sac, an ensemble": (SAC, "Pendulum-v1", {"critic.ensemble": 4}),
+    "sac, an ensemble of choices": (SAC, "CartPole-v1", {"critic.ensemble": 3, "critic.subset": 1}),
+    "sac, scaled rewards": (SAC, "Pendulum-v1", {"scale_reward": True, "normalize_obs": True}),
+    "td3": (TD3, "Pendulum-v1", {"policy_delay": 1}),
+    "td3, by priority": (TD3, "Pendulum-v1", {**PRIORITIES, "policy_delay": 1, "n_step": 3}),
+    "ddpg": (DDPG, "Pendulum-v1", {}),
+    "tqc": (TQC, "Pendulum-v1", {}),
+    "tqc, by priority": (TQC, "Pendulum-v1", {**QUANTILES, "critics": 3}),
 }
 
 
@@ -176,9 +145,11 @@ def test_a_gradient_step_is_that_of_torch(case: str) -> None:
         own = learner()
         with without_kernels():
             plain = learner()
-            _, batch = plain.draw()
-            expected, theirs = plain.update(batch)
-        result, errors = own.update(own.draw()[1])
+            assert plain.compiled_steps is None
+            plain.tally.count = own.tally.count = 0  # norms are measured in some steps only
+            expected, theirs = plain.update(plain.draw()[1])
+        result, errors = own.compiled_steps.update(own.draw()[1])
+    assert result.keys() == expected.keys()
     torch.testing.assert_close(errors, theirs, rtol=1e-4, atol=1e-5)
     for name, value in expected.items():
         torch.testing.assert_close(result[name], value, rtol=1e-4, atol=1e-5)

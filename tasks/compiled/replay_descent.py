@@ -1,0 +1,300 @@
+"""Kernels of whole gradient steps on replayed transitions.
+
+`descend_q` takes one of deep Q-learning, `descend_actor_critic` one of an actor with critics. The parts of the latter
+are a deterministic policy or a soft one of numbers and choices; critics that give means or quantiles; and targets that
+are least values or truncated mixtures. Members are taken one after the other, see `descent`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .decorators import inner, kernel
+from .descent import descend_member
+from .layers import ONE, ZERO, F
+from .off_policy import follow_vector, n_step_rows
+from .perceptrons import CONSTANT, LEARN, backward_member, forward_member, join_rows, number_of_units, to_inputs_member
+from .policies import log_softmax
+from .records import (
+    ActionForm,
+    ActorCritics,
+    CriticForm,
+    Descent,
+    Draw,
+    GivenBatch,
+    QErrors,
+    QNetworks,
+    Returns,
+    Scaling,
+    SoftErrors,
+    Transitions,
+)
+from .replay_losses import (
+    clipped,
+    cross_entropy,
+    huber_rows,
+    judge_rows,
+    largest,
+    mean_of,
+    mean_quantile_rows,
+    project,
+    quantile_loss,
+    quantile_rows,
+    sample_rows,
+    sample_slope_rows,
+    smooth_rows,
+    soft_targets,
+    square_rows,
+    tanh_slope_rows,
+    truncated_targets,
+)
+
+TEN, HALF = F(10.0), F(0.5)
+MEANS, QUANTILES = 0, 1  # forms of `Returns`; any other number is probabilities
+
+
+@inner()
+def standardize(x, mean, scale):
+    """Standardize rows, clipped to ±10, as `ObservationNormalizer` does."""
+    for r in range(len(x)):
+        for j in range(len(mean)):
+            x[r, j] = clipped((x[r, j] - mean[j]) * scale[j], TEN)
+
+
+@inner()
+def copy_rows(x, out):
+    """Copy a matrix into the first columns of another one."""
+    for r in range(len(x)):
+        for j in range(x.shape[1]):
+            out[r, j] = x[r, j]
+
+
+@inner()
+def gather(draw, scaling, table, given, p, obs, following, action, reward, discount):
+    """Fill in member p's batch.
+
+    It is the given one, else the n-step transitions that begin at the drawn rows.
+    """
+    if given.active:
+        copy_rows(given.obs[p], obs)
+        copy_rows(given.next_obs[p], following)
+        copy_rows(given.action[p], action)
+        reward[:], discount[:] = given.reward[p], given.discount[p]
+        return
+    rows, inputs = draw.rows[p], table.columns[0, 1] - table.columns[0, 0]
+    batch = (obs, following, action, reward, discount)
+    n_step_rows(table.numbers[p], rows, table.gamma[p, 0], table.n_step, table.envs, table.columns, *batch)
+    if scaling.active:
+        standardize(obs[:, :inputs], scaling.mean[p], scaling.factor[p])
+        standardize(following[:, :inputs], scaling.mean[p], scaling.factor[p])
+
+
+@inner()
+def action_values(outputs, form, returns, probs, values):
+    """Fill in the means (actions,) of a row's distributions."""
+    m = form.atoms
+    for a in range(len(values)):
+        atoms = outputs[a * m : (a + 1) * m]
+        if form.number == MEANS:
+            values[a] = atoms[0]
+        elif form.number == QUANTILES:
+            values[a] = mean_of(atoms)
+        else:
+            logits = atoms.copy()
+            log_softmax(logits, probs)
+            values[a] = ZERO
+            for j in range(m):
+                values[a] += probs[j] * returns[j]
+
+
+@kernel(Draw, Scaling, Transitions, GivenBatch, QNetworks, Returns, "f4", QErrors, Descent, "f4[:,::1], b1[:,::1]")
+def descend_q(draw, scaling, table, given, networks, form, limit, result, step, tau, due):
+    """Take a gradient step of deep Q-learning.
+
+    `DQNLearner.losses` defines what is computed, on the n-step transitions that begin at the drawn rows. Losses of
+    means are linear in errors beyond the limit. The targets move by the fractions tau (P, 1) where they are `due` (P,
+    1).
+    """
+    sizes, kind, m = networks.sizes, networks.activation, form.atoms
+    count, inputs, outputs = draw.rows.shape[1], sizes[0], sizes[-1]
+    x, following, action = np.empty((count, inputs), F), np.empty((count, inputs), F), np.empty((count, 1), F)
+    reward, discount, choices = np.empty(count, F), np.empty(count, F), np.empty(count, np.int64)
+    q, online, slopes = np.empty((count, outputs), F), np.empty((count, outputs), F), np.empty((count, outputs), F)
+    values, probs, targets = np.empty(outputs // m, F), np.empty(m, F), np.empty((count, m), F)
+    room = count * number_of_units(sizes)
+    units, spare, to_units = np.empty(room, F), np.empty(room, F), np.empty(room, F)
+    for p in range(len(draw.rows)):
+        theta, target, g, returns = networks.vector[p], networks.target[p], networks.gradient[p], form.returns[p]
+        gather(draw, scaling, table, given, p, x, following, action, reward, discount)
+        forward_member(following, target, sizes, kind, spare, q)
+        if networks.double:
+            forward_member(following, theta, sizes, kind, spare, online)
+        for r in range(count):
+            action_values(online[r] if networks.double else q[r], form, returns, probs, values)
+            best = largest(values)
+            choices[r] = np.int64(action[r, 0])
+            if form.number == MEANS:
+                reward[r] += discount[r] * q[r, best]
+            elif form.number == QUANTILES:
+                for j in range(m):
+                    targets[r, j] = reward[r] + discount[r] * q[r, best * m + j]
+            else:
+                project(q[r, best * m : (best + 1) * m], returns, reward[r], discount[r], targets[r])
+        forward_member(x, theta, sizes, kind, units, q)
+        for r in range(count):
+            action_values(q[r], form, returns, probs, values)
+            result.values[p, r] = values[largest(values)]
+        weights = draw.weights[p] if draw.weighted else reward  # without weights, none are read
+        errors = result.errors[p]
+        if form.number == MEANS:
+            result.losses[p] = huber_rows(q, choices, reward, weights, draw.weighted, limit, errors, slopes)
+        else:
+            total = 0.0
+            slopes[:] = ZERO
+            for r in range(count):
+                own = slice(choices[r] * m, (choices[r] + 1) * m)
+                atoms, to = q[r, own], slopes[r, own]
+                loss, weight = ZERO, weights[r] if draw.weighted else ONE
+                if form.number == QUANTILES:
+                    for i in range(m):
+                        part, slope = quantile_loss(atoms[i], (F(i) + HALF) / F(m), targets[r])
+                        loss += part / F(m)
+                        to[i] = slope / F(m)
+                    errors[r] = mean_of(targets[r]) - mean_of(atoms)
+                else:
+                    loss = cross_entropy(atoms, targets[r], to)
+                    errors[r] = loss
+                for i in range(m):
+                    to[i] *= weight / F(count)
+                total += weight * loss
+            result.losses[p] = F(total / count)
+        backward_member(slopes, x, theta, sizes, kind, units, count, to_units, g, LEARN)
+        descend_member(theta, g, step, p)
+        if due[p, 0]:
+            follow_vector(target, theta, tau[p, 0])
+
+
+@inner()
+def normalize(action, form, numbers, choices):
+    """Split actions into normalized numbers (B, k) and one choice (B,)."""
+    for r in range(len(action)):
+        for j in range(len(form.middle)):
+            numbers[r, j] = (action[r, form.numbers[j]] - form.middle[j]) / form.half[j]
+        choice = 0
+        for j in range(len(form.choices)):
+            choice = choice * form.sizes[j] + np.int64(action[r, form.choices[j]])
+        choices[r] = choice
+
+
+@kernel(
+    *(Draw, Scaling, Transitions, GivenBatch, ActorCritics, ActionForm, CriticForm, SoftErrors),
+    *("f4[:,:,::1], f4[:,::1], i8[:,::1], b1", Descent, Descent),
+)
+def descend_actor_critic(
+    draw, scaling, table, given, networks, actions, form, result, noise, alpha, subset, moves_actor, critics, actor
+):
+    """Take a gradient step of critics, then of their actor.
+
+    `SACLearner`, `TQCLearner` and `DDPGLearner` define what is computed.
+
+    Args:
+        draw: rows of the transitions, and their weights.
+        scaling: scale of observations.
+        table: stored transitions.
+        given: the batch, if it is not gathered from them.
+        networks: parameters and gradients.
+        actions: form of the actions.
+        form: form of the critics' values and losses.
+        result: losses, errors, values and entropies, filled in.
+        noise: standard normal numbers: (P, 2B, k) for a batch and its next observations, or for the latter alone if the
+            policy is deterministic.
+        alpha: entropy coefficients (P, terms).
+        subset: target critics whose least values count, (P, s).
+        moves_actor: whether the actor takes a step, too.
+        critics: step of the critics.
+        actor: step of the actor.
+    """
+    pi_sizes, q_sizes, kind = networks.actor_sizes, networks.critic_sizes, networks.activation
+    members, rows = draw.rows.shape
+    count, terms, k, n = result.errors.shape[1], alpha.shape[1], len(actions.middle), actions.n
+    inputs, outputs, per_value = pi_sizes[0], pi_sizes[-1], q_sizes[-1]
+    obs, following = np.zeros((rows, inputs), F), np.zeros((rows, inputs), F)  # the padding of a lone number is 0
+    action, reward, discount = (
+        np.empty((rows, len(actions.numbers) + len(actions.choices)), F),
+        np.empty(rows, F),
+        np.empty(rows, F),
+    )
+    numbers, choices = np.empty((rows, k), F), np.empty(rows, np.int64)
+    out, next_out, to_out = np.empty((rows, outputs), F), np.empty((rows, outputs), F), np.zeros((rows, outputs), F)
+    c, to_c, spread = np.empty((rows, k), F), np.empty((rows, k), F), np.empty((rows, k), F)
+    log_probs, probs, to_probs = np.empty((rows, n), F), np.ones((rows, n), F), np.empty((rows, n), F)
+    next_entropies, to_entropies = np.empty((rows, terms), F), np.empty((rows, terms), F)
+    room = rows * number_of_units(pi_sizes)
+    units, to_units = np.empty(room, F), np.empty(room, F)
+    room = rows * number_of_units(q_sizes)
+    x, q_units, to_q_units = np.empty((rows, q_sizes[0]), F), np.empty((count, room), F), np.empty(room, F)
+    q, to_q = np.empty((count, rows, per_value), F), np.empty((count, rows, per_value), F)
+    targets, heard = np.empty((rows, form.kept), F), np.arange(form.heard)
+    share = ONE / F(count * per_value * form.kept) if form.kept > 0 else ONE
+    for p in range(members):
+        theta, g = networks.actor[p], networks.actor_gradient[p]
+        gather(draw, scaling, table, given, p, obs, following, action, reward, discount)
+        forward_member(following, networks.next_actor[p], pi_sizes, kind, units, next_out)
+        if form.soft:
+            sample_rows(next_out, noise[p], rows, c, spread, log_probs, probs, next_entropies)
+        else:
+            smooth_rows(next_out, noise[p], form.smoothing[p, 0], form.smoothing[p, 1], c)
+
+        join_rows(following, c, x)
+        for i in range(count):
+            forward_member(x, networks.targets[count * p + i], q_sizes, kind, q_units[i], q[i])
+        if form.kept > 0:
+            truncated_targets(q, next_entropies, alpha[p], reward, discount, targets)
+        else:
+            soft_targets(q, subset[p], probs, next_entropies, alpha[p], reward, discount)
+        normalize(action, actions, numbers, choices)
+        join_rows(obs, numbers, x)
+        for i in range(count):
+            forward_member(x, networks.critics[count * p + i], q_sizes, kind, q_units[i], q[i])
+        losses, errors, values = result.critic_losses[p], result.errors[p], result.values[p]
+        weights = draw.weights[p] if draw.weighted else reward  # without weights, none are read
+        if form.kept > 0:
+            quantile_rows(q, targets, weights, draw.weighted, share, losses, errors, values, to_q)
+        else:
+            square_rows(q, choices, reward, weights, draw.weighted, form.limit, losses, errors, values, to_q)
+        size = networks.critics.shape[1]
+        for i in range(count):
+            to_critic = networks.critic_gradient[p, i * size : (i + 1) * size]
+            critic = networks.critics[count * p + i]
+            backward_member(to_q[i], x, critic, q_sizes, kind, q_units[i], rows, to_q_units, to_critic, LEARN)
+        descend_member(networks.critic_vector[p], networks.critic_gradient[p], critics, p)
+        if not moves_actor:
+            continue
+
+        forward_member(obs, theta, pi_sizes, kind, units, out)
+        if form.soft:
+            sample_rows(out, noise[p], 0, c, spread, log_probs, probs, result.entropies[p])
+        else:
+            smooth_rows(out, noise[p], ZERO, ZERO, c)
+        join_rows(obs, c, x)
+        for i in heard:
+            forward_member(x, networks.critics[count * p + i], q_sizes, kind, q_units[i], q[i])
+        entropies, losses = result.entropies[p], result.actor_losses[p]
+        if form.kept > 0:
+            mean_quantile_rows(q, entropies, alpha[p], losses, to_q)
+        else:
+            to_q[:] = ZERO
+            judge_rows(q, heard, form.mean, probs, entropies, alpha[p], losses, to_q, to_probs)
+        to_c[:] = ZERO
+        for i in heard[: form.heard if k > 0 else 0]:
+            critic = networks.critics[count * p + i]
+            backward_member(to_q[i], x, critic, q_sizes, kind, q_units[i], rows, to_q_units, critic, CONSTANT)
+            to_inputs_member(to_q_units, critic, q_sizes, inputs, to_c)
+        if form.soft:
+            for r in range(rows):
+                to_entropies[r] = -alpha[p]
+            sample_slope_rows(to_c, to_probs, to_entropies, out, c, spread, log_probs, probs, to_out)
+        else:
+            tanh_slope_rows(to_c, c, to_out)
+        backward_member(to_out, obs, theta, pi_sizes, kind, units, rows, to_units, g, LEARN)
+        descend_member(theta, g, actor, p)
