@@ -25,6 +25,7 @@ from ..run_files.writing import to_toml
 from .storage import existing_store, whole_uid
 
 LEARNING_CURVE = ("epoch", "env_steps", "episode_return", "return", "loss", "approx_kl", "entropy")
+FURTHER = ("info.", "episode_return.", "elo.")  # what the user named, and what each behaviour of an environment has
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -115,8 +116,8 @@ def show(arguments: argparse.Namespace) -> int:
         out.print(tables.rows_table("lineage", form["lineage"], ("uid", "until")))
     out.print(tables.pairs_table("hyperparameters", task.hyperparameters))
     reported = dict.fromkeys(name for row in task.metrics for name in row)
-    info = [name for name in reported if name.startswith("info.")]  # named by the user
-    names = [name for name in ([*LEARNING_CURVE, *info] if task.env else reported) if name in reported]
+    further = [name for name in reported if name.startswith(FURTHER)]
+    names = [name for name in ([*LEARNING_CURVE, *further] if task.env else reported) if name in reported]
     out.print(tables.rows_table("metrics", task.metrics, names))
     out.print(tables.rows_table("checkpoints", form["checkpoints"], ("epochs", "bytes", "kept", "digest")))
     events = [_event_row(event) for event in task.events]

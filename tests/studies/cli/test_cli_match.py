@@ -42,6 +42,7 @@ def test_a_match_counts_games(cli: Cli, tmp_path: Path) -> None:
     untrained = Behaviours(GAME, seed=1).init(**unflatten(flatten(one.hyperparameters)))
     assert result["wins"] == one.match(untrained, 20).count(1)
     assert " games " in cli(*words)[1]
+    assert "episode_return.player" in cli("show", one.uid, "--storage", url)[1]
     status, _, errors = cli("match", one.uid, lone.uid, "--storage", url)
     assert status == 2
     assert "a match is played by tasks of several agents" in errors
