@@ -38,7 +38,7 @@ _RANDOM = random.SystemRandom()  # environments may use the global generator
 log = logging.getLogger(__name__)
 
 
-class HeldRows:
+class LeasedRows:
     """Rows of Orion's database that this process holds by tokens.
 
     A thread renews the heartbeat of each row as long as the row has the token. A forked child starts without rows; its
@@ -126,13 +126,13 @@ class AlgorithmLock:
 
     Args:
         database: Orion's database.
-        held_rows: rows that this process holds.
+        leased_rows: rows that this process holds.
         seconds: seconds for which a lock outlives its holder's last heartbeat.
         trusted: classes that a state may contain besides those of Orion's own algorithms.
     """
 
-    def __init__(self, database: RekindleSQL, held_rows: HeldRows, seconds: float, trusted: Sequence[str]):
-        self._database, self._held_rows = database, held_rows
+    def __init__(self, database: RekindleSQL, leased_rows: LeasedRows, seconds: float, trusted: Sequence[str]):
+        self._database, self.leased_rows = database, leased_rows
         self.seconds, self.trusted = seconds, trusted
         self.registered = 0  # trials that this process added; unchanged if a holder of the lock suggested none
 
@@ -146,7 +146,7 @@ class AlgorithmLock:
         row = {"experiment": uid, "locked": 1, "owner": token}
         try:
             document = self._wait(uid, token, timeout, retry_interval)
-            self._held_rows.hold(token, "algo", row, self.seconds / 3)
+            self.leased_rows.hold(token, "algo", row, self.seconds / 3)
             started, registered, state = time.monotonic(), self.registered, None
             try:
                 read = self._state(document["state"])
@@ -156,7 +156,7 @@ class AlgorithmLock:
                 yield locked
                 state = locked.state if locked.state is not read else None
             finally:
-                self._held_rows.drop(token)
+                self.leased_rows.drop(token)
                 vain = time.monotonic() - started if self.registered == registered else 0.0
                 freed = self._write(row, state, algorithm, vain)
             if not freed and state is not None:  # without a new state nothing is lost, e.g. after `orion db release`
@@ -165,7 +165,7 @@ class AlgorithmLock:
                     f"for {self.seconds:g} s; the changes of its algorithm were not written"
                 )
         except BaseException:
-            self._held_rows.drop_all("untold")  # lets others make the algorithm observe these trials
+            self.leased_rows.drop_all("untold")  # lets others make the algorithm observe these trials
             raise
 
     def release(self, uid: Any) -> int:
@@ -192,7 +192,7 @@ class AlgorithmLock:
 
     def renew_unobserved(self, trial: Trial) -> None:
         """Renew that mark until the algorithm has observed the trial."""
-        self._held_rows.hold(trial.worker, "untold", _mark(trial), self.seconds / 3)
+        self.leased_rows.hold(trial.worker, "untold", _mark(trial), self.seconds / 3)
 
     def is_dry(self, rows: Collections, uid: Any, now: datetime) -> bool:
         """Return whether the algorithm must wait for results to suggest anything.

@@ -20,7 +20,7 @@ from typing import Any
 from ..redact import masked
 from .db import RekindleSQL
 from .documents import Document
-from .lock import AlgorithmLock, HeldRows, is_ours, is_silent, new_token
+from .lock import AlgorithmLock, LeasedRows, is_ours, is_silent, new_token
 from .tables import Collections
 from .trial_rows import is_to_be_tried_again
 
@@ -73,8 +73,8 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         self._start()
 
     def _start(self) -> None:
-        self._held_rows = HeldRows(self._db)
-        self._lock = AlgorithmLock(self._db, self._held_rows, self.lock_seconds, self.trusted)
+        self.leased_rows = LeasedRows(self._db)
+        self._lock = AlgorithmLock(self._db, self.leased_rows, self.lock_seconds, self.trusted)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for another process, which holds no rows."""
@@ -86,7 +86,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
 
     def _hold(self, trial: Trial) -> None:
         seconds = min(orion.core.config.worker.heartbeat, self.lock_seconds / 3)
-        self._held_rows.hold(trial.worker, "trials", _owned(trial), seconds)
+        self.leased_rows.hold(trial.worker, "trials", _owned(trial), seconds)
 
     def create_experiment(self, config: Document) -> int:
         """Create the experiment and its algorithm's lock in one transaction.
@@ -187,7 +187,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
             return done
 
         done = self._db.transact(work)
-        self._held_rows.drop(trial.worker)
+        self.leased_rows.drop(trial.worker)
         if done:
             self._lock.renew_unobserved(trial)
         else:
@@ -228,7 +228,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
             return done, final
 
         done, status = self._db.transact(work)
-        self._held_rows.drop(trial.worker)
+        self.leased_rows.drop(trial.worker)
         if not done:
             raise FailedUpdate(
                 f"trial {trial.id} was to go from {was} to {status}, but it is no longer {was}, or "
@@ -249,7 +249,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
             return 0
         if trial.worker is not None and not is_ours(trial.worker):
             return 0
-        return self._held_rows.touch("trials", _owned(trial))
+        return self.leased_rows.touch("trials", _owned(trial))
 
     def fetch_lost_trials(self, experiment: Any) -> list[Trial]:
         """Return the reserved trials of dead or silent owners.
@@ -257,7 +257,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         An owner is dead if its process has ended on this machine, and silent after five missed heartbeats.
         """
         reserved = self._fetch_trials({"experiment": experiment.id, "status": "reserved"})
-        reserved = [trial for trial in reserved if trial.worker not in self._held_rows.rows()]
+        reserved = [trial for trial in reserved if trial.worker not in self.leased_rows.rows()]
         if not reserved:
             return reserved
         before = self._db.now() - timedelta(seconds=orion.core.config.worker.heartbeat * _LOST_BEATS)

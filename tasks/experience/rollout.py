@@ -213,7 +213,7 @@ class Agent:
         if self.obs_normalizer is not None or not isinstance(noise, Tensor):
             return None
         if self.device.type == "cuda" and type(self) is Agent:
-            return self._played_on_device(envs, noise, keep_next)
+            return self.play_on_device(envs, noise, keep_next)
         if kernels is None or (steps := envs.play(kernels, noise.numpy())) is None:
             return None
         cut = steps.ended > steps.terminated
@@ -225,7 +225,7 @@ class Agent:
         actions = actions.view(*actions.shape[:3], *self.policy.distribution.action_shape)
         return Rollout(obs, actions, rewards, terminated, ended, truncations, next_obs if keep_next else None)
 
-    def _played_on_device(self, envs: Envs, noise: Tensor, keep_next: bool) -> Rollout | None:
+    def play_on_device(self, envs: Envs, noise: Tensor, keep_next: bool) -> Rollout | None:
         if (steps := envs.play_on_device(self.policy.sample, noise)) is None:
             return None
         cut = (steps.ended > steps.terminated).cpu().numpy()

@@ -23,6 +23,16 @@ from rekindle.studies.orion.db import RekindleSQL
 FORK = multiprocessing.get_context("fork")
 
 
+def experiment_of(client: Any) -> Any:
+    """Return the experiment of Orion's client, which offers more than the client."""
+    return client._experiment
+
+
+def database_of(storage: Any) -> Any:
+    """Return the database of Orion's storage."""
+    return storage._db
+
+
 def _begin(work: Callable[[], object], gate: int, opener: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

@@ -103,7 +103,7 @@ def without_foreign_keys(store: Store, *statements: Any) -> None:
             connection.execute(statement)
 
     if store.url.startswith("sqlite"):
-        engine = store.database._engine
+        engine = store.database.engine
         with engine.connect() as connection:
             raw = connection.connection.driver_connection
             assert raw is not None

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ....tasks.errors import Stopped
     from ...errors import LeaseLost
 
-    row = _trial_row()
+    row = trial_row()
     try:
         from .train import train_for_orion  # slow, and may be interrupted
 
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"the trial is interrupted: {' '.join(str(error).split()) or 'stopped by SIGINT'}")
         return interrupted
     except Exception:  # the next process that tries the trial must know that this one was not killed
-        _note_failure(row)
+        note_failure(row)
         raise
     with open(os.environ[RESULTS_VARIABLE], "w", encoding="utf-8") as file:
         json.dump(results, file)
@@ -70,7 +70,7 @@ def refuse_study(arguments: argparse.Namespace) -> int:
     )
 
 
-def _trial_row() -> tuple[str, int, str] | None:
+def trial_row() -> tuple[str, int, str] | None:
     """Return database, experiment and trial if the database has checkpoints."""
     url, trial, experiment = storage_url(), os.environ.get(TRIAL_VARIABLE), os.environ.get(EXPERIMENT_VARIABLE, "")
     if url is None or trial is None or not experiment.isdecimal():
@@ -89,7 +89,7 @@ def _parent(row: tuple[str, int, str] | None) -> Start | None:
     return parent_of(*row)
 
 
-def _note_failure(row: tuple[str, int, str] | None) -> None:
+def note_failure(row: tuple[str, int, str] | None) -> None:
     """Record in Orion's database that the trial failed by itself."""
     from ...errors import StoreError
 

@@ -64,6 +64,7 @@ class Database:
 
     Attributes:
         name: the URL without its password, for messages.
+        engine: connections to the database, of SQLAlchemy.
         retry: the retry policy.
         stall: see above.
     """
@@ -86,18 +87,18 @@ class Database:
         sqlite = self.url.get_backend_name() == "sqlite"
         arguments = {"timeout": _BUSY_SECONDS} if sqlite else driver_arguments(self.url)
         try:
-            self._engine = sa.create_engine(self.url, connect_args=arguments, hide_parameters=True)
+            self.engine = sa.create_engine(self.url, connect_args=arguments, hide_parameters=True)
         except ModuleNotFoundError as error:
             raise BadURL(f"{self.name} needs the package {error.name}: pip install 'rekindle-rl[postgres]'") from None
         if sqlite:
-            sa.event.listen(self._engine, "connect", self._prepare_sqlite)
-            sa.event.listen(self._engine, "begin", self._begin_sqlite)
-            self._reader = self._engine
+            sa.event.listen(self.engine, "connect", self._prepare_sqlite)
+            sa.event.listen(self.engine, "begin", self._begin_sqlite)
+            self._reader = self.engine
         else:
-            sa.event.listen(self._engine, "begin", self._begin_postgresql)
+            sa.event.listen(self.engine, "begin", self._begin_postgresql)
             # all statements of a reading transaction see the same snapshot
-            self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")
-        self._writer = self._engine.execution_options(**{_WRITES: True})
+            self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
+        self._writer = self.engine.execution_options(**{_WRITES: True})
 
     def read(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
         """Return the result of ``work`` on a consistent snapshot.
@@ -116,7 +117,7 @@ class Database:
     @contextmanager
     def sqlite(self) -> Iterator[sqlite3.Connection]:
         """Lend the driver's connection to a SQLite file, outside a transaction."""
-        pooled = self._engine.raw_connection()
+        pooled = self.engine.raw_connection()
         try:
             connection = pooled.driver_connection
             assert isinstance(connection, sqlite3.Connection)
@@ -134,7 +135,7 @@ class Database:
 
     def close(self) -> None:
         """Close the idle connections."""
-        self._engine.dispose()
+        self.engine.dispose()
 
     def _run(self, engine: Engine, work: Callable[[Connection], T], seconds: float | None) -> T:
         depth = self._thread.depth = getattr(self._thread, "depth", 0) + 1

@@ -50,7 +50,7 @@ def test_a_study_in_which_nothing_has_happened_is_one_small_query(store: Store, 
     def note(*arguments: Any) -> None:
         statements.append(arguments[2])
 
-    sa.event.listen(other.database._engine, "before_cursor_execute", note)
+    sa.event.listen(other.database.engine, "before_cursor_execute", note)
     assert view.refresh() is None
     read = [statement for statement in statements if "rk_" in statement]
     assert len(read) == 1
@@ -236,12 +236,12 @@ def test_frequent_queries_use_indexes(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
         start_study(store, "s", tiny())
         store.add_rows("s", trials=[rows(0)[0]])
-        sa.event.listen(store.database._engine, "before_cursor_execute", note)
+        sa.event.listen(store.database.engine, "before_cursor_execute", note)
         store.database.read(lambda c: study_rows.changes(c, "s", 0))
         store.database.read(task_rows.holders)
         store.reached(["a", "b"])
         store.in_training("s")
-        sa.event.remove(store.database._engine, "before_cursor_execute", note)
+        sa.event.remove(store.database.engine, "before_cursor_execute", note)
         looks = [(statement, parameters) for statement, parameters in asked if statement.startswith("SELECT")]
         assert len(looks) == 7
         for statement, parameters in looks:

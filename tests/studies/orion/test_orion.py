@@ -243,11 +243,11 @@ def test_the_trial_is_the_one_that_orion_names(
 ) -> None:
     monkeypatch.setenv("ORION_TRIAL_ID", "abc")
     monkeypatch.setenv("ORION_EXPERIMENT_ID", "3")
-    assert command._trial_row() == (sqlite_url, 3, "abc")
+    assert command.trial_row() == (sqlite_url, 3, "abc")
     for name, value in (("ORION_EXPERIMENT_ID", "x"), ("ORION_DB_TYPE", "pickleddb")):
         with monkeypatch.context() as other:
             other.setenv(name, value)
-            assert command._trial_row() is None
+            assert command.trial_row() is None
 
 
 @pytest.mark.parametrize(
@@ -285,13 +285,13 @@ def test_a_study_is_no_trial_of_orions(
 def test_a_trial_that_the_database_does_not_know_has_no_parent(
     under_orion: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert command._parent(command._trial_row()) is None  # Orion names no trial
+    assert command._parent(command.trial_row()) is None  # Orion names no trial
     monkeypatch.setenv("ORION_TRIAL_ID", "abc")
     monkeypatch.setenv("ORION_EXPERIMENT_ID", "3")
     Store(sqlite_url).close()
     with pytest.raises(NoParent, match=r"has no such result for trial abc of experiment 3; keep Orion's"):
-        command._parent(command._trial_row())
-    command._note_failure(command._trial_row())  # nowhere to note it, which is no failure of the trial's
+        command._parent(command.trial_row())
+    command.note_failure(command.trial_row())  # nowhere to note it, which is no failure of the trial's
 
 
 def test_train_reports_to_orion_and_carries_on(under_orion: Path, sqlite_url: str) -> None:

@@ -557,7 +557,7 @@ def test_damaged_rows_and_newer_tables_are_refused(db: RekindleSQL) -> None:
 def test_orions_most_frequent_queries_use_an_index(sqlite: RekindleSQL) -> None:
     asked: list[tuple[str, Any]] = []
     assert sqlite._sql is not None
-    engine = sqlite._sql._engine
+    engine = sqlite._sql.engine
 
     def note(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         if statement.startswith(("SELECT", "UPDATE", "DELETE")) and "rk_orion" in statement:

@@ -19,7 +19,7 @@ from typing import Any
 
 import hanging
 import pytest
-from hunting import orion_says, run_killed
+from hunting import database_of, experiment_of, orion_says, run_killed
 from orion.client import build_experiment, get_experiment
 from orion.client.experiment import ExperimentClient
 from orion.client.runner import prepare_trial_working_dir
@@ -100,7 +100,7 @@ def population(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Tri
 def breed(url: str) -> list[Trial]:
     client = start(url, COUPLE, epochs=fidelity(1, 4, 2), max_trials=6)
     trials: list[Trial] = client.fetch_trials_by_status("completed")
-    client.storage._db.close_connection()
+    database_of(client.storage).close_connection()
     return trials
 
 
@@ -162,14 +162,14 @@ def test_a_promoted_trial_needs_no_parent_that_an_earlier_version_of_its_experim
             storage=storage_of(sqlite_url),
         )
         child = client.insert({"x": 0.5, "e": 1}).branch(params={"e": 4})
-        client._experiment.register_trial(child)
-        client.storage._db.remove("trials", {"experiment": client.id, "parent": None})
+        experiment_of(client).register_trial(child)
+        database_of(client.storage).remove("trials", {"experiment": client.id, "parent": None})
         if needs:
             with pytest.raises(NoParent):
                 parent_of(sqlite_url, client.id, child.id)
         else:
             assert parent_of(sqlite_url, client.id, child.id) is None
-        client.storage._db.close_connection()
+        database_of(client.storage).close_connection()
 
 
 @pytest.mark.parametrize(("low", "high", "base", "generations"), [(1, 27, 3, 7), (1, 100, 2, 10), (1, 2, 2, 1)])
@@ -223,7 +223,7 @@ def test_a_hunt_is_exact_however_many_processes_train_it_and_some_are_killed(
 ) -> None:
     url, max_trials = request.getfixturevalue(kind), 3 + kills
     client = build_experiment("watch", space={"x": "uniform(0, 1)"}, storage=storage_of(url))
-    run_killed(partial(_work, url, max_trials), client.storage._db, max_trials, count, kills, wait_until, 900)
+    run_killed(partial(_work, url, max_trials), database_of(client.storage), max_trials, count, kills, wait_until, 900)
     trials = get_experiment("h", storage=storage_of(url)).fetch_trials()
     rows = [told(trial) for trial in trials if trial.status == "completed"]
     assert len(rows) == max_trials
@@ -232,7 +232,7 @@ def test_a_hunt_is_exact_however_many_processes_train_it_and_some_are_killed(
     longest = max(rows, key=lambda row: row["epochs"])
     with Store(url) as store:
         assert replay(store, longest["uid"]).digest == longest["digest"]
-    client.storage._db.close_connection()
+    database_of(client.storage).close_connection()
 
 
 @pytest.mark.slow
@@ -392,10 +392,10 @@ def test_a_promoted_trial_needs_no_directory_of_its_parents(sqlite_url: str, tmp
         working_dir=str(tmp_path / "gone"),
     )
     lower = client.insert({"x": 0.5}, results=[{"name": "r", "type": "objective", "value": 1.0}])
-    client._experiment.register_trial(client.get_trial(lower).branch(params={"x": 0.25}))
+    experiment_of(client).register_trial(client.get_trial(lower).branch(params={"x": 0.25}))
     client.working_dir = str(tmp_path / "here")
     for program, spared in ((["rekindle", "train"], True), (["./mine.py"], False)):
-        client._experiment.metadata["user_args"] = program
+        experiment_of(client).metadata["user_args"] = program
         promoted = client.suggest()
         assert promoted.parent == lower.id
         if spared:
@@ -406,7 +406,7 @@ def test_a_promoted_trial_needs_no_directory_of_its_parents(sqlite_url: str, tmp
             with pytest.raises(FileNotFoundError):
                 prepare_trial_working_dir(client, promoted)
         client.release(promoted)
-    database = client.storage._db
+    database = database_of(client.storage)
     assert isinstance(database, RekindleSQL)
     database.close_connection()
 

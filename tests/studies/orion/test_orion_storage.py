@@ -21,7 +21,7 @@ from typing import Any
 import nursery
 import orion.core.cli
 import pytest
-from hunting import FORK, orion_says, run_killed
+from hunting import FORK, database_of, experiment_of, orion_says, run_killed
 from orion.client import build_experiment
 from orion.client.experiment import ExperimentClient
 from orion.core.io.database import DatabaseError, DuplicateKeyError
@@ -58,8 +58,8 @@ def _settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     yield
     while OPEN:
         storage = OPEN.pop()
-        storage._held_rows.rows().clear()
-        storage._db.close_connection()
+        storage.leased_rows.rows().clear()
+        database_of(storage).close_connection()
 
 
 class Ahead(datetime):
@@ -98,7 +98,7 @@ def hunt(worker: ExperimentClient, function: Callable[..., Any] = objective, **o
 
 def change(storage: RekindleStorage, collection: str, **data: Any) -> None:
     """What another machine's worker might have written."""
-    assert storage._db.write(collection, data, {}) > 0
+    assert database_of(storage).write(collection, data, {}) > 0
 
 
 # Whose trial it is
@@ -129,9 +129,9 @@ def test_a_result_of_a_trial_that_was_given_to_another_is_refused(url: str) -> N
     trial = late.suggest()
     change(late.storage, "trials", worker=ELSEWHERE, heartbeat=datetime(2020, 1, 1))  # as if paused for long elsewhere
     trial.worker = ELSEWHERE
-    [lost] = other._experiment.fetch_lost_trials()
+    [lost] = experiment_of(other).fetch_lost_trials()
     assert lost.id == trial.id
-    taken = other._experiment.reserve_trial()
+    taken = experiment_of(other).reserve_trial()
     assert taken.id == trial.id
     with pytest.raises(RuntimeError, match="has been lost"):
         late.observe(trial, objective(0.5, 0.5))
@@ -142,7 +142,7 @@ def test_a_result_of_a_trial_that_was_given_to_another_is_refused(url: str) -> N
 
 
 def test_a_trial_that_was_lost_is_neither_released_nor_kept_alive_by_its_old_worker(url: str) -> None:
-    storage, experiment = (worker := client(url)).storage, worker._experiment
+    storage, experiment = (worker := client(url)).storage, experiment_of(worker)
     trial = worker.suggest()
     old = Trial(**trial.to_dict())
     change(storage, "trials", worker=ELSEWHERE)
@@ -186,11 +186,11 @@ def test_a_worker_that_shows_life_in_time_keeps_its_trial(url: str) -> None:
     storage = (worker := client(url)).storage
     trial = worker.suggest()
     change(storage, "trials", worker=ELSEWHERE, heartbeat=datetime(2020, 1, 1))
-    [lost] = storage.fetch_lost_trials(worker._experiment)
-    change(storage, "trials", heartbeat=storage._db.now())
+    [lost] = storage.fetch_lost_trials(experiment_of(worker))
+    change(storage, "trials", heartbeat=database_of(storage).now())
     with pytest.raises(FailedUpdate):
         storage.set_trial_status(lost, "interrupted")
-    assert storage.fetch_lost_trials(worker._experiment) == []
+    assert storage.fetch_lost_trials(experiment_of(worker)) == []
     worker._release_reservation(trial)
 
 
@@ -201,9 +201,9 @@ def test_trials_are_kept_alive_at_the_pace_of_the_configuration(
     trial = worker.suggest()
     before = worker.get_trial(trial).heartbeat
     wait_until(lambda: worker.get_trial(trial).heartbeat > before)
-    assert worker.storage.fetch_lost_trials(worker._experiment) == []
+    assert worker.storage.fetch_lost_trials(experiment_of(worker)) == []
     worker.release(trial)
-    assert worker.storage._held_rows.rows() == {}
+    assert worker.storage.leased_rows.rows() == {}
 
 
 def test_a_trial_that_is_reserved_by_name_gets_a_datetime_as_heartbeat(url: str) -> None:
@@ -212,7 +212,7 @@ def test_a_trial_that_is_reserved_by_name_gets_a_datetime_as_heartbeat(url: str)
     worker.reserve(trial)  # Orion's client gives the integer 120
     row = worker.get_trial(trial)
     assert (row.status, type(row.heartbeat), row.worker) == ("reserved", datetime, trial.worker)
-    assert worker.storage.fetch_lost_trials(worker._experiment) == []
+    assert worker.storage.fetch_lost_trials(experiment_of(worker)) == []
     worker.observe(trial, objective(0.5, 0.5))
     assert worker.get_trial(trial).status == "completed"
 
@@ -221,9 +221,9 @@ def test_integers_that_orions_own_storage_left_as_heartbeats_do_no_harm(url: str
     worker = client(url)
     trial = worker.suggest()
     change(worker.storage, "trials", heartbeat=120, worker=ELSEWHERE)
-    assert worker.storage.fetch_lost_trials(worker._experiment) == []
+    assert worker.storage.fetch_lost_trials(experiment_of(worker)) == []
     change(worker.storage, "trials", start_time=datetime(2020, 1, 1))
-    assert len(worker.storage.fetch_lost_trials(worker._experiment)) == 1
+    assert len(worker.storage.fetch_lost_trials(experiment_of(worker))) == 1
     worker._release_reservation(trial)
 
 
@@ -233,12 +233,12 @@ def test_the_clock_of_a_worker_does_not_count(url: str, monkeypatch: pytest.Monk
     module = types.SimpleNamespace(datetime=Ahead, timedelta=timedelta)
     for name in ("orion.storage.legacy", "orion.core.worker.experiment"):
         monkeypatch.setattr(f"{name}.datetime", module)
-    assert wrong.storage.fetch_lost_trials(wrong._experiment) == []
+    assert wrong.storage.fetch_lost_trials(experiment_of(wrong)) == []
     other = wrong.suggest()
     assert other.id != trial.id
     monkeypatch.undo()
     monkeypatch.setenv("ORION_HEARTBEAT", "1")
-    assert right.storage.fetch_lost_trials(right._experiment) == []
+    assert right.storage.fetch_lost_trials(experiment_of(right)) == []
     for worker, each in ((right, trial), (wrong, other)):
         worker.release(each)
 
@@ -247,8 +247,8 @@ def _dies(url: str) -> None:
     """Is killed while it has a trial reserved, the algorithm locked, and a suggestion registered but not written."""
     worker = client(url, lock_seconds=1000)
     worker.insert({"x": 0.5, "y": 0.5}, reserve=True)
-    with worker._experiment.acquire_algorithm_lock() as algorithm:
-        worker._experiment.register_trial(algorithm.suggest(1)[0])
+    with experiment_of(worker).acquire_algorithm_lock() as algorithm:
+        experiment_of(worker).register_trial(algorithm.suggest(1)[0])
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -287,14 +287,14 @@ def test_a_lock_whose_holder_shows_no_life_is_taken_over_and_its_late_state_drop
     paused, other = client(url), client(url)
     with pytest.raises(AlgorithmLockLost, match="given to another worker"):  # noqa: SIM117, PT012
         with paused.storage.acquire_algorithm_lock(uid=paused.id) as held:
-            paused.storage._held_rows.rows().clear()  # no more signs of life
+            paused.storage.leased_rows.rows().clear()  # no more signs of life
             change(paused.storage, "algo", owner=ELSEWHERE)
             with (
                 pytest.raises(LockAcquisitionTimeout, match=r"for 0\.2 s"),
                 other.storage.acquire_algorithm_lock(uid=other.id, timeout=0.2),
             ):
                 pass
-            change(paused.storage, "algo", heartbeat=paused.storage._db.now() - timedelta(seconds=11))
+            change(paused.storage, "algo", heartbeat=database_of(paused.storage).now() - timedelta(seconds=11))
             with other.storage.acquire_algorithm_lock(uid=other.id, timeout=60) as taken:
                 taken.set_state({"who": "other"})
             held.set_state({"who": "paused"})
@@ -312,9 +312,9 @@ def test_a_lock_is_kept_for_as_long_as_its_holder_lives(
         held = holding.__enter__()
     with ExitStack() as stack:
         stack.push(holding)
-        long_ago = holder.storage._db.now() - timedelta(seconds=120)
+        long_ago = database_of(holder.storage).now() - timedelta(seconds=120)
         change(holder.storage, "algo", heartbeat=long_ago)
-        wait_until(lambda: holder.storage._db.read("algo")[0]["heartbeat"] > long_ago)
+        wait_until(lambda: database_of(holder.storage).read("algo")[0]["heartbeat"] > long_ago)
         with pytest.raises(LockAcquisitionTimeout), other.storage.acquire_algorithm_lock(uid=other.id, timeout=0.2):
             pass
         held.set_state({"n": 1})
@@ -338,7 +338,7 @@ def test_no_crash_leaves_an_experiment_without_its_lock(url: str) -> None:
     storage.create_experiment({"name": "a", "version": 1, "algorithm": {"random": {}}})
     with pytest.raises(DuplicateKeyError):
         storage.create_experiment({"name": "a", "version": 1})
-    assert storage._db.count("algo") == storage._db.count("experiments") == 1
+    assert database_of(storage).count("algo") == database_of(storage).count("experiments") == 1
     assert storage.get_algorithm_lock_info(uid=1).configuration == {"random": {}}
     assert storage.get_algorithm_lock_info(uid=9) is None
 
@@ -359,7 +359,7 @@ def test_a_hostile_state_is_refused_and_not_run(url: str) -> None:
             worker.suggest()
         assert worker.storage.get_trial(uid="x", experiment_uid=1) is None
     assert not os.path.exists("/tmp/was-run")
-    assert worker.storage._db.read("algo")[0]["locked"] == 0
+    assert database_of(worker.storage).read("algo")[0]["locked"] == 0
 
 
 def test_a_class_of_a_users_algorithm_is_read_when_it_is_trusted() -> None:
@@ -373,10 +373,10 @@ def test_the_storage_can_be_pickled_and_its_copy_holds_nothing(url: str) -> None
     worker = client(url)
     trial = worker.suggest()
     twin = pickle.loads(pickle.dumps(worker.storage))
-    assert (twin.exact, twin.lock_seconds, twin._held_rows.rows()) == (True, 10.0, {})
+    assert (twin.exact, twin.lock_seconds, twin.leased_rows.rows()) == (True, 10.0, {})
     assert twin.get_trial(trial).worker == trial.worker
     worker.observe(trial, objective(0.1, 0.1))
-    assert twin.count_completed_trials(worker._experiment) == 1
+    assert twin.count_completed_trials(experiment_of(worker)) == 1
 
 
 def test_only_the_sql_database_will_do() -> None:
@@ -404,14 +404,14 @@ def test_an_algorithm_hears_of_results_whose_worker_died_before_it_told_it(url: 
     dead, other = client(url, "hyperband"), client(url, "hyperband", max_trials=2)
     trial = dead.suggest()
     trial.results = [Trial.Result(name="loss", type="objective", value=0.5)]
-    dead._experiment.update_completed_trial(trial)  # and not: dead._producer.observe(trial)
+    experiment_of(dead).update_completed_trial(trial)  # and not: dead._producer.observe(trial)
     dead._release_reservation(trial)
-    dead.storage._held_rows.rows().clear()
+    dead.storage.leased_rows.rows().clear()
     change(dead.storage, "untold", worker=ELSEWHERE, heartbeat=datetime(2020, 1, 1))
     hunt(other)
-    with other._experiment.acquire_algorithm_lock() as algorithm:
+    with experiment_of(other).acquire_algorithm_lock() as algorithm:
         assert algorithm.has_observed(trial)
-    assert other.storage._db.read("untold") == []
+    assert database_of(other.storage).read("untold") == []
 
 
 def test_results_that_a_worker_could_not_observe_are_observed_by_others(url: str) -> None:
@@ -419,16 +419,16 @@ def test_results_that_a_worker_could_not_observe_are_observed_by_others(url: str
     trial = worker.suggest()
     with other.storage.acquire_algorithm_lock(uid=other.id):
         trial.results = [Trial.Result(name="loss", type="objective", value=0.5)]
-        worker._experiment.update_completed_trial(trial)
+        experiment_of(worker).update_completed_trial(trial)
         worker._release_reservation(trial)
-        assert [row[0] for row in worker.storage._held_rows.rows().values()] == ["untold"]
-        with pytest.raises(LockAcquisitionTimeout), worker._experiment.acquire_algorithm_lock(timeout=0.1):
+        assert [row[0] for row in worker.storage.leased_rows.rows().values()] == ["untold"]
+        with pytest.raises(LockAcquisitionTimeout), experiment_of(worker).acquire_algorithm_lock(timeout=0.1):
             pass
-    assert worker.storage._held_rows.rows() == {}
+    assert worker.storage.leased_rows.rows() == {}
     change(worker.storage, "untold", worker=ELSEWHERE, heartbeat=datetime(2020, 1, 1))
-    with other._experiment.acquire_algorithm_lock() as algorithm:
+    with experiment_of(other).acquire_algorithm_lock() as algorithm:
         assert algorithm.has_observed(trial)
-    assert other.storage._db.count("untold") == 0
+    assert database_of(other.storage).count("untold") == 0
 
 
 # Hunts to the end
@@ -457,7 +457,7 @@ def test_a_hunt_is_the_hunt_of_orions_own_storage(sqlite_url: str, name: str, ma
     ]
     assert seen[0] == seen[1]
     assert len(seen[1]) == max_trials
-    state = dump_state(ours._experiment.algorithm.state_dict)
+    state = dump_state(experiment_of(ours).algorithm.state_dict)
     assert dump_state(load_state(state)) == dump_state(pickle.loads(state))
 
 
@@ -476,7 +476,13 @@ def run_workers(
     """Hunts with so many processes, some of which are killed, to the end."""
     watcher = client(url, name, max_trials)
     run_killed(
-        partial(_work, url, name, max_trials), watcher.storage._db, max_trials, count, kills, wait_until, seconds
+        partial(_work, url, name, max_trials),
+        database_of(watcher.storage),
+        max_trials,
+        count,
+        kills,
+        wait_until,
+        seconds,
     )
     return watcher
 
@@ -487,7 +493,7 @@ def check_end(watcher: ExperimentClient, max_trials: int) -> None:
     assert {t.status for t in watcher.fetch_trials()} <= {"completed", "new"}
     assert all(t.objective is not None for t in completed)
     assert len({t.id for t in completed}) == max_trials
-    with watcher._experiment.acquire_algorithm_lock(timeout=60):
+    with experiment_of(watcher).acquire_algorithm_lock(timeout=60):
         pass
 
 
@@ -536,5 +542,5 @@ def test_the_orion_command_hunts_in_the_database_that_its_environment_names(
     watcher = build_experiment("shell", storage=config(sqlite_url))
     assert [t.objective.value == t.params["/x"] ** 2 for t in watcher.fetch_trials()] == [True], said
     assert isinstance(watcher.storage, RekindleStorage)
-    assert isinstance(watcher.storage._db, RekindleSQL)
+    assert isinstance(database_of(watcher.storage), RekindleSQL)
     assert list(tmp_path.glob("**/*.pkl")) == []

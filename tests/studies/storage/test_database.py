@@ -170,7 +170,7 @@ def test_a_full_disk_loses_nothing_and_the_same_write_works_later(sqlite_url: st
         def limit(connection: Any, record: object) -> None:
             connection.execute(f"PRAGMA max_page_count = {pages + 8}")
 
-        sa.event.listen(store.database._engine, "connect", limit)
+        sa.event.listen(store.database.engine, "connect", limit)
         store.database.close()
         lease = store.open("a", {})
         store.save([Write(lease, 1, b"{}")])
@@ -178,7 +178,7 @@ def test_a_full_disk_loses_nothing_and_the_same_write_works_later(sqlite_url: st
         with pytest.raises(StoreFull, match=r"no room to write: .*full; free some space .* then run the same again"):
             store.save([big])
         assert (store.tasks()[0].epochs, store.metrics("a")) == (1, [])
-        sa.event.remove(store.database._engine, "connect", limit)
+        sa.event.remove(store.database.engine, "connect", limit)
         store.database.close()
         store.save([big])
         assert store.tasks()[0].epochs == 2

@@ -68,7 +68,7 @@ def test_limits_of_a_transaction_stay_in_it(pooled_url: str) -> None:
     try:
         for work in (database.read, database.write) * 3:  # on both of the server's processes
             assert [work(lambda c, name=name: c.scalar(sa.text(f"SHOW {name}"))) for name in names] == ["5s", "40s"]
-        with closing(database._engine.raw_connection()) as other:  # another client of the pooler
+        with closing(database.engine.raw_connection()) as other:  # another client of the pooler
             assert [other.cursor().execute(f"SHOW {name}").fetchone()[0] for name in names] == ["0", "0"]
     finally:
         database.close()

@@ -29,10 +29,10 @@ def full(store: Store, pages: int = 8) -> Callable[[], None]:
         connection.execute(f"PRAGMA max_page_count = {used + pages}")
 
     def lift() -> None:
-        sa.event.remove(store.database._engine, "connect", limit)
+        sa.event.remove(store.database.engine, "connect", limit)
         store.database.close()
 
-    sa.event.listen(store.database._engine, "connect", limit)
+    sa.event.listen(store.database.engine, "connect", limit)
     store.database.close()
     return lift
 

@@ -24,7 +24,7 @@ def test_a_rollout_by_tensors_is_the_rollout_step_by_step(env: EnvSpec) -> None:
     stepped, played = learner(env), learner(env)
     for iteration in range(3):
         wanted = stepped.agent.collect(stepped.envs, iteration, True)
-        result = played.agent._played_on_device(played.envs, played.agent.noise(iteration), True)
+        result = played.agent.play_on_device(played.envs, played.agent.noise(iteration), True)
         for name in ("obs", "next_obs", "actions", "rewards", "terminated", "ended"):
             assert torch.allclose(getattr(result, name).float(), getattr(wanted, name).float(), atol=1e-3), name
         for (t, mask, final), (at, cut, last) in zip(result.truncations, wanted.truncations, strict=True):
@@ -43,14 +43,14 @@ def test_a_rollout_by_tensors_is_the_rollout_step_by_step(env: EnvSpec) -> None:
 
 def test_a_rollout_by_tensors_continues_from_a_loaded_state() -> None:
     whole, first, second = learner(SPECS[-2]), learner(SPECS[-2]), learner(SPECS[-2])
-    rollouts = [whole.agent._played_on_device(whole.envs, whole.agent.noise(i), True).obs.clone() for i in range(2)]
-    first.agent._played_on_device(first.envs, first.agent.noise(0), True)
+    rollouts = [whole.agent.play_on_device(whole.envs, whole.agent.noise(i), True).obs.clone() for i in range(2)]
+    first.agent.play_on_device(first.envs, first.agent.noise(0), True)
     second.envs.load_member(0, first.envs.member_state(0))
-    again = second.agent._played_on_device(second.envs, second.agent.noise(1), True)
+    again = second.agent.play_on_device(second.envs, second.agent.noise(1), True)
     assert torch.equal(again.obs, rollouts[1])
 
 
 def test_environments_that_are_watched_are_stepped() -> None:
     watched = learner(SPECS[0])
     watched.envs.watch(lambda *step: None)
-    assert watched.agent._played_on_device(watched.envs, watched.agent.noise(0), True) is None
+    assert watched.agent.play_on_device(watched.envs, watched.agent.noise(0), True) is None
