@@ -51,5 +51,8 @@ def _order_sets() -> None:
     An environment, a function or a program may go through a set of texts, whose order depends on the hashes. By
     default each process draws others, and a trial that another process resumes would differ.
     """
+    words = sys.argv[1:]
+    if sys.orig_argv[len(sys.orig_argv) - len(words) :] != words:
+        return  # a forked worker, whose process began with the command line of its parent
     if sys.executable and sys.flags.hash_randomization and os.environ.get("PYTHONHASHSEED", "random") == "random":
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
