@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from mask_envs import ACTIONS
-from rekindle import A2C, DQN, PPO, SAC
+from rekindle import A2C, ARS, DQN, PPO, SAC
+from rekindle.tasks.algorithms.continuous.actions import SoftActions
 from rekindle.tasks.envs import EnvSpec, make_envs
 from rekindle.tasks.envs.base.encode import Observations
 from rekindle.tasks.envs.base.masks import legal, without_choice
@@ -23,6 +24,7 @@ FORBIDDING = "mask_envs:Forbidding-v0"
 SMALL: dict[str, Any] = {"num_envs": 2, "epoch_steps": 128, "model": {"width": 16}}
 ROLLOUTS = {**SMALL, "num_steps": 16}
 REPLAYS = {**SMALL, "learning_starts": 40, "batch_size": 16, "exploration": {"horizon": 100}}
+SOFT = {**SMALL, "learning_starts": 40, "batch_size": 16, "num_steps": 4}
 
 
 def in_info() -> dict[str, Any]:
@@ -39,6 +41,8 @@ def in_info() -> dict[str, Any]:
         (A2C, "mask_envs:ForbiddingByMethod-v0", {**ROLLOUTS, "normalize_obs": True}),
         (DQN, in_info(), {**REPLAYS, "normalize_obs": True}),
         (DQN, FORBIDDING, {**REPLAYS, "double": False, "n_step": 1}),
+        (SAC, {"id": FORBIDDING, "kwargs": {"actions": "rows"}}, {**SOFT, "normalize_obs": True}),
+        (SAC, {"id": FORBIDDING, "kwargs": {"actions": "bits"}}, {**SOFT, "critic": {"ensemble": 3, "norm": "layer"}}),
     ],
 )
 def test_training_takes_allowed_actions_and_resumes_exactly(task: Any, env: Any, values: dict[str, Any]) -> None:
@@ -62,6 +66,32 @@ def test_predicted_actions_are_allowed() -> None:
         seen = {"action_mask": mask, "numbers": np.zeros(2, np.float32)}
         assert task.act(seen) == only + 2  # the space starts at 2
         assert {int(task.predict(seen, deterministic=False)[0]) for _ in range(3)} == {only + 2}
+
+
+def test_masks_of_several_choices_allow_their_combinations() -> None:
+    rows = SoftActions(ACTIONS["rows"], "test")  # choices of 3 and 4
+    allowed = rows.allowed(torch.tensor([True, False, True, False, True, True, False]))
+    assert allowed.nonzero().flatten().tolist() == [1, 2, 9, 10]
+    bits = SoftActions(ACTIONS["bits"], "test")
+    assert bits.allowed(torch.tensor([False, True, True])).nonzero().flatten().tolist() == [0, 1, 2, 3]
+    values = torch.tensor([False, True, True, False, True, True])  # bit 0 is 1, bit 1 is 0, bit 2 is free
+    assert bits.allowed(values).nonzero().flatten().tolist() == [4, 5]
+
+
+def test_soft_policies_draw_allowed_choices_only_and_aim_at_their_entropy() -> None:
+    choices = SoftActions(ACTIONS["discrete"], "test")
+    logits = torch.tensor([-1e8, 0.3, -1e8, 1.0, -1e8]).expand(1, 4, 5)
+    uniforms = np.array([0.0, 0.3, 0.9, np.nextafter(1.0, 0.0)]).reshape(1, 4, 1)  # the last one rounds to 1
+    assert choices.act(logits, uniforms=uniforms).tolist() == [[1, 1, 3, 3]]
+    made = SAC(FORBIDDING).init(**SOFT, entropy={"choice_target": 0.5})
+    learner: Any = SAC.learner(made.env, (0,), [made.hyperparameters or {}])
+    columns = learner.mask
+    obs = torch.zeros(1, 2, learner.envs.obs_shape[0])
+    obs[0, 0, columns] = torch.tensor([1.0, 0, 0, 0, 1])
+    obs[0, 1, columns] = 1
+    # The targets of 2 and of 5 choices are log(2) / 2 and log(5) / 2 instead of twice the latter.
+    decrease = learner.forbidden_entropy({"obs": obs}, columns).item()
+    assert learner.target_entropy().item() - decrease == pytest.approx((np.log(2) + np.log(5)) / 4, rel=1e-5)
 
 
 def test_forbidden_logits_get_no_gradient_and_add_no_entropy() -> None:
@@ -133,7 +163,8 @@ def test_a_mask_that_allows_nothing_is_found_before_training() -> None:
     ("task", "env", "values", "message"),
     [
         (PPO, "mask_envs:WrongMask-v0", {}, r"the action_mask for Discrete\(3\) has 3 numbers, .* but it has 4"),
-        (SAC, FORBIDDING, {}, "SAC on mask_envs:Forbidding-v0 knows no action masks"),
+        (ARS, FORBIDDING, {}, "ARS on mask_envs:Forbidding-v0 knows no action masks"),
+        (SAC, FORBIDDING, {"model": {"memory": "gru"}}, "a memory or an encoder hides the action mask from the policy"),
         (DQN, FORBIDDING, {"model": {"memory": "gru"}}, "a memory hides the action mask from the values"),
     ],
 )

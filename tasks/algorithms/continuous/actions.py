@@ -139,6 +139,18 @@ class NormalizedActions:
                     choices = choices * size + rows[..., column].long()
         return (numbers - self._middle) / self._half, choices
 
+    def allowed(self, mask: Tensor) -> Tensor:
+        """Return the combinations of choices that a mask allows, (..., n).
+
+        The mask is (..., K), see `envs.base.masks`.
+        """
+        bits = mask.shape[-1] < sum(self.sizes)  # that may be 1
+        parts = mask.unsqueeze(-1).unbind(-2) if bits else mask.split(self.sizes, -1)
+        first, *rest = (torch.cat([torch.ones_like(part), part], -1) for part in parts) if bits else parts
+        for part in rest:
+            first = (first.unsqueeze(-1) & part.unsqueeze(-2)).flatten(-2)
+        return first
+
     def denormalize(self, numbers: Tensor, choices: Tensor | None) -> Array:
         """Return the environments' actions for normalized numbers and choices.
 
@@ -266,8 +278,9 @@ class SoftActions(NormalizedActions):
             return self.denormalize(numbers, logits.argmax(-1))
         logits = logits.cpu()  # on CUDA a cumulative sum rounds by the number of rows
         up_to = (logits - logits.amax(-1, keepdim=True)).exp().cumsum(-1)
-        drawn = (up_to <= torch.from_numpy(uniforms).to(logits) * up_to[..., -1:]).sum(-1)
-        return self.denormalize(numbers, drawn.clamp(max=self.num_discrete - 1))
+        whole = up_to[..., -1:]  # reached by the last choice that has a probability
+        drawn = ((up_to <= torch.from_numpy(uniforms).to(logits) * whole) & (up_to < whole)).sum(-1)
+        return self.denormalize(numbers, drawn)
 
 
 def check_continuous(actions: NormalizedActions, space: gym.Space[Any], where: str) -> None:

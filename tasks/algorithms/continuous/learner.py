@@ -235,6 +235,8 @@ class ActorCriticLearner(OffPolicyLearner):
         model, shape = self.hp.model, self.envs.obs_shape
         rest = (self.actions, self.network_form(), self.hp, seeds, self.device)
         remembers = model.memory != "none"
+        if self.mask is not None:
+            return ActorCritics(shape[0] - (self.mask.stop - self.mask.start), *rest)
         if needs_encoder(model, shape):
             return (RecurrentImageActorCritics if remembers else ImageActorCritics)(shape, *rest)
         return (RecurrentActorCritics if remembers else ActorCritics)(shape[0], *rest)

@@ -18,6 +18,7 @@ from ...cuda.graphs import captured
 from ...networks.acting import ActingMLP
 from ...networks.distributions import log_softmax
 from ...networks.layer_norm import LayerNormMLP
+from ...networks.masks import FORBIDDEN, allowed_in
 from ...networks.mlp import MLP, Network, Parameters, actor_layers, affine, critic_layers, initialize, shapes_of
 from ...networks.recurrent import ActingMemory, Core
 from ...networks.residual import ResidualMLP
@@ -39,12 +40,14 @@ class NetworkForm(NamedTuple):
         copies: critics of a member.
         values: outputs of a critic, such as one for each choice.
         target_actor: whether the policy has a target network, too.
+        mask: columns of the action mask in observations, if any.
     """
 
     head: Head
     copies: int = 2
     values: int = 1
     target_actor: bool = False
+    mask: slice | None = None
 
 
 class ActorCritics(Stacked):
@@ -61,9 +64,11 @@ class ActorCritics(Stacked):
         critic_vectors: vectors that the critics' loss is differentiated by, by network.
         pi, critic_form: multilayer perceptrons of policy and critics.
         cores: recurrent cores of policy and critics, if any.
+        mask: columns of the action mask in observations, if any.
     """
 
     cores: Sequence[Core] = ()
+    mask: slice | None = None
 
     def __init__(
         self,
@@ -77,7 +82,7 @@ class ActorCritics(Stacked):
         """Initialize the networks.
 
         Args:
-            inputs: numbers in an observation.
+            inputs: numbers in an observation, without those of a mask.
             actions: action space.
             form: form of the networks.
             hp: hyperparameters, of which `model` and `critic` are used.
@@ -86,7 +91,8 @@ class ActorCritics(Stacked):
         """
         members, model = len(seeds), hp.model
         self.head, self.copies, self.used_values = form.head, form.copies, form.values
-        self.padding = int(inputs == 1)  # with two rows of weights, as long as stored states have them
+        self.actions, self.mask = actions, form.mask
+        self.padding = max(0, 2 - inputs)  # with two rows of weights, as long as stored states have them
         numbers = inputs + self.padding
         self.pi = FORMS[model.block](
             "actor", [numbers, *actor_layers(model), self.head.outputs], model.activation, self.head.gain
@@ -136,7 +142,13 @@ class ActorCritics(Stacked):
 
     def outputs(self, obs: Tensor) -> Tensor:
         """Return the parameters of action distributions, (P, N, outputs)."""
-        return self._outputs(self.actor.views, self.inputs(obs))
+        return self.masked(self._outputs(self.actor.views, self.inputs(obs)), obs)
+
+    def masked(self, outputs: Tensor, obs: Tensor) -> Tensor:
+        """Return action parameters (P, B, outputs) without the choices that observations forbid."""
+        if self.mask is None:
+            return outputs
+        return torch.where(self.actions.allowed(allowed_in(obs, self.mask)), outputs, FORBIDDEN)
 
     @property
     def capturable(self) -> bool:
@@ -150,7 +162,7 @@ class ActorCritics(Stacked):
         Observations are (P, N, inputs), with any N; the results are (P, N, ...).
         """
         out, z = self._acting(self.inputs(obs))
-        return self.head(self.actor.views, out, z), z
+        return self.masked(self.head(self.actor.views, out, z), obs), z
 
     def values(self, obs: Tensor, numbers: Tensor) -> Tensor:
         """Return the critics' values, (P, c, N, n).
@@ -174,11 +186,12 @@ class ActorCritics(Stacked):
 
         Each is (P, B, outputs); only the first has gradients.
         """
-        return self.learning_outputs(batch), self._outputs(self.actor.views, self._padded(batch["next_obs"]))
+        next_outputs = self._outputs(self.actor.views, self._padded(batch["next_obs"]))
+        return self.learning_outputs(batch), self.masked(next_outputs, batch["next_obs"])
 
     def learning_outputs(self, batch: Batch) -> Tensor:
         """Return action parameters for a batch, (P, B, outputs), with gradients."""
-        return self._outputs(self.actor.leaves, self._padded(batch["obs"].detach()))
+        return self.masked(self._outputs(self.actor.leaves, self._padded(batch["obs"].detach())), batch["obs"])
 
     def target_outputs(self, batch: Batch) -> Tensor:
         """Return the target policy's parameters for next observations, (P, B, outputs)."""
@@ -204,7 +217,7 @@ class ActorCritics(Stacked):
 
     def imitating_outputs(self, obs: Tensor) -> Tensor:
         """Return action parameters (P, B, outputs), with gradients in the actor's `leaves`."""
-        return self._outputs(self.actor.leaves, self.inputs(obs))
+        return self.masked(self._outputs(self.actor.leaves, self.inputs(obs)), obs)
 
     def actor_gradient(self, losses: Tensor) -> Tensor:
         """Return the actor's gradient (P, D) of mean losses (P, B)."""
@@ -246,7 +259,10 @@ class ActorCritics(Stacked):
         return x if self.copies == 1 else x.unsqueeze(1).expand(-1, self.copies, *x.shape[1:]).flatten(0, 1)
 
     def _padded(self, obs: Tensor) -> Tensor:
-        return functional.pad(obs, (0, 1)) if self.padding else obs
+        """Return the inputs in observations, without their mask."""
+        if self.mask is not None:
+            obs = torch.cat([obs[..., : self.mask.start], obs[..., self.mask.stop :]], -1)
+        return functional.pad(obs, (0, self.padding)) if self.padding else obs
 
     @torch.no_grad()
     def move_target(self, tau: Tensor) -> None:

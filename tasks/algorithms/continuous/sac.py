@@ -23,7 +23,10 @@ from ....spaces import Dimension, Space, categorical, integer, log_real, maybe, 
 from ...checkpoint.member_state import Stacked
 from ...cuda.graphs import captured
 from ...envs import EnvSpec, spaces_of
+from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
+from ...networks.encoders import ENCODERS
+from ...networks.masks import allowed_in
 from ...networks.optimizers import norms
 from ...rng.draws import Draws
 from ...task import Task
@@ -87,6 +90,7 @@ class SACLearner(ActorCriticLearner):
     hyperparameters = actor_critic_space(lr=3e-4, entropy=entropy_space(), critic=ensemble_space(), **sde_space())
     parts = (*ActorCriticLearner.parts, "coefficients")
     in_kernel: ClassVar[tuple[str, ...]] = (*ActorCriticLearner.in_kernel, "of_subset")
+    knows_masks = True
     noise_rows = 2  # for a batch and its next observations
     actions: SoftActions
     coefficients: FixedEntropy | LearnedEntropy
@@ -113,6 +117,14 @@ class SACLearner(ActorCriticLearner):
                 f"{cls.algorithm()} on {env.id}: use_sde explores in a Box of floats, but got {spaces_of(env).action}; "
                 "leave use_sde out"
             )
+        observations = Observations(spaces_of(env).observation, env.id)
+        model = SimpleNamespace(**values["model"])
+        encoded = observations.kind != "vector" or model.encoder not in ENCODERS
+        if observations.mask is not None and (model.memory != "none" or encoded):
+            raise UnsupportedSpace(
+                f"{cls.algorithm()} on {env.id}: a memory or an encoder hides the action mask from the policy, but "
+                f"model.memory is {model.memory!r} and model.encoder {model.encoder!r}; leave them out, or use ppo"
+            )
 
     @classmethod
     def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
@@ -121,7 +133,8 @@ class SACLearner(ActorCriticLearner):
         return [name for name, has_effect in effects.items() if not has_effect] + super().without_effect(env, fixed)
 
     def network_form(self) -> NetworkForm:
-        return NetworkForm(soft_head(self.actions, self.hp), self.hp.critic.ensemble, self.actions.num_discrete)
+        head, critics, choices = soft_head(self.actions, self.hp), self.hp.critic.ensemble, self.actions.num_discrete
+        return NetworkForm(head, critics, choices, mask=self.mask)
 
     @property
     def has_ensemble(self) -> bool:
@@ -198,7 +211,7 @@ class SACLearner(ActorCriticLearner):
         actor_loss = masked(self.actor_loss(batch, sample, alpha), mask)
         actor = self.descend_actor(actor_loss)
         entropies = masked(sample.entropies.detach(), mask).mean(1)
-        self.follow(entropies, tau)
+        self.follow(entropies + self.forbidden_entropy(batch, policy.mask) if policy.mask else entropies, tau)
         report = {
             "critic_loss": critic_loss.detach().mean(1),
             "actor_loss": actor_loss.detach().mean(1),
@@ -209,6 +222,16 @@ class SACLearner(ActorCriticLearner):
         if measured:
             report |= {**norms(actor, "actor"), **norms(critics, self.critic_spans)}
         return report, errors[:, 0]
+
+    def forbidden_entropy(self, batch: Batch, mask: slice) -> Tensor:
+        """Return the mean decrease of target entropies by masks, (P, 1).
+
+        The target of a choice among m allowed ones is `choice_target` log m.
+        """
+        share = vars(self.hp.entropy).get("choice_target", 0.0)
+        counts = self.actions.allowed(allowed_in(batch["obs"], mask)).sum(-1).clamp(min=1)
+        decrease: Tensor = share * (self.actions.num_discrete / counts).log().mean(1, keepdim=True)
+        return decrease
 
     def critic_loss(
         self, batch: Batch, reward: Tensor, next_sample: SoftSample, alpha: Tensor
@@ -259,7 +282,7 @@ class SACLearner(ActorCriticLearner):
         return next_q.gather(1, index)
 
     def kernel(self) -> ActorCriticSteps | None:
-        return ActorCriticSteps.covering(self, mean=self.has_ensemble)
+        return None if self.mask is not None else ActorCriticSteps.covering(self, mean=self.has_ensemble)
 
     @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
