@@ -144,14 +144,14 @@ def main(descriptor: int) -> None:
         for name in PACKAGES:
             importlib.import_module(name)
         for package in ("spaces", "tasks", "studies"):
-            for walk_package in pkgutil.walk_packages([f"{rekindle.__path__[0]}/{package}"], f"rekindle.{package}."):
+            for submodule in pkgutil.walk_packages([f"{rekindle.__path__[0]}/{package}"], f"rekindle.{package}."):
                 if (
-                    not walk_package.name.endswith(MAINS)
-                    and "orion" not in walk_package.name
-                    and ".cuda." not in walk_package.name
+                    not submodule.name.endswith(MAINS)
+                    and "orion" not in submodule.name
+                    and ".cuda." not in submodule.name
                 ):
                     with contextlib.suppress(ImportError):  # of an extra that is not installed
-                        importlib.import_module(walk_package.name)
+                        importlib.import_module(submodule.name)
     gc.freeze()
     gc.enable()
     _serve(socket.socket(fileno=descriptor))
