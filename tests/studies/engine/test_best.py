@@ -119,8 +119,8 @@ def test_a_winner_without_one_of_its_seeds_is_complete(
         assert [trial["state"] for trial in view["trials"]] == ["complete", "complete", "failed"]
         assert view["best"]["return"] == answer["candidates"][0]["estimate"]["value"]
         assert summary_view(store, name).to_json()["counts"]["failed"] == 1
-        [view, _] = report_view(store, name).verdict
-        assert view.endswith("on 3 seeds that took part in no choice; trainings of 1 further seed failed.")
+        [verdict, _] = report_view(store, name).verdict
+        assert verdict.endswith("on 3 seeds that took part in no choice; trainings of 1 further seed failed.")
         of_both = report_view(store, "s"), report_view(store, name)
         assert [shown.band.seeds for shown in of_both] == [3, 3]
         value = answer["candidates"][0]["estimate"]["value"]
