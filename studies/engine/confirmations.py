@@ -482,7 +482,7 @@ def _answer(
     if winner is None or (estimate := candidates[winner].estimate) is None:
         return answer
     if (claim := candidates[winner].claim) is not None:
-        answer["optimism"] = claim - estimate.value
+        answer |= {"optimism": claim - estimate.value}
     fresh = fresh_scores(rows, winner, confirmation.estimating)
     for name, other in (("over_defaults", confirmation.defaults), ("over_runner_up", runner_up)):
         if other not in (None, winner) and candidates[other].estimate is not None:
