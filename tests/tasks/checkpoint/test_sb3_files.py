@@ -198,7 +198,7 @@ def test_settings_without_a_counterpart_are_refused(tmp_path: Path) -> None:
         (
             {"action_space": {":type:": "<class 'gymnasium.spaces.box.Box'>"}},
             {"action_net.0.weight": torch.zeros(2, 3)},
-            "actions of ARS are clipped, not squashed by tanh, but got squash_output=True, as MlpPolicy has",
+            "actions of ARS are clipped, not squashed by tanh, but got squash_output=True, MlpPolicy's default",
         ),
         (
             {"policy_kwargs": {"activation_fn": "<class 'torch.nn.modules.activation.GELU'>"}},
