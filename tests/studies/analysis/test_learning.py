@@ -51,12 +51,20 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return url, path
 
 
-@pytest.mark.parametrize(("given", "named"), [(3, "3"), (None, "None"), (["old", 3], "3"), (b"old", "b'old'")])
-def test_a_source_that_is_no_name_is_refused(sqlite_url: str, given: Any, named: str) -> None:
-    message = (
-        "learn_from names a study, such as 'cartpole' or 'sqlite:///old.db#cartpole', or lists several, but has "
-        f"{named}; give its name"
-    )
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (3, "tune: learn_from is a text or a list, but got 3"),
+        (None, "tune: learn_from is a text or a list, but got None"),
+        (b"old", "tune: learn_from is a text or a list, but got b'old'"),
+        (
+            ["old", 3],
+            "learn_from names a study, such as 'cartpole' or 'sqlite:///old.db#cartpole', or lists several, but has 3; "
+            "give its name",
+        ),
+    ],
+)
+def test_a_source_that_is_no_name_is_refused(sqlite_url: str, given: Any, message: str) -> None:
     with pytest.raises(BadConfig, match=f"^{re.escape(message)}$"):
         rekindle.tune("surrogate", storage=sqlite_url, trials=2, learn_from=given, **RANDOM)
 

@@ -335,12 +335,6 @@ def test_agents_act_by_name() -> None:
         ({"id": HUNT, "behaviours": {"all": ["wolf_0"]}}, {}, ValueError, "'wolf_0', and there are hunter_0"),
         ("pettingzoo/hunt_env:make_anything", {}, ValueError, r"write def make_anything\(...\) -> ParallelEnv"),
         ("pettingzoo/hunt_env:Nothing", {}, ValueError, "must name an environment that can be imported"),
-        (
-            "pettingzoo/classic:tictactoe_v3",
-            {"player.algorithm": "sac"},
-            UnsupportedSpace,
-            "SAC .* knows no action masks",
-        ),
     ],
 )
 def test_an_environment_or_option_that_cannot_work_is_refused(
