@@ -39,6 +39,10 @@ MAKERS = {
     "command": ".tasks.adapters.programs:program",
     "sb3": ".tasks.adapters.sb3:model",
 }  # of task classes, by what precedes the colon of their names
+REFUSED = {
+    "sbx": "algorithms of sbx keep their state in JAX, which is not taken over; use Rekindle's own, sb3:NAME, or tune "
+    "a script that trains one: rekindle tune command"
+}  # reasons, by what precedes the colon
 
 
 def label(task: str) -> str:

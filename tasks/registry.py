@@ -13,7 +13,7 @@ from typing import Any
 from ..plugins import PluginError, Registry
 from ..spaces import unflatten
 from .base_learner import BaseLearner
-from .catalog import ALGORITHMS, CHOICES, INSTRUMENTS, MAKERS
+from .catalog import ALGORITHMS, CHOICES, INSTRUMENTS, MAKERS, REFUSED
 from .errors import StateMismatch
 
 _DEFINED: dict[str, type[Any]] = {}  # tasks that this process has defined from functions, by name
@@ -48,6 +48,8 @@ def load(name: str) -> type[Any]:
     if (maker := MAKERS.get(name.partition(":")[0])) is not None and ":" in name:
         return _made(maker, name)
     if ":" in name and name not in TASKS.names():
+        if reason := REFUSED.get(name.partition(":")[0]):
+            raise ValueError(f"{name}: {reason}")
         return _in_module(name)
     task: type[Any] = TASKS.load(name)
     return task

@@ -188,6 +188,8 @@ def test_unknown_algorithms_and_unsuitable_spaces_are_refused() -> None:
         load("sb3:own_models:nothing")
     with pytest.raises(ValueError, match="sb3:own_models:Missing cannot be imported"):
         load("sb3:own_models:Missing")
+    with pytest.raises(ValueError, match=r"sbx:PPO: algorithms of sbx keep .* or tune a script that trains one"):
+        load("sbx:PPO")
 
 
 def test_no_forbidden_action_is_taken_in_evaluation() -> None:
