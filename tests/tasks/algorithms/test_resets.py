@@ -37,6 +37,7 @@ class TestSAC(VariantSuite):
 class TestDQN(VariantSuite):
     task = DQN
     hyperparameters: ClassVar = {**SMALL, "num_updates": 4, "target_interval": 3, "tau": 0.5, "exploration.horizon": 60}
+    inert = frozenset({"target_interval", "tau"})  # the epoch ends two updates after a reset
 
 
 @pytest.mark.parametrize("name", ["dqn", "sac", "td3", "crossq"])

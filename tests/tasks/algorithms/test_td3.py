@@ -174,5 +174,5 @@ def test_choices_memories_and_images_are_refused_by_name(task: type[Task]) -> No
 @pytest.mark.parametrize(("task", "values"), [(TD3, {}), (DDPG, {"tau": 0.005, "optimizer": {"lr": 1e-3}})])
 def test_pendulum_is_learned(task: type[Task], values: dict[str, Any]) -> None:
     made = task("Pendulum-v1", seed=0).init(**{"optimizer": {"lr": 1e-3}, "model": {"width": 64}, **values})
-    made.fit(3)
+    made.fit(4)  # five of six seeds need three epochs, this one of TD3 four
     assert made.evaluate() > -250
