@@ -36,17 +36,17 @@ def checked(error: type[Exception] = TypeError) -> Callable[[Function], Function
     """
 
     def decorate(function: Function) -> Function:
-        place = function.__qualname__
+        title = function.__qualname__
 
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
-            given = signature(function).bind(*args, **keywords).arguments
+            arguments = signature(function).bind(*args, **keywords).arguments
             for name, hint in _hints(function).items():
-                values = given.get(name, {})
+                values = arguments.get(name, {})
                 if isinstance(hint, dict):  # of keywords
-                    check(place, {key: hint[key] for key in values if key in hint}, values, error)
-                elif name in given:
-                    check(place, {name: hint}, given, error)
+                    check(title, {key: hint[key] for key in values if key in hint}, values, error)
+                elif name in arguments:
+                    check(title, {name: hint}, arguments, error)
             return function(*args, **keywords)
 
         return call  # type: ignore[return-value]  # it has the same parameters
@@ -54,18 +54,18 @@ def checked(error: type[Exception] = TypeError) -> Callable[[Function], Function
     return decorate
 
 
-def check(place: str, hints: Mapping[str, Any], values: Mapping[str, Any], error: type[Exception] = TypeError) -> None:
+def check(title: str, hints: Mapping[str, Any], values: Mapping[str, Any], error: type[Exception] = TypeError) -> None:
     """Raise an error for a value of another type than its hint."""
     for name, hint in hints.items():
         if not fits(hint, values[name]):
-            raise error(f"{place}: {name} is {described(hint)}, but got {values[name]!r}")
+            raise error(f"{title}: {name} is {described(hint)}, but got {values[name]!r}")
 
 
-def at_least(place: str, name: str, value: object, least: int) -> int:
+def at_least(title: str, name: str, value: object, least: int) -> int:
     """Return an integer of at least `least`, or raise ValueError."""
     number = whole_number(value)
     if number is None or number < least:
-        raise ValueError(f"{place}: {name} must be an integer of at least {least}, but got {value!r}")
+        raise ValueError(f"{title}: {name} must be an integer of at least {least}, but got {value!r}")
     return number
 
 
@@ -75,11 +75,12 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     hints = dict[str, Any]()
     for name, parameter in signature(function).parameters.items():
         try:
+            # one by one, since get_type_hints fails as a whole on a name that only type checkers import
             hint = eval(parameter.annotation, function.__globals__)
         except (NameError, TypeError):
             continue
         if parameter.kind is Parameter.VAR_KEYWORD:
-            hints[name] = {key: each for key, each in _keywords(hint).items() if each not in (int, int | None)}
+            hints[name] = {key: value for key, value in _keywords(hint).items() if value not in (int, int | None)}
         else:
             hints[name] = hint
     return hints
@@ -92,35 +93,35 @@ def _keywords(hint: Any) -> dict[str, Any]:
 
 def fits(hint: Any, value: Any) -> bool:
     """Return whether a value is of an annotated type."""
-    kind = get_origin(hint) or hint
-    if kind is Any:
+    base = get_origin(hint) or hint
+    if base is Any:
         return True
-    if kind in (Union, UnionType):
+    if base in (Union, UnionType):
         return any(fits(part, value) for part in get_args(hint))
-    if kind is Annotated:
+    if base is Annotated:
         return fits(get_args(hint)[0], value)
-    if kind in (None, NoneType):
+    if base in (None, NoneType):
         return value is None
-    if kind is int:
+    if base is int:
         return whole_number(value) is not None
-    if kind in (float, bool):
-        own = plain(value) if hasattr(value, "tolist") else value
-        return isinstance(own, bool) if kind is bool else isinstance(own, Real) and not isinstance(own, bool)
-    if kind is str or (isinstance(kind, type) and issubclass(kind, os.PathLike)):
+    if base in (float, bool):
+        scalar = plain(value) if hasattr(value, "tolist") else value
+        return isinstance(scalar, bool) if base is bool else isinstance(scalar, Real) and not isinstance(scalar, bool)
+    if base is str or (isinstance(base, type) and issubclass(base, os.PathLike)):
         return isinstance(value, str | os.PathLike)
-    if kind is Callable:
+    if base is Callable:
         return callable(value)
-    if kind is Sequence:
+    if base is Sequence:
         return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-    if kind is Mapping:
+    if base is Mapping:
         return hasattr(value, "keys") and all(isinstance(name, str) for name in value.keys())  # noqa: SIM118 - a table
-    return isinstance(value, kind) if isinstance(kind, type) else True
+    return isinstance(value, base) if isinstance(base, type) else True
 
 
 def described(hint: Any) -> str:
     """Return an annotated type in words."""
-    kind = get_origin(hint) or hint
-    if kind in (Union, UnionType):
+    base = get_origin(hint) or hint
+    if base in (Union, UnionType):
         *parts, last = dict.fromkeys(described(part) for part in get_args(hint))
         return f"{', '.join(parts)} or {last}" if parts else last
-    return NAMES.get(NoneType if kind is None else kind) or f"a {getattr(kind, '__name__', kind)}"
+    return NAMES.get(NoneType if base is None else base) or f"a {getattr(base, '__name__', base)}"

@@ -113,10 +113,10 @@ class Curves:
         last: dict[str, int] = {}
         for run, epoch in zip(runs, epochs, strict=True):
             last[run.uid] = min(epoch, last.get(run.uid, epoch))
-        found = self.store.metrics_after(last)
+        stored = self.store.metrics_after(last)
         for run, epoch in zip(runs, epochs, strict=True):
             rows = [
-                row for row in found.get(run.uid, ()) if epoch < row[0] and (run.last is None or row[0] <= run.last)
+                row for row in stored.get(run.uid, ()) if epoch < row[0] and (run.last is None or row[0] <= run.last)
             ]
             begin, end = self._read.get(run.name, run.started), run.finished or time.time()
             self._read[run.name] = end

@@ -188,8 +188,8 @@ class Mirror:
         [name, *others] = objectives_of(self.rows.config)
         if others or seeds_of(self.rows.config) > 1:
             return {}
-        found = self.store.metrics_after({trial.uid: 0 for trial in trials})
-        return {uid: {epoch: row[name] for epoch, row in rows if name in row} for uid, rows in found.items()}
+        metrics = self.store.metrics_after({trial.uid: 0 for trial in trials})
+        return {uid: {epoch: row[name] for epoch, row in rows if name in row} for uid, rows in metrics.items()}
 
     def _copy(self, study: OptunaStudy, copy: FrozenTrial | None, now: FrozenTrial) -> bool:
         """Write one trial."""

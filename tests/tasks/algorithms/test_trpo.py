@@ -22,6 +22,14 @@ SMALL: dict[str, Any] = {
 }
 
 
+WHOLE: dict[str, Any] = {
+    "model.shared_critic": True,
+    "num_minibatches": 1,
+    "normalize_advantage": True,
+    "min_steps": 40,
+}  # updates from whole episodes
+
+
 class TestTRPO(ExactnessSuite):
     task = TRPO
     hyperparameters: ClassVar = SMALL
@@ -34,7 +42,7 @@ class TestInBoxes(VariantSuite):
     task = TRPO
     env = "Pendulum-v1"
     hyperparameters: ClassVar = {**SMALL, "normalize_advantage": "running"}
-    variants: ClassVar = ({"use_sde": True, "optimizer.name": "adamw"}, {"model.shared_critic": True, "min_steps": 40})
+    variants: ClassVar = ({"use_sde": True, "optimizer.name": "adamw"}, WHOLE)
     inert = frozenset({"model.std_init"})
 
 
