@@ -1,7 +1,7 @@
 """The search-space language: ranges, priors and defaults of hyperparameters.
 
-This package has dimensions, conditions, the text form of priors, and the validation of values. Only `drivers` knows
-Optuna and Orion, and nothing here imports torch.
+This package has dimensions, conditions, the text form of priors, and the validation of values: of hyperparameters, and
+of arguments of Python's interface. Only `drivers` knows Optuna and Orion, and nothing here imports torch.
 """
 
 from .custom_priors import with_priors as with_priors
