@@ -103,7 +103,7 @@ class Objective:
             )
         self.algorithm, self.epochs, self.seed, self.report, self.fixed = task, epochs, seed, report, fixed
         self.objectives: dict[str, str] = objective_options(objectives, own_objective(task)).get("objectives", DEFAULT)
-        self.own = task.learner.objective
+        self.metric = task.learner.objective
         if self.objectives != own_objective(task):
             self.report = 0  # Optuna prunes studies of one objective only
         self.stuck = seconds_of("Objective: stuck", stuck)
@@ -174,7 +174,7 @@ class Objective:
                 task = self._make(None).init(**values)
             try:
                 value = self._train(trial, task)
-                return value if [*self.objectives] == [self.own] else self._measure(task, value, values)
+                return value if [*self.objectives] == [self.metric] else self._measure(task, value, values)
             except (Diverged, Hung, Unmeasured) as error:
                 trial.set_user_attr("rk_error", f"{type(error).__name__}: {error}")
                 return math.nan if len(self.objectives) == 1 else [math.nan] * len(self.objectives)  # Optuna: failed
@@ -211,14 +211,14 @@ class Objective:
             if self._reports(event.epoch) or event.epoch == self.epochs:
                 # A signal ends the evaluation between two steps; the training so far is saved then.
                 event.metrics.update(task.score_metrics(task.evaluate(on_step=Interrupts.raise_if_asked)))
-                self._tell(trial, reported, event.epoch, event.metrics[self.own])
+                self._tell(trial, reported, event.epoch, event.metrics[self.metric])
 
         try:
             for epoch, metrics in task.history:  # report what an earlier run, stopped at any epoch, could not
-                if self.own not in metrics and self._reports(epoch):
+                if self.metric not in metrics and self._reports(epoch):
                     metrics |= task.score_metrics(task.evaluate())  # it is the last epoch, see _lacks_reports
-                if self.own in metrics:
-                    self._tell(trial, reported, epoch, metrics[self.own])
+                if self.metric in metrics:
+                    self._tell(trial, reported, epoch, metrics[self.metric])
             task.fit(self.epochs, at_epoch_end)
         finally:
             if task.bad is None:
@@ -229,7 +229,7 @@ class Objective:
     def _lacks_reports(self, task: Task) -> bool:
         """Return whether an epoch to report was trained without a return."""
         return any(
-            self._reports(epoch) and self.own not in metrics and (epoch < task.epochs or task.is_beyond(epoch))
+            self._reports(epoch) and self.metric not in metrics and (epoch < task.epochs or task.is_beyond(epoch))
             for epoch, metrics in task.history
         )
 
@@ -242,7 +242,7 @@ class Objective:
         if epoch not in reported:
             trial.report(value, epoch)
         if epoch < self.epochs and trial.should_prune():
-            raise optuna.TrialPruned(f"pruned after {epoch} epochs with a {self.own} of {in_digits_alone(value)}")
+            raise optuna.TrialPruned(f"pruned after {epoch} epochs with a {self.metric} of {in_digits_alone(value)}")
 
     def _make(self, storage: Store | None) -> Task:
         return self.algorithm(self.env, seed=self.seed, storage=storage, **self.how, **self.fixed)

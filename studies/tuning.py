@@ -102,8 +102,8 @@ class StudyTrial:
     @classmethod
     def of(cls, view: TrialView, objectives: Sequence[str]) -> StudyTrial:
         """Create a trial from its view."""
-        found = view.results()
-        measured = {name: found[name] for name in objectives if name in found}
+        results = view.results()
+        measured = {name: results[name] for name in objectives if name in results}
         same = ("number", "uid", "state", "epochs", "digest", "hyperparameters", "error", "violation")
         value = next(iter(measured.values()), None)
         return cls(**{name: getattr(view, name) for name in same}, value=value, objectives=measured)
@@ -481,10 +481,10 @@ def tune(
     for text in remarks(stored_config):
         warnings.warn(text, stacklevel=2)
     how: dict[str, Any] = {"device": device, "env_processes": env_processes, "eval_envs": eval_envs}
-    found = Study(name, store).run(progress=progress, **how, callbacks=functions)
-    if sized is not None and found.complete:
-        found.confirm(CANDIDATES, SEEDS, progress=progress, **how)
-    return found
+    tuned = Study(name, store).run(progress=progress, **how, callbacks=functions)
+    if sized is not None and tuned.complete:
+        tuned.confirm(CANDIDATES, SEEDS, progress=progress, **how)
+    return tuned
 
 
 Callback = Callable[[Study, StudyTrial], None]

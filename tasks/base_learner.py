@@ -369,7 +369,7 @@ class BaseLearner:
     def network_views(self, member: int) -> dict[str, Tensor]:
         """Return one member's network parameters by name; views."""
         modules = {name: module for name in self.parts if isinstance(module := getattr(self, name), nn.Module)}
-        return {f"{name}.{path}": x.detach() for name, held in modules.items() for path, x in held.named_parameters()}
+        return {f"{name}.{path}": x.detach() for name, part in modules.items() for path, x in part.named_parameters()}
 
     def policy_views(self, member: int) -> dict[str, Tensor]:
         """Return the tensors that a warm start loads, by name; views."""

@@ -209,11 +209,11 @@ class VariantSuite:
 
     def test_a_member_of_a_cohort_equals_the_trial_alone(self) -> None:
         for changes in self.variants:
-            whole, place = self.trained(changes), max(self.cohort_size - 2, 0)
+            whole, index = self.trained(changes), max(self.cohort_size - 2, 0)
             together = [
                 self.make(10 + member, **self._apart(whole.task, member, changes)) for member in range(self.cohort_size)
             ]
-            together[place] = task = self.make(**changes)
+            together[index] = task = self.make(**changes)
             Cohort(together).fit(1)  # the next epoch is that of another cohort, in the test above
             check_equal(task.state_dict(), whole.first, "a member of a cohort is the task alone")
             assert task.history == whole.history[:1], "the metrics of a member of a cohort are those of the task alone"

@@ -210,21 +210,21 @@ def _common(sides: Mapping[str, Mapping[str, Sequence[float]]]) -> list[str]:
 def _scales(
     sides: Mapping[str, Mapping[str, Sequence[float]]],
     environments: Sequence[str],
-    given: Mapping[str, Scale],
+    chosen: Mapping[str, Scale],
     direction: str,
 ) -> dict[str, Scale]:
     """Return the results that count as 0 and 1 in each environment."""
-    for env, (zero, one) in given.items():
+    for env, (zero, one) in chosen.items():
         if env not in environments:
             raise BadSource(f"--scale takes an environment of all sides, {', '.join(environments)}, but got {env!r}")
         if (one < zero) != (direction == MINIMIZE) or one == zero:
             raise BadSource(
                 f"--scale names the worse end first, but the objective is {direction}d and {env} has {zero:g}:{one:g}"
             )
-    if given and (missing := [env for env in environments if env not in given]):
+    if chosen and (missing := [env for env in environments if env not in chosen]):
         raise BadSource(f"--scale is given for each environment or for none, but {', '.join(missing)} has none; add it")
-    if given:
-        return dict(given)
+    if chosen:
+        return dict(chosen)
     scales = {}
     for env in environments:
         values = [value for by_env in sides.values() for value in by_env[env]]

@@ -135,7 +135,7 @@ def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]
             f"{', '.join(objectives_of(old))}; leave it out"
         )
     if old.options.get(CONSTRAINT) != config.options.get(CONSTRAINT):
-        here, there = (", ".join(each.options.get(CONSTRAINT, ())) or "none" for each in (config, old))
+        here, there = (", ".join(side.options.get(CONSTRAINT, ())) or "none" for side in (config, old))
         raise BadConfig(
             f"a study learns from studies of its own constraints, {here}, but {label} has {there}; leave it out"
         )

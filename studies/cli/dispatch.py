@@ -96,8 +96,8 @@ def _parse(words: Sequence[str]) -> Namespace | int:
     arguments, unknown = command.parse_known_intermixed_args([*rest, *marked])  # ENV may follow options after TASK
     if unknown:
         command.error(_explain_word(command, unknown[0]))
-    for each, value in vars(arguments).items():
-        setattr(arguments, each, _unmarked(value))
+    for destination, value in vars(arguments).items():
+        setattr(arguments, destination, _unmarked(value))
     arguments.command, arguments.parser = name, command
     if getattr(arguments, "task", None) == PROGRAM and hasattr(arguments, "space"):
         from .commands.programs import named  # slow to import

@@ -88,10 +88,10 @@ def spent_by(
 
 def stop_if_spent(store: Store, rows: StudyRows) -> bool:
     """Stop a study whose saved work spends its budget; return whether."""
-    found = spent_by(store, rows)
-    if found is None:
+    overrun = spent_by(store, rows)
+    if overrun is None:
         return False
-    (over, spent), budget = found, rows.config.options["budget"]
+    (over, spent), budget = overrun, rows.config.options["budget"]
     why, data = f"{spent[over]} of {budget[over]} {over} are trained", {"budget": dict(budget), "spent": spent}
     with suppress(CommandRefused):  # another worker was quicker
         store.command(lambda c: stop_at(c, rows.name, "budget", why, data))

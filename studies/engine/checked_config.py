@@ -81,8 +81,8 @@ def make_config(
     )
     for name in ("generation", "cohort"):
         check_count(name, getattr(config, name))
-    for each in config.environments:
-        check_end(each.get("id", ""), config.most_epochs(algorithm, each), config.epochs[1])
+    for environment in config.environments:
+        check_end(environment.get("id", ""), config.most_epochs(algorithm, environment), config.epochs[1])
     check_count("trials", config.trials[0])
     sampler = sampler_name(config.sampler)
     config = replace(config, sampler=sampler, options={**config.options, **source_options(sampler)})
@@ -127,11 +127,12 @@ def check_objectives(config: Config, algorithm: type[Task]) -> None:
     directed = known_objectives(own_objective(algorithm))
     always = [*ALWAYS, *info] if own_objective(algorithm) == DEFAULT else []
     always += config.further_objectives(algorithm)
-    roles = {each.name: "a constraint" for each in constraints_of(config)} | dict.fromkeys(objectives, "an objective")
-    own = roles.keys() - {*directed, *always}
-    if own:
+    roles = dict.fromkeys((constraint.name for constraint in constraints_of(config)), "a constraint")
+    roles |= dict.fromkeys(objectives, "an objective")
+    further = roles.keys() - {*directed, *always}
+    if further:
         measured = [*directed, *always, *config.make_task(algorithm, config.fixed, None).fit(1)]
-        for name in sorted(own):
+        for name in sorted(further):
             if name.removeprefix(EVALUATED).startswith("info."):
                 entry = name.removeprefix(EVALUATED).removeprefix("info.")
                 role = roles[name].split()[-1]

@@ -333,7 +333,7 @@ def confirmation_view(
         candidates=candidates,
         **_answer(candidates, now, pairs, confirmation),
         cost=CostView(trainings=len(done), epochs=len(done) * config.rungs[0], failed=len(failed)),
-        since=_since(of, config, trials, now.finalists),
+        since=_changes(of, config, trials, now.finalists),
         earlier=earlier,
     )
 
@@ -354,7 +354,7 @@ def _reached(trial: TrialView, epochs: int) -> bool:
     return any(row.epochs == epochs and row.state == "done" for row in trial.rungs)
 
 
-def _since(of: Config, config: Config, trials: Sequence[TrialView], finalists: Sequence[int]) -> ChangesView | None:
+def _changes(of: Config, config: Config, trials: Sequence[TrialView], finalists: Sequence[int]) -> ChangesView | None:
     """Return what has changed since the confirmation began; None if nothing has.
 
     Args:
@@ -416,14 +416,14 @@ def constraint_views(
     """
     from ..statistics.intervals import mean_interval  # slow to import (NumPy)
 
-    confirmation, found = Confirmation.of(config), dict[str, ConstraintView]()
-    own = fresh_rows(rows, candidate, confirmation.estimating)
-    for constraint in confirmation.constraints if len(own) >= FEWEST else ():
-        value, low, high = mean_interval([value_of(row.objectives, constraint.name) for row in own], confidence=SURE)
+    confirmation, views = Confirmation.of(config), dict[str, ConstraintView]()
+    fresh = fresh_rows(rows, candidate, confirmation.estimating)
+    for constraint in confirmation.constraints if len(fresh) >= FEWEST else ():
+        value, low, high = mean_interval([value_of(row.objectives, constraint.name) for row in fresh], confidence=SURE)
         excesses = [constraint.excess(end) for end in (low, high)]
         holds = True if max(excesses) <= 0 else False if min(excesses) > 0 else None
-        found[str(constraint)] = ConstraintView(value=value, low=low, high=high, holds=holds)
-    return found
+        views[str(constraint)] = ConstraintView(value=value, low=low, high=high, holds=holds)
+    return views
 
 
 def _bounds(config: Config) -> Bounds:

@@ -72,27 +72,27 @@ RUNNING, WAITING = "running", "waiting"  # of trials that have not ended: a proc
 STATES = ("complete", "pruned", "failed", "cancelled", RUNNING, WAITING)
 
 
-def trial_view(config: Config, trial: Trial, own: Sequence[Segment], in_training: Collection[int]) -> TrialView:
+def trial_view(config: Config, trial: Trial, segments: Sequence[Segment], in_training: Collection[int]) -> TrialView:
     """Return a trial with the results of its last finished rung.
 
     Args:
         config: configuration of the study.
         trial: the trial.
-        own: its segments.
+        segments: its segments.
         in_training: numbers of trials that a process trains now.
     """
     constraints = constraints_of(config)
     violations = [
-        violation(constraints, row.objectives) if constraints and row.state == "done" else None for row in own
+        violation(constraints, row.objectives) if constraints and row.state == "done" else None for row in segments
     ]
-    last = max((row for row in own if row.state == "done"), key=lambda row: row.rung, default=None)
+    last = max((row for row in segments if row.state == "done"), key=lambda row: row.rung, default=None)
     return TrialView(
         number=trial.number,
         uid=trial.uid,
         state=_state(trial, in_training),
         excluded=EXCLUDED in trial.attrs,
         bracket=trial.attrs.get("bracket"),
-        rung=max((row.rung for row in own), default=None),
+        rung=max((row.rung for row in segments), default=None),
         member=trial.attrs.get("member"),
         branch=BranchView(trial=trial.attrs["parent"], **trial.attrs["start"]) if "start" in trial.attrs else None,
         epochs=last.epochs if last else 0,
@@ -112,9 +112,9 @@ def trial_view(config: Config, trial: Trial, own: Sequence[Segment], in_training
                 eval_steps=row.eval_steps,
                 violation=violated,
             )
-            for row, violated in zip(own, violations, strict=True)
+            for row, violated in zip(segments, violations, strict=True)
         ],
-        violation=violations[own.index(last)] if last else None,
+        violation=violations[segments.index(last)] if last else None,
     )
 
 
@@ -129,7 +129,7 @@ def _return(row: Segment) -> float | None:
 
 def state_text(trial: TrialView) -> str:
     """Return a trial's state in words, with failed seeds and violated constraints."""
-    failed = sum(each.state == "failed" for each in trial.seeds or ())
+    failed = sum(seed.state == "failed" for seed in trial.seeds or ())
     lost = f", {counted(failed, 'training')} failed" if failed and trial.state == "complete" else ""
     return trial.state + lost + ", infeasible" * bool(trial.violation) + ", excluded" * trial.excluded
 

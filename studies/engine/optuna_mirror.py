@@ -176,7 +176,7 @@ class Mirror:
         changed = []
         for trial, copy in pairs:
             now = frozen(config, (trial, rows.get(trial.number, []), curves.get(trial.uid, {})), started.get(trial.uid))
-            if copy is None or _shown(copy) != _shown(now):
+            if copy is None or _changing(copy) != _changing(now):
                 changed.append((copy, now))
         return changed
 
@@ -222,7 +222,7 @@ class Mirror:
         return True
 
 
-def _shown(trial: FrozenTrial) -> tuple[object, ...]:
+def _changing(trial: FrozenTrial) -> tuple[object, ...]:
     """Return the parts of a trial that may change."""
     return trial.state, trial.intermediate_values, trial.user_attrs, trial.system_attrs
 

@@ -67,7 +67,7 @@ def _probe(runner: StudyRunner) -> None:
     from ..study.widening import widened  # imports NumPy
 
     store, name = runner.store, runner.name
-    begun = sum(BEGUN in each.data for each in runner.rows.commands if each.kind == PROBE)
+    begun = sum(BEGUN in command.data for command in runner.rows.commands if command.kind == PROBE)
     if begun >= ATTEMPTS:
         data: Json = {LOST: f"{begun} processes that probed it did not end"}
     else:

@@ -58,7 +58,7 @@ class Snapshot:
     env_steps: int
     eval_steps: int
     best: tuple[float, int, int] | None
-    held: Command | None = None
+    hold: Command | None = None
     when: float = field(default_factory=time.monotonic)
 
 
@@ -131,7 +131,7 @@ class StudyProgress:
             self._reset()
         elif changes is not None:
             self._count(changes.trials, changes.segments)
-        leased = self._held()
+        leased = self._in_training()
         self._measure(leased | self._trained)
         self._trained = leased
         config, complete = self.rows.config, self.rows.plan().complete
@@ -163,11 +163,11 @@ class StudyProgress:
         for row in segments:
             if row.state != "ready":
                 self._finished[row.rung].add(row.number)
-        config, seeds, known = self.rows.config, seeds_of(self.rows.config), self.rows.segments
+        config, seeds, segments_by_key = self.rows.config, seeds_of(self.rows.config), self.rows.segments
         keys = {(row.configuration * seeds + n, row.rung) for row in segments for n in range(seeds)}
         if is_across(config) and segments:  # each result may change the scale
-            keys = set(known)
-        rows = [known[key] for key in keys & known.keys()]
+            keys = set(segments_by_key)
+        rows = [segments_by_key[key] for key in keys & segments_by_key.keys()]
         for row in collapse(config, [], remembered([self.rows.trials[row.number] for row in rows], rows)[1])[1]:
             self._results[row.rung].pop(row.number, None)  # a race may go on with more seeds
             if row.state == "done":
@@ -191,9 +191,9 @@ class StudyProgress:
     def _earlier(self, row: Segment) -> list[float]:
         """Return a sort key of earlier rungs, from last to first."""
         results = (self._results[rung].get(row.number) for rung in range(row.rung - 1, -1, -1))
-        return [-part for each in results if each is not None for part in worth(self.rows.config, each)]
+        return [-part for row in results if row is not None for part in worth(self.rows.config, row)]
 
-    def _held(self) -> set[int]:
+    def _in_training(self) -> set[int]:
         """Return the trials in training."""
         uids = self.store.holders()
         trials = (self.rows.trials[number] for number, _ in self.rows.ready)

@@ -86,11 +86,11 @@ def start_study(store: Store, name: str, config: Config, priors: Collection[str]
         if stored is None:
             return config.to_json()
         old = Config.from_json(stored, name)
-        ours = config.space if priors is None else {**old.space, **{each: config.space[each] for each in priors}}
+        ours = config.space if priors is None else {**old.space, **{path: config.space[path] for path in priors}}
         check_same(name, _lasting(old), _lasting(replace(config, space=ours)), ["trials"])
         weight = {key: old.options[key] for key in ("weight",) if key in old.options}  # kept unless another is given
-        given = {key: value for key, value in config.options.items() if key not in KEPT}
-        options = {**weight, **given, **{key: old.options[key] for key in KEPT if key in old.options}}
+        new = {key: value for key, value in config.options.items() if key not in KEPT}
+        options = {**weight, **new, **{key: old.options[key] for key in KEPT if key in old.options}}
         trials = [*old.trials, *(n for n in config.trials if n > old.trials[-1])]
         changed = {} if options == old.options else {"options": options}
         return {**stored, "trials": trials, **changed}

@@ -54,10 +54,10 @@ class StudyRows:
             UnknownStudy: the study was deleted.
             StudyReplaced: it was, and another one was created with its name.
         """
-        found = self.store.changes_with_commands(self.name, self.revision, self.created)
-        if found is None:
+        update = self.store.changes_with_commands(self.name, self.revision, self.created)
+        if update is None:
             return None
-        changes, self.commands = found
+        changes, self.commands = update
         self.created = changes.created
         config = Config.from_json(changes.config, self.name)
         if changes.whole:

@@ -142,8 +142,8 @@ class LiveStudy:
         workers = self._workers(claims)
         if now.complete:
             state = "complete"
-        elif now.held:
-            state = HELD[now.held.kind]
+        elif now.hold:
+            state = HELD[now.hold.kind]
         else:
             state = "running" if any(worker.state == ALIVE for worker in workers) else "stalled"
         return WatchView(

@@ -59,10 +59,10 @@ class Constraint(NamedTuple):
 
 def parse_constraints(texts: str | Sequence[str]) -> list[str]:
     """Return constraints in the form in which they are stored."""
-    found = [str(Constraint.of(text)) for text in ([texts] if isinstance(texts, str) else texts)]
-    if twice := next((text for text in found if found.count(text) > 1), None):
+    constraints = [str(Constraint.of(text)) for text in ([texts] if isinstance(texts, str) else texts)]
+    if twice := next((text for text in constraints if constraints.count(text) > 1), None):
         raise BadConfig(f"each constraint is given once, but {twice} is given again; leave one out")
-    return found
+    return constraints
 
 
 def are_constraints(value: Any) -> bool:

@@ -271,5 +271,5 @@ def entries_of(options: Mapping[str, object]) -> dict[str, Any]:
         BadConfig: a value is invalid.
     """
     stored = {name: option.entry for name, option in STUDY.items() if option.entry}
-    given = (name for name in stored if options.get(name) is not None and (options[name] or not STUDY[name].many))
-    return {name: stored[name].parse(options[name]) for name in given}
+    names = (name for name in stored if options.get(name) is not None and (options[name] or not STUDY[name].many))
+    return {name: stored[name].parse(options[name]) for name in names}

@@ -317,13 +317,13 @@ def _experiment(
     return ExperimentClient(experiment)
 
 
-def _check_same(name: str, known: str | None, identity: Mapping[str, Any]) -> None:
-    if known is None:
+def _check_same(name: str, stored_text: str | None, identity: Mapping[str, Any]) -> None:
+    if stored_text is None:
         raise StudyMismatch(
             f"the experiment {name} was not started by a hunt from Python, and cannot be resumed by "
             "one; give this hunt another name"
         )
-    if (stored := json.loads(known)) != identity:
+    if (stored := json.loads(stored_text)) != identity:
         names = sorted(key for key in identity.keys() | stored.keys() if identity.get(key) != stored.get(key))
         raise StudyMismatch(
             f"hunts of the same name must be equal, but {name} was started with another "

@@ -135,7 +135,7 @@ class Collections:
 
         Documents are not read if the indexed columns decide the query.
         """
-        conditions, exact = _where(collection, Query(query))
+        conditions, exact = _conditions(collection, Query(query))
         if exact:
             return self._connection.scalar(sa.select(sa.func.count()).select_from(_documents).where(*conditions)) or 0
         return sum(1 for _ in self._rows(collection, query, with_blobs=False))
@@ -235,7 +235,7 @@ class Collections:
             with_blobs: whether to read the bytes.
         """
         parsed = Query(query)
-        conditions, exact = _where(collection, parsed)
+        conditions, exact = _conditions(collection, parsed)
         table = _documents.c
         chosen = sa.select(table.number, table.body, table.blob.is_not(None).label("with_blob"))
         # Sort by a sum, which no index has: SQLite would otherwise scan the whole collection in order of its number.
@@ -275,8 +275,8 @@ class Collections:
         self._connection.execute(sa.update(_documents).where(*conditions).values(**columns))
         changed = {name: fields for name, fields in unique.items() if key_text(body, fields) != before[name]}
         if changed:
-            where_own = (_keys.c.collection == collection, _keys.c.number == row.number, _keys.c.name.in_(changed))
-            self._connection.execute(sa.delete(_keys).where(*where_own))
+            outdated = (_keys.c.collection == collection, _keys.c.number == row.number, _keys.c.name.in_(changed))
+            self._connection.execute(sa.delete(_keys).where(*outdated))
             self._claim(collection, row.number, body, changed)
 
     def _claim(self, collection: str, number: int, document: Document, unique: Mapping[str, Sequence[str]]) -> None:
@@ -313,7 +313,7 @@ def _columns(document: Document) -> tuple[dict[str, Any], Document]:
     return {"key": key, **copied, "body": text, "blob": blob or None}, body
 
 
-def _where(collection: str, query: Query) -> tuple[list[sa.ColumnElement[bool]], bool]:
+def _conditions(collection: str, query: Query) -> tuple[list[sa.ColumnElement[bool]], bool]:
     """Return SQL that all matching rows satisfy, and whether only they do."""
     columns = {"_id": _documents.c.key} | {name: _documents.c[name] for name in COLUMNS}
     conditions: list[sa.ColumnElement[bool]] = [_documents.c.collection == collection]

@@ -83,7 +83,7 @@ def report_view(store: Store, name: str) -> ReportView:
         findings=health.findings,
         correlations=rank_correlations(included, study.rungs, objective),
         timeline=timeline(rows, events, store.saved_last(name), {row.uid: reached.get(row.number, 0) for row in rows}),
-        failures=dict(sorted(Counter(_kind(event.data) for event in events if event.kind == "failed").items())),
+        failures=dict(sorted(Counter(_decision(event.data) for event in events if event.kind == "failed").items())),
         curves=curves,
         band=None,
         verdict=[],
@@ -126,7 +126,7 @@ class _Once:
         return kept
 
 
-def _kind(note: Mapping[str, Any]) -> str:
+def _decision(note: Mapping[str, Any]) -> str:
     return f"{note.get('kind')}, {'retried' if note.get('retry') else 'for good'}"
 
 
@@ -198,9 +198,9 @@ def _measured(store: Store, name: str, metrics: Sequence[str]) -> Curves:
     curves, scale = store.curves(name, kept), scale_of(config, remembered(rows, store.segments(name))[1])
     sign, scaled = -1 if direction == MINIMIZE else 1, {}
     for trial in rows:
-        place = partial(scaled_score, scale, trial.replicate)
+        score = partial(scaled_score, scale, trial.replicate)
         scaled[trial.uid] = [
-            (epoch, {key: as_objective(config, place(sign * value))[objective] for key, value in values.items()})
+            (epoch, {key: as_objective(config, score(sign * value))[objective] for key, value in values.items()})
             for epoch, values in curves.get(trial.uid, ())
         ]
     return scaled
@@ -341,8 +341,8 @@ def _checklist(config: Config, report: ReportView, starts: Sequence[Mapping[str,
         seeds += f", in {len(study.environments)} environments together"
     tested = "none: the study is not confirmed"
     if config.scheduling.confirms:
-        own = Confirmation.of(config)
-        seeds, tested = f"none: this confirms {own.study}", _tested(own.seeds, own.race_seeds, own.candidates)
+        this = Confirmation.of(config)
+        seeds, tested = f"none: this confirms {this.study}", _tested(this.seeds, this.race_seeds, this.candidates)
     elif confirmation is not None:
         tested = _tested(confirmation.seeds, confirmation.race_seeds, len(confirmation.candidates))
     versions = {name: sorted({str(start[name]) for start in starts if name in start}) for name in VERSIONS}

@@ -189,14 +189,14 @@ def parallel(report: ReportView) -> Parallel | None:
     places, axes = list[Place](), list[tuple[str, Ticks]]()
     for dimension in dimensions:
         values = [value for trial in trials.values() if (value := value_of(trial, dimension)) is not None]
-        place, ticks = axis(dimension, values, 0.0, 1.0)
-        places.append(place)
+        position, ticks = axis(dimension, values, 0.0, 1.0)
+        places.append(position)
         axes.append((dimension.name, ticks))
     axes.append((report.objective, [(scale(value), number(value)) for value in scale.ticks(6)]))
     lines = []
     for trial in (trial for trial in reversed(report.ranked) if trial in trials):
-        own = [value_of(trials[trial], dimension) for dimension in dimensions]
-        at = [None if value is None else place(value) for value, place in zip(own, places, strict=True)]
+        measured = [value_of(trials[trial], dimension) for dimension in dimensions]
+        at = [None if value is None else position(value) for value, position in zip(measured, places, strict=True)]
         lines.append((trial, of[trial], f"trial {trial}: {number(results[trial])}", [*at, scale(results[trial])]))
     return Parallel(axes, lines)
 
@@ -266,8 +266,8 @@ def workers(report: ReportView) -> Chart | None:
     left = min(left, 260)
     chart = Chart("work of each process", *ends, (unit, ""), width=940, height=height, left=left, y_ticks=ticks)
     index = {row.name: i for i, row in enumerate(rows)}
-    for i, each in enumerate(rows):
-        for work in each.work:
+    for i, worker in enumerate(rows):
+        for work in worker.work:
             trials = ", ".join(map(str, work.trials[:12])) + ("..." if len(work.trials) > 12 else "")
             chart.bar((work.from_ / factor, work.to / factor), (i + 0.2, i + 0.8), "work", f"trials {trials}")
     for lost in timeline.lost:

@@ -105,9 +105,8 @@ def statistics(studies: Sequence[ReportView]) -> str:
     several = len(studies) > 1
     samples = []
     for report in studies:
-        own = samples_of(report)
         prefix = f"{report.study.study}: " if several else ""
-        samples += [(prefix + name, values) for name, values in (own[:1] if several else own)]
+        samples += [(prefix + name, values) for name, values in samples_of(report)[: 1 if several else None]]
     if not samples or (several and len(samples) < 2):
         return ""
     rows = []

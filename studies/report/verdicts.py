@@ -36,7 +36,7 @@ def verdict(confirmation: ConfirmationView) -> str:
     if best is None or best.estimate is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
     sentences = [_expectation(best, best.estimate, _scale(confirmation))]
-    sentences += [_feasibility(text, each) for text, each in (best.constraints or {}).items()]
+    sentences += [_feasibility(text, view) for text, view in (best.constraints or {}).items()]
     if failed := best.estimate.failed:
         sentences.append(f"{failed} of its fresh trainings failed and {'is' if failed == 1 else 'are'} not counted.")
     if best.claim is not None:
@@ -65,13 +65,13 @@ def unfinished(confirmation: ConfirmationView) -> str:
     return f"A further confirmation, {name}, is not complete; `{command}` resumes it."
 
 
-def _feasibility(constraint: str, found: ConstraintView) -> str:
+def _feasibility(constraint: str, view: ConstraintView) -> str:
     """Return a sentence about a constraint of the winner."""
-    [(value, low, high)] = interval_texts([found])
+    [(value, low, high)] = interval_texts([view])
     measured = f"fresh seeds gave {value}, with 99% confidence between {low} and {high}"
-    if found.holds is None:
+    if view.holds is None:
         return f"Whether it satisfies {constraint} is open: {measured}; more seeds decide."
-    return f"It {'satisfies' if found.holds else 'violates'} {constraint}: {measured}."
+    return f"It {'satisfies' if view.holds else 'violates'} {constraint}: {measured}."
 
 
 def _claimed(claim: float, estimate: float) -> str:
@@ -99,8 +99,8 @@ def _superiority(confirmation: ConfirmationView) -> list[str]:
 def _better_than_winner(confirmation: ConfirmationView, winner: EstimateView) -> str:
     """Return a sentence about a candidate with a better estimate, or ""."""
     sign = -1 if confirmation.direction == MINIMIZE else 1
-    candidates = [each for each in confirmation.candidates if _is_feasible(each) or each is confirmation.best]
-    estimated = [(each, each.estimate.value) for each in candidates if each.estimate is not None]
+    candidates = [c for c in confirmation.candidates if _is_feasible(c) or c is confirmation.best]
+    estimated = [(c, c.estimate.value) for c in candidates if c.estimate is not None]
     best, mean = max(estimated, key=lambda pair: sign * pair[1])
     if len({*in_digits([mean, winner.value])}) == 1:  # the same, or all but a rounding error
         return ""
@@ -114,16 +114,16 @@ def _better_than_winner(confirmation: ConfirmationView, winner: EstimateView) ->
 
 def _is_feasible(candidate: CandidateView) -> bool:
     """Return whether the means of a candidate's fresh results satisfy all constraints."""
-    found = (candidate.constraints or {}).items()
-    return all(Constraint.of(text).excess(each.value) <= 0 for text, each in found)
+    views = (candidate.constraints or {}).items()
+    return all(Constraint.of(text).excess(view.value) <= 0 for text, view in views)
 
 
-def _outdated(confirmation: ConfirmationView, since: ChangesView) -> str:
+def _outdated(confirmation: ConfirmationView, later: ChangesView) -> str:
     """Return a sentence about the changes since the confirmation."""
     changes = []
-    if since.excluded and confirmation.best is not None:
+    if later.excluded and confirmation.best is not None:
         changes.append(f"{candidate_name(confirmation.best)} has been excluded")
-    if numbers := since.best:
+    if numbers := later.best:
         text = f"trial {numbers[0]} has" if len(numbers) == 1 else f"trials {', '.join(map(str, numbers))} have"
         top = _top(confirmation)
         changes.append(f"{text} come among the best {top}" if top > 1 else f"{text} become the best")

@@ -87,10 +87,10 @@ def ranks(report: ReportView) -> Chart | None:
         x_ticks=columns,
         y_ticks=[(row + 0.5, str(epochs)) for row, epochs in rows],
     )
-    for each in correlations:
-        x, y, value = highs.index(each.high), lows.index(each.low), each.correlation
+    for correlation in correlations:
+        x, y, value = highs.index(correlation.high), lows.index(correlation.low), correlation.correlation
         chart.bar((x, x + 1), (y, y + 1), f"q{max(0, min(2, int(3 * value)))}")  # light enough for the text on it
-        chart.add("text", [(x + 0.3, y + 0.5)], "halo", f"{value:.2f} ({each.trials})")
+        chart.add("text", [(x + 0.3, y + 0.5)], "halo", f"{value:.2f} ({correlation.trials})")
     return chart
 
 

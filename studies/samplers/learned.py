@@ -83,20 +83,20 @@ def choose(
     space, sources = config.searched, config.options[LEARNED]
     done = [n for n in seen if seen[n] and n < UNTIL and n in trials]
     done.sort(key=lambda n: (seen[n][-1][0], -violations.get(n, 0.0), seen[n][-1][1], n))  # from worst to best
-    own = _points(space, [trials[n] for n in done])
+    own_points = _points(space, [trials[n] for n in done])
     experts = [_Expert(_points(space, source["values"]), np.array(source["scores"])) for source in sources]
-    known = np.concatenate([expert.points for expert in experts])
-    trust = _trust(experts, known, own)
+    known_points = np.concatenate([expert.points for expert in experts])
+    trust = _trust(experts, known_points, own_points)
     if len(done) >= OWN[0]:
         share = (max(map(abs, trust)) ** 2 - _by_chance(len(done))) / SURE**2  # of trials that follow
         if np.random.default_rng(streams.seed_of(config.seed, "follow", number, 0)).random() >= share:
             return None
-        experts.append(_Expert(own, _places(len(done))))
+        experts.append(_Expert(own_points, _places(len(done))))
         trust.append(max(0.0, _trusted(experts[-1].left_out(), PRIOR)))
     draws = range(round(DRAWS ** max(map(abs, trust))))  # predictions that are trusted may leave what was tried
     drawn = [flatten(space.sample(streams.seed_of(config.seed, "learned", number, n))) for n in draws]
     candidates = [*(values for source in sources for values in source["values"]), *drawn]
-    points = np.concatenate([known, _points(space, drawn)])
+    points = np.concatenate([known_points, _points(space, drawn)])
     expected = sum(weight * expert.predict(points) for weight, expert in zip(trust, experts, strict=True))
     best_first = [candidates[index] for index in np.argsort(-np.asarray(expected), kind="stable")]
     return _first_new(space, best_first, trials.values(), check)

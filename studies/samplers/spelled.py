@@ -102,9 +102,9 @@ class Spelled:
 
     def made(self, seed: int, more: Mapping[str, Any] = MappingProxyType({})) -> BaseSampler:
         """Return a sampler with this seed and further arguments."""
-        own = {"seed": seed % 2**32} if self.seeded else {}
+        seeding = {"seed": seed % 2**32} if self.seeded else {}
         with _seeded(seed):
-            sampler: BaseSampler = self.sampler(**self.arguments, **own, **more)
+            sampler: BaseSampler = self.sampler(**self.arguments, **seeding, **more)
         return sampler
 
     def of(self, draw: Draw) -> BaseSampler:

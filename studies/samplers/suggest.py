@@ -134,15 +134,15 @@ def history(
     objectives = objectives_of(config)
     several = len(objectives) > 1
     measured, constraints = _measured(config, segments), constraints_of(config)
-    known = space.flat().keys()
+    searched = space.flat().keys()
     spread = distributions(space)
     optuna_params = {} if optuna_params is None else optuna_params
     frozen = []
     for trial in trials:
         scores = seen.get(trial.number, [])
         if trial.number not in optuna_params:
-            own = {name: trial.params[name] for name in trial.params.keys() & known}
-            optuna_params[trial.number] = _as_params(config, own, spread)
+            in_space = {name: trial.params[name] for name in trial.params.keys() & searched}
+            optuna_params[trial.number] = _as_params(config, in_space, spread)
         names = optuna_params[trial.number]
         if config.sampling.points and not _is_point(space, names):
             continue
@@ -189,9 +189,9 @@ def _as_params(config: Config, values: Mapping[str, Any], spread: Mapping[str, B
 
     If the space has changed, those that fit no longer are left out.
     """
-    found: dict[str, Any] = {}
+    fitting: dict[str, Any] = {}
     if "spaces" not in config.options:
-        found = params(config.searched, values)
+        fitting = params(config.searched, values)
     else:
         for path, value in values.items():
             with suppress(SpaceError, ValueError):
@@ -199,8 +199,8 @@ def _as_params(config: Config, values: Mapping[str, Any], spread: Mapping[str, B
                 if all(
                     spread[name]._contains(spread[name].to_internal_repr(value)) for name, value in internal.items()
                 ):
-                    found |= internal
-    return {name: found[name] for name in spread if name in found}
+                    fitting |= internal
+    return {name: fitting[name] for name in spread if name in fitting}
 
 
 def _is_point(space: Space, names: Mapping[str, Any]) -> bool:

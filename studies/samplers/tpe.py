@@ -45,8 +45,8 @@ class TPE(TPESampler):
     def of(cls, draw: Draw) -> TPE:
         """Return the sampler of a draw."""
         config, together = draw.config, len(objectives_of(draw.config)) == 1
-        own = {"seed": draw.seed, "n_startup_trials": config.generation, **draw.constraints}
-        return cls(together=together, good=config.options.get(GOOD), **own)
+        options = {"seed": draw.seed, "n_startup_trials": config.generation, **draw.constraints}
+        return cls(together=together, good=config.options.get(GOOD), **options)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the hyperparameters that all trials have.

@@ -99,7 +99,7 @@ def agreements(config: Config, rungs: Sequence[Sequence[Segment]]) -> list[Agree
         config: the study's configuration.
         rungs: the results on each rung, lowest rung first.
     """
-    by_score, found = ranks_by_score(config), []
+    by_score, agreements = ranks_by_score(config), []
     for lower, upper in pairwise(rungs):
         both = {row.number for row in lower} & {row.number for row in upper}
         places = []
@@ -109,8 +109,8 @@ def agreements(config: Config, rungs: Sequence[Sequence[Segment]]) -> list[Agree
             scores = [row.score or 0.0 for row in ordered] if by_score else range(len(ordered), 0, -1)
             score = {row.number: float(value) for row, value in zip(ordered, scores, strict=True)}
             places.append([score[number] for number in sorted(both)])
-        found.append(Agreement.of(*places))
-    return found
+        agreements.append(Agreement.of(*places))
+    return agreements
 
 
 def wanted(trials: int, agreement: Agreement) -> int:

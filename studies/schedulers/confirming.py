@@ -86,7 +86,7 @@ class Confirmation:
         """Number of seeds with which all candidates train."""
         return -(-self.race_seeds // 3)
 
-    def known(self, candidate: int) -> list[float]:
+    def earlier_scores(self, candidate: int) -> list[float]:
         """Return scores that count in the race beside fresh ones."""
         claim = self.claims[candidate] if self.claims_race else None
         return [] if claim is None else [claim]
@@ -208,9 +208,11 @@ def standing(confirmation: Confirmation, rows: Rows) -> Standing:
         if wanted or any(rows[n, s].state == "ready" for n in alive for s in replicates):
             return Standing(wanted)
         alive = [n for n in alive if all(rows[n, s].state == "done" for s in replicates)]
-        own, constraints = {n: [rows[n, s] for s in replicates] for n in alive}, confirmation.constraints
-        means = {n: statistics.fmean(confirmation.known(n) + [score_of(row) for row in own[n]]) for n in alive}
-        violations = {n: violation(constraints, bounded_means(constraints, own[n])) for n in alive}
+        results, constraints = {n: [rows[n, s] for s in replicates] for n in alive}, confirmation.constraints
+        means = {
+            n: statistics.fmean(confirmation.earlier_scores(n) + [score_of(row) for row in results[n]]) for n in alive
+        }
+        violations = {n: violation(constraints, bounded_means(constraints, results[n])) for n in alive}
         alive.sort(key=lambda n: (violations[n], -means[n], n))
     finalists = alive[:FINALISTS]
     defaults = [] if confirmation.defaults is None else [confirmation.defaults]

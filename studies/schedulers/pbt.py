@@ -92,7 +92,7 @@ class PBT:
         """
         living = [member for member, row in enumerate(results) if row.state == "done"]
         worths = {member: worth(self.config, results[member]) for member in living}
-        ranked = sorted(living, key=lambda member: (*(-each for each in worths[member]), results[member].number))
+        ranked = sorted(living, key=lambda member: (*(-part for part in worths[member]), results[member].number))
         size, truncates = len(self.population), self.config.options["exploit"] == "truncation"
         elite = min(-(-size * int(100 * FRACTION) // 100), max(1, size // 2))  # size of either fraction
         spared = max(0, elite - (size - len(ranked)))  # failed members count among the worst

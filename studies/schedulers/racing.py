@@ -112,13 +112,13 @@ class RungScheduler(SeedScheduler):
             all_rungs = range(len(self.config.rungs))
             above = {BracketRung(bracket, rung) for bracket, low in keys for rung in all_rungs[low + 1 :]}
             keys |= {key for key in above if self._entrants(key)}
-        return [row for key in sorted(keys) for row in self._shown(key)]
+        return [row for key in sorted(keys) for row in self._visible(key)]
 
     def _entrants(self, key: BracketRung) -> list[int]:
         """Return the configurations on a rung of a bracket, ascending."""
         return [n for n in self.halving.brackets[key.bracket].numbers if (n, key.rung) in self._rows]
 
-    def _shown(self, key: BracketRung) -> list[Segment]:
+    def _visible(self, key: BracketRung) -> list[Segment]:
         """Return what the wrapped scheduler sees of a rung of a bracket.
 
         Configurations are in training until all of them have results.
@@ -174,7 +174,7 @@ class RacingScheduler(RungScheduler):
         super().__init__(config, scheduler)
         self._races: dict[BracketRung, Race] = {}  # as the rows of each are now
 
-    def _shown(self, key: BracketRung) -> list[Segment]:
+    def _visible(self, key: BracketRung) -> list[Segment]:
         """Return what the wrapped scheduler sees of a race, after running it.
 
         Configurations are in training until it is over; those that it eliminated then rank below all others.

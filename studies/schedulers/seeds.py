@@ -165,8 +165,9 @@ def _objectives(
         return None
     directions, means = objectives_of(config), bounded_means(constraints_of(config), group)
     signs = {name: -1 if directions.get(name) == MINIMIZE else 1 for name in measured[0]}
-    found = {name: sign * aggregate([sign * value_of(each, name) for each in measured]) for name, sign in signs.items()}
-    return found | {name: mean for name, mean in means.items() if name not in directions}
+    values = {name: [sign * value_of(row, name) for row in measured] for name, sign in signs.items()}
+    aggregates = {name: signs[name] * aggregate(numbers) for name, numbers in values.items()}
+    return aggregates | {name: mean for name, mean in means.items() if name not in directions}
 
 
 def _across(config: Config, score: float, group: Sequence[Segment]) -> dict[str, float] | None:

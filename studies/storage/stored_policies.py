@@ -131,12 +131,12 @@ def checkpoint_of(store: Store, text: str, whole: Any) -> tuple[str, Saved]:
     return uid, saved
 
 
-def begun(store: Store, text: str | None, shown: str | None = None) -> list[str]:
+def begun(store: Store, text: str | None, demonstrations: str | None = None) -> list[str]:
     """Return digests of stored policies from a source, newest last.
 
-    With ``shown``, only policies combined with these demonstrations.
+    With ``demonstrations``, only policies combined with these demonstrations.
     """
-    parts = [] if shown is None else [re.escape(shown)]
+    parts = [] if demonstrations is None else [re.escape(demonstrations)]
     if text is not None:
         short, _, at = text.partition("@")
         of_task = rf"{re.escape(short)}[0-9a-f]*@{at if at.isdecimal() else '[0-9]+'}"

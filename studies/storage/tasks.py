@@ -163,11 +163,12 @@ def events_of_study(connection: Connection, study: str) -> list[Event]:
     query = sa.select(c.uid, c.created, c.kind, c.data).where(c.uid.in_(_uids_of(study))).order_by(c.id)
     study_of: dict[str, str] = {}  # study of each task's last lease
     events = []
-    for each in (Event(*row) for row in connection.execute(query)):
-        if each.kind in TAKEN:
-            study_of[each.uid] = _study_of(each.data, study)
-        if each.kind not in (*TAKEN, FAILED) or study_of.get(each.uid, study) == study:
-            events.append(each)
+    for row in connection.execute(query):
+        occurred = Event(*row)
+        if occurred.kind in TAKEN:
+            study_of[occurred.uid] = _study_of(occurred.data, study)
+        if occurred.kind not in (*TAKEN, FAILED) or study_of.get(occurred.uid, study) == study:
+            events.append(occurred)
     return events
 
 

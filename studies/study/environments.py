@@ -184,11 +184,11 @@ def check_across(config: Config) -> None:
     check_count("seeds", config.options["seeds"], MOST_SEEDS)
     if len(config.options.get("objectives", ())) > 1:
         raise BadConfig("--across puts one objective of several environments on one scale, but got several; leave one")
-    for each in constraints_of(config):
-        if each.name in objectives_of(config):
+    for constraint in constraints_of(config):
+        if constraint.name in objectives_of(config):
             raise BadConfig(
-                f"--across puts {each.name} of several environments on one scale, which the constraint {each} does not "
-                "know; bound another metric"
+                f"--across puts {constraint.name} of several environments on one scale, which the constraint "
+                f"{constraint} does not know; bound another metric"
             )
     for bound in ("goal", "plateau"):
         if bound in config.options:

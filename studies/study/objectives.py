@@ -111,30 +111,30 @@ def known_objectives(directions: Mapping[str, str]) -> dict[str, str]:
     return DIRECTIONS if directions == DEFAULT else {**directions, MODEL_SIZE: MINIMIZE}  # the others need episodes
 
 
-def objective_options(texts: Sequence[str], own: Mapping[str, str] = DEFAULT) -> dict[str, Any]:
+def objective_options(texts: Sequence[str], defaults: Mapping[str, str] = DEFAULT) -> dict[str, Any]:
     """Return a study's options for these objectives.
 
     Args:
         texts: names, or NAME:DIRECTION; empty for the task's own objective.
-        own: the task's own objective, from `own_objective`.
+        defaults: the task's own objective, from `own_objective`.
 
     Raises:
         BadConfig: an objective is named twice, is unknown, or lacks a direction.
     """
-    known = known_objectives(own)
+    directed = known_objectives(defaults)
     directions: dict[str, str] = {}
-    for text in texts or own:
+    for text in texts or defaults:
         name, colon, direction = text.partition(":")
         if name in directions:
             raise BadConfig(f"each objective is named once, but {name} is named again; leave one out")
         if name.startswith(OF_BEHAVIOUR):
-            known = {**known, name: MAXIMIZE}
-        if not colon and name not in known:
+            directed = {**directed, name: MAXIMIZE}
+        if not colon and name not in directed:
             raise BadConfig(
-                f"objective {name!r} is not one of {', '.join(known)}, which have a direction of their own; for a "
+                f"objective {name!r} is not one of {', '.join(directed)}, which have a direction of their own; for a "
                 f"metric that the task reports, add the direction: {name or 'NAME'}:{MAXIMIZE} or :{MINIMIZE}"
             )
-        direction = choose("direction of an objective", direction, (MAXIMIZE, MINIMIZE)) if colon else known[name]
+        direction = choose("direction of an objective", direction, (MAXIMIZE, MINIMIZE)) if colon else directed[name]
         directions[name] = direction
     return {} if directions == DEFAULT else {"objectives": directions}
 
@@ -155,7 +155,7 @@ def measured_names(config: Config) -> list[str]:
     The list is empty if the return is the only one.
     """
     objectives, constraints = objectives_of(config), constraints_of(config)
-    names = dict.fromkeys([*objectives, *(each.name for each in constraints)])
+    names = dict.fromkeys([*objectives, *(constraint.name for constraint in constraints)])
     return [*names] if constraints or objectives != DEFAULT else []
 
 
@@ -166,7 +166,7 @@ def ranks_by_score(config: Config) -> bool:
 
 def excesses(constraints: Sequence[Constraint], values: Mapping[str, float] | None) -> list[float]:
     """Return how far a result exceeds each bound, negative within it."""
-    return [each.excess(value_of(values, each.name)) for each in constraints]
+    return [constraint.excess(value_of(values, constraint.name)) for constraint in constraints]
 
 
 def violation(constraints: Sequence[Constraint], values: Mapping[str, float] | None) -> float:
@@ -176,7 +176,7 @@ def violation(constraints: Sequence[Constraint], values: Mapping[str, float] | N
 
 def bounded_means(constraints: Sequence[Constraint], rows: Sequence[Segment]) -> dict[str, float]:
     """Return the mean of each bounded metric over some results."""
-    names = dict.fromkeys(each.name for each in constraints)
+    names = dict.fromkeys(constraint.name for constraint in constraints)
     return {name: statistics.fmean([value_of(row.objectives, name) for row in rows]) for name in names}
 
 

@@ -50,7 +50,7 @@ def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
     return {"portfolio": {"digest": digest, "trials": list(trials.values())}}
 
 
-def _trial(config: Config, algorithm: type[Task], given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _trial(config: Config, algorithm: type[Task], hyperparameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return a trial's hyperparameters by its uid.
 
     {} means that they do not fit the study.
@@ -59,7 +59,7 @@ def _trial(config: Config, algorithm: type[Task], given: Mapping[str, Any]) -> d
     from ...tasks.envs import EnvSpec  # imports gymnasium
 
     left_out = {*config.fixed, *algorithm.learner.without_effect(EnvSpec.of(config.env), config.fixed)}
-    searched = {name: value for name, value in given.items() if name not in left_out}
+    searched = {name: value for name, value in hyperparameters.items() if name not in left_out}
     try:
         values = flatten(config.searched.decide(lambda path, dimension: searched.get(path, dimension.default)))
         params(config.searched, values)

@@ -63,20 +63,20 @@ def defaults_except(space: Space, search: Sequence[str]) -> Nested:
     return unflatten(values)
 
 
-def known_values(config: Config, algorithm: type[Task], given: Mapping[str, Any]) -> dict[str, Any]:
+def known_values(config: Config, algorithm: type[Task], hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the searched values of a known configuration, by dotted name.
 
     Args:
         config: configuration of the study.
         algorithm: class of its tasks.
-        given: hyperparameters by dotted name; the others have their defaults.
+        hyperparameters: values by dotted name; the others have their defaults.
 
     Raises:
         BadConfig: a value is not in the searched space, or contradicts a fixed one.
     """
     from ...spaces.drivers.to_optuna import params  # imports optuna
 
-    space, chosen = config.searched, {name: given[name] for name in config.open if name in given}
+    space, chosen = config.searched, {name: hyperparameters[name] for name in config.open if name in hyperparameters}
     try:
         values = flatten(space.decide(lambda path, dimension: chosen.get(path, dimension.default)))
         params(space, values)
@@ -84,7 +84,7 @@ def known_values(config: Config, algorithm: type[Task], given: Mapping[str, Any]
         raise BadConfig(f"a known configuration must be in the searched space, but {error}") from None
     identity = config.identity(algorithm, {**config.fixed, **values})
     complete = algorithm.named(identity.algorithm, flatten(identity.hyperparameters))
-    for name, value in given.items():
+    for name, value in hyperparameters.items():
         if name not in complete and name not in (dimensions := config.space_in(algorithm).flat()):
             raise BadConfig(
                 f"a known configuration names hyperparameters of {config.task}, but got {name}{near(name, dimensions)}"

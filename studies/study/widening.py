@@ -55,7 +55,7 @@ def widened(config: Config, algorithm: type[Task], probe: Mapping[str, Any]) -> 
     priors, before = {}, open_space(algorithm, env, fixed, {}).priors()
     for name in algorithm.learner.open_space(env, fixed).flat() if is_sparse(probe) else ():
         group, curious, rest = name.rpartition("rnd.use")  # the group may be an algorithm that the study left out
-        if curious and not rest and any(each.startswith(group) for each in config.space):
+        if curious and not rest and any(path.startswith(group) for path in config.space):
             priors[name] = CURIOSITY
     furthest = 10 ** math.floor(math.log10(FURTHER / max(probe["lengths"], default=1)))  # 1 - gamma
     for name, dimension in config.searched.flat().items():

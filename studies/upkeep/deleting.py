@@ -93,9 +93,9 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
     going = sorted(uids - kept.keys())
     rows = [MIRROR + name for name in names]
     stored = set(connection.scalars(sa.select(task.c.uid)))
-    for each in [*going, *rows]:
-        if each in stored and not lock_if_free(connection, each, dry_run=dry_run):
-            raise _held(each)
+    for locked in [*going, *rows]:
+        if locked in stored and not lock_if_free(connection, locked, dry_run=dry_run):
+            raise _in_training(locked)
     c = checkpoint.c
     ids = [id for uid in going for id in connection.scalars(sa.select(c.id).where(c.uid == uid))]
     numbers = sa.select(sa.func.count()).select_from(trial).where(trial.c.study.in_(names))
@@ -109,9 +109,9 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
         drop(connection, ids)
         # The deletion of the study's row has waited for workers that were about to claim its tasks.
         if claimed := set(connection.scalars(sa.select(task.c.uid))) & set(going) - stored:
-            raise _held(min(claimed))
-        for each in [*going, *rows]:
-            _forget(connection, each)
+            raise _in_training(min(claimed))
+        for deleted in [*going, *rows]:
+            _forget(connection, deleted)
     return deletion
 
 
@@ -137,7 +137,7 @@ def _remember_seeds(connection: Connection, name: str) -> None:
     study_rows.change_study(connection, of, change)
 
 
-def _held(uid: str) -> StillNeeded:
+def _in_training(uid: str) -> StillNeeded:
     return StillNeeded(
         f"a task that a process trains cannot be deleted, but task {uid} is held by one; end its workers "
         "(`rekindle status` names them), then try again"

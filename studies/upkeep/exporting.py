@@ -89,12 +89,12 @@ def export_study(store: Store, name: str, path: Path) -> Transferred:
 
 
 def _copy(source: Connection, target: Connection, name: str) -> Transferred:
-    own = study_rows.get_study(source, name)
+    stored = study_rows.get_study(source, name)
     trials = [row.columns() for row in study_rows.trials(source, name)]
     for row in trials:
         row["error"] = row["error"] and masked(row["error"])
     segments = [row.columns() for row in study_rows.segments(source, name)]
-    _insert(target, study, [{"name": name, "config": own.config, "created": own.created}])
+    _insert(target, study, [{"name": name, "config": stored.config, "created": stored.created}])
     _insert(target, trial, [{"study": name, **row} for row in trials])
     _insert(target, segment, [{"study": name, **row} for row in segments])
     _insert(target, command, [{"study": name, **row.to_json()} for row in commands(source, name)])

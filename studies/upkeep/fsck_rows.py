@@ -175,10 +175,10 @@ def _study(connection: Connection, name: str) -> Iterator[Finding]:
     for number, uid, state, digest in connection.execute(trials.order_by(trial.c.number)):
         segments, label = rows.get(number, []), f"trial {number} of study {name!r}"
         yield from _trial((name, number), label, state, segments)
-        for each in segments:
-            if each.state == "done" and (lacks := sorted(measured.difference(each.objectives or ()))):
-                subject = f"segment {each.rung} of {label}"
-                yield Finding("segment-result", subject, f"it has no {', '.join(lacks)}", (name, number, each.rung))
+        for trained in segments:
+            if trained.state == "done" and (lacks := sorted(measured.difference(trained.objectives or ()))):
+                subject = f"segment {trained.rung} of {label}"
+                yield Finding("segment-result", subject, f"it has no {', '.join(lacks)}", (name, number, trained.rung))
         if not digest and any(row.state == "done" for row in segments):
             yield Finding("trial-task", label, f"there is no task {uid}", (name, number))
 

@@ -92,9 +92,9 @@ def gc(
     # In a dry run, a blob counts as freed by the last task that would drop it; ``gone`` has the earlier checkpoints.
     gone: list[int] = []
     for collect in collectors:
-        found = run(partial(collect, gone=gone, dry_run=dry_run))
-        garbage += found
-        gone += [id for row in found for id in row.ids] if dry_run else []
+        rows = run(partial(collect, gone=gone, dry_run=dry_run))
+        garbage += rows
+        gone += [id for row in rows for id in row.ids] if dry_run else []
     return garbage
 
 

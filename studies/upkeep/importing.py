@@ -254,10 +254,10 @@ def _task(
         raise TaskBusy(uid, stored.lease_owner or "", holder.host, holder.pid, 0.0)
     if nameless:
         connection.execute(task.update().where(task.c.uid == uid).values(identity=row["identity"]))
-    for each in missing:
-        names = read_manifest(each["manifest"]).blobs()
+    for state in missing:
+        names = read_manifest(state["manifest"]).blobs()
         put_blobs(connection, names, data_of)
-        add_checkpoint(connection, names, {**each, "lease_epoch": 0})
+        add_checkpoint(connection, names, {**state, "lease_epoch": 0})
     if missing:
         last_epochs(connection, uid)
     if rows[metric]:
@@ -290,14 +290,14 @@ def _missing(connection: Connection, uid: str, rows: list[Row], path: Path) -> l
 
 
 def _import_study(
-    connection: Connection, own: Study, trials: list[Trial], segments: list[Segment], steering: list[Command]
+    connection: Connection, new: Study, trials: list[Trial], segments: list[Segment], steering: list[Command]
 ) -> None:
-    if _compare(connection, own, trials, segments, steering):
+    if _compare(connection, new, trials, segments, steering):
         return
-    connection.execute(study.insert().values(name=own.name, config=own.config, created=own.created))
+    connection.execute(study.insert().values(name=new.name, config=new.config, created=new.created))
     if trials:
-        connection.execute(trial.insert(), [{**row.columns(), "study": own.name} for row in trials])
+        connection.execute(trial.insert(), [{**row.columns(), "study": new.name} for row in trials])
     if segments:
-        connection.execute(segment.insert(), [{**row.columns(), "study": own.name} for row in segments])
+        connection.execute(segment.insert(), [{**row.columns(), "study": new.name} for row in segments])
     if steering:
-        connection.execute(command.insert(), [{**row.to_json(), "study": own.name} for row in steering])
+        connection.execute(command.insert(), [{**row.to_json(), "study": new.name} for row in steering])

@@ -48,13 +48,13 @@ def in_turn(work: Sequence[Work], weights: Mapping[str, float]) -> list[str]:
     all_began = max((first[name] for name in weights if name in first), default=0)
     finished = [piece for piece in work if not piece.runs]
 
-    def place(name: str) -> tuple[bool, float, float, str]:
+    def priority(name: str) -> tuple[bool, float, float, str]:
         usual = _mean([piece for piece in finished if piece.study == name] or finished)
         pieces = [piece for piece in work[all_began:] if piece.study == name]
         trained = sum(max(piece.seconds, usual) if piece.runs else piece.seconds for piece in pieces)
         return name in first, trained / weights[name], -weights[name], name
 
-    return sorted(weights, key=place)
+    return sorted(weights, key=priority)
 
 
 def _mean(work: Sequence[Work]) -> float:
@@ -203,21 +203,23 @@ def run_worker(
     """
     saved = True
     with StopSignals(with_parent) as signals, ExitStack() as stack:
-        stop_requested = lambda: signals.asked is not None or Interrupts.asked()  # noqa: E731
+        stop_requested = lambda: signals.received is not None or Interrupts.pending_anywhere()  # noqa: E731
         store.wait_until(stop_requested)
         stack.enter_context(graceful(store, grace, stop_requested))
         try:
             worker = sharing_worker(store, studies, say, **options)
-            if worker.run(lambda: signals.asked is not None) or (worker.stopped and signals.asked is None):
+            if worker.run(lambda: signals.received is not None) or (worker.stopped and signals.received is None):
                 return 0
         except BaseException as error:
-            if not is_control_flow(error) and not (isinstance(error, StoreError) and signals.asked):
+            if not is_control_flow(error) and not (isinstance(error, StoreError) and signals.received):
                 raise
-            signals.asked = signals.asked or (signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+            signals.received = signals.received or (
+                signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+            )
             saved = not isinstance(error, StepInterrupted)
-    assert signals.asked is not None
-    say("", f"stopped by {signals.asked.name}; {SAVED if saved else LOST}; any worker resumes")
-    return 128 + signals.asked
+    assert signals.received is not None
+    say("", f"stopped by {signals.received.name}; {SAVED if saved else LOST}; any worker resumes")
+    return 128 + signals.received
 
 
 def sharing_worker(

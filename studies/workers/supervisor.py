@@ -147,7 +147,7 @@ class Supervisor:
         self.workers: list[WorkerHandle] = []
         self.deaths = 0  # in a row
         self.steps = -1  # epochs and failed trials so far
-        self.asked: signal.Signals | None = None
+        self.received: signal.Signals | None = None
         self.requests = 0  # to stop, by the user; at the second no worker waits for its step to end
         self._waiting = False  # whether the user was told that a worker waits for the database
         self._tell_at = 0.0  # time from which a further wait is told
@@ -160,19 +160,19 @@ class Supervisor:
             WorkersFailed: workers die without progress.
         """
         with stoppable(self._ask):
-            self.store.wait_until(lambda: self.asked is not None)
+            self.store.wait_until(lambda: self.received is not None)
             try:
                 self._watch()
             except StoreError:
-                if self.asked is None:  # else the wait for the database was interrupted
+                if self.received is None:  # else the wait for the database was interrupted
                     raise
             finally:
                 saved = self._end_workers()
-        if self.asked is not None:
-            raise Interrupted(self.asked, saved)
+        if self.received is not None:
+            raise Interrupted(self.received, saved)
 
     def _ask(self, number: int, frame: object) -> None:
-        self.asked = signal.Signals(number)
+        self.received = signal.Signals(number)
         self.requests += 1
 
     def _end_workers(self) -> bool:
@@ -205,7 +205,7 @@ class Supervisor:
     def _watch(self) -> None:
         self.workers = [self.start_worker() for _ in range(self.count)]
         progress = StudyProgress(self.store, self.study)
-        while self.asked is None:
+        while self.received is None:
             ended = [index for index, worker in enumerate(self.workers) if worker.status == 0]
             snapshot = progress.look()
             steps = snapshot.epochs + snapshot.counts.get("failed", 0)
@@ -213,11 +213,11 @@ class Supervisor:
                 self.deaths, self.steps = 0, steps
             self.display.workers = self._running()
             self.display.show(snapshot)
-            if snapshot.complete or self._is_over(snapshot.held):
+            if snapshot.complete or self._is_over(snapshot.hold):
                 return
             self._tell_waits()
             self._replace_killed()
-            if snapshot.held is None or snapshot.held.kind != STOP:
+            if snapshot.hold is None or snapshot.hold.kind != STOP:
                 self._replace_ended(ended)
             self._rest(self._running())
 
@@ -246,7 +246,7 @@ class Supervisor:
     def _rest(self, running: int) -> None:
         """Wait until the next snapshot is due or a worker ends."""
         end = time.monotonic() + POLL
-        while time.monotonic() < end and self.asked is None and self._running() == running:
+        while time.monotonic() < end and self.received is None and self._running() == running:
             time.sleep(LOOK)
 
     def _replace_killed(self) -> None:

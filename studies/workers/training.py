@@ -69,7 +69,7 @@ class Training:
         self.runner, self.store, self.items = runner, runner.store, items
         self.env_processes, self.eval_envs = env_processes, eval_envs
         self.storage = TaskStorage(self.store, use_previous, self._drop, claimed, runner.device)
-        self.epochs, self.own = items[0].segment.epochs, runner.algorithm.learner.objective
+        self.epochs, self.objective = items[0].segment.epochs, runner.algorithm.learner.objective
         self.episodes = episodes_seed(runner.config)
         self.tasks: dict[str, Task] = {}
         self.failed: dict[str, BaseException] = {}
@@ -206,7 +206,7 @@ class Training:
 
     def _stop_if_asked(self, *step: object) -> None:
         """Raise Stopped if this process was asked to stop."""
-        if self.runner.stop() or Interrupts.asked():
+        if self.runner.stop() or Interrupts.pending_anywhere():
             raise Stopped("an evaluation was asked to stop by SIGTERM; the state is saved, and any worker repeats it")
 
     def _result(self, item: ReadySegment, task: Task) -> list[Result]:
@@ -225,11 +225,11 @@ class Training:
         if not violation(constraints_of(self.runner.config), measured):
             check_goal(self.store, self.runner.name, segment, score, task, untrained, self._stop_if_asked)
         noise = {}
-        replayed = self.own == RETURN and task.learner.needs_env is not False  # each seed has other episodes
+        replayed = self.objective == RETURN and task.learner.needs_env is not False  # each seed has other episodes
         if "plateau" in self.runner.config.options and seeds_of(self.runner.config) == 1 and replayed:
             returns = task.returns(seed=self.episodes, on_step=self._stop_if_asked)
             noise = {NOISE: standard_error(returns) * math.sqrt(len(returns) / episodes)}
-        objective = score if measured is None else measured.get(self.own)
+        objective = score if measured is None else measured.get(self.objective)
         values = {} if objective is None else task.score_metrics(objective, episodes)
         metrics = [(segment.epochs, values | (measured or {}) | noise)]
         lease = self.storage.leases[task.uid]

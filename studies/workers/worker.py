@@ -130,7 +130,7 @@ class Worker:
         self.env_processes, self.eval_envs = env_processes, eval_envs
         self.runner = StudyRunner(store, study, device)
         self.use_previous, self.say, self.tell, self.ended = use_previous, say, tell, ended
-        self.held: Command | None = None  # the command that stopped or paused the study
+        self.hold: Command | None = None  # the command that stopped or paused the study
         self.blocked: dict[str, StoreError] = {}  # errors that only the user can resolve, by uid
         self._changes: set[str] = set()  # of versions and code, and other labels of tasks, each said once
 
@@ -157,11 +157,11 @@ class Worker:
         ready = [item for item in self.runner.advance() if item.trial.uid not in self.blocked]
         if self.runner.complete:
             return Turn.COMPLETE
-        self.held = self.runner.rows.hold
-        if self.held is not None:
-            ready = self._trained(ready) if self.held.who in BOUNDS else []
+        self.hold = self.runner.rows.hold
+        if self.hold is not None:
+            ready = self._trained(ready) if self.hold.who in BOUNDS else []
             if not ready:
-                return Turn.STOPPED if self.held.kind == STOP else Turn.PAUSED
+                return Turn.STOPPED if self.hold.kind == STOP else Turn.PAUSED
         if not ready and self.blocked:
             raise next(iter(self.blocked.values()))
         with at_work():
@@ -229,8 +229,8 @@ class Worker:
         self, group: Mapping[str, ReadySegment], uids: Sequence[str], limit: int
     ) -> Iterator[list[Claimed]]:
         """Claim segments that are still ready; release them on exit."""
-        found = self.store.claim(self.study, uids, limit=limit)
-        claimed = [Claimed(group[lease.uid], lease, history) for lease, history in found]
+        leases = self.store.claim(self.study, uids, limit=limit)
+        claimed = [Claimed(group[lease.uid], lease, history) for lease, history in leases]
         try:
             still_open = self.runner.ready() if claimed else ()
             open_claims = [
@@ -385,7 +385,7 @@ class StopSignals:
     """Records stop requests: signals, and the end of stdin if asked for."""
 
     def __init__(self, until_stdin_ends: bool = False):
-        self.asked: signal.Signals | None = None
+        self.received: signal.Signals | None = None
         if until_stdin_ends:
             threading.Thread(target=self._wait_for_parent, daemon=True).start()
 
@@ -398,7 +398,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = signal.Signals(number)
+        self.received = signal.Signals(number)
 
     def _wait_for_parent(self) -> None:
         while os.read(0, 4096):

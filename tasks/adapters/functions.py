@@ -90,26 +90,26 @@ def task(
 
     def decorate(function: Function) -> type[Task]:
         further = _further(function)
-        place = name_of(function)
+        path = name_of(function)
         learner = type(
             f"{function.__name__}Learner",
             (FunctionLearner,),
             {
                 "__module__": function.__module__,
-                "__doc__": f"State of {place}.",
+                "__doc__": f"State of {path}.",
                 "hyperparameters": space,
                 "objective": name,
                 "direction": direction or "maximize",
                 "bounds": bounds,
                 "function": staticmethod(function),
                 "further": further,
-                "place": place,
+                "place": path,
                 "largest": largest,
-                "code": _code(function, place),
+                "code": _code(function, path),
             },
         )
-        content = {"name": place, "version": version, "learner": learner, "__module__": function.__module__}
-        return define(type(function.__name__, (Task,), {**content, "__doc__": function.__doc__ or f"Task {place}."}))
+        content = {"name": path, "version": version, "learner": learner, "__module__": function.__module__}
+        return define(type(function.__name__, (Task,), {**content, "__doc__": function.__doc__ or f"Task {path}."}))
 
     return decorate
 

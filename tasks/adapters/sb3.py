@@ -499,15 +499,15 @@ def _library(name: str) -> type[BaseAlgorithm] | None:
     return algorithm
 
 
-def _subclass(place: str) -> type[BaseAlgorithm]:
-    module, _, name = place.partition(":")
+def _subclass(path: str) -> type[BaseAlgorithm]:
+    module, _, name = path.partition(":")
     try:
         algorithm = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"the algorithm sb3:{place} cannot be imported: {error}") from error
+        raise ValueError(f"the algorithm sb3:{path} cannot be imported: {error}") from error
     if not isinstance(algorithm, type) or not issubclass(algorithm, BaseAlgorithm):
         raise ValueError(
-            f"sb3:{place} must be a class that derives from an algorithm of Stable-Baselines3, not {algorithm!r}"
+            f"sb3:{path} must be a class that derives from an algorithm of Stable-Baselines3, not {algorithm!r}"
         )
     return algorithm
 

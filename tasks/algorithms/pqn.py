@@ -68,7 +68,7 @@ class QPolicy(ActorCritic):
     def __init__(self, obs_shape: tuple[int, ...], actions: int, model: SimpleNamespace, seeds: list[int], device: Any):
         """Initialize the networks; the arguments are those of `ActorCritic`."""
         self.encoder = encoder_for(model, "features", obs_shape)
-        self.obs_shape, self.mask, self.own = obs_shape, mask_in(obs_shape), None
+        self.obs_shape, self.mask, self.actor_columns = obs_shape, mask_in(obs_shape), None
         self.distribution = EpsilonChoice(actions)
         widths = [self.encoder.features, *actor_layers(model), actions]
         self.actor = LayerNormMLP("q", widths, model.activation, last_gain=1.0)

@@ -288,12 +288,12 @@ def _soft(model: _Model) -> ImportedPolicy:
 
 def _critics(model: _Model) -> list[list[Layer]]:
     """Return the layers of each critic."""
-    found: list[list[Layer]] = []
-    while layers := model.layers(f"critic.qf{len(found)}"):
-        found.append(layers)
-    if not found:
+    critics: list[list[Layer]] = []
+    while layers := model.layers(f"critic.qf{len(critics)}"):
+        critics.append(layers)
+    if not critics:
         raise model.refuse("critics are named qf0, qf1 and so on", "none")
-    return found
+    return critics
 
 
 def _crossq(model: _Model) -> ImportedPolicy:

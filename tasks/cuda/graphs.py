@@ -96,15 +96,15 @@ class _Replay:
     """A graph of a function, with buffers for its arguments."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Argument, ...]):
-        own = [_copied(x) for x in args]
-        self._tensors = _tensors(own)
-        self._graph, result = capture(lambda: function(*own))
+        buffers = [_copied(x) for x in args]
+        self._tensors = _tensors(buffers)
+        self._graph, result = capture(lambda: function(*buffers))
         self._result = _detached(result)
 
     @torch.no_grad()
     def __call__(self, *args: Argument) -> Any:
-        for own, given in zip(self._tensors, _tensors(args), strict=True):
-            own.copy_(given)
+        for buffer, value in zip(self._tensors, _tensors(args), strict=True):
+            buffer.copy_(value)
         self._graph.replay()
         return _detached(self._result)
 
@@ -132,10 +132,10 @@ def _copied(x: Argument) -> Argument:
 
 def _tensors(args: Iterable[Argument]) -> list[Tensor]:
     """Return all tensors in the arguments, in order."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for x in args:
-        found += [x] if isinstance(x, Tensor) else x.values() if isinstance(x, Mapping) else ()
-    return found
+        tensors += [x] if isinstance(x, Tensor) else x.values() if isinstance(x, Mapping) else ()
+    return tensors
 
 
 def _detached(result: Any) -> Any:

@@ -44,8 +44,8 @@ def product(
     """
     tiles_across = tl.cdiv(columns, tile_columns)
     tiles = tl.cdiv(rows, tile_rows) * tiles_across
-    place = tl.program_id(0)
-    member, tile = (place // tiles).to(tl.int64), place % tiles
+    program = tl.program_id(0)
+    member, tile = (program // tiles).to(tl.int64), program % tiles
     i = ((tile // tiles_across) * tile_rows + tl.arange(0, tile_rows)).to(tl.int64)  # offsets can exceed 2^31
     j = ((tile % tiles_across) * tile_columns + tl.arange(0, tile_columns)).to(tl.int64)
     in_rows, in_columns = (i < rows)[:, None], (j < columns)[None, :]
@@ -90,10 +90,10 @@ def total(
     lanes.
     """
     across = tl.cdiv(inner, tile_inner)
-    place = tl.program_id(0)
-    j = (place % across) * tile_inner + tl.arange(0, tile_inner)
-    part = ((place // across) % chunks).to(tl.int64)
-    outer = (place // across // chunks).to(tl.int64)
+    program = tl.program_id(0)
+    j = (program % across) * tile_inner + tl.arange(0, tile_inner)
+    part = ((program // across) % chunks).to(tl.int64)
+    outer = (program // across // chunks).to(tl.int64)
     first = part * chunk
     last = tl.minimum(first + chunk, reduced)
     sums = tl.zeros((lanes, tile_inner), kind)

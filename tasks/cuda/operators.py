@@ -59,8 +59,8 @@ def _product(bias: Tensor | None, a: Tensor, b: Tensor, beta: float, alpha: floa
     shape = members, rows, columns
     added = None if bias is None or beta == 0 else bias.expand(shape)
     if a.is_complex() or (a.dtype is torch.float64 and not (alpha == 1 and beta in (0, 1))):  # kernels scale by float32
-        found = torch.stack([x @ y for x, y in zip(a, b, strict=True)]) if members else a.new_empty(shape)
-        return _into(out, found * alpha if added is None else beta * added + alpha * found)
+        product = torch.stack([x @ y for x, y in zip(a, b, strict=True)]) if members else a.new_empty(shape)
+        return _into(out, product * alpha if added is None else beta * added + alpha * product)
     if out is None:
         out = a.new_empty(shape)
     elif out.shape != shape:
@@ -123,10 +123,10 @@ def _dims(x: Tensor, dims: Dims) -> list[int]:
         return list(range(x.ndim))
     if wrong := [dim for dim in dims if not -x.ndim <= dim < x.ndim]:
         raise IndexError(f"a dimension must be from {-x.ndim} to {x.ndim - 1}, but got {wrong[0]}")
-    found = sorted({dim % x.ndim for dim in dims})
-    if len(found) < len(dims):
+    reduced = sorted({dim % x.ndim for dim in dims})
+    if len(reduced) < len(dims):
         raise RuntimeError(f"a dimension is reduced once, but got {[*dims]}")
-    return found
+    return reduced
 
 
 def _reduce(x: Tensor, dims: Dims, keepdim: bool, scale: float = 1.0) -> Tensor:

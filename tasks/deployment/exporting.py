@@ -160,16 +160,16 @@ def _action(space: spaces.Space[Any], x: Tensor) -> Tensor:
     return x.reshape(-1, *(space.shape or ())).to(dtype)
 
 
-def format_of(path: str | os.PathLike[str], asked: str | None, subject: str) -> str:
+def format_of(path: str | os.PathLike[str], format: str | None, subject: str) -> str:
     """Return the given format, or the one for the file's suffix.
 
     Raises:
         ExportError: there is no such format.
     """
-    chosen = asked or FORMATS.get(Path(path).suffix, "")
+    chosen = format or FORMATS.get(Path(path).suffix, "")
     if chosen not in FORMATS.values():
         forms = ", ".join(f"{form} ({ending})" for ending, form in FORMATS.items())
-        raise ExportError(f"{subject}: a policy is written as {forms}, but got {asked or Path(path).name!r}")
+        raise ExportError(f"{subject}: a policy is written as {forms}, but got {format or Path(path).name!r}")
     return chosen
 
 

@@ -69,11 +69,11 @@ class RecurrentAgent(Agent):
         assert rollout.memory is not None
         steps, num_envs = len(rollout.rewards), rollout.memory.shape[1]
         begins = torch.cat([torch.zeros_like(rollout.ended[:1]), rollout.ended])
-        params, each, states = self.policy.sequences(
+        params, flat_values, states = self.policy.sequences(
             self.flatten_steps(rollout.obs), self.flatten(begins), rollout.memory, learning=False
         )
         form = (num_envs, steps + 1)
-        values = each.unflatten(1, form).permute(2, 0, 1).contiguous()
+        values = flat_values.unflatten(1, form).permute(2, 0, 1).contiguous()
         next_values = values[1:].clone()
         if rollout.truncations:
             bootstrap(with_states(rollout, states), self.policy.value_after, next_values)

@@ -19,7 +19,7 @@ from ..checkpoint.member_state import Stacked
 from ..compiled.actor_critic import KINDS, ActorCriticKernels, Perceptron
 from ..compiled.loading import kernels_of
 from ..cuda.graphs import captured
-from ..envs.base.masks import mask_in, own_in
+from ..envs.base.masks import actor_columns_in, mask_in
 from .distributions import Categorical, Distribution, Gaussian, distribution_for, finite
 from .encoders import ENCODERS, Encoder, SharedLayers, Unlearned, encoder_choice, encoder_for
 from .goal_conditioning import GoalEncoder, goal_choice
@@ -73,7 +73,7 @@ class ActorCritic(Stacked):
         action_space: gym.Space[Any],
         hp: SimpleNamespace,
         seeds: list[int],
-        where: str,
+        subject: str,
         device: torch.device | str = "cpu",
         sde: bool = False,
         goal: slice | None = None,
@@ -85,7 +85,7 @@ class ActorCritic(Stacked):
             action_space: action space of one environment.
             hp: values of `model_space`.
             seeds: seeds of the members.
-            where: name of the task in error messages.
+            subject: name of the task in error messages.
             device: device of all tensors.
             sde: whether to use state-dependent exploration, see `sde`.
             goal: part of an observation that conditions the first layer, see `goal_conditioning`.
@@ -96,13 +96,13 @@ class ActorCritic(Stacked):
         of_actor, of_critic = actor_layers(hp), critic_layers(hp)
         if hp.shared_critic:
             self.encoder, of_actor, of_critic = SharedLayers("features", self.encoder, of_actor, hp.activation), [], []
-        self.obs_shape, self.mask, self.own = obs_shape, mask_in(obs_shape), own_in(obs_shape)
+        self.obs_shape, self.mask, self.actor_columns = obs_shape, mask_in(obs_shape), actor_columns_in(obs_shape)
         trunk = self._trunk(hp)
         of_actor, of_critic = ([trunk[-1].features, *layers] for layers in (of_actor, of_critic))
-        if self.own is not None:
-            of_actor[0] = self.own.stop
+        if self.actor_columns is not None:
+            of_actor[0] = self.actor_columns.stop
         self.distribution: Distribution = (
-            state_dependent(action_space, of_actor[-1], where) if sde else distribution_for(action_space, where)
+            state_dependent(action_space, of_actor[-1], subject) if sde else distribution_for(action_space, subject)
         )
         self.actor = MLP("actor", [*of_actor, self.distribution.outputs], hp.activation, last_gain=0.01)
         self.critic = MLP("critic", [*of_critic, 1], hp.activation, last_gain=1.0)
@@ -126,7 +126,7 @@ class ActorCritic(Stacked):
         covered = (
             type(self) is ActorCritic
             and type(self.encoder) is Unlearned
-            and self.own is None
+            and self.actor_columns is None
             and len(self.obs_shape) == 1
             and type(self.distribution) in (Categorical, Gaussian)
             and getattr(self.distribution, "units", None) is None
@@ -151,8 +151,8 @@ class ActorCritic(Stacked):
         return tensors, self.actor.layers(tensors), self.critic.layers(tensors), tensors.get("actor.log_std")
 
     def _params(self, actor: Layers, features: Tensor, log_std: Tensor | None) -> Tensor:
-        if self.own is not None:  # the rest is for a central critic
-            features = features[..., self.own].contiguous()
+        if self.actor_columns is not None:  # the rest is for a central critic
+            features = features[..., self.actor_columns].contiguous()
         z = self.actor.hidden(actor, features)
         return self.distribution.params(affine(z, *actor[-1]), z, log_std)
 

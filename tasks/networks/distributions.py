@@ -342,9 +342,9 @@ class Hybrid(Distribution):
         return torch.cat([numbers, choices.to(numbers)], -1).index_select(-1, self.order.to(numbers.device))
 
 
-def units_in(space: gym.Space[Any], where: str) -> Units | None:
+def units_in(space: gym.Space[Any], subject: str) -> Units | None:
     """Return the units of the numbers in an action space, or None."""
-    distribution = distribution_for(space, where)
+    distribution = distribution_for(space, subject)
     numbers = distribution.numbers if isinstance(distribution, Hybrid) else distribution
     return numbers.units if isinstance(numbers, Gaussian) else None
 
@@ -357,7 +357,7 @@ def finite(action: Tensor) -> Tensor:
     return torch.nan_to_num(action) if action.is_floating_point() else action
 
 
-def distribution_for(space: gym.Space[Any], where: str) -> Distribution:
+def distribution_for(space: gym.Space[Any], subject: str) -> Distribution:
     """Return the distribution over an action space.
 
     Raises:
@@ -377,7 +377,7 @@ def distribution_for(space: gym.Space[Any], where: str) -> Distribution:
         case Joined():
             return Gaussian((len(space.low),), Units.of(space.low, space.high))
     raise UnsupportedSpace(
-        f"{where} acts in Discrete, MultiDiscrete (one axis), MultiBinary and Box (floats) spaces, and in Dicts and "
+        f"{subject} acts in Discrete, MultiDiscrete (one axis), MultiBinary and Box (floats) spaces, and in Dicts and "
         f"Tuples of these with bounded Boxes, but got {space}; wrap the environment in a gymnasium.ActionWrapper that "
         "offers one of these"
     )

@@ -343,13 +343,13 @@ def unused_width(fixed: Mapping[str, Any]) -> list[str]:
     return ["model.width"] if fixed.get("model.hidden") and all(other == "none" for other in others) else []
 
 
-def check_encoder(model: Mapping[str, Any], env: EnvSpec, where: str) -> None:
+def check_encoder(model: Mapping[str, Any], env: EnvSpec, subject: str) -> None:
     """Raise UnsupportedSpace unless the encoder fits the environment's observations.
 
     Args:
         model: values of `model`.
         env: environment.
-        where: name of the task in error messages.
+        subject: name of the task in error messages.
 
     Raises:
         BadEncoder: a user's own encoder cannot be used.
@@ -360,12 +360,12 @@ def check_encoder(model: Mapping[str, Any], env: EnvSpec, where: str) -> None:
         try:
             encoder_for(SimpleNamespace(encoder=name), "features", obs.shape)
         except BadEncoder as error:
-            raise BadEncoder(f"{where}: {error}") from error
+            raise BadEncoder(f"{subject}: {error}") from error
         return
     if obs.kind == "vector":
         if name != DEFAULT:
             raise UnsupportedSpace(
-                f"{where}: model.encoder sees images, but got {name!r} for vectors of "
+                f"{subject}: model.encoder sees images, but got {name!r} for vectors of "
                 f"{obs.shape[0]} numbers; leave model.encoder out"
             )
         return
@@ -375,7 +375,7 @@ def check_encoder(model: Mapping[str, Any], env: EnvSpec, where: str) -> None:
     if min(height, width) < least:
         others = [other for other, encoder in ENCODERS.items() if min(height, width) >= encoder.smallest]
         raise UnsupportedSpace(
-            f"{where}: model.encoder {name!r} sees images of at least {least} x {least} pixels, but "
+            f"{subject}: model.encoder {name!r} sees images of at least {least} x {least} pixels, but "
             f"got {height} x {width}; set model.encoder to {' or '.join(others)}, or resize them "
             "with a wrapper"
         )

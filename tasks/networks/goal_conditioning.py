@@ -43,7 +43,7 @@ def goal_choice() -> Dimension:
     return categorical("none", "hyper", default="none", structural=True, search=False, silent=True)
 
 
-def goal_of(model: Mapping[str, Any], env: EnvSpec, where: str) -> slice | None:
+def goal_of(model: Mapping[str, Any], env: EnvSpec, subject: str) -> slice | None:
     """Return the goal's part of an observation vector.
 
     Return None without goal conditioning.
@@ -51,7 +51,7 @@ def goal_of(model: Mapping[str, Any], env: EnvSpec, where: str) -> slice | None:
     Args:
         model: values of `model`.
         env: environment.
-        where: name of the task in error messages.
+        subject: name of the task in error messages.
 
     Raises:
         UnsupportedSpace: the observations have no goal.
@@ -62,13 +62,13 @@ def goal_of(model: Mapping[str, Any], env: EnvSpec, where: str) -> slice | None:
     parts = space.spaces if isinstance(space, spaces.Dict) else {}
     if GOAL not in parts or len(parts) == 1:
         raise UnsupportedSpace(
-            f"{where}: model.goal_conditioning needs observations that are a Dict of {GOAL!r} and more, but got "
+            f"{subject}: model.goal_conditioning needs observations that are a Dict of {GOAL!r} and more, but got "
             f"{space}; leave model.goal_conditioning out, or name the goal so in a wrapper"
         )
     observations = Observations(space, env.id)
     if observations.kind != "vector":
         raise UnsupportedSpace(
-            f"{where}: model.goal_conditioning needs observations of numbers, but got images in {space}; leave "
+            f"{subject}: model.goal_conditioning needs observations of numbers, but got images in {space}; leave "
             "model.goal_conditioning out"
         )
     return observations.columns(GOAL)

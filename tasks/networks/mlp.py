@@ -106,8 +106,8 @@ class Parameters(Stacked):
 
         It is taken with respect to the member's own parameters; unused ones get zeros.
         """
-        if (known := known_gradient(losses)) is not None:
-            return known
+        if (computed := known_gradient(losses)) is not None:
+            return computed
         return self.joined(torch.autograd.grad(losses.sum(), list(self.leaves.values()), allow_unused=True))
 
     def joined(self, gradients: Sequence[Tensor | None]) -> Tensor:

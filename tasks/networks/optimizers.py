@@ -242,9 +242,9 @@ def learning_rates(hp: SimpleNamespace, env_steps: int, parameters: Parameters) 
     lr = hp.optimizer.lr * factor
     if hp.critic_lr is None:
         return LearningRates(lr, lr, {"lr": lr.squeeze(1)})
-    own = hp.critic_lr * factor
-    rates = torch.where(network_mask(parameters, "critic"), own, lr)
-    return LearningRates(lr, rates, {"critic_lr": own.squeeze(1), "lr": lr.squeeze(1)})
+    critic_lr = hp.critic_lr * factor
+    rates = torch.where(network_mask(parameters, "critic"), critic_lr, lr)
+    return LearningRates(lr, rates, {"critic_lr": critic_lr.squeeze(1), "lr": lr.squeeze(1)})
 
 
 class FlushedDenormals:

@@ -101,10 +101,10 @@ class OwnEncoder:
                 f"{error}"
             ) from error
         if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2 or not features.shape[1]:
-            found = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            form = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise BadEncoder(
                 f"model.encoder {self.text}: forward must return features of shape (B, F), but of B = 2 observations "
-                f"it returned {found}"
+                f"it returned {form}"
             )
         others = dict(self._seeded(1).named_buffers())
         for name, x in self.module.named_buffers():

@@ -65,15 +65,15 @@ class StateDependentGaussian(Gaussian):
         return super().log_prob_and_entropy(params[..., : 2 * self.size], actions)
 
 
-def state_dependent(space: gym.Space[Any], features: int, where: str) -> StateDependentGaussian:
+def state_dependent(space: gym.Space[Any], features: int, subject: str) -> StateDependentGaussian:
     """Return the state-dependent distribution over a Box of floats.
 
     Raises:
         UnsupportedSpace: the space is of another kind.
     """
-    distribution = distribution_for(space, where)
+    distribution = distribution_for(space, subject)
     if not isinstance(distribution, Gaussian):
-        raise UnsupportedSpace(f"{where}: use_sde explores in a Box of floats, but got {space}; leave use_sde out")
+        raise UnsupportedSpace(f"{subject}: use_sde explores in a Box of floats, but got {space}; leave use_sde out")
     return StateDependentGaussian(distribution.action_shape, features, distribution.units)
 
 

@@ -26,7 +26,7 @@ class Interrupts:
     _entered: ClassVar[list[Interrupts]] = []
 
     @classmethod
-    def asked(cls) -> bool:
+    def pending_anywhere(cls) -> bool:
         """Return whether a signal is pending in any such context.
 
         Waits within a step call it, so that they can end early.

@@ -71,12 +71,12 @@ def train(arguments: argparse.Namespace) -> int:
         )
     if arguments.record is not None:
         check_name(arguments.record)
-    logs = [["--to", located(text)] for text in arguments.log]
+    logs = [["--to", located(sink)] for sink in arguments.log]
     algorithm = load(arguments.task)
     values = options.space(arguments, algorithm).parse(*options.assignments(arguments))
     make, values, cold = _prepare(arguments, algorithm, values)
-    asked = options.epochs_of(arguments, algorithm, values)
-    low, epochs, _ = check_epochs([default_epochs(algorithm, [cold.env])]) if asked is None else parse_epochs(asked)
+    text = options.epochs_of(arguments, algorithm, values)
+    low, epochs, _ = check_epochs([default_epochs(algorithm, [cold.env])]) if text is None else parse_epochs(text)
     if low != epochs:
         raise ValueError(f"train takes the total epochs, such as --epochs {epochs}, but got {low}:{epochs}")
     check_end(cold.env.id, algorithm.learner.most_epochs(cold.env), epochs)
@@ -92,7 +92,7 @@ def train(arguments: argparse.Namespace) -> int:
             with (
                 copied(arguments.url, task.uid, logs, partial(note, errors)),
                 watched(arguments.url, arguments.stuck),
-                graceful(store, arguments.grace, Interrupts.asked),
+                graceful(store, arguments.grace, Interrupts.pending_anywhere),
                 at_work(),
             ):
                 result = fit_task(task, epochs, errors, until)
@@ -149,7 +149,7 @@ def train_for_orion(arguments: argparse.Namespace, parent: Start | None, interru
     with (
         Store(arguments.url, retry=retry) as store,
         watched(arguments.url, arguments.stuck),
-        graceful(store, arguments.grace, Interrupts.asked, interrupted),
+        graceful(store, arguments.grace, Interrupts.pending_anywhere, interrupted),
     ):
         return train_trial(
             lambda storage: make(storage=storage),

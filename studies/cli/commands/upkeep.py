@@ -132,18 +132,18 @@ def fsck(arguments: argparse.Namespace) -> int:
         repairs = repair(store, findings) if arguments.repair else []
         left = check(store) if repairs else findings
     if arguments.json:
-        result = FsckView(storage=store.url, findings=[*map(FaultView.of, findings)])
+        view = FsckView(storage=store.url, findings=[*map(FaultView.of, findings)])
         if arguments.repair:
             repaired = [
                 RepairView(kind=repair.finding.kind, place=repair.finding.place, done=repair.done, note=repair.note)
                 for repair in repairs
             ]
-            result = result.replace(repairs=repaired, left=[*map(FaultView.of, left)])
-        return print_json(result, FAILED if left else 0)
+            view = view.replace(repairs=repaired, left=[*map(FaultView.of, left)])
+        return print_json(view, FAILED if left else 0)
     for finding in findings:
         _print(str(finding))
-    for each in repairs:
-        _print(f"{each.finding.place}: {'repaired' if each.done else f'not repaired: {each.note}'}")
+    for result in repairs:
+        _print(f"{result.finding.place}: {'repaired' if result.done else f'not repaired: {result.note}'}")
     done = sum(repair.done for repair in repairs)
     _print(
         f"{store.url}: {len(findings)} findings, {done} repaired, {len(left)} left"

@@ -111,11 +111,11 @@ def best_table(study: StudyView, searched: Sequence[str]) -> Table:
         table.add_row(heading, *(Text(value, "bold green") for value in values))
     for name in names:
         table.add_row(name, *in_digits((trial.environments or {})[name] for trial in best))
-    for each in constraints:
-        results = [trial.result(each.name) for trial in best]
-        styles = ["red" if result is not None and each.excess(result) > 0 else "" for result in results]
+    for constraint in constraints:
+        results = [trial.result(constraint.name) for trial in best]
+        styles = ["red" if result is not None and constraint.excess(result) > 0 else "" for result in results]
         cells = zip(in_digits(results), styles, strict=True)
-        table.add_row(str(each), *(Text(value, style) for value, style in cells))
+        table.add_row(str(constraint), *(Text(value, style) for value, style in cells))
     table.add_row("epochs", *(str(trial.epochs) for trial in best))
     table.add_row("uid", *(Text(trial.uid[:8], "cyan") for trial in best), end_section=True)
     for name in searched:
@@ -233,8 +233,8 @@ def trials_table(study: StudyView) -> Table:
     returns = iter(in_digits(row.result(main) if row.state == "done" else None for row in rows))
     measured = [in_digits((trial.objectives or {}).get(name) for trial in study.trials) for name in further]
     for index, trial in enumerate(study.trials):
-        own = zip(trial.rungs, returns, strict=False)
-        results = {row.rung: UNFINISHED.get(row.state, result) for row, result in own}
+        pairs = zip(trial.rungs, returns, strict=False)
+        results = {row.rung: UNFINISHED.get(row.state, result) for row, result in pairs}
         table.add_row(
             str(trial.number),
             _origin(trial, branches),

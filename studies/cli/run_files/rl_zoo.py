@@ -114,13 +114,13 @@ def convert(
         ValueError: a value is invalid, or the algorithm has no counterpart.
     """
     name = _entry(path, whole, env, entry)
-    given = _given(whole[name], f"{path}: {name}")
+    settings = _settings(whole[name], f"{path}: {name}")
     of_file = algorithm or path.stem
     if of_file == "her":  # a file of rl-zoo3 before 1.1, where HER was an algorithm
-        of_file = given.pop("model_class", "sac")
+        of_file = settings.pop("model_class", "sac")
         old = {"n_sampled_goal", "goal_selection_strategy"}
-        given |= {f"replay_buffer_kwargs.{key}": given.pop(key) for key in old & given.keys()}
-        given["replay_buffer_class"] = "HerReplayBuffer"
+        settings |= {f"replay_buffer_kwargs.{key}": settings.pop(key) for key in old & settings.keys()}
+        settings["replay_buffer_class"] = "HerReplayBuffer"
     if of_file not in TASKS:
         names = ", ".join(TASKS)
         raise ValueError(
@@ -130,7 +130,7 @@ def convert(
     if TASKS[of_file] not in ALGORITHMS or of_file not in DEFAULTS:
         names = ", ".join(sorted(name for name in DEFAULTS if TASKS[name] in ALGORITHMS))
         raise ValueError(f"{path}: {of_file} has no counterpart here; these have: {names}")
-    return _Entry(of_file, given, env if env is not None else name).converted(f"{path}: {name}")
+    return _Entry(of_file, settings, env if env is not None else name).converted(f"{path}: {name}")
 
 
 def _entry(path: Path, whole: Mapping[str, Any], env: str | Mapping[str, Any] | None, entry: str | None) -> str:
@@ -153,7 +153,7 @@ def _entry(path: Path, whole: Mapping[str, Any], env: str | Mapping[str, Any] | 
     return entry
 
 
-def _given(entry: Mapping[str, Any], location: str) -> dict[str, Any]:
+def _settings(entry: Mapping[str, Any], location: str) -> dict[str, Any]:
     """Return an entry's settings, those of nested ones by path."""
     settings: dict[str, Any] = {}
     for name, value in entry.items():
@@ -205,7 +205,7 @@ class _Entry:
     """
 
     def __init__(self, algorithm: str, settings: Mapping[str, Any], env: str | Mapping[str, Any]):
-        self.algorithm, self.given, self.env = algorithm, settings, env
+        self.algorithm, self.entry, self.env = algorithm, settings, env
         self.task = TASKS[algorithm]
         self.settings = Settings(DEFAULTS[algorithm] | {"n_envs": 1} | dict(settings))
         self.space = load(self.task).learner.hyperparameters.flat()
@@ -255,15 +255,15 @@ class _Entry:
         content["hyperparameters"] = values
         for name in INERT:
             self.take(name)
-        left = self.settings.without(self.given, unknown)
+        left = self.settings.without(self.entry, unknown)
         return Converted(content, [*listed(left, ABSENT), *self.departures])
 
     def _number(self, path: str, name: str, schedule: str) -> None:
         """Set a coefficient and its schedule."""
         value = self.take(path, name)
         if isinstance(value, str):
-            kind, _, first = value.partition("_")
-            if kind != "lin":
+            shape, _, first = value.partition("_")
+            if shape != "lin":
                 raise ValueError(f"{path} must be a number or a linear schedule such as lin_0.001, but got {value!r}")
             value = float(first)
             self.values |= {f"{schedule}.name": "linear", f"{schedule}.horizon": max(1, self.steps)}
@@ -444,7 +444,7 @@ class _Entry:
             self.set("replay_buffer_class", "replay.relabel", strategy)
             self.set("replay_buffer_kwargs.goal_selection_strategy", "replay.relabel", strategy)
             self.set("replay_buffer_kwargs.n_sampled_goal", "replay.relabel_ratio", goals / (1 + goals))
-        elif self.given.get("replay_buffer_class") is not None:
+        elif self.entry.get("replay_buffer_class") is not None:
             del self.settings.names["replay_buffer_class"]
 
     def _entropy(self) -> None:
@@ -475,7 +475,7 @@ class _Entry:
 
     def _normalization(self) -> None:
         normalization = {name: self.take(f"normalize.{name}", default=value) for name, value in NORMALIZE.items()}
-        on = self.take("normalize", default=any(path.startswith("normalize.") for path in self.given)) is True
+        on = self.take("normalize", default=any(path.startswith("normalize.") for path in self.entry)) is True
         self.take("normalize.gamma")
         if self.images and on and normalization["norm_obs"]:
             self.departures.append("normalize.norm_obs: True (images are not normalized)")
@@ -492,7 +492,7 @@ class _Entry:
     def _environment(self) -> str | dict[str, Any]:
         """Return the environment with what rl-zoo3 wraps around it."""
         spec: dict[str, Any] = dict(self.env) if isinstance(self.env, Mapping) else {"id": self.env}
-        kwargs = {name.partition(".")[2]: self.take(name) for name in self.given if name.startswith("env_kwargs.")}
+        kwargs = {name.partition(".")[2]: self.take(name) for name in self.entry if name.startswith("env_kwargs.")}
         wrappers = [*spec.get("wrappers", []), *map(_wrapper, _names(self.take("env_wrapper")))]
         if frames := self.take("frame_stack"):
             stack = {"stack_size": int(frames), "padding_type": "zero"}

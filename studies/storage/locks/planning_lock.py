@@ -43,13 +43,13 @@ def acquire(connection: Connection, name: str, revision: int, seconds: float) ->
 
 def renew(connection: Connection, name: str, seconds: float) -> None:
     """Keep the lock for some more seconds, if this process has it."""
-    connection.execute(study.update().where(_own(name)).values(planner_until=Now() + seconds))
+    connection.execute(study.update().where(_of_this_process(name)).values(planner_until=Now() + seconds))
 
 
 def release(connection: Connection, name: str) -> None:
     """Release the lock, if this process has it."""
-    connection.execute(study.update().where(_own(name)).values(planner=None, planner_until=None))
+    connection.execute(study.update().where(_of_this_process(name)).values(planner=None, planner_until=None))
 
 
-def _own(name: str) -> sa.ColumnElement[bool]:
+def _of_this_process(name: str) -> sa.ColumnElement[bool]:
     return sa.and_(study.c.name == name, study.c.planner == str(Owner.current()))

@@ -209,7 +209,7 @@ class BehaviourView(Envs):
     def see(self) -> None:
         """Read the shared environments' current observations."""
         joint = self.shared.envs.obs
-        self._look(self.shared.form.observed(self.behaviour, joint), self._own(self.shared.form.outcomes(joint)))
+        self._look(self.shared.form.observed(self.behaviour, joint), self._outcomes(self.shared.form.outcomes(joint)))
 
     def _look(self, obs: Array, outcomes: NDArray[np.float32]) -> None:
         """Take in observations (P, B, ...) and outcomes (P, B, 5)."""
@@ -228,7 +228,7 @@ class BehaviourView(Envs):
         self.ghosts, self.learns = ghosts, not ghosts.all()
         self.see()
 
-    def _own(self, outcomes: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _outcomes(self, outcomes: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return this behaviour's outcomes (P, B, 5)."""
         return outcomes[:, :, self.slots].reshape(self.num_members, self.num_envs, OUTCOME)
 
@@ -237,7 +237,7 @@ class BehaviourView(Envs):
 
     def receive(self, step: StepResult) -> StepResult:
         """Return this behaviour's part of a joint step, and see what follows."""
-        outcomes = self._own(self.shared.form.outcomes(step.next_obs))
+        outcomes = self._outcomes(self.shared.form.outcomes(step.next_obs))
         reward, terminated, truncated = outcomes[..., REWARD].copy(), *np.zeros((2, *self.here.shape), np.bool_)
         next_obs = self.shared.form.observed(self.behaviour, step.next_obs)
         self.returns += reward.reshape(-1)

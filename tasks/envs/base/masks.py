@@ -50,23 +50,23 @@ class CentralShape(MaskedShape):
     The actor sees the agent's own part alone.
 
     Attributes:
-        own: columns of the agent's own part, the first ones.
+        actor_columns: columns of the agent's own part, the first ones.
     """
 
-    own: slice
+    actor_columns: slice
 
-    def __new__(cls, size: int, mask: slice | None, own: slice = slice(None)) -> Self:
+    def __new__(cls, size: int, mask: slice | None, actor_columns: slice = slice(None)) -> Self:
         self = super().__new__(cls, size, mask)
-        self.own = own
+        self.actor_columns = actor_columns
         return self
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        return self[0], self.mask, self.own
+        return self[0], self.mask, self.actor_columns
 
 
-def own_in(shape: tuple[int, ...]) -> slice | None:
+def actor_columns_in(shape: tuple[int, ...]) -> slice | None:
     """Return the columns of an agent's own observation; None if all are."""
-    return shape.own if isinstance(shape, CentralShape) else None
+    return shape.actor_columns if isinstance(shape, CentralShape) else None
 
 
 def mask_in(shape: tuple[int, ...]) -> slice | None:
@@ -150,10 +150,11 @@ class MaskInObservation(gym.ObservationWrapper[Any, Any, Any]):
         return self._joined(observation, info), reward, terminated, truncated, info
 
     def _joined(self, observation: Any, info: Any) -> dict[str, Any]:
-        told = self.env.get_wrapper_attr("action_masks")() if self.method else info.get(MASK)
-        if told is None:
+        mask = self.env.get_wrapper_attr("action_masks")() if self.method else info.get(MASK)
+        if mask is None:
             raise EnvSpecError(f"{self.name}: info has an {MASK} after every reset and step, but it was missing once")
-        mask = np.concatenate([np.asarray(part).reshape(-1) for part in told]) if isinstance(told, tuple) else told
+        if isinstance(mask, tuple):
+            mask = np.concatenate([np.asarray(part).reshape(-1) for part in mask])
         mask = np.asarray(mask).reshape(-1)
         if len(mask) * 2 == self.wide and isinstance(self.env.action_space, spaces.MultiBinary):
             mask = np.stack([np.ones_like(mask), mask], 1).reshape(-1)

@@ -156,8 +156,8 @@ class InProcess:
                 close_env(old, self.spec)
                 self.envs[i] = self._new(chosen, old)
             self.used[i] = True
-            told = of_reset(chosen)
-            result = self.envs[i].reset(seed=seed, **({} if told is None else {"options": told}))
+            reset_options = of_reset(chosen)
+            result = self.envs[i].reset(seed=seed, **({} if reset_options is None else {"options": reset_options}))
             obs, _ = reset_result(result, self.spec.id)
             self.encoder.check(obs, "reset")
             self.encoder.write(obs, out, "reset")

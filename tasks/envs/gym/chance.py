@@ -70,17 +70,17 @@ class OwnGenerators(gym.Wrapper[Any, Any, Any, Any]):
         self.states: list[Any] = []  # of the running episode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        with self._own():
+        with self._own_generators():
             for generator in self.generators:
                 generator.seed(seed or 0)
             return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        with self._own():
+        with self._own_generators():
             return self.env.step(action)
 
     @contextmanager
-    def _own(self) -> Iterator[None]:
+    def _own_generators(self) -> Iterator[None]:
         before = [generator.get() for generator in self.generators]
         for generator, state in zip(self.generators, self.states, strict=False):
             generator.put(state)

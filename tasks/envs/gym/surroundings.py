@@ -41,13 +41,13 @@ class Guard:
 
     Attributes:
         outside: values of the settings for the learner, read when the context was last entered.
-        own: by the index of a setting, the value that the environment's code has set.
+        own_settings: by the index of a setting, the value that the environment's code has set.
         marks: marks the processes that the code starts, unless the environment is one of Gymnasium's, see `simulating`.
     """
 
     def __init__(self, id: str) -> None:
         self.id = id
-        self.settings, self.own = _settings(), dict[int, Any]()
+        self.settings, self.own_settings = _settings(), dict[int, Any]()
         self.outside: list[Any] = []
         self.marks: AbstractContextManager[None] = nullcontext()
         self.simulates = not str(getattr(gym.registry.get(id), "entry_point", "")).startswith("gymnasium.")
@@ -71,7 +71,7 @@ class Guard:
 
     def apply(self, count: int) -> None:
         """Apply what the environment's code has set, among the first settings."""
-        for index, value in self.own.items():
+        for index, value in self.own_settings.items():
             if index < count:
                 self.settings[index].put(value)
 
@@ -79,11 +79,11 @@ class Guard:
         """Keep what the code has set, and return to the learner's settings."""
         for index, (setting, value, before) in enumerate(zip(self.settings, now, self.outside, strict=False)):
             if value == before:
-                self.own.pop(index, None)
+                self.own_settings.pop(index, None)
                 continue
             setting.put(before)
             if setting.kept:
-                self.own[index] = value
+                self.own_settings[index] = value
 
 
 class SteppingGuard:
@@ -98,7 +98,7 @@ class SteppingGuard:
     def __enter__(self) -> None:
         self.guard.depth += 1
         self.guard.outside[0] = self.steps[0]()
-        if self.guard.own:
+        if self.guard.own_settings:
             self.guard.apply(len(self.steps))
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:

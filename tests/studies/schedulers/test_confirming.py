@@ -116,7 +116,7 @@ def test_a_confirmation_of_an_earlier_version_races_without_claims(sqlite_url: s
     assert Confirmation.of(config).claims_race
     del (form := dict(config.options["confirms"]))["claims_race"]
     before = Confirmation.of(replace(config, options={**config.options, "confirms": form}))
-    assert before.known(0) == []
+    assert before.earlier_scores(0) == []
     assert replace(before, claims_race=True) == Confirmation.of(config)
 
 

@@ -57,7 +57,7 @@ def test_a_stopped_study_carries_on_with_the_same_bits(url: str, monkeypatch: py
         trained = during_epoch(monkeypatch, 7, lambda: steering.stop("enough"))
         worker = Worker(store, "s")
         assert not worker.run()
-        assert str(worker.held) == "stop by ana@laptop: enough"
+        assert str(worker.hold) == "stop by ana@laptop: enough"
         assert sum(task.epochs for task in store.tasks()) == sum(trained)  # finished and saved
         assert len(trained) == 7
         assert not store.claims()
@@ -82,7 +82,7 @@ def test_workers_wait_while_a_study_is_paused(sqlite_url: str, monkeypatch: pyte
         worker = Worker(store, "s")
         thread = threading.Thread(target=worker.run, args=(waits.is_set,))
         thread.start()
-        while not (study.commands and worker.held):
+        while not (study.commands and worker.hold):
             assert thread.is_alive()
         assert sum(task.epochs for task in store.tasks()) == sum(trained)
         study.resume()

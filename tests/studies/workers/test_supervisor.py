@@ -111,7 +111,7 @@ def test_a_worker_that_is_killed_while_it_evaluates_what_spent_the_budget_is_rep
         first: list[object] = []
 
         def show(supervisor: Supervisor, snapshot: Snapshot) -> None:
-            if snapshot.held is not None and not first:
+            if snapshot.hold is not None and not first:
                 first.append(supervisor.workers[0])
                 supervisor.workers[0].kill()
 
@@ -155,14 +155,14 @@ def test_impatience_counts_against_no_trial(sqlite_url: str, paused: bool, wait_
         for _ in range(RETRY_RULES[KILLED].times or 0):
 
             def show(supervisor: Supervisor, snapshot: Snapshot) -> None:
-                if store.holders() and supervisor.asked is None:
+                if store.holders() and supervisor.received is None:
                     worker = psutil.Process(supervisor.workers[0].pid)
                     wait_until(lambda: worker.num_threads() > 1)
                     if paused:
                         worker.suspend()
                     for delay in (0.0, 0.2, 0.4) if paused else (0.0, 0.2):
                         threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)).start()
-                    wait_until(lambda: supervisor.asked is not None)
+                    wait_until(lambda: supervisor.received is not None)
 
             with pytest.raises(Interrupted, match="stopped by SIGINT; a step was cut off, and what was trained since"):
                 supervise(sqlite_url, store, show)
