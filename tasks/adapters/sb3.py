@@ -252,8 +252,9 @@ class SB3Learner(BaseLearner):
         before = self.generator_states()
         try:
             seed = streams.seed_of(self.seeds[0], "sb3")
-            with warnings.catch_warnings():  # the device is the user's choice
-                warnings.filterwarnings("ignore", "You are trying to run .* on the GPU", UserWarning)
+            with warnings.catch_warnings():  # of the user's device, and of minibatches that a study tries
+                for advice in ("You are trying to run .* on the GPU", "You have specified a mini-batch size of"):
+                    warnings.filterwarnings("ignore", advice, UserWarning)
                 self.model = self.model_class(policy, self.venv, seed=seed, device=self.device, **options)
             self.generators = self.generator_states()
         except (AssertionError, ValueError) as error:  # of the kind of its action space, or without a policy for images

@@ -10,32 +10,32 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import nursery
 import own_program_place
 import psutil
 import pytest
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.tune_options import study_config
-from rekindle.studies.storage.store import MIRROR, Store
+from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
-from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
 from rekindle.tasks.adapters.commands import Command
 from studying import bits, undisturbed
 from support_path import SUPPORT
 
-KILLS = 50
 WORDS = [sys.executable, own_program_place.PROGRAM, "{lr}", "{epochs}", "{seed}", "{checkpoint}", "slow"]
 PROGRAM = Command.of(WORDS, {"space": {"lr": "loguniform(0.01, 1.0, default_value=0.1)"}}).name
-PPO = {"epoch_steps": 64, "n_steps": 32, "n_epochs": 5, "total_steps": 16000}
-TASKS: dict[str, tuple[str, Any, dict[str, Any], int]] = {
-    "program": (PROGRAM, None, {}, 300),
-    "function": ("own_functions:descend", None, {}, 2000),
-    "sb3": ("sb3:PPO", "CartPole-v1", PPO, 240),
+PPO = {"epoch_steps": 64, "n_steps": 32, "n_epochs": 2, "total_steps": 16000}
+TASKS: dict[str, tuple[str, Any, dict[str, Any], int]] = {  # the last is the number of epochs for each kill
+    "program": (PROGRAM, None, {}, 8),
+    "function": ("own_functions:descend", None, {}, 200),
+    "sb3": ("sb3:PPO", "CartPole-v1", PPO, 8),
 }
 
 
-def config_of(name: str) -> Config:
+def config_of(name: str, kills: int) -> Config:
     task, env, fixed, epochs = TASKS[name]
+    epochs *= kills
     rungs = (epochs // 4, epochs, 4)
     return study_config(
         load(task),
@@ -69,7 +69,7 @@ def kill_amid_training(url: str, moment: float, store: Store | None) -> bool:
     """
     before = trained(store) if store else 0
     command = [sys.executable, "-m", "rekindle", "worker", "--study", "s", "--storage", url]
-    worker = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": SUPPORT}, stderr=subprocess.PIPE, text=True)
+    worker = nursery.Popen(command, env={**os.environ, "PYTHONPATH": SUPPORT}, stderr=subprocess.PIPE, text=True)
     assert worker.stderr is not None
     worker.stderr.readline()  # it works on the study
     deadline = time.monotonic() + 300
@@ -87,22 +87,32 @@ def kill_amid_training(url: str, moment: float, store: Store | None) -> bool:
     return complete
 
 
+def kill_again_and_again(name: str, kills: int, url: str, cli: Callable[..., Any]) -> None:
+    config = config_of(name, kills)
+    expected = undisturbed(config)
+    with Store(url) as store:
+        start_study(store, "s", config)
+        for kill in range(kills):
+            assert not kill_amid_training(url, kill * 0.618 % 1 * 0.4, None if kill % 2 else store), kill
+        status, _, errors = cli("worker", "--study", "s", "--storage", url)
+        assert status == 0, errors
+        assert bits(store) == expected
+        assert store.claims() == []
+    status, printed, _ = cli("fsck", "--storage", url)
+    assert status == 0, printed
+
+
+@pytest.mark.parametrize(
+    "name", ["function", *(pytest.param(name, marks=pytest.mark.slow) for name in ("program", "sb3"))]
+)
+def test_a_kill_of_a_worker_changes_nothing(name: str, sqlite_url: str, cli: Callable[..., Any]) -> None:
+    kill_again_and_again(name, 1, sqlite_url, cli)
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", TASKS)
 def test_kills_of_workers_change_nothing(
     name: str, url: str, cli: Callable[..., Any], record_property: Callable[..., None]
 ) -> None:
-    config, kills = config_of(name), 0
-    expected = undisturbed(config)
-    with Store(url) as store:
-        start_study(store, "s", config)
-        while kills < KILLS and not kill_amid_training(url, kills * 0.618 % 1 * 2, store if kills % 2 else None):
-            kills += 1
-        Worker(store, "s").run()
-        assert bits(store) == expected
-        # Who copies to Optuna's tables next takes over the lease of that copy; it holds up no trial.
-        assert [claim.uid for claim in store.claims() if not claim.uid.startswith(MIRROR)] == []
-    status, printed, _ = cli("fsck", "--storage", url)
-    assert status == 0, printed
-    record_property("chaos", f"{name}: {kills} kills")
-    assert kills
+    kill_again_and_again(name, 50, url, cli)
+    record_property("chaos", f"{name}: 50 kills")
