@@ -39,7 +39,7 @@ from ..schedulers.confirming import (
 )
 from ..schedulers.registry import remembered, without_finalist
 from ..shell import command_line
-from ..statistics.estimates import FEWEST, Interval
+from ..statistics.estimates import ENOUGH_TO_HOLD, FEWEST, Interval
 from ..storage.rows import Segment
 from ..study import FRESH_SEEDS, TOP
 from ..study.config import Config
@@ -410,18 +410,28 @@ def constraint_views(
 ) -> dict[str, ConstraintView]:
     """Return what each constraint bounds, on a candidate's fresh seeds.
 
-    A constraint holds if the whole 99% interval of the mean satisfies it. If the mean in truth violates one of several,
-    all hold at most as often as that one does. On ten seeds or more, that is in a two-hundredth of all cases if results
-    are about normal, and in less than a twentieth if they are as skewed as lognormal ones with a sigma of 1.
+    A constraint holds if the whole 99% interval of the mean satisfies it, and if it still would where the worst of the
+    candidate's trainings came as often as these seeds allow (`greatest_mean`). Fewer than ENOUGH_TO_HOLD seeds say
+    nothing, since they show too little of what happens in one training of five. If the mean in truth violates one of
+    several constraints, all hold at most as often as that one does: at most in a twentieth of all cases for results
+    that are normal, as skewed as lognormal ones with a sigma of 1, or accidents in a fifth of the trainings or more.
     """
-    from ..statistics.intervals import mean_interval  # slow to import (NumPy)
+    from ..statistics.intervals import greatest_mean, mean_interval  # slow to import (NumPy)
 
     confirmation, views = Confirmation.of(config), dict[str, ConstraintView]()
-    fresh = fresh_rows(rows, candidate, confirmation.estimating)
-    for constraint in confirmation.constraints if len(fresh) >= FEWEST else ():
-        value, low, high = mean_interval([value_of(row.objectives, constraint.name) for row in fresh], confidence=SURE)
+    own = fresh_rows(rows, candidate, confirmation.estimating)
+    for constraint in confirmation.constraints if len(own) >= FEWEST else ():
+        results = [value_of(row.objectives, constraint.name) for row in own]
+        every = fresh_rows(rows, candidate, range(confirmation.estimating.stop))
+        ends = mean_interval(results, confidence=SURE)
+        sign = 1 if constraint.relation == "<=" else -1
+        worst = max(sign * value_of(row.objectives, constraint.name) for row in every)
+        far = sign * greatest_mean([sign * result for result in results], worst)
+        value, low, high = ends.estimate, min(ends.low, far), max(ends.high, far)
         excesses = [constraint.excess(end) for end in (low, high)]
         holds = True if max(excesses) <= 0 else False if min(excesses) > 0 else None
+        if holds and len(own) < ENOUGH_TO_HOLD:
+            holds = None
         views[str(constraint)] = ConstraintView(value=value, low=low, high=high, holds=holds)
     return views
 

@@ -362,9 +362,11 @@ class ConstraintView(View):
     """Mean on fresh seeds of what a constraint bounds."""
 
     value: Annotated[float, "mean"]
-    low: Annotated[float, "lower end of the 99% interval"]
+    low: Annotated[float, "lower end of the 99% interval, which allows for more trainings like the worst"]
     high: Annotated[float, "upper end"]
-    holds: Annotated[bool | None, "whether the whole interval satisfies it; null if only a part does"]
+    holds: Annotated[
+        bool | None, "whether the whole interval satisfies it; null if a part does, or fewer than 14 seeds"
+    ]
 
 
 class CandidateView(OriginView):

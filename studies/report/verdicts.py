@@ -15,6 +15,7 @@ from ..engine.views import (
 )
 from ..options.constraints import Constraint
 from ..shell import command_line
+from ..statistics.estimates import ENOUGH_TO_HOLD
 from ..study.number_text import counted, in_digits, in_digits_alone
 from ..study.objectives import MINIMIZE
 from ..study.stored_form import MOST_SEEDS
@@ -36,7 +37,7 @@ def verdict(confirmation: ConfirmationView) -> str:
     if best is None or best.estimate is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
     sentences = [_expectation(best, best.estimate, _scale(confirmation))]
-    sentences += [_feasibility(text, view) for text, view in (best.constraints or {}).items()]
+    sentences += [_feasibility(text, view, best.estimate.seeds) for text, view in (best.constraints or {}).items()]
     if failed := best.estimate.failed:
         sentences.append(f"{failed} of its fresh trainings failed and {'is' if failed == 1 else 'are'} not counted.")
     if best.claim is not None:
@@ -65,12 +66,13 @@ def unfinished(confirmation: ConfirmationView) -> str:
     return f"A further confirmation, {name}, is not complete; `{command}` resumes it."
 
 
-def _feasibility(constraint: str, view: ConstraintView) -> str:
+def _feasibility(constraint: str, view: ConstraintView, seeds: int) -> str:
     """Return a sentence about a constraint of the winner."""
     [(value, low, high)] = interval_texts([view])
     measured = f"fresh seeds gave {value}, with 99% confidence between {low} and {high}"
     if view.holds is None:
-        return f"Whether it satisfies {constraint} is open: {measured}; more seeds decide."
+        decisive = "more seeds" if seeds >= ENOUGH_TO_HOLD else f"{ENOUGH_TO_HOLD} seeds or more"
+        return f"Whether it satisfies {constraint} is open: {measured}; {decisive} decide."
     return f"It {'satisfies' if view.holds else 'violates'} {constraint}: {measured}."
 
 

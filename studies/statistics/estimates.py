@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 FEWEST = 3  # runs for an interval; the spread of two is meaningless
+ENOUGH_TO_HOLD = 14  # runs: if a fifth of all runs has an accident, all of so many have none in 4 of 100 cases
 
 
 class Interval(NamedTuple):

@@ -13,6 +13,7 @@ from rekindle.studies.statistics.intervals import (
     Interval,
     TooFewRuns,
     coverage,
+    greatest_mean,
     improvement_interval,
     interval,
     mean_interval,
@@ -201,3 +202,10 @@ def test_the_score_interval_is_wilsons() -> None:
     # Newcombe (1998), Two-sided confidence intervals for the single proportion, table I
     result = [[round(abs(x), 4) for x in intervals.wilson(*counts)[1:]] for counts in ((81, 263), (15, 148), (0, 20))]
     assert result == [[0.2553, 0.3662], [0.0624, 0.1605], [0.0, 0.1611]]
+
+
+@pytest.mark.parametrize(("accidents", "runs"), [(0, 14), (1, 20), (5, 20)])
+def test_the_greatest_mean_of_accidents_is_that_of_clopper_and_pearson(accidents: int, runs: int) -> None:
+    results = [3.0] * accidents + [0.0] * (runs - accidents)
+    share = stats.beta.ppf(0.95, accidents + 1, runs - accidents)
+    assert greatest_mean(results, worst=3.0) == pytest.approx(3 * share, abs=0.05)
