@@ -13,7 +13,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -34,6 +34,7 @@ from .engine.checked_config import load_task, remarks
 from .engine.confirmations import confirmation_config, confirmation_view, start_confirmation
 from .engine.json_views import front, ranked, study_view
 from .engine.optuna_mirror import mirror
+from .engine.players import with_stored_policies
 from .engine.probes import request_probe
 from .engine.progress import StudyProgress
 from .engine.runner import scheduler_of, start_study
@@ -457,6 +458,12 @@ def tune(
             f"tune: a task is an algorithm, such as PPO or 'ppo', or a function that is one, but got {task!r}"
         )
     warm_start, sources = located(warm_start), all_located(learn_from)
+
+    def opened() -> AbstractContextManager[Store]:
+        return nullcontext(storage) if isinstance(storage, Store) else Store(storage)
+
+    named_env = partial(with_stored_policies, opened=opened)
+    env = [*map(named_env, env)] if isinstance(env, list | tuple) else named_env(env)
     if demonstrations is not None:
         demonstrations = Demonstrations.load(demonstrations)
         fixed = {"demonstrated_steps": demonstrations.steps, **(fixed or {})}

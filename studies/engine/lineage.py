@@ -16,12 +16,12 @@ from ...tasks.runtime import EVALUATION_EPISODES
 from ...tasks.runtime.observers import EpochEvent
 from ...tasks.signals.demonstrations import split_start
 from ...tasks.task import Task
-from ...tasks.warm_start import WarmStart
+from ...tasks.warm_start import WarmStart, is_policy
 from ..errors import StoreError
 from ..storage.branches import BRANCH, Start
 from ..storage.locks.leases import StoreLease
 from ..storage.store import Store
-from ..storage.stored_policies import load_policy, start_of
+from ..storage.stored_policies import NoPolicy, checkpoint_of, load_policy, start_of
 
 
 class LineageError(StoreError):
@@ -91,6 +91,31 @@ def restore(saved: Saved, device: str = "cpu") -> Task:
     task: Task = task_of(state["identity"], device=device)
     task.load_state_dict(state)
     return task
+
+
+def task_at(store: Store, text: str, device: str = "cpu") -> Task:
+    """Return the task in the state of a checkpoint, without a storage.
+
+    Args:
+        store: store with the task.
+        text: ``UID``, ``UID@EPOCH`` or ``UID@best``; ``UID@0`` need not be stored.
+        device: see `Task`.
+
+    Raises:
+        ValueError: the checkpoint does not exist, or is only a policy.
+    """
+    short, _, at = text.partition("@")
+    if at == "0":
+        return retrain(lineage(store, store.uid(short))[:1], 0, device=device)
+    uid, saved = checkpoint_of(store, text, Store.uid)
+    if uid.startswith(POLICY_PREFIX):
+        raise NoPolicy(
+            f"a checkpoint belongs to a task, with an environment to act in, but {uid} is only a policy; "
+            "rekindle train --warm-start takes it"
+        )
+    if is_policy(unpack(saved.manifest, saved.fetch)):  # a warm start that has not been trained yet
+        return retrain(lineage(store, uid), 0, device=device)
+    return restore(saved, device)
 
 
 def retrain(

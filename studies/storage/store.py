@@ -25,7 +25,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection
 
-from ...tasks.checkpoint.storage import Saved, Write
+from ...tasks.checkpoint.storage import OPEN, Saved, Write
 from ...tasks.errors import Hung
 from ..errors import LeaseLost, StoreError, TaskBusy
 from ..failures import FAILED, HUNG, decide, note
@@ -93,6 +93,7 @@ class Store:
             self.database.close()
             raise
         _stores.add(self)
+        OPEN.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what another process needs: the URL, with its password."""
@@ -488,6 +489,7 @@ class Store:
 
     def close(self) -> None:
         """Release every lease and close the connections; a second call does nothing."""
+        OPEN.discard(self)
         self._held.stop()
         with contextlib.suppress(StoreError):  # if the database is gone, the leases end by themselves
             self._release_tokens(self._held.remove(self._held.all()) | self._held.abandoned(), seconds=1.0)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...tasks.checkpoint.retention import Keep
-from ...tasks.checkpoint.state import pack, unpack
+from ...tasks.checkpoint.state import Packed, pack, unpack
 from ...tasks.checkpoint.storage import POLICY_PREFIX, Saved, Write, policy_uid
 from ...tasks.task import Task
 from ...tasks.warm_start import WarmStart, is_policy, policy_in
@@ -22,7 +22,7 @@ from ..errors import StoreError, TaskBusy
 from .branches import Start
 from .store import Store
 
-STORED = "policy"  # event with the source of a policy
+STORED, PLAYER = "policy", "player"  # events with the source of a policy, from which tasks start or which plays
 POLL = 0.05  # seconds between attempts while another process stores the same policy
 FILES = (".npz", ".npy", ".safetensors", ".zip")
 
@@ -38,17 +38,33 @@ def put_policy(store: Store, task: Task, name: str) -> str:
     """
     assert task.load_report is not None
     packed = pack(task.beginning())
+    _put(store, packed, STORED, {"source": name, "taken": task.load_report.to_json()})
+    return packed.digest
+
+
+def put_player(store: Store, packed: Packed, name: str) -> str:
+    """Store a policy that plays without learning; return its uid.
+
+    Args:
+        store: the store.
+        packed: the policy, from `NamedPolicy`.
+        name: where it came from, for people.
+    """
+    return _put(store, packed, PLAYER, {"source": name})
+
+
+def _put(store: Store, packed: Packed, kind: str, note: dict[str, Any]) -> str:
+    """Store a policy, with an event that says where it came from."""
     uid = policy_uid(packed.digest)
-    note = {"source": name, "taken": task.load_report.to_json()}
-    while not any(event.kind == STORED and event.data.get("source") == name for event in store.events(uid)):
+    while not any(event.kind == kind and event.data.get("source") == note["source"] for event in store.events(uid)):
         try:
             with store.open(uid, {"policy": packed.digest}) as lease:
                 manifest, digest = (None, None) if store.checkpoints(uid) else (packed.manifest, packed.digest)
-                events, keep = [(STORED, note)], Keep(latest=None)
+                events, keep = [(kind, note)], Keep(latest=None)
                 store.save([Write(lease, 0, manifest, packed.blobs, digest, events=events, keep=keep)])
         except TaskBusy:  # another process is storing the same policy; wait, as nothing can start from it before
             time.sleep(POLL)
-    return packed.digest
+    return uid
 
 
 def start_of(store: Store, digest: str) -> Start | None:

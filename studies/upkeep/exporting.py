@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ...tasks.checkpoint.manifests import is_within_epoch, read_manifest
+from ...tasks.checkpoint.storage import POLICY_PREFIX
 from ..errors import DamagedCheckpoint, StoreError
 from ..redact import masked
 from ..storage import studies as study_rows
@@ -99,6 +100,7 @@ def _copy(source: Connection, target: Connection, name: str) -> Transferred:
     _insert(target, segment, [{"study": name, **row} for row in segments])
     _insert(target, command, [{"study": name, **row.to_json()} for row in commands(source, name)])
     uids = sorted({row["uid"] for row in trials})  # sorted in Python, since databases collate text differently
+    uids += sorted(playing_policies(source, stored.config, uids))
     free = {"lease_epoch": 0, "lease_expires": 0.0}
     tasks = _insert(target, task, ({**row, **free} for row in rows_of(source, task, uids)))
     checkpoints, blobs = _copy_states(source, target, uids)
@@ -107,6 +109,12 @@ def _copy(source: Connection, target: Connection, name: str) -> Transferred:
         events = rows_of(source, event, [uid])
         _insert(target, event, ({**row, "data": _without_passwords(row["data"])} for row in events))
     return Transferred(name, len(trials), tasks, checkpoints, blobs)
+
+
+def playing_policies(source: Connection, config: Any, uids: Iterable[str]) -> set[str]:
+    """Return the stored policies that play in a study."""
+    identities = (row["identity"] for row in rows_of(source, task, uids))
+    return {text for value in (config, *identities) for text in _texts(value) if text.startswith(POLICY_PREFIX)}
 
 
 def rows_of(source: Connection, table: sa.Table, uids: Iterable[str]) -> Iterator[Row]:

@@ -12,7 +12,7 @@ for a warm start is dropped after an hour, unless a study names it or a task sta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,10 +20,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ...tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
+from ...tasks.checkpoint.storage import POLICY_PREFIX
 from ..storage import branches
 from ..storage.retention import Keep, Place, asked_for, drop, kept_by
-from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, event, study, trial
+from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, event, study, task, trial
 from ..storage.sql.writes import add_events, chunks
 from ..storage.store import Store
 from ..storage.studies import get_study, seeds_of
@@ -149,14 +149,17 @@ def _old_policies(connection: Connection) -> list[str]:
 
 
 def _collect_stored_policy(connection: Connection, uid: str, gone: Sequence[int], dry_run: bool) -> list[Garbage]:
-    """Drop a policy that no task starts from.
+    """Drop a policy that no task starts from or plays with.
 
     Its events are also dropped; otherwise the policy would not be stored again when needed.
     """
     if not lock_if_free(connection, uid, dry_run=dry_run):
         return []
-    named = {policy_uid(str(_warm_start(config))) for config in connection.scalars(sa.select(study.c.config))}
-    if uid in named or branches.kept_checkpoints(connection, [uid]):
+    # A configuration names the digest of a start, and the uid of a policy that plays, as a task does.
+    studies = sa.select(study.c.name).where(_contains(study.c.config, uid.removeprefix(POLICY_PREFIX)))
+    tasks = sa.select(task.c.uid).where(_contains(task.c.identity, uid))
+    named = any(connection.execute(query.limit(1)).first() for query in (studies, tasks))
+    if named or branches.kept_checkpoints(connection, [uid]):
         return []
     ids = list(connection.scalars(sa.select(checkpoint.c.id).where(checkpoint.c.uid == uid)))
     size = _freed_bytes(connection, ids, gone)
@@ -166,13 +169,9 @@ def _collect_stored_policy(connection: Connection, uid: str, gone: Sequence[int]
     return [Garbage(uid, [], [0] * len(ids), [], size, ids)]
 
 
-def _warm_start(config: Mapping[str, Any]) -> Any:
-    """Return the policy that a study starts from, or None.
-
-    Any program may have written the configuration.
-    """
-    options = config.get("options")
-    return options.get("warm_start") if isinstance(options, Mapping) else None
+def _contains(column: sa.Column[Any], text: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a column's JSON contains a text."""
+    return sa.type_coerce(column, sa.Text).contains(text, autoescape=True)
 
 
 def _freed_bytes(connection: Connection, ids: Sequence[int], gone: Sequence[int]) -> int:

@@ -37,7 +37,7 @@ from ..storage.sql.schema import blob, checkpoint, command, event, metric, segme
 from ..storage.sql.writes import add_task, insert
 from ..storage.store import Store
 from ..study.config import Config
-from .exporting import COLUMNS, Row, Transferred, check_digest, rows_of
+from .exporting import COLUMNS, Row, Transferred, check_digest, playing_policies, rows_of
 from .fsck import check
 from .locking import last_epochs, lock_if_free
 
@@ -148,7 +148,9 @@ def _check_values(connection: Connection) -> None:
             for column, value in zip(columns, row, strict=True):
                 if not (column.nullable if value is None else _is_valid(column, value)):
                     raise StoreError(f"a row of {table.name} has the {column.name} {str(value)[:80]!r}")
-    if set(connection.scalars(sa.select(task.c.uid))) - set(connection.scalars(sa.select(trial.c.uid))):
+    uids = {*connection.scalars(sa.select(trial.c.uid))}
+    policies = playing_policies(connection, connection.scalar(sa.select(study.c.config)), sorted(uids))
+    if {*connection.scalars(sa.select(task.c.uid))} - uids - policies:
         raise StoreError("it has a task without a trial")
 
 

@@ -11,9 +11,10 @@ Notation: P members, N shared environments of each, A agents of a behaviour.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,10 +29,11 @@ from ..checkpoint.member_state import Part
 from ..checkpoint.state import Tree, check_same_form
 from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec, make_envs
-from ..envs.agents.adapter import AGENTS, OUTCOME, OUTCOMES, PREFIX, RETURN, blank, is_joint
+from ..envs.agents.adapter import AGENTS, OUTCOME, OUTCOMES, RETURN, blank, is_joint
 from ..envs.agents.roster import roster_of
-from ..envs.agents.views import SharedEnvs
+from ..envs.agents.views import Extras, SharedEnvs
 from ..envs.base.masks import mask_in
+from ..envs.base.spec import JOINT
 from ..errors import StateMismatch, UnsupportedSpace
 from ..evaluation import acting, evaluation_keys, measure_episodes
 from ..learner import Learner
@@ -42,8 +44,8 @@ from ..runtime import INFO
 from ..runtime.lockstep import Lockstep
 from ..runtime.metric_means import Tally
 from ..task import Task
-from .contest import OPPONENTS, Act, Around, Contest, random_actor
-from .players import PlayerActor, check_player, frozen, player_actor, player_extras
+from .contest import OPPONENTS, Act, Around, Contest, Opponent, random_actor
+from .players import RANDOM, PlayerActor, check_player, frozen, player_actor, player_extras
 from .self_play import SelfPlay, self_play_space
 from .sharing import ALGORITHM, SELF_PLAY, algorithm_values, check_extras, extended, extras_of
 
@@ -78,7 +80,7 @@ class BehavioursLearner(Learner):
         epoch_steps=integer(1, 10**9, default=4096, structural=True, search=False),
     )
 
-    scratch = (*Learner.scratch, "lockstep", "players")
+    scratch = (*Learner.scratch, "lockstep", "players", "contest")
 
     @classmethod
     def space_in(cls, env: EnvSpec) -> Space:
@@ -92,7 +94,7 @@ class BehavioursLearner(Learner):
     def check_env(cls, env: EnvSpec) -> None:
         if not is_joint(env):
             raise UnsupportedSpace(
-                f"behaviours learn in an environment of several agents, such as {PREFIX}mpe2:simple_spread_v3, but got "
+                f"behaviours learn in an environment of several agents, such as {JOINT}mpe2:simple_spread_v3, but got "
                 f"{env.id}"
             )
 
@@ -101,8 +103,12 @@ class BehavioursLearner(Learner):
         num_envs, epoch_steps = values["num_envs"], values["epoch_steps"]
         roster = roster_of(env)
         _check_teams(env, values)
-        for name in env.players:
-            check_player(env, name)
+        for name, text in env.players.items():
+            check_player(env, name, text)
+        if env.opponents:
+            rival_teams(env)
+        for name, text in product(roster.learning, env.opponents):
+            check_player(env, name, text)
         for name, behaviour in roster.learning.items():
             learner, spec = load(values[name][ALGORITHM]).learner, replace(env, behaviour=name)
             own = _own_values(values, name, len(behaviour.slots))
@@ -150,15 +156,13 @@ class BehavioursLearner(Learner):
         returns = self.further_objectives(self.env)
         self.returns = {f"{INFO}{name}" for name in returns}  # training reports them as episode_return.NAME
         trained, self.env = self.env, replace(self.env, info={**dict.fromkeys(returns, "last"), **self.env.info})
-        if self.teams:
-            self.contest = Contest(roster, self.teams, self.opposed, self._random)
         if self.env.parameters:  # a curriculum may follow them
             trained = self.env
         self.envs = make_envs(trained, self.seeds, self.hp.num_envs, processes=self.env_processes)
         self.window = None
         try:
             extras = {name: extras_of(values[0][name]) for name in roster.learning}
-            extras |= {name: player_extras(self.env, name) for name in self.env.players}
+            extras |= {name: player_extras(self.env, name, text) for name, text in self.env.players.items()}
             self.shared = SharedEnvs(self.envs, roster, extras, bool(self.teams))
             self.learners: dict[str, Learner] = {}
             self.players: dict[str, PlayerActor] = {}
@@ -166,7 +170,7 @@ class BehavioursLearner(Learner):
                 alone = len(roster.behaviours) == 1
                 seeds = self.seeds if alone else [behaviour_seed(seed, name) for seed in self.seeds]
                 if name in self.env.players:
-                    self.players[name] = player_actor(view, self.env, seeds, self.device)
+                    self.players[name] = player_actor(view, self.env, self.env.players[name], seeds, self.device)
                     continue
                 own = [_own_values(member, name, view.agents) for member in values]
                 learner = load(values[0][name][ALGORITHM]).learner
@@ -189,6 +193,9 @@ class BehavioursLearner(Learner):
         self.shared.meet = self.lockstep.meet if len(self.learners) > 1 else None
         self.tally = Tally(self.members)
         self.take_sides()
+        if rivals := self.teams or (rival_teams(self.env) if self.env.opponents else {}):
+            opponents = {text: self._opponent(text) for text in self.env.opponents or [RANDOM]}
+            self.contest = Contest(roster, rivals, self.opposed, opponents)
 
     # Counters are those of the first behaviour's learner; all are at the same step between two blocks.
     env_steps = property(lambda self: self.first.env_steps // self.agents)
@@ -339,11 +346,34 @@ class BehavioursLearner(Learner):
         """Return a function that acts, with another one around each behaviour's."""
         return self.actor(episodes, deterministic, keys, around=around)
 
-    def _random(self, name: str, episodes: int, keys: streams.Keys) -> Act:
-        """Return a function that plays a behaviour at random."""
-        view = self.shared.views[name]
-        mask = mask_in(view.obs_shape)
-        return random_actor(keys("opponent"), view.action_space, episodes * view.agents, self.env.id, mask)
+    def _opponent(self, text: str) -> Opponent:
+        """Return the function that makes a named policy act as an opponent."""
+        views = self.shared.views
+        if text == RANDOM:
+
+            def at_random(name: str, episodes: int, keys: streams.Keys) -> Act:
+                view, mask = views[name], mask_in(views[name].obs_shape)
+                return random_actor(keys("opponent"), view.action_space, episodes * view.agents, self.env.id, mask)
+
+            return at_random
+
+        @lru_cache
+        def player_of(name: str) -> tuple[PlayerActor, Extras]:
+            extras = player_extras(self.env, name, text)
+            view = SharedEnvs(self.envs, self.shared.roster, {name: extras}).views[name]
+            return player_actor(view, self.env, text, self.seeds, self.device), extras
+
+        def opponent(name: str, episodes: int, keys: streams.Keys) -> Act:
+            acts, extras = player_of(name)
+            act = acts(episodes * views[name].agents, lambda purpose: keys(f"opponent.{text}.{purpose}"))
+            return self._as_seen(name, act, extras)
+
+        return opponent
+
+    def _as_seen(self, name: str, act: Act, extras: Extras) -> Act:
+        """Return what acts for a policy with other extras."""
+        form, behaviour = self.shared.form, self.shared.roster.behaviours[name]
+        return lambda obs: act(form.with_extras(behaviour, obs, extras))
 
     def acting_memory(self, episodes: int) -> Any:
         views = self.shared.views
@@ -355,14 +385,17 @@ class BehavioursLearner(Learner):
     def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         raise UnsupportedSpace(f"{self.env.id} has a policy for each behaviour, and only one can be exported")
 
-    def contest_with(self, other: BehavioursLearner) -> Contest:
-        """Return the contest of two learners of one member each."""
+    def contest_with(self, other: BehavioursLearner | str) -> Contest:
+        """Return the contest with another learner or a named policy."""
 
         def opponent(name: str, episodes: int, keys: streams.Keys) -> Act:
-            count = episodes * self.shared.views[name].agents
-            return other.learners[name].actor(count, False, lambda purpose: keys(f"opponent.{purpose}"))
+            assert isinstance(other, BehavioursLearner)
+            count, extras = episodes * self.shared.views[name].agents, other.shared.form.extras.get(name, Extras())
+            act = other.learners[name].actor(count, False, lambda purpose: keys(f"opponent.{purpose}"))
+            return self._as_seen(name, act, extras)
 
-        return Contest(self.shared.roster, self.shared.roster.teams, self.opposed, opponent)
+        pool = {"other": self._opponent(other) if isinstance(other, str) else opponent}
+        return Contest(self.shared.roster, rival_teams(self.env), self.opposed, pool)
 
     # --- state ---
 
@@ -457,10 +490,32 @@ def _own_values(values: Mapping[str, Any], name: str, agents: int) -> dict[str, 
 
 def competing_teams(env: EnvSpec, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Return the slots of each team whose agents learn by self-play."""
+    return teams_of(env, [name for name in roster_of(env).learning if values[name][SELF_PLAY]["use"]])
+
+
+def teams_of(env: EnvSpec, behaviours: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Return the slots of these behaviours in each team that has some."""
     roster = roster_of(env)
-    slots = {slot for name, b in roster.learning.items() if values[name][SELF_PLAY]["use"] for slot in b.slots}
+    slots = {slot for name in behaviours for slot in roster.behaviours[name].slots}
     teams = {name: tuple(slot for slot in team if slot in slots) for name, team in roster.teams.items()}
     return {name: team for name, team in teams.items() if team}
+
+
+def rival_teams(env: EnvSpec) -> dict[str, tuple[int, ...]]:
+    """Return the slots of each team that opponents can play against.
+
+    They are those of agents that learn.
+
+    Raises:
+        UnsupportedSpace: there are fewer than two.
+    """
+    learning = roster_of(env).learning
+    if len(teams := teams_of(env, learning)) < 2:
+        raise UnsupportedSpace(
+            f"{env.id}: opponents need two teams or more that learn, but the agents of {', '.join(learning)} are in "
+            "one; give the environment's `teams`"
+        )
+    return teams
 
 
 def _check_teams(env: EnvSpec, values: Mapping[str, Any]) -> None:
@@ -501,7 +556,7 @@ class Behaviours(Task):
     """
 
     name = "behaviours"
-    version = 2
+    version = 3
     learner: ClassVar[type[Learner]] = BehavioursLearner
 
     def predict(
@@ -538,34 +593,34 @@ class Behaviours(Task):
 
         return act
 
-    def match(self, other: Behaviours, games: int = 200, seed: int | None = None) -> list[int]:
-        """Play games against another task's policies, and return the results.
+    def match(self, other: Behaviours | str, games: int = 200, seed: int | None = None) -> list[int]:
+        """Play games against other policies, and return the results.
 
         Actions are sampled as in training. The policies play each team in turn. A result is 1 where this task's agents
         had the higher return, 0 for equal ones, and -1.
 
         Args:
-            other: a task in an environment with the same agents and spaces.
+            other: a task in an environment with the same agents and spaces, or a policy's name, see `players`.
             games: number of games.
             seed: seed of the games; None for that of evaluation.
 
         Raises:
-            UnsupportedSpace: the agents or their spaces differ, or all are in one team.
+            ValueError: no policy has this name.
+            UnsupportedSpace: the agents or their spaces differ, or all that learn are in one team.
         """
-        own, theirs = roster_of(self.env), roster_of(other.env)
-        if (own.agents, own.behaviours) != (theirs.agents, theirs.behaviours):
-            raise UnsupportedSpace(
-                f"{self} plays against policies of the same agents with the same spaces, but {other} has "
-                f"{', '.join(theirs.agents)} in {', '.join(theirs.behaviours)}; name a task of {self.env.id}"
-            )
-        if len(own.teams) < 2:
-            raise UnsupportedSpace(
-                f"{self}: a match is played between two teams or more, but {', '.join(own.agents)} are in one; give "
-                "the environment's `teams`"
-            )
-        learner, opponents = self.member_ref().learner, other.member_ref().learner
+        own, learner = roster_of(self.env), self.member_ref().learner
         assert isinstance(learner, BehavioursLearner)
-        assert isinstance(opponents, BehavioursLearner)
+        opponents: Any = other
+        if isinstance(other, Behaviours):
+            theirs, opponents = roster_of(other.env), other.member_ref().learner
+            if (own.agents, own.behaviours, {*own.learning}) != (theirs.agents, theirs.behaviours, {*theirs.learning}):
+                raise UnsupportedSpace(
+                    f"{self} plays against policies of the same agents with the same spaces, but {other} has "
+                    f"{', '.join(theirs.agents)} in {', '.join(theirs.learning)}; name a task of {self.env.id}"
+                )
+        else:
+            for name in own.learning:
+                check_player(self.env, name, other)
         before, learner.contest = learner.contest, learner.contest_with(opponents)
         try:
             measured = measure_episodes(learner, games, deterministic=False, **self._elsewhere(None, seed))

@@ -1,7 +1,7 @@
 """Episodes of a policy against opponents.
 
-The policy plays each team in turn, and opponents play the others: episode e is that of team e modulo the number of
-teams. The returns are those of the agents that the policy plays.
+The policy plays each team in turn, and an opponent plays the others: with T teams and K opponents, episode e is that of
+team e modulo T and of opponent (e / T) modulo K. The returns are those of the agents that the policy plays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from ..rng.streams import Bits, Keys
 Array = NDArray[Any]
 Act = Callable[[Array], Array]
 OPPONENTS = "opponents_return"  # entry of info
+AGAINST = "return_against"  # entry of info: returns against one of several opponents
 Around = Callable[[str, Act, Keys], Act]  # a behaviour, the function that acts for it, and random streams
+Opponent = Callable[[str, int, Keys], Act]  # a behaviour, a number of episodes, and random streams
 
 
 def random_actor(keys: Bits, space: gym.Space[Any], rows: int, where: str, mask: slice | None) -> Act:
@@ -49,7 +51,7 @@ class Contest:
         roster: Roster,
         teams: Mapping[str, tuple[int, ...]],
         acts: Callable[[int, bool, Keys, Around], Act],
-        opponent: Callable[[str, int, Keys], Act],
+        opponents: Mapping[str, Opponent],
     ) -> None:
         """Describe the teams and who plays them.
 
@@ -57,10 +59,9 @@ class Contest:
             roster: agents and behaviours.
             teams: slots of each team, by name.
             acts: function that returns the function that acts, with another one around that of each behaviour.
-            opponent: function of a behaviour, a number of episodes and random streams; it returns the function that
-                acts for all agents of the behaviour in these episodes.
+            opponents: by name, functions that return the function that acts for all agents of a behaviour in episodes.
         """
-        self.roster, self.teams, self.acts, self.opponent = roster, [*teams.values()], acts, opponent
+        self.roster, self.teams, self.acts, self.opponents = roster, [*teams.values()], acts, dict(opponents)
 
     def reported(self, env: EnvSpec) -> EnvSpec:
         slots = [slot for team in self.teams for slot in team]
@@ -74,12 +75,15 @@ class Contest:
             theirs = np.array([slot not in sides[e % len(sides)] for e in range(episodes) for slot in slots])
             if not {*slots} & {slot for team in sides for slot in team}:
                 return act
-            other = self.opponent(name, episodes, own_keys)
+            others = [opponent(name, episodes, own_keys) for opponent in self.opponents.values()]
+            turn = np.repeat(np.arange(episodes) // len(sides) % len(others), len(slots))
 
             def acts(obs: Array) -> Array:
                 actions = act(obs)
-                rows = theirs.reshape(1, -1, *[1] * (actions.ndim - 2))
-                return np.where(rows, other(obs).astype(actions.dtype, copy=False), actions)
+                for index, other in enumerate(others):
+                    rows = (theirs & (turn == index)).reshape(1, -1, *[1] * (actions.ndim - 2))
+                    actions = np.where(rows, other(obs).astype(actions.dtype, copy=False), actions)
+                return actions
 
             return acts
 
@@ -100,4 +104,7 @@ class Contest:
                 played = [own[slot] for slot in behaviour.slots if slot in own]
                 if played or any(slot in other for slot in behaviour.slots for other in sides):
                     kept[f"{RETURN}.{name}"][:, episodes] = np.mean(played, 0) if played else np.nan
+        if len(self.opponents) > 1:
+            turn = np.arange(returns.shape[1]) // len(sides) % len(self.opponents)
+            kept |= {f"{AGAINST}.{x}": np.where(turn == i, credited, np.nan) for i, x in enumerate(self.opponents)}
         return credited, kept

@@ -1,8 +1,8 @@
 """Policies that play a behaviour and do not learn.
 
-They are random actions, or a policy in a file. A file is named with the beginning of its sha256, such as
-``prey.safetensors@1a2b3c4d``, so that a result depends on its content, not on its name. `Task.save_policy` and
-``rekindle export-policy`` write such files.
+They are random actions, a stored policy, or a policy in a file. A result depends on a policy's content, so its name
+says which content it is: ``policy/1a2b...`` in a storage, see `checkpoint.named_policies`, or a file and the beginning
+of its sha256, such as ``prey.safetensors@1a2b3c4d``. `Task.save_policy` and ``rekindle export-policy`` write files.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ...spaces import unflatten
-from ..checkpoint.policy_files import read_policy
+from ..checkpoint.named_policies import NamedPolicy, is_named, named_policy
+from ..checkpoint.policy_files import metadata_of, read_policy
 from ..envs import EnvSpec, spaces_of
 from ..envs.agents.adapter import is_joint
+from ..envs.agents.roster import roster_of
 from ..envs.agents.views import BehaviourView, Extras
 from ..envs.base.masks import mask_in
 from ..errors import UnsupportedSpace
@@ -37,106 +38,144 @@ DIGITS = 8  # fewest digits of a file's sha256
 PlayerActor = Callable[[int, Keys], Act]  # rows of each member, and random streams
 
 
-class Saved(NamedTuple):
-    """A policy in a file.
+class Player(NamedTuple):
+    """A policy that plays a behaviour.
 
     Attributes:
         learner: class of its learner.
         values: its hyperparameters.
         policy: its tensors, by name.
         extras: what its observations have besides.
+        env_steps: steps of its agents that it had trained, which its exploration follows.
     """
 
     learner: type[Learner]
     values: dict[str, Any]
     policy: dict[str, Tensor]
     extras: Extras
+    env_steps: int
 
 
-def check_player(env: EnvSpec, name: str) -> None:
-    """Raise ValueError unless the player of a behaviour can play it."""
-    if env.players[name] != RANDOM:
-        saved_player(env, name)
+def check_player(env: EnvSpec, name: str, text: str) -> None:
+    """Raise ValueError unless a policy can play a behaviour."""
+    if text != RANDOM:
+        player(env, name, text)
 
 
-@lru_cache(maxsize=16)
-def saved_player(env: EnvSpec, name: str) -> Saved:
-    """Return the policy in the file that plays a behaviour.
+@lru_cache(maxsize=64)
+def player(env: EnvSpec, name: str, text: str) -> Player:
+    """Return the named policy as a player of a behaviour.
+
+    Raises:
+        ValueError: there is no such policy, or another one, or it does not say what it holds.
+        UnsupportedSpace: its spaces are not those of the behaviour, or it has a memory.
+    """
+    subject = f"{env.id}: the player of {name}"
+    source = named_policy(text) if is_named(text) else policy_in_file(subject, text)
+    return _fitting(env, name, source, subject, text)
+
+
+def policy_in_file(subject: str, text: str) -> NamedPolicy:
+    """Return the policy in a file that is named with its sha256.
+
+    Args:
+        subject: what needs it, in error messages.
+        text: the file's name, ``@`` and the beginning of its sha256.
 
     Raises:
         ValueError: there is no such file, or another one, or it does not say what it holds.
-        UnsupportedSpace: its spaces are not those of the behaviour, or it has a memory.
     """
-    where, text = f"{env.id}: the player of {name}", env.players[name]
     file, _, digits = text.rpartition("@") if "@" in text else (text, "", "")
     path = Path(file)
     if path.suffix != ".safetensors" or not path.is_file():
         raise ValueError(
-            f"{where} must be {RANDOM!r} or a policy's file, such as {name}.safetensors@1a2b3c4d, but there is no file "
-            f"{file!r}; write one with rekindle export-policy UID {name}.safetensors"
+            f"{subject} must be {RANDOM!r} or a policy's file, such as prey.safetensors@1a2b3c4d, but there is no file "
+            f"{file!r}; write one with rekindle export-policy UID prey.safetensors, or name a task's uid in a command"
         )
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if len(digits) < DIGITS or not digest.startswith(digits):
         raise ValueError(
-            f"{where} is named with the beginning of its file's sha256, since results depend on it, but got {text!r}; "
-            f"the file's name is {file}@{digest[:DIGITS]}"
+            f"{subject} is named with the beginning of its file's sha256, since results depend on it, but got {text!r};"
+            f" the file's name is {file}@{digest[:DIGITS]}"
         )
-    try:
-        with safe_open(path, "pt") as opened:
-            identity = json.loads((opened.metadata() or {})["identity"])
-    except (SafetensorError, KeyError, ValueError):
+    return read_named(path, subject)
+
+
+def read_named(path: Path, subject: str) -> NamedPolicy:
+    """Return the policy in a file, and how it was made.
+
+    Raises:
+        ValueError: the file does not say it.
+    """
+    policy, about = read_policy(path, subject), metadata_of(path)
+    if "identity" not in about:
         raise ValueError(
-            f"{where} needs a file that says how the policy was made, but {file} does not; write it again with "
+            f"{subject} needs a file that says how the policy was made, but {path} does not; write it again with "
             "rekindle export-policy"
-        ) from None
-    policy = {path: torch.as_tensor(x) for path, x in read_policy(path, where).items()}
+        )
+    tensors = {name: torch.as_tensor(x) for name, x in policy.items()}
+    return NamedPolicy(json.loads(about["identity"]), int(about.get("epochs", 0)), tensors)
+
+
+def _fitting(env: EnvSpec, name: str, source: NamedPolicy, subject: str, text: str) -> Player:
+    """Return a policy as a player, if it fits the behaviour."""
+    identity, policy, env_steps = source.identity, dict(source.policy), 0
+    if not identity["env"]:
+        raise UnsupportedSpace(f"{subject} acts in an environment, but {text} is of {identity['task']}, which has none")
     task, spec, extras = load(identity["task"]), EnvSpec.from_json(identity["env"]), Extras()
     values = unflatten(identity["hyperparameters"])
     if is_joint(spec):
         prefix = f"{name}."
         policy = {path.removeprefix(prefix): x for path, x in policy.items() if path.startswith(prefix)}
         if not policy:
-            raise ValueError(f"{where} needs a policy of this behaviour, but {file} has none")
-        whole = task.learner.space_in(spec).validate(values)[name]
-        task, spec, extras = load(whole[ALGORITHM]), replace(spec, behaviour=name), extras_of(whole)
-        values = algorithm_values(whole)
-    own, theirs = spaces_of(replace(env, behaviour=name, players={})), spaces_of(spec)
+            raise ValueError(f"{subject} needs a policy of this behaviour, but {text} has none")
+        whole = task.learner.space_in(spec).validate(values)
+        env_steps = source.epochs * whole["epoch_steps"] * len(roster_of(spec).behaviours[name].slots)
+        task, spec, extras = load(whole[name][ALGORITHM]), replace(spec, behaviour=name), extras_of(whole[name])
+        values = algorithm_values(whole[name])
+    own, theirs = (spaces_of(replace(x, players={}, opponents=())) for x in (replace(env, behaviour=name), spec))
     for what in ("observation", "action"):
         if getattr(own, what) != getattr(theirs, what):
             raise UnsupportedSpace(
-                f"{where} has the behaviour's {what} space, {getattr(own, what)}, but that of {file} is "
+                f"{subject} has the behaviour's {what} space, {getattr(own, what)}, but that of {text} is "
                 f"{getattr(theirs, what)}; name a policy that was trained for it"
             )
     complete = task.learner.space_in(spec).validate(values)
+    if "num_particles" in complete:
+        raise UnsupportedSpace(f"{subject} is one policy, but {text} has several; name a task of another algorithm")
     if complete["model"].get("memory", "none") != "none":
         raise UnsupportedSpace(
-            f"{where} has no memory, but {file} has {complete['model']['memory']!r}; train it without"
+            f"{subject} has no memory, but {text} has {complete['model']['memory']!r}; train it without"
         )
-    return Saved(task.learner, complete, policy, extras)
+    env_steps = env_steps or source.epochs * complete["epoch_steps"]
+    return Player(task.learner, complete, policy, extras, env_steps)
 
 
-def player_extras(env: EnvSpec, name: str) -> Extras:
+def player_extras(env: EnvSpec, name: str, text: str) -> Extras:
     """Return what the player of a behaviour sees besides."""
-    return Extras() if env.players[name] == RANDOM else saved_player(env, name).extras
+    return Extras() if text == RANDOM else player(env, name, text).extras
 
 
-def player_actor(view: BehaviourView, env: EnvSpec, seeds: Sequence[int], device: torch.device) -> PlayerActor:
+def player_actor(
+    view: BehaviourView, env: EnvSpec, text: str, seeds: Sequence[int], device: torch.device
+) -> PlayerActor:
     """Return the function that makes a behaviour's player act.
 
     Args:
-        view: the behaviour's environments.
+        view: the behaviour's environments, as the player sees them.
         env: the shared environment.
+        text: the player's name.
         seeds: seeds of the members.
         device: torch device.
     """
-    name = view.behaviour.name
-    if env.players[name] == RANDOM:
+    if text == RANDOM:
         mask = mask_in(view.obs_shape)
         return lambda rows, keys: random_actor(keys("player"), view.action_space, rows, env.id, mask)
-    saved = saved_player(env, name)
-    learner = frozen(saved.learner, view, seeds, [saved.values] * len(seeds), device)
+    chosen = player(env, view.behaviour.name, text)
+    learner = frozen(chosen.learner, view, seeds, [chosen.values] * len(seeds), device)
+    learner.env_steps = chosen.env_steps
     for member in range(len(seeds)):
-        learner.adopt(member, saved.policy)
+        learner.adopt(member, chosen.policy)
     return lambda rows, keys: learner.actor(rows, False, keys)
 
 

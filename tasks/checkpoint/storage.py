@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from .retention import Keep
 
@@ -107,3 +108,6 @@ class Storage(Protocol):
 
         Return None if it is not stored; raise if it is damaged.
         """
+
+
+OPEN: WeakSet[Storage] = WeakSet()  # the storages that are open in this process

@@ -6,11 +6,13 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..run_files.reading import SUFFIXES, read, read_json
 from ..run_files.writing import NULL, effective, to_toml, write
+from .storage import open_store
 
 if TYPE_CHECKING:
     from ....spaces import Space
@@ -18,17 +20,16 @@ if TYPE_CHECKING:
 
 FAILED = 1  # a valid request failed
 USAGE = 2  # the request is invalid
+ADDED = ("info", "reward_weights", "player", "opponent")  # options that add to an environment
 EXAMPLE = '{"id": "CartPole-v1", "kwargs": {}}'  # an environment
 
 
-def parse_env(text: str | None, info: Sequence[str] = (), weights: Sequence[float] | None = None) -> Any:
+def parse_env(text: str | None) -> Any:
     """Return a Gymnasium id, an EnvSpec as a mapping, or None.
 
     Args:
         text: text of the argument; ``@FILE`` stands for the content of a file, or for its "env", as printed by
             ``rekindle show --json``.
-        info: entries to report, as NAME or NAME:REDUCTION, in addition to those of the JSON.
-        weights: weights of a reward's parts, in place of those of the JSON.
 
     Raises:
         ValueError: the text is not valid JSON, or the file holds no environment.
@@ -44,21 +45,52 @@ def parse_env(text: str | None, info: Sequence[str] = (), weights: Sequence[floa
             env = read_json(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"ENV must be an id, such as CartPole-v1, or JSON, but {text[:80]!r}: {error}") from None
-    if not info and not weights:
+    return env
+
+
+def described_env(arguments: argparse.Namespace, text: str | None) -> Any:
+    """Return an environment with what options add to it."""
+    env, added = parse_env(text), [getattr(arguments, name, None) for name in ADDED]
+    if not any(added):
         return env
     from ....tasks.envs import EnvSpec  # imports gymnasium
 
-    named = {name: reduction or "last" for name, _, reduction in (entry.partition(":") for entry in info)}
+    info, weights, players, opponents = added
     spec = EnvSpec.of(env)
-    parts = spec.reward_weights if weights is None else weights
-    return replace(spec, info={**spec.info, **named}, reward_weights=parts).to_json()
+    entries = {name: how or "last" for name, _, how in (entry.partition(":") for entry in info or ())}
+    return replace(
+        spec,
+        info={**spec.info, **entries},
+        reward_weights=weights or spec.reward_weights,
+        players={**spec.players, **dict(map(_player, players or ()))},
+        opponents=[*spec.opponents, *(opponents or ())],
+    ).to_json()
+
+
+def _player(text: str) -> tuple[str, str]:
+    name, equals, policy = text.partition("=")
+    if not (name and equals and policy):
+        raise ValueError(f"--player must be BEHAVIOUR=POLICY, such as prey=random, but got {text!r}")
+    return name, policy
+
+
+def trained_env(arguments: argparse.Namespace, text: str | None) -> Any:
+    """Return an environment as tasks are trained in it.
+
+    Its policies are stored, and named by their content.
+    """
+    from ...engine.players import with_stored_policies
+
+    return with_stored_policies(
+        described_env(arguments, text), partial(open_store, arguments), getattr(arguments, "directory", Path())
+    )
 
 
 def space(arguments: argparse.Namespace, algorithm: type[Task]) -> Space:
     """Return the hyperparameters of the algorithm in the given environment."""
     from ....tasks.envs import EnvSpec  # imports gymnasium
 
-    return algorithm.learner.space_in(EnvSpec.of(parse_env(arguments.env)))
+    return algorithm.learner.space_in(EnvSpec.of(described_env(arguments, arguments.env)))
 
 
 def epochs_of(arguments: argparse.Namespace, algorithm: type[Task], values: Mapping[str, Any]) -> str | None:

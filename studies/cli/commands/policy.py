@@ -13,23 +13,19 @@ from rich.text import Text
 from ....spaces import flatten
 from ....tasks.checkpoint import sb3_files
 from ....tasks.checkpoint.policy_files import write_policy
-from ....tasks.checkpoint.state import unpack
-from ....tasks.checkpoint.storage import POLICY_PREFIX
 from ....tasks.deployment.exporting import format_of
 from ....tasks.deployment.video import check_video
 from ....tasks.evaluation import other_env
 from ....tasks.registry import load
 from ....tasks.task import Task
-from ....tasks.warm_start import is_policy
-from ...engine.lineage import lineage, restore, retrain
+from ...engine.lineage import task_at
 from ...engine.views import EMPTY, Values, View
 from ...shell import option
-from ...storage.stored_policies import NoPolicy, checkpoint_of
 from ...study.objectives import AGGREGATES, RETURN, mean_of_known
 from ..output import tables
 from ..output.terminal import new_console, print_json
 from . import options
-from .storage import existing_store, whole_uid
+from .storage import existing_store
 
 OfTask = TypeVar("OfTask", bound=View)
 
@@ -146,18 +142,7 @@ def import_policy(arguments: argparse.Namespace) -> int:
 def stored_task(arguments: argparse.Namespace) -> Task:
     """Return the task in the state of a checkpoint, without a storage."""
     with existing_store(arguments) as store:
-        short, _, at = arguments.checkpoint.partition("@")
-        if at == "0":  # untrained, whether stored or not
-            return retrain(lineage(store, whole_uid(store, short))[:1], 0, device=arguments.device)
-        uid, saved = checkpoint_of(store, arguments.checkpoint, whole_uid)
-        if uid.startswith(POLICY_PREFIX):
-            raise NoPolicy(
-                f"a checkpoint belongs to a task, with an environment to act in, but {uid} is only a policy; "
-                "rekindle train --warm-start takes it"
-            )
-        if is_policy(unpack(saved.manifest, saved.fetch)):  # a warm start that has not been trained yet
-            return retrain(lineage(store, uid), 0, device=arguments.device)
-        return restore(saved, arguments.device)
+        return task_at(store, arguments.checkpoint, arguments.device)
 
 
 def _of(view: type[OfTask], task: Task, **values: Any) -> OfTask:

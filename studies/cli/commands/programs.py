@@ -45,7 +45,7 @@ def check_resume(arguments: argparse.Namespace) -> int:
 
     algorithm = load(arguments.task)
     values = options.space(arguments, algorithm).parse(*options.assignments(arguments))
-    env = options.parse_env(arguments.env, arguments.info, arguments.reward_weights)
+    env = options.described_env(arguments, arguments.env)
     before = files_outside()
     differences = check(lambda: algorithm(env, seed=arguments.seed).init(**values), arguments.epochs)
     outside = sorted(files_outside() - before) if issubclass(algorithm.learner, ProgramLearner) else []

@@ -120,7 +120,7 @@ def _prepare(
     """
     warm_start.check_options(arguments)
     values = warm_start.with_demonstrated_steps(values, arguments)
-    env, seed = options.parse_env(arguments.env, arguments.info, arguments.reward_weights), arguments.seed
+    env, seed = options.trained_env(arguments, arguments.env), arguments.seed
     how = {
         name: getattr(arguments, name)
         for name in ("device", "env_processes", "eval_episodes", "eval_envs", "snapshots")

@@ -255,9 +255,7 @@ def _config(
     fixed = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
     fixed = unflatten({**decided, **flatten(fixed)})
-    environments = [
-        options.parse_env(text, arguments.info, arguments.reward_weights) for text in (arguments.env, *arguments.others)
-    ]
+    environments = [options.trained_env(arguments, text) for text in (arguments.env, *arguments.others)]
     epochs, priors = options.epochs_of(arguments, algorithm, fixed), options.priors_of(arguments.prior)
     tried = [options.read_hyperparameters(text, "--try") for text in getattr(arguments, "try")]
     settings: dict[str, Any] = {name: getattr(arguments, name) for name in STUDY}

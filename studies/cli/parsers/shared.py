@@ -64,6 +64,13 @@ def add_task(parser: Parser, epochs: str, setting: str, several: str = "") -> No
         "weights of a reward's parts, for environments whose reward is a vector; the parts are objectives return.0, ..."
     )
     add("--reward-weights W,W", text, type=weights)
+    text = (
+        "let a policy play a behaviour without learning: random, a task (UID, UID@EPOCH or UID@best) or a file "
+        "(.safetensors); it is stored, and its content is part of what the result depends on"
+    )
+    add("--player BEHAVIOUR=POLICY", f"{text}; may be repeated", **MANY)
+    text = "measure the policies that learn against this one, which plays the other teams in evaluation"
+    add("--opponent POLICY", f"{text}; may be repeated", **MANY)
 
 
 def add_outputs(parser: Parser) -> None:

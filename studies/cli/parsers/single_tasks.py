@@ -111,7 +111,8 @@ def add_policy(commands: Any) -> None:
     text = "play two policies of an environment of several agents against each other, and say who wins"
     parser = command(commands, "match", text, "match.match")
     add_checkpoint(parser)
-    parser.add_argument("other", metavar="UID", help="the other one, in the same form")
+    text = "the other one, in the same form, or a file (.safetensors), or random actions: random"
+    parser.add_argument("other", metavar="OTHER", help=text)
     option(parser, "--games N", "number of games; each policy plays each team in turn", default=200)
     option(parser, "--seed N", "seed of the games (default: that of evaluation)", type=seed)
     text = "write the networks of a stored checkpoint to a file, for use but not for resuming"

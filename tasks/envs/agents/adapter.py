@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 
 from ...runtime.warning_filters import changed_filters
 from ..base.masks import ALLOWS, MASK, legal, without_choice
-from ..base.spec import EnvSpec, EnvSpecError
+from ..base.spec import JOINT, EnvSpec, EnvSpecError
 from .grouping import grouped
 
-PREFIX = "pettingzoo/"
 # Columns of an outcome: the agent's reward, whether its episode terminated or was truncated, whether it is present
 # afterwards, and whether its next action counts (in a turn-based game, that of one agent at a time).
 REWARD, TERMINATED, TRUNCATED, PRESENT, ACTS = range(5)
@@ -32,6 +31,7 @@ OUTCOME = 5
 AGENTS, OUTCOMES = "agents", "outcomes"  # the entries of an observation
 RETURN = "return"  # entry of info: returns of behaviours
 RETURNS = "returns"  # entry of info: returns of agents
+OWN_INFO = (f"{RETURN}.", f"{RETURNS}.")  # beginnings of their names
 # Warnings for the authors of environments.
 IGNORED = {
     "The old environment creation API has been deprecated": DeprecationWarning,
@@ -240,7 +240,7 @@ def masked(space: Space) -> bool:
 
 def is_joint(spec: EnvSpec) -> bool:
     """Return whether a spec names an environment of several agents."""
-    return spec.id.startswith(PREFIX)
+    return spec.id.startswith(JOINT)
 
 
 def make_joint(spec: EnvSpec) -> JointEnv:
@@ -282,10 +282,10 @@ def _maker(spec: EnvSpec, bases: tuple[type, ...]) -> Any:
     Raises:
         EnvSpecError: nothing of that name makes one.
     """
-    module, colon, name = spec.id.removeprefix(PREFIX).partition(":")
+    module, colon, name = spec.id.removeprefix(JOINT).partition(":")
     if not (module and colon and name):
         raise EnvSpecError(
-            f"an environment of several agents is named {PREFIX}MODULE:NAME, such as {PREFIX}mpe2:simple_spread_v3, "
+            f"an environment of several agents is named {JOINT}MODULE:NAME, such as {JOINT}mpe2:simple_spread_v3, "
             f"but got {spec.id}"
         )
     target = _imported(module, name, spec)

@@ -128,7 +128,7 @@ class JointForm:
         encoder, form = self.encoders[behaviour.name], (len(flat), len(behaviour.slots))
         if encoder.kind == "vector":
             out = numbers[:, self.places[behaviour.name]].copy().reshape(*form, *encoder.shape)
-            return self._with_extras(behaviour, out, numbers).reshape(len(joint), -1, *self.shape_of(behaviour))
+            return self._seen(behaviour, out, numbers, len(joint))
         out = np.zeros((*form, *encoder.shape), encoder.dtype)
         for index, slot in enumerate(behaviour.slots):
             columns = self.numbers[slot]
@@ -139,12 +139,27 @@ class JointForm:
                 continue
             row = np.concatenate([np.ascontiguousarray(numbers[:, columns]).view(np.uint8), *pictures], 1)
             out[:, index, 0, : row.shape[1]] = row
-        return self._with_extras(behaviour, out, numbers).reshape(len(joint), -1, *self.shape_of(behaviour))
+        return self._seen(behaviour, out, numbers, len(joint))
 
-    def _with_extras(self, behaviour: Behaviour, observations: Array, numbers: Array) -> Array:
-        """Return observations (rows, A, ...) with what they have besides."""
-        extras, form = self.extras.get(behaviour.name, Extras()), observations.shape[:2]
-        parts = [observations]
+    def _seen(self, behaviour: Behaviour, observations: Array, numbers: Array, members: int) -> Array:
+        """Return observations (P, N * A, ...) with their extras."""
+        seen = self._extended(observations, numbers, self.extras.get(behaviour.name, Extras()))
+        return seen.reshape(members, -1, *self.shape_of(behaviour))
+
+    def with_extras(self, behaviour: Behaviour, seen: Array, extras: Extras) -> Array:
+        """Return observations with the extras of another policy.
+
+        What only a central critic sees is zeros.
+        """
+        if extras == self.extras.get(behaviour.name, Extras()):
+            return seen
+        rows = seen.reshape(-1, len(behaviour.slots), seen.shape[-1])[..., : self.encoders[behaviour.name].shape[0]]
+        numbers = np.zeros((len(rows), self.numbers[-1].stop), np.float32)
+        return self._extended(rows, numbers, extras).reshape(*seen.shape[:2], -1)
+
+    def _extended(self, observations: Array, numbers: Array, extras: Extras) -> Array:
+        """Return observations (rows, A, ...) with extras."""
+        form, parts = observations.shape[:2], [observations]
         if extras.ids:
             parts.append(np.broadcast_to(np.eye(form[1], dtype=np.float32), (*form, form[1])))
         if extras.central:

@@ -21,6 +21,8 @@ from .curriculum import parse
 from .info import REDUCTIONS
 
 IN_INFO = "info"
+JOINT = "pettingzoo/"  # prefix of the ids of environments of several agents
+OF_AGENTS = ("behaviours", "teams", "players", "opponents", "all_act")  # attributes that only these have
 
 
 class EnvSpecError(TaskError, ValueError):
@@ -59,7 +61,8 @@ class EnvSpec:
         teams: agents of each team, by its name, for self-play.
         all_act: whether all agents act in every step until the episode ends for all, which torch learns from faster. An
             environment in which one is absent or waits then fails.
-        players: by behaviour, ``random`` or a policy's file, which plays it without learning, see `algorithms.players`.
+        players: by behaviour, ``random`` or a policy, which plays it without learning, see `algorithms.players`.
+        opponents: policies against which evaluation measures those that learn, in the same form.
         scale: largest value of its uint8 images, where their space says 255 but the values are codes, as in MiniGrid's
             grids (10). Values are divided by it. None trusts the bounds of the space.
         reward_weights: weights of the parts of a reward that is a vector, as in MO-Gymnasium; their sums over an
@@ -81,6 +84,7 @@ class EnvSpec:
     behaviour: str = ""
     teams: Mapping[str, Sequence[str]] = field(default_factory=dict)
     players: Mapping[str, str] = field(default_factory=dict)
+    opponents: Sequence[str] = ()
     all_act: bool = False
     scale: int | None = None
     reward_weights: Sequence[float] = ()
@@ -116,6 +120,14 @@ class EnvSpec:
         if not isinstance(players, Mapping) or not all(isinstance(x, str) for pair in players.items() for x in pair):
             raise EnvSpecError(f"{self.id}: players must be a dict of behaviours and policies, but got {players!r}")
         object.__setattr__(self, "players", dict(players))
+        if not isinstance(self.opponents, list | tuple) or not all(isinstance(x, str) for x in self.opponents):
+            raise EnvSpecError(f"{self.id}: opponents must be a list of policies, but got {self.opponents!r}")
+        object.__setattr__(self, "opponents", list(dict.fromkeys(self.opponents)))
+        if not self.id.startswith(JOINT) and (named := [name for name in OF_AGENTS if getattr(self, name)]):
+            raise EnvSpecError(
+                f"{self.id}: {', '.join(named)} belong to an environment of several agents, such as "
+                f"{JOINT}mpe2:simple_spread_v3; leave them out"
+            )
         try:
             parse(self.parameters, tuple(self.info))
         except ValueError as error:
@@ -192,6 +204,7 @@ class EnvSpec:
             "behaviour": self.behaviour,
             "teams": deepcopy(self.teams),
             "players": dict(self.players),
+            "opponents": list(self.opponents),
             "all_act": self.all_act,
             "scale": self.scale,
             "reward_weights": list(self.reward_weights),

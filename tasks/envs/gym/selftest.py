@@ -24,6 +24,7 @@ import numpy as np
 from ...errors import EnvironmentFailed, TaskError
 from ...rng import streams
 from ...runtime.progress import tick
+from ..agents.adapter import OWN_INFO, is_joint
 from ..base import info
 from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations
@@ -232,7 +233,8 @@ def _tested_with(generators: Sequence[str], spec: EnvSpec, draw: int, alone: boo
         except _SingleInstance:
             return _tested_with(generators, spec, draw, alone=True)
         _check_read(trial)
-        unreported = tuple(sorted(trial.numbers - spec.info.keys()))
+        own = OWN_INFO if is_joint(spec) else ()
+        unreported = tuple(sorted(name for name in trial.numbers - spec.info.keys() if not name.startswith(own)))
         advice = (f"{spec.id}: {trial.outside}; correct the bounds",) if trial.outside else ()
         return replace(restore, unreported=unreported, single_instance=alone, advice=restore.advice + advice)
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from rekindle import PPO, Behaviours
+from rekindle import PPO, Behaviours, tune
 from rekindle.spaces import flatten, unflatten
+from rekindle.studies.storage.sql.schema import checkpoint
 from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.exporting import export_study
+from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.upkeep.gc import gc
+from rekindle.studies.upkeep.importing import import_study
+from rekindle.tasks.checkpoint.named_policies import named_policy
 from rekindle.tasks.errors import UnsupportedSpace
 from studying import TINY
 
@@ -46,6 +53,67 @@ def test_a_match_counts_games(cli: Cli, tmp_path: Path) -> None:
     status, _, errors = cli("match", one.uid, lone.uid, "--storage", url)
     assert status == 2
     assert "a match is played by tasks of several agents" in errors
+
+
+def test_a_task_a_file_and_random_actions_play(cli: Cli, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'rekindle.db'}"
+    with Store(url) as store:
+        one = trained(store, 1, 1)
+    file = str(tmp_path / "player.safetensors")
+    assert cli("export-policy", one.uid, file, "--storage", url)[0] == 0
+    values = ["epoch_steps=64", "num_envs=2", "player.num_steps=32", "player.num_minibatches=2"]
+    words = ["train", "behaviours", GAME, "--epochs", "1", "--storage", url, "--json"]
+    words += [word for value in values for word in ("--set", value)]
+
+    def run(*more: str) -> Any:
+        status, out, errors = cli(*words, *more)
+        assert status == 0, errors
+        return json.loads(out)
+
+    of_task, of_file = run("--opponent", one.uid[:8]), run("--opponent", file)
+    name = of_task["env"]["opponents"][0]
+    assert name.startswith("policy/")
+    assert (of_task["uid"], of_task["digest"]) == (of_file["uid"], of_file["digest"])  # they have one content
+    assert of_file["resumed"]
+    assert run("--opponent", "random")["uid"] != of_task["uid"]
+    with Store(url) as store:
+        assert store.task(of_task["uid"]).evaluate() == of_task["return"]
+        store.database.write(lambda connection: connection.execute(checkpoint.update().values(created=0.0)))
+        gc(store, dry_run=False)
+        assert len(store.checkpoints(name)) == 1  # tasks evaluate against it
+    for other in ("random", file, name):
+        status, out, errors = cli("match", one.uid, other, "--games", "4", "--storage", url, "--json")
+        assert status == 0, errors
+        assert json.loads(out)["epochs"] == [1, None]
+    refused = {
+        ("match", "random", one.uid): "name it second",
+        ("match", one.uid, "no.safetensors"): "there is no file no.safetensors",
+        (*words, "--opponent", "no.safetensors"): "must be random, a task (UID, UID@EPOCH, UID@best) or a file, but",
+        (*words, "--player", "player"): "--player must be BEHAVIOUR=POLICY, such as prey=random, but got 'player'",
+        (*words, "--player", "player=random"): "at least one behaviour learns",
+    }
+    for bad, message in refused.items():
+        status, _, errors = cli(*bad, *([] if "--storage" in bad else ["--storage", url]))
+        assert (status, message in errors) == (2, True), errors
+
+
+@pytest.mark.slow
+def test_an_exported_study_has_the_policies_that_play_in_it(cli: Cli, tmp_path: Path) -> None:
+    urls = [f"sqlite:///{tmp_path / name}.db" for name in "ab"]
+    with Store(urls[0]) as store:
+        one = trained(store, 1, 1)
+    fixed = {"epoch_steps": 64, "num_envs": 2, "player": {"num_steps": 32, "num_minibatches": 2}}
+    options: dict[str, Any] = {"trials": 2, "epochs": (1, 2), "search": "player.gamma", "fixed": fixed}
+    env = {"id": GAME, "opponents": [one.uid, "random"]}
+    study = tune("behaviours", env, study="s", storage=urls[0], progress=False, **options)
+    best = study.best
+    with Store(urls[0]) as store, Store(urls[1]) as there:
+        export_study(store, "s", tmp_path / "s.rekindle")
+        import_study(there, tmp_path / "s.rekindle")
+        assert check(there) == []
+    named_policy.cache_clear()
+    with Store(urls[1]) as there:
+        assert there.task(best.uid).evaluate() == best.value
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from typing import Any
 import nursery
 import own_envs
 import pytest
-from rekindle.studies.cli.commands.options import expand_files, parse_env
+from rekindle.studies.cli.commands.options import described_env, expand_files
 from rekindle.studies.cli.parsers import make_parser
 from rekindle.studies.cli.parsers.looking import PICTURES
 from rekindle.studies.cli.run_files.reading import expand, read
@@ -222,7 +223,7 @@ def test_an_environment_is_read_from_a_file(
         assert status == 0, errors
         result = json.loads(out)["env"]
         assert {key: result[key] for key in WINDY} == WINDY
-    assert parse_env(f"@{name}", ["x:max"])["info"] == {"wind": "mean", "x": "max"}
+    assert described_env(argparse.Namespace(info=["x:max"]), f"@{name}")["info"] == {"wind": "mean", "x": "max"}
 
 
 def test_a_file_that_holds_no_environment_is_named(tmp_path: Path, cli: Cli) -> None:
@@ -293,8 +294,9 @@ def test_the_help_names_every_picture() -> None:
 
 
 def test_entries_of_info_are_named_beside_those_of_the_environment() -> None:
-    assert parse_env("CartPole-v1") == "CartPole-v1"
-    spec = parse_env("own_envs:Search-v0", ["cost:mean", "right"])
+    assert described_env(argparse.Namespace(), "CartPole-v1") == "CartPole-v1"
+    spec = described_env(argparse.Namespace(info=["cost:mean", "right"]), "own_envs:Search-v0")
     assert spec["info"] == {"cost": "mean", "right": "last"}
-    again = parse_env(json.dumps({**spec, "info": {"cost": "sum", "wind": "max"}}), ["cost:mean"])
+    text = json.dumps({**spec, "info": {"cost": "sum", "wind": "max"}})
+    again = described_env(argparse.Namespace(info=["cost:mean"]), text)
     assert again == {**spec, "info": {"cost": "mean", "wind": "max"}}

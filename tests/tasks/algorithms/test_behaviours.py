@@ -15,12 +15,15 @@ from gymnasium import spaces
 from hunt_env import Hunt, Lone
 from rekindle import PPO, Behaviours
 from rekindle.tasks.algorithms.behaviours import BehavioursLearner
+from rekindle.tasks.algorithms.contest import Contest
+from rekindle.tasks.algorithms.players import player
 from rekindle.tasks.algorithms.self_play import SelfPlay, packed
 from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs
 from rekindle.tasks.envs.agents.roster import roster_of
 from rekindle.tasks.envs.agents.views import SharedEnvs
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.evaluation import measure_episodes
+from rekindle.tasks.rng import streams
 from rekindle.tasks.runtime.lockstep import Lockstep
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 
@@ -141,6 +144,41 @@ def test_evaluation_plays_each_team_in_turn_against_random_actions() -> None:
     assert first[0, 0] == first[2, 0]  # the policy is greedy, and begins in every other game
 
 
+def test_a_contest_goes_through_teams_and_opponents() -> None:
+    roster = roster_of(EnvSpec(HUNT))
+    teams = {"hunters": (0, 1), "deer": (2,)}
+    opponents = {str(n): lambda name, episodes, keys, n=n: lambda obs: np.full(obs.shape[:2], n) for n in (1, 2)}
+
+    def acts(episodes: int, deterministic: bool, keys: streams.Keys, around: Any) -> Any:
+        policy = around("deer", lambda obs: np.zeros(obs.shape[:2]), keys)
+        return lambda obs: policy(obs)
+
+    contest = Contest(roster, teams, acts, opponents)
+    act = contest.actor(8, True, lambda purpose: streams.keys([0], purpose))
+    # the policy plays the deer in every other episode, and each opponent in turn plays it in the others
+    assert act(np.zeros((1, 8, 2))).tolist() == [[1, 0, 2, 0, 1, 0, 2, 0]]
+    own = {f"returns.{agent}": np.arange(8.0)[None] + k for k, agent in enumerate(roster.agents)}
+    returns, info = contest.credited(
+        np.zeros((1, 8)),
+        own | {f"return.{name}": np.zeros((1, 8)) for name in teams} | {"return.hunter": np.zeros((1, 8))},
+    )
+    assert returns.tolist() == [[0.5, 3, 2.5, 5, 4.5, 7, 6.5, 9]]  # the mean of both hunters, the deer, and so on
+    assert info["return_against.2"][0, 2:4].tolist() == [2.5, 5]
+    assert np.isnan(info["return_against.2"][0, :2]).all()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_evaluation_plays_against_the_named_opponents(several: bool, deer: str) -> None:
+    values = {**SMALL, "hunter.agent_ids": True}  # which the opponent does not see
+    env = {"id": HUNT, "opponents": [deer, "random"] if several else [deer]}
+    task = Behaviours(env, seed=3).init(**values)
+    measured = task.measure(8)
+    assert np.isfinite(measured["return"]).all()
+    against = [x for x in measured[f"info.return_against.{deer}"] if x == x] if several else measured["return"]
+    assert len(against) == (4 if several else 8)
+    assert against[:2] == Behaviours({"id": HUNT, "opponents": [deer]}, seed=3).init(**values).measure(8)["return"][:2]
+
+
 @pytest.fixture(scope="module")
 def deer(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A policy of the deer in a file, as a player's name."""
@@ -170,13 +208,29 @@ def test_a_player_acts_and_does_not_learn(player: str, deer: str) -> None:
         assert whole.act(seen).keys() == own.act(seen).keys() == {"deer_0"}
 
 
+def test_a_player_explores_as_when_it_was_saved(tmp_path: Path) -> None:
+    # After 10 steps of 2 agents' environments epsilon is 0; that of an untrained policy is 1.
+    greedy = {"exploration.horizon": 10, "exploration.final": 0.0, "deer.algorithm": "dqn"}
+    values = {**SMALL, **{name if "." in name and "deer" in name else f"deer.{name}": x for name, x in greedy.items()}}
+    task = Behaviours(HUNT, seed=7).init(**values)
+    task.fit(1)
+    file = task.save_policy(tmp_path / "deer.safetensors")
+    name = f"{file}@{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}"
+    assert player(EnvSpec(HUNT), "deer", name).env_steps == 64
+    learner = Behaviours({"id": HUNT, "players": {"deer": name}}).init().member_ref().learner
+    assert isinstance(learner, BehavioursLearner)
+    act = learner.players["deer"](8, lambda purpose: streams.keys([0], purpose))
+    seen = np.tile(np.array([3.0, 2.0], np.float32), (1, 8, 1))
+    assert len({*np.concatenate([act(seen) for _ in range(8)], None).tolist()}) == 1
+
+
 def test_a_player_that_does_not_fit_is_refused(deer: str, tmp_path: Path) -> None:
     file = deer.partition("@")[0]
     lone = PPO("CartPole-v1", seed=1).init()
     other = lone.save_policy(tmp_path / "other.safetensors")
     digest = hashlib.sha256(other.read_bytes()).hexdigest()
     refused = [
-        ({"deer": "uniform"}, "must be 'random' or a policy's file, such as deer.safetensors@1a2b3c4d"),
+        ({"deer": "uniform"}, "must be 'random' or a policy's file, such as prey.safetensors@1a2b3c4d"),
         ({"deer": file}, f"the file's name is {re.escape(deer[:-4])}"),
         ({"deer": f"{file}@00000000"}, "since results depend on it"),
         ({"deer": f"{other}@{digest}"}, r"has the behaviour's observation space, Box\(-20.0, 20.0, \(2,\)"),
