@@ -11,13 +11,14 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 import torch
 from gated import is_of_training
 from gymnasium import spaces
+from pettingzoo import ParallelEnv
 from rekindle.tasks.envs.base.masks import sizes_of_choices
 
 
@@ -121,6 +122,36 @@ class Late(Drift):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         obs, *rest = super().step(action)
         return (obs if self.t < 150 else np.float32([np.random.default_rng().uniform(-1, 1)])), *rest  # type: ignore[return-value]
+
+
+class Hidden(Drift):
+    """Rewards by chance from a step on that no self-test reaches, and shows nothing."""
+
+    length = 400
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, _, *rest = super().step(action)
+        return 0 * obs, 1.0 if self.t < 150 else random.SystemRandom().random(), *rest  # type: ignore[return-value]
+
+
+class Once(Drift):
+    """Raises if it is at a step of an episode of training for the second time."""
+
+    reached: ClassVar[set[int]] = set()
+
+    def __init__(self, length: int, at: int) -> None:
+        self.length, self.at = length, at
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.seed = seed
+        return super().reset(seed=seed)
+
+    def push(self, action: Any) -> float:
+        if self.t == self.at and is_of_training(self.seed):
+            if self.seed in self.reached:
+                raise RuntimeError("no way back")
+            self.reached.add(self.seed)
+        return super().push(action)
 
 
 class OldStyle(Drift):
@@ -449,6 +480,37 @@ class Soak(gym.Env[Any, Any]):
     def close(self) -> None:
         if self.has("broken close"):
             raise ConnectionError("the simulator is gone")
+
+
+class SoakOfMany(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no types
+    """Agents with an environment each, whose episodes have different lengths."""
+
+    metadata: ClassVar = {"name": "soak"}
+
+    def __init__(self, length: int, **kwargs: Any) -> None:
+        self.possible_agents = ["a_0", "a_1", "b_0"]
+        self.envs = {agent: Soak(length=length + number, **kwargs) for number, agent in enumerate(self.possible_agents)}
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return self.envs[agent].observation_space
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return self.envs[agent].action_space
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.agents = [*self.possible_agents]
+        first = [env.reset(seed=None if seed is None else seed + 2 * n) for n, env in enumerate(self.envs.values())]
+        return tuple(dict(zip(self.agents, part, strict=True)) for part in zip(*first, strict=True))  # type: ignore[return-value]
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        results = [self.envs[agent].step(actions[agent]) for agent in self.agents]
+        result = [dict(zip(self.agents, part, strict=True)) for part in zip(*results, strict=True)]
+        self.agents = [agent for agent in self.agents if not (result[2][agent] or result[3][agent])]
+        return tuple(result)
+
+    def close(self) -> None:
+        for env in self.envs.values():
+            env.close()
 
 
 def die_at(steps: int) -> None:
