@@ -28,7 +28,8 @@ from .checkpoint.torch_state import part_of
 from .cuda.graphs import collect_graphs
 from .cuda.loading import use_batch_invariant_operators
 from .envs import EnvSpec
-from .errors import LARGEST, StateMismatch, UnsupportedSpace
+from .envs.base.envs import Envs
+from .errors import LARGEST, EpisodesLost, StateMismatch, UnsupportedSpace
 from .explanations import explanation
 from .rng import streams
 from .runtime import EVALUATION_ENVS, EVALUATION_EPISODES
@@ -467,9 +468,21 @@ class BaseLearner:
         """Return what users should know about the members' surroundings."""
         return ()
 
-    def with_new_episodes(self, tree: Mapping[str, Any]) -> Tree:
-        """Return a state whose running episodes are replaced by new ones."""
+    def with_new_episodes(self, tree: Mapping[str, Any], member: int = 0) -> Tree:
+        """Load a state with new episodes in place of its running ones.
+
+        Returns:
+            The state then. The old episodes are truncated in it, and it says that it is no longer exact.
+        """
         raise NotImplementedError
+
+    def open(self, envs: Envs) -> None:
+        """Open environments again, with new episodes if need be."""
+        try:
+            envs.open()
+        except EpisodesLost:
+            for member in range(self.members):
+                self.with_new_episodes(self.member_state(member), member)
 
     def close(self) -> None:
         """Free what the surroundings use, until they are used again."""

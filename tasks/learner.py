@@ -234,6 +234,7 @@ class Learner(BaseLearner):
         return None
 
     def begin_epoch(self) -> None:
+        self.open(self.envs)
         self.envs.begin_epoch(np.full(self.members, self.epochs))
 
     def end_epoch(self) -> None:
@@ -263,15 +264,11 @@ class Learner(BaseLearner):
     def advice(self) -> tuple[str, ...]:
         return self.envs.advice
 
-    def with_new_episodes(self, tree: Mapping[str, Any]) -> Tree:
-        """Return a state whose running episodes are replaced by new ones.
-
-        For a learner of one member. The old episodes are truncated, and the state says that it is no longer exact.
-        """
-        self.envs.restarting = True
-        self.load_member(0, tree)
+    def with_new_episodes(self, tree: Mapping[str, Any], member: int = 0) -> Tree:
+        with self.envs.restarts():
+            self.load_member(member, tree)
         (self.particles or self).truncate_all()
-        return self.member_state(0)
+        return self.member_state(member)
 
     def surroundings(self, member: int) -> Tree:
         return {"envs": self.envs.member_state(member)}

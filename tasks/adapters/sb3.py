@@ -121,25 +121,32 @@ OWN = ("num_envs", "epoch_steps", "total_steps", "noise_std", "normalize")  # hy
 
 
 class TaskVecEnv(VecEnv):
-    """Rekindle's environments as Stable-Baselines3 sees them."""
+    """Rekindle's environments as Stable-Baselines3 sees them.
+
+    Attributes:
+        begun: whether their episodes have just begun, so that `reset` leaves them alone.
+    """
 
     def __init__(self, envs: Envs, spec: EnvSpec):
         space = spaces_of(spec)
         low, high = (0, 255) if envs.obs_kind == "image" else (-np.inf, np.inf)
         dtype = np.uint8 if envs.obs_kind == "image" else np.float32
         observation = gym.spaces.Box(low, high, envs.obs_shape, dtype)
-        self.envs = envs
+        self.envs, self.begun = envs, True
         self.returns, self.lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
         super().__init__(envs.num_envs, observation, _from_zero(space.action))
 
     def reset(self) -> np.ndarray:
-        self.envs.reset()
+        if not self.begun:
+            self.envs.reset()
+        self.begun, self.returns[:], self.lengths[:] = True, 0.0, 0
         return self.envs.obs[0].copy()
 
     def step_async(self, actions: np.ndarray) -> None:
         self.actions = np.asarray(actions)
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        self.begun = False
         result = self.envs.step(self.actions[None])
         terminated, truncated, rewards = result.terminated[0], result.truncated[0], result.reward[0].copy()
         done = terminated | truncated
@@ -287,6 +294,22 @@ class SB3Learner(BaseLearner):
         if self.device.type == "cuda" and len(states) > 3:  # a state from a CPU has none
             torch.cuda.set_rng_state(states[3].cpu(), self.device)
 
+    def begin_epoch(self) -> None:
+        self.open(self.envs)
+        self.envs.begin_epoch(np.array([self.epochs]))
+        if self.envs.mode == "restart":
+            self._take_new_episodes()
+
+    def with_new_episodes(self, tree: Mapping[str, Any], member: int = 0) -> Tree:
+        with self.envs.restarts():
+            self.load_member(member, tree)
+        self._take_new_episodes()
+        return self.member_state(member)
+
+    def _take_new_episodes(self) -> None:
+        """Let the model continue in episodes that have just begun."""
+        self.task_envs.begun, self.model._last_obs = True, None  # it resets environments if it has no observation
+
     def iterate(self) -> Mapping[str, Tensor]:
         first = self.model.num_timesteps == 0
         with self.own_generators():
@@ -371,6 +394,7 @@ class ModelPart:
         learner.task_envs.returns, learner.task_envs.lengths = episodes
         try:
             _load(learner.model, model)
+            learner.task_envs.begun = learner.model._last_obs is None
             for name, values in (moments[0] if moments else {}).items():
                 _set_moments(learner.venv, name, values)
         except (LookupError, RuntimeError, TypeError, ValueError) as error:

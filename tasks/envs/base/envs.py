@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -215,6 +216,22 @@ class Envs(ABC):
         Raises:
             StateMismatch: the state belongs to another environment or mode, or a replayed episode differs from the
                 recorded one (because of another version of the simulator).
+        """
+
+    @contextmanager
+    def restarts(self) -> Iterator[None]:
+        """Let `load_member` start new episodes."""
+        self.restarting = True
+        try:
+            yield
+        finally:
+            self.restarting = False
+
+    def open(self) -> None:  # noqa: B027
+        """Open the environments again, if `close` was called.
+
+        Raises:
+            EpisodesLost: a running episode cannot be restored.
         """
 
     def close(self) -> None:  # noqa: B027

@@ -55,11 +55,15 @@ class FlatStep(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The end of an episode: its last observation, return and length."""
+    """Where an episode led: its last observation, return and length."""
 
     obs: Array
     total: float
     steps: int
+
+    def equals(self, other: Outcome) -> bool:
+        """Return whether all bits are equal."""
+        return all(np.asarray(one).tobytes() == np.asarray(two).tobytes() for one, two in zip(self, other, strict=True))
 
 
 class Backend(Protocol):
@@ -88,12 +92,8 @@ class Backend(Protocol):
         The others have reward 0 and end nothing; their observations have no meaning.
         """
 
-    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
-        """Step through recorded actions (T, ...) of each index, at least one.
-
-        Returns:
-            The last observations.
-        """
+    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Outcome]:
+        """Step through recorded actions (T, ...) of each index, at least one."""
 
     def play_again(self, index: int, seed: int, options: Options, actions: Array, fresh: bool) -> Outcome:
         """Play an episode of this environment again, in another one.
@@ -191,16 +191,8 @@ class InProcess:
                     info.write(said, reported, entries[i], self.spec.id)
 
     @guarded
-    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
-        last = np.zeros((len(indices), *self.encoder.shape), self.encoder.dtype)
-        for i, recorded, out in zip(indices, actions, last, strict=True):
-            for action in recorded.copy():
-                obs, _, terminated, truncated, _ = self.envs[i].step(action)
-                tick()
-                if terminated or truncated:
-                    break
-            self.encoder.write(obs, out)
-        return [*last]
+    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Outcome]:
+        return [self._play(self.envs[i], recorded) for i, recorded in zip(indices, actions, strict=True)]
 
     @guarded
     def play_again(self, index: int, seed: int, options: Options, actions: Array, fresh: bool) -> Outcome:
@@ -209,15 +201,19 @@ class InProcess:
                 close_env(self.spares.pop(), self.spec)
             self.spares.append(self._new(options, self.envs[index]))
         [env] = self.spares
-        result, total, steps = of_reset(options), 0.0, 0
-        obs, _ = reset_result(env.reset(seed=seed, **({} if result is None else {"options": result})), self.spec.id)
-        for action in actions.copy():
+        told = of_reset(options)
+        reset_result(env.reset(seed=seed, **({} if told is None else {"options": told})), self.spec.id)
+        return self._play(env, actions)
+
+    def _play(self, env: Env, actions: Array) -> Outcome:
+        """Step through actions (T, ...), at least one, until the episode ends."""
+        total, last = 0.0, np.zeros(self.encoder.shape, self.encoder.dtype)
+        for steps, action in enumerate(actions.copy(), 1):  # noqa: B007 - the last one is returned
             obs, reward, terminated, truncated, _ = env.step(action)
             tick()
-            total, steps = total + float(reward), steps + 1
+            total += float(reward)
             if terminated or truncated:
                 break
-        last = np.zeros(self.encoder.shape, self.encoder.dtype)
         self.encoder.write(obs, last)
         return Outcome(last, total, steps)
 

@@ -109,7 +109,7 @@ class Pool:
             self.encoder.write(rows(obs, i), row)
         return out
 
-    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
+    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Outcome]:
         raise NotImplementedError("a pool restarts at each epoch")
 
     def play_again(self, index: int, seed: int, options: Options, actions: Array, fresh: bool) -> Outcome:

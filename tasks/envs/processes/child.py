@@ -14,7 +14,7 @@ from ...runtime.progress import tell_in
 from ...runtime.watcher import not_ignoring
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
-from ..gym.backend import FlatStep, InProcess
+from ..gym.backend import FlatStep, InProcess, Outcome
 from .wire import DONE, STEP, arrays_in, receive, send
 
 
@@ -82,16 +82,21 @@ class _Server:
         if request_kind == "begin":
             return {}, [self.backend.begin(indices, request["seeds"], request["options"], request["fresh"])]
         if request_kind == "replay":
-            return {}, self.backend.replay(indices, arrays)
+            return _told(self.backend.replay(indices, arrays))
         if request_kind == "play_again":
             begin = indices[0], request["seed"], request["options"], arrays[0], request["fresh"]
-            obs, total, steps = self.backend.play_again(*begin)
-            return {"total": total, "steps": steps}, [obs]
+            return _told([self.backend.play_again(*begin)])
         if request_kind == "take":
             return {}, self.backend.take(indices)
         assert request_kind == "put", request_kind
         self.backend.put(indices, arrays, request["elapsed"])
         return {}, []
+
+
+def _told(outcomes: list[Outcome]) -> tuple[dict[str, Any], list[Array]]:
+    """Return outcomes in the form that the parent's `_outcomes` reads."""
+    obs, totals, steps = zip(*outcomes, strict=True)
+    return {"totals": totals, "steps": steps}, [*obs]
 
 
 def _report(error: Exception) -> dict[str, Any]:

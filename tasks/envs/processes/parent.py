@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from .wire import STEP, Answer, Child, Layout, arrays_in, memory_file
 
 MAX_DEATHS = 3  # deaths of one process, without an answer in between, after which it fails
 MAX_HANGS = 2  # the same for hangs, since each takes long
+T = TypeVar("T")
 Request = tuple[dict[str, Any], Sequence[Array]]
 
 
@@ -117,22 +118,24 @@ class Processes:
         self.last_obs = result.obs
         return result
 
-    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
+    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Outcome]:
         answers = self._ask(indices, lambda rows: ({"kind": "replay"}, [actions[j] for j in rows]))
-        last = _in_order(answers)
-        for i, recorded, obs in zip(indices, actions, last, strict=True):
+        outcomes = _in_order([(rows, _outcomes(answer)) for rows, answer in answers])
+        for i, recorded, outcome in zip(indices, actions, outcomes, strict=True):
             self.past[i][-1].actions += list(recorded)
-            self._update_last_obs([i], obs[None])
-        return last
+            self._update_last_obs([i], outcome.obs[None])
+        return outcomes
 
     def play_again(self, index: int, seed: int, options: Options, actions: Array, fresh: bool) -> Outcome:
         begin = {"seed": seed, "options": None if options is None else dict(options), "fresh": fresh}
         content = {"kind": "play_again", **begin}
-        [(_, (answer, [obs]))] = self._ask([index], lambda rows: (content, [actions]))
-        return Outcome(obs, answer["total"], answer["steps"])
+        [(_, answer)] = self._ask([index], lambda rows: (content, [actions]))
+        [outcome] = _outcomes(answer)
+        return outcome
 
     def take(self, indices: Sequence[int]) -> list[Array]:
-        return _in_order(self._ask(indices, lambda rows: ({"kind": "take"}, ())))
+        answers = self._ask(indices, lambda rows: ({"kind": "take"}, ()))
+        return _in_order([(rows, arrays) for rows, (_, arrays) in answers])
 
     def put(self, indices: Sequence[int], states: Sequence[Array], elapsed: Sequence[int]) -> None:
         snapshots = [(state, int(steps)) for state, steps in zip(states, elapsed, strict=True)]
@@ -257,10 +260,16 @@ class Processes:
         self.last_obs[list(indices)] = obs
 
 
-def _in_order(answers: list[tuple[list[int], Answer]]) -> list[Array]:
-    """Return the arrays of all processes, in the order of their rows."""
-    arrays = {j: array for rows, (_, parts) in answers for j, array in zip(rows, parts, strict=True)}
-    return [arrays[j] for j in sorted(arrays)]
+def _outcomes(answer: Answer) -> list[Outcome]:
+    """Return the outcomes in an answer."""
+    content, obs = answer
+    return [Outcome(*parts) for parts in zip(obs, content["totals"], content["steps"], strict=True)]
+
+
+def _in_order(answers: list[tuple[list[int], Sequence[T]]]) -> list[T]:
+    """Return the parts of all answers, in the order of their rows."""
+    parts = {j: part for rows, parts in answers for j, part in zip(rows, parts, strict=True)}
+    return [parts[j] for j in sorted(parts)]
 
 
 def _begin_request(episodes: Sequence[_Episode]) -> Request:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,8 +17,10 @@ from rekindle.tasks.adapters.sb3 import OWN, POLICIES, SB3, SPACES, NormalAction
 from rekindle.tasks.envs import make_envs
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.rng import streams
+from rekindle.tasks.runtime.fingerprint import InexactWarning
 from rekindle.tasks.testing import ExactnessSuite
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from support_path import SUPPORT
 
 ON: dict[str, Any] = {"epoch_steps": 128, "num_envs": 2, "n_steps": 32, "total_steps": 384}
 OFF: dict[str, Any] = {
@@ -175,6 +178,22 @@ def test_parameters_are_those_of_one_call_of_learn(name: str) -> None:
     assert model.num_timesteps == alone.num_timesteps >= 3 * values["epoch_steps"]
     for parameter, plain in zip(model.policy.parameters(), alone.policy.parameters(), strict=True):
         assert torch.equal(parameter, plain)
+
+
+@pytest.mark.parametrize(("env", "exact"), [("Repeats", True), ("Late", False)])
+@pytest.mark.parametrize("name", ["PPO", pytest.param("SAC", marks=pytest.mark.slow)])
+def test_models_continue_in_new_episodes(name: str, env: str, exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SUPPORT)
+    values = {"epoch_steps": 256, "batch_size": 32} | ({"n_steps": 64} if name == "PPO" else {"learning_starts": 250})
+    tasks = [load(f"sb3:{name}")(f"faulty_envs:faults/{env}-v0").init(**values) for _ in range(3)]
+    whole, first, resumed = tasks
+    whole.fit(2)
+    first.fit(1)
+    with nullcontext() if exact else pytest.warns(InexactWarning, match="do"):
+        resumed.load_state_dict(first.state_dict())
+    resumed.fit(2)
+    assert (resumed.digest == whole.digest, resumed.inexact == []) == (exact, exact)
+    assert resumed.env_steps == 512
 
 
 def test_unknown_algorithms_and_unsuitable_spaces_are_refused() -> None:

@@ -87,6 +87,39 @@ def test_a_task_whose_episodes_do_not_replay_restarts_them_and_says_so(url: str)
     assert json.loads(json.dumps(third.report()))["inexact"] == [reason]
 
 
+@pytest.mark.parametrize(
+    ("name", "env", "words"),
+    [
+        ("Hidden", {}, "must lead to where it was, but does not"),
+        ("Once", {"kwargs": {"length": 400, "at": 150}}, r"but it raised RuntimeError \(no way back\)"),
+    ],
+)
+def test_a_replay_that_ends_otherwise_in_any_way_begins_episodes_anew(
+    name: str, env: Any, words: str, url: str
+) -> None:
+    make(name, env=env, storage=Store(url)).fit(4)
+    again = make(name, env=env, storage=Store(url))
+    with pytest.warns(InexactWarning, match=words):
+        again.fit(5)
+    assert "running episodes began anew" in again.inexact[0]
+
+
+def test_environments_that_were_closed_begin_anew_if_they_cannot_be_led_back() -> None:
+    task = trained("Late", 4)
+    task.close()
+    assert task.inexact == []
+    task.fit(5)
+    assert "running episodes began anew" in task.inexact[0]
+    task.close()
+    task.fit(6)
+    assert len(task.inexact) == 1
+
+
+def test_an_episode_that_cannot_be_played_again_labels_a_training() -> None:
+    [reason] = trained("Once", 20, seed=1, env={"kwargs": {"length": 5, "at": 3}}).inexact
+    assert "played again in another one, raised RuntimeError (no way back), though" in reason
+
+
 def test_a_warning_turned_into_an_error_refuses_to_restart_episodes(url: str) -> None:
     make("Late", storage=Store(url)).fit(4)
     with pytest.raises(InexactWarning):  # warnings are errors here
