@@ -9,10 +9,11 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from ..compiled.actor_critic import LossForm
+from ..compiled.records import LossTerms
 from ..experience.returns import average
 from ..experience.whole_episodes import whole_episodes_space
-from ..networks.optimizers import GRAD_NORM_INTERVAL, coefficient
+from ..networks.compiled_actor_critic import loss_terms
+from ..networks.optimizers import GRAD_NORM_INTERVAL
 from ..task import Task
 from .on_policy import normalize_advantage, on_policy_space
 from .on_policy_learner import Metrics, OnPolicyLearner
@@ -43,10 +44,12 @@ class A2CLearner(OnPolicyLearner):
         """
         return -average(log_probs * advantages, batch.get("weights")), {}
 
-    def kernel(self) -> LossForm:
-        hp = self.hp
-        standardized = hp.normalize_advantage is True
-        return LossForm(coefficient(hp.vf_coef), self.ent_coef(), standardized=standardized, critic_loss=hp.critic_loss)
+    def kernel(self) -> LossTerms:
+        terms, standardized = (
+            (self.coefficient("vf_coef"), self.coefficient("ent_coef")),
+            self.normalize_advantage is True,
+        )
+        return loss_terms(*terms, standardized=standardized, critic_loss=self.hp.critic_loss)
 
 
 class A2C(Task):

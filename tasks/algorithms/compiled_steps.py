@@ -12,7 +12,6 @@ from types import ModuleType
 import numpy as np
 from torch import Tensor
 
-from ..compiled.actor_critic import array
 from ..compiled.loading import kernels_of
 from ..compiled.records import Draw, GivenBatch, Scaling, Transitions
 from ..experience.replay_buffer import CompiledReplayBuffer
@@ -66,11 +65,14 @@ class CompiledSteps:
     def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Do what `OffPolicyLearner.update` does."""
         learner, weight = self.learner, batch.get("weight")
-        draw = Draw(self._rows, weight is not None, NONE if weight is None else array(weight))
+        draw = Draw(self._rows, weight is not None, NONE if weight is None else weight.contiguous().numpy())
         action = batch["action"].reshape(*self._rows.shape, -1).float()
         rows = (batch["obs"], batch["next_obs"], action, learner.total_reward(batch), batch["discount"])
         tick()
-        given, lr = GivenBatch(True, *map(array, rows)), learner.scheduled(learner.hp.optimizer.lr)
+        given, lr = (
+            GivenBatch(True, *(x.contiguous().numpy() for x in rows)),
+            learner.scheduled(learner.hp.optimizer.lr),
+        )
         self.take(draw, UNSCALED, given, lr, learner.progress.updates)
         return dict(self.metrics()), self.errors
 

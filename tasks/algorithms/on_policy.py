@@ -19,7 +19,8 @@ from ..experience.returns import critic_loss_choice
 from ..experience.rollout import Agent, Noise, StepNoise
 from ..experience.whole_episodes import whole_episodes_space
 from ..learner import Learner
-from ..networks.actor_critic import ActorCritic, model_space
+from ..networks.actor_critic import model_space
+from ..networks.compiled_actor_critic import actor_critic
 from ..networks.distributions import Gaussian, distribution_for, units_in
 from ..networks.encoders import ENCODERS, check_encoder, unused_width
 from ..networks.goal_conditioning import goal_of
@@ -196,9 +197,9 @@ def make_agent(learner: Learner) -> Agent:
     The learner must have the hyperparameters of `on_policy_space`.
     """
     hp, envs, where = learner.hp, learner.envs, f"{learner.algorithm()} on {learner.env.id}"
-    kind = ActorCritic if hp.model.memory == "none" else RecurrentActorCritic
+    build = actor_critic if hp.model.memory == "none" else RecurrentActorCritic
     goal = goal_of(vars(hp.model), learner.env, where)
-    policy = kind(envs.obs_shape, envs.action_space, hp.model, learner.seeds, where, learner.device, hp.use_sde, goal)
+    policy = build(envs.obs_shape, envs.action_space, hp.model, learner.seeds, where, learner.device, hp.use_sde, goal)
     dist, parameters = policy.distribution, policy.parameters
 
     def noise(keys: Keys, num_envs: int, steps: int) -> Noise:

@@ -13,19 +13,21 @@ Notation: P members, B rows of a batch, D numbers in a policy's parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..checkpoint.member_state import Part
-from ..compiled.actor_critic import ActorCriticKernels, LossForm
+from ..compiled.records import Pass
 from ..cuda.graphs import captured
 from ..experience.returns import CRITIC_LOSSES, advantage_scale, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch, Rollout, permutations
 from ..experience.whole_episodes import EpisodeBuffer, check_whole_episodes, needs_whole_episodes
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
+from ..networks.compiled_actor_critic import CompiledActorCritic
 from ..networks.encoders import ENCODERS
 from ..networks.optimizers import (
     SCHEDULED,
@@ -34,8 +36,8 @@ from ..networks.optimizers import (
     FlushedDenormals,
     LearningRates,
     Optimizer,
+    clip_norm,
     coefficient,
-    descend,
     learning_rates,
     network_spans,
     norms,
@@ -48,8 +50,8 @@ from .collectors import Collector, OverlappedCollector, check_overlap
 from .on_policy import check_actions, check_model, check_on_policy, make_agent, units, without_effect
 from .separate_critic import SeparateCritic, check_critic
 
-Stepped = tuple[dict[str, Tensor], Tensor | None, Clipped]  # metrics, members (P, 1) that may move, clipped gradient
 Metrics = dict[str, Tensor]
+Steps = Callable[[Batch, Tensor, Tensor | None], tuple[Metrics, Clipped]]  # see `TorchSteps`
 
 
 class OnPolicyLearner(Learner):
@@ -59,7 +61,7 @@ class OnPolicyLearner(Learner):
 
     Attributes:
         norm_interval: iterations between two measurements of the gradients' norms.
-        mix_gradients: function that replaces the members' gradients, see `descend`; None leaves them.
+        mix_gradients: function that replaces the members' gradients (P, D), if they learn from one another.
         group: number of neighboring members that are updated together, such as the particles of a trial.
         critic: fits the critic on its own; None if the critic shares the policy's loss.
         episodes: steps since the last update, if updates wait for whole episodes; otherwise None.
@@ -68,7 +70,8 @@ class OnPolicyLearner(Learner):
     """
 
     parts = ("optimizer", "standardizer", "guidance", "critic", "collector")
-    in_kernel = ("loss", "policy_loss", "value_loss", "step")
+    scratch = (*Learner.scratch, "steps")
+    in_kernel = ("loss", "policy_loss", "value_loss")
     norm_interval: ClassVar[int] = 1
     knows_masks = True
     mix_gradients: Callable[[Tensor], Tensor] | None = None
@@ -152,7 +155,7 @@ class OnPolicyLearner(Learner):
         batch["advantages"] = self.standardizer(
             batch["advantages"], batch.get("weights") if self.episodes is None else None
         )
-        metrics, gradient = self.take_steps(batch, lr.parameters, active)
+        metrics, gradient = self.steps(batch, lr.parameters, active)
         weights = batch.get("weights")
         measured = weights is not None or self.tally.count % self.norm_interval == 0
         return {
@@ -165,82 +168,19 @@ class OnPolicyLearner(Learner):
             **lr.metrics,
         }
 
-    def take_steps(self, batch: Batch, lr: Tensor, active: Tensor | None) -> tuple[Metrics, Clipped]:
-        """Take a gradient step on each minibatch, until target_kl stops all members.
+    @cached_property
+    def steps(self) -> Steps:
+        """Gradient steps on a batch, by kernels or by torch.
 
-        A member that is stopped keeps the metrics and the gradient of the minibatch on which it had moved too far.
-
-        Args:
-            batch: tensors (P, B, ...).
-            lr: learning rates, (P, 1) or (P, D).
-            active: members that may be updated, (P, 1); None for all.
-
-        Returns:
-            Metrics, each (P,), and the last clipped gradient.
+        Kernels cover networks and losses that have them, but no batches of whole episodes, and no minibatches of one
+        row (see Exactness in networks/mlp.py).
         """
-        if (compiled := self.take_compiled_steps(batch, lr, active)) is not None:
-            return compiled
-        hp, last, moving = self.hp, None, active
-        minibatches = self.agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches)
-        for minibatch in minibatches:
-            before = moving
-            metrics, moving, gradient = self.step(minibatch, lr, before)
-            if moving is not None and last is None:  # the next step may overwrite what this one returned
-                metrics, gradient = {name: value.clone() for name, value in metrics.items()}, gradient.copy()
-            elif last is not None and before is not None:
-                metrics = {name: torch.where(before[:, 0], value, last[0][name]) for name, value in metrics.items()}
-                gradient = gradient.where(before, last[1])
-            last = metrics, gradient
-            if moving is not None and moving.device.type == "cpu" and not moving.any():  # on a GPU, asking would wait
-                break
-        assert last is not None
-        return last
-
-    def take_compiled_steps(self, batch: Batch, lr: Tensor, active: Tensor | None) -> tuple[Metrics, Clipped] | None:
-        """Take the steps of each pass by one call of a kernel.
-
-        Return None if kernels do not cover them. The arguments are those of `take_steps`.
-        """
-        hp, compiled, size = self.hp, self.compiled(batch), batch["log_probs"].shape[1]
-        if compiled is None or lr.shape[1] > 1 or self.mix_gradients is not None or size == hp.num_minibatches:
-            return None
-        kernels, form = compiled
-        moving = torch.ones_like(lr, dtype=torch.bool) if active is None else active.clone()
-        descent = CompiledDescent(self.optimizer, hp.max_grad_norm, kernels.gradient)
-        take = kernels.passes(batch, form, hp.num_minibatches, descent.at(lr), moving, self.target_kl)
-        for number, order in enumerate(permutations(self.order, self.iterations, hp.update_epochs, size)):
-            tick()
-            with FlushedDenormals():
-                take(order, number == 0)
-            if not moving.any():
-                break
-        return kernels.read(form), descent.clipped
-
-    def compiled(self, batch: Mapping[str, Tensor]) -> tuple[ActorCriticKernels, LossForm] | None:
-        """Return the kernels and the loss's form if they cover a batch."""
-        kernels = self.policy.kernels
-        form = None if kernels is None or self.episodes is not None else self.kernel()
-        return None if kernels is None or form is None else (kernels, form)
-
-    @captured
-    def step(self, minibatch: Batch, lr: Tensor, moving: Tensor | None) -> Stepped:
-        """Take one gradient step on a minibatch.
-
-        Args:
-            minibatch: tensors (P, B, ...).
-            lr: learning rates as `Optimizer.step` takes them.
-            moving: members that may be updated, (P, 1); None for all.
-
-        Returns:
-            Metrics, the members (P, 1) that may still be updated, and the clipped gradient.
-        """
-        hp, parameters = self.hp, self.policy.parameters
-        losses, metrics = self.loss(minibatch)
-        if self.target_kl is not None:  # stop members that moved too far
-            near = metrics["approx_kl"].unsqueeze(1) <= 1.5 * self.target_kl
-            moving = near if moving is None else moving & near
-        gradient = descend(parameters, self.optimizer, losses, lr, hp.max_grad_norm, moving, self.mix_gradients)
-        return metrics, moving, gradient
+        hp, policy = self.hp, self.policy
+        rows = hp.num_steps * hp.num_envs // hp.num_minibatches
+        if not isinstance(policy, CompiledActorCritic) or self.episodes or rows == 1 or self.kernel() is None:
+            return TorchSteps(self)
+        joint = self.mix_gradients is not None or hp.critic_lr is not None
+        return KernelGradients(self, policy) if joint else KernelSteps(self, policy)
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Return each member's loss (P,) and its metrics, each (P,).
@@ -250,10 +190,7 @@ class OnPolicyLearner(Learner):
         The batch is (P, B, ...); if it has weights, the means are weighted. Advantages and returns were computed
         before, so no gradient passes through them. A separate critic has no term here.
         """
-        if batch["obs"].shape[1] > 1 and (compiled := self.compiled(batch)) is not None:
-            kernels, form = compiled
-            return kernels.loss(batch, form, self.policy.parameters.leaves.values())
-        hp, weights = self.hp, batch.get("weights")
+        weights = batch.get("weights")
         params, values = self.policy(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
         advantages = batch["advantages"]
@@ -263,8 +200,8 @@ class OnPolicyLearner(Learner):
         metrics = {"policy_loss": losses, "entropy": average(entropy, weights), **moved}
         if self.critic is None:
             metrics["value_loss"] = self.value_loss(values, batch)
-            losses = losses + coefficient(hp.vf_coef) * metrics["value_loss"]
-        return losses - self.ent_coef() * metrics["entropy"], metrics
+            losses = losses + self.coefficient("vf_coef") * metrics["value_loss"]
+        return losses - self.coefficient("ent_coef") * metrics["entropy"], metrics
 
     def policy_loss(self, log_probs: Tensor, advantages: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Return the policy's term of the loss and further metrics, each (P,).
@@ -290,13 +227,10 @@ class OnPolicyLearner(Learner):
         errors = CRITIC_LOSSES[self.hp.critic_loss](values - batch["returns"])
         return 0.5 * average(errors, batch.get("weights"))
 
-    def kernel(self) -> LossForm | None:
-        """Return the loss's form; None if kernels do not cover it."""
-        return None
-
-    def ent_coef(self) -> Tensor:
-        """Return the current coefficient of the entropy, (P,)."""
-        return coefficient(self.hp.ent_coef, self.hp.ent_coef_schedule, self.env_steps)
+    def coefficient(self, name: str) -> Tensor:
+        """Return the current value of the loss's coefficient of this name, (P,)."""
+        hp = vars(self.hp)
+        return coefficient(hp[name], hp.get(f"{name}_schedule"), self.env_steps)
 
     @property
     def capturable(self) -> bool:
@@ -323,3 +257,112 @@ class OnPolicyLearner(Learner):
     def live_parts(self) -> dict[str, Part]:
         parts = super().live_parts
         return parts if self.episodes is None else {**parts, "gathered": self.episodes}  # its name in stored states
+
+
+class TorchSteps:
+    """Gradient steps on minibatches, one by one."""
+
+    def __init__(self, learner: OnPolicyLearner):
+        self.learner = learner
+
+    def __call__(self, batch: Batch, lr: Tensor, active: Tensor | None) -> tuple[Metrics, Clipped]:
+        """Take a gradient step on each minibatch, until target_kl stops all members.
+
+        A member that is stopped keeps the metrics and the gradient of the minibatch on which it had moved too far.
+
+        Args:
+            batch: tensors (P, B, ...).
+            lr: learning rates, (P, 1) or (P, D).
+            active: members that may be updated, (P, 1); None for all.
+
+        Returns:
+            Metrics, each (P,), and the last clipped gradient.
+        """
+        learner, hp, last, moving = self.learner, self.learner.hp, None, active
+        parts = (learner.order, learner.iterations, hp.update_epochs, hp.num_minibatches)
+        for minibatch in learner.agent.minibatches(batch, *parts):
+            before = moving
+            metrics, moving, gradient = self.step(minibatch, lr, before)
+            if moving is not None and last is None:  # the next step may overwrite what this one returned
+                metrics, gradient = {name: value.clone() for name, value in metrics.items()}, gradient.copy()
+            elif last is not None and before is not None:
+                metrics = {name: torch.where(before[:, 0], value, last[0][name]) for name, value in metrics.items()}
+                gradient = gradient.where(before, last[1])
+            last = metrics, gradient
+            if moving is not None and moving.device.type == "cpu" and not moving.any():  # on a GPU, asking would wait
+                break
+        assert last is not None
+        return last
+
+    @captured
+    def step(self, minibatch: Batch, lr: Tensor, moving: Tensor | None) -> tuple[Metrics, Tensor | None, Clipped]:
+        """Take one gradient step on a minibatch.
+
+        Args:
+            minibatch: tensors (P, B, ...).
+            lr: learning rates as `Optimizer.step` takes them.
+            moving: members that may be updated, (P, 1); None for all.
+
+        Returns:
+            Metrics, the members (P, 1) that may still be updated, and the clipped gradient.
+        """
+        learner = self.learner
+        metrics, gradient = self.differentiate(minibatch)
+        if learner.target_kl is not None:  # stop members that moved too far
+            near = metrics["approx_kl"].unsqueeze(1) <= 1.5 * learner.target_kl
+            moving = near if moving is None else moving & near
+        if learner.mix_gradients is not None:
+            gradient = learner.mix_gradients(gradient)
+        step = clip_norm(gradient, learner.hp.max_grad_norm)
+        learner.optimizer.step(step.gradient, lr, moving)
+        return metrics, moving, step
+
+    def differentiate(self, minibatch: Batch) -> tuple[Metrics, Tensor]:
+        """Return the losses' metrics, each (P,), and their gradient (P, D)."""
+        losses, metrics = self.learner.loss(minibatch)
+        return metrics, self.learner.policy.parameters.gradient(losses)
+
+    @property
+    def capturable(self) -> bool:
+        """Return whether a step can run as a CUDA graph."""
+        return self.learner.capturable
+
+
+class KernelGradients(TorchSteps):
+    """Gradient steps one by one, whose gradients kernels compute.
+
+    They serve where gradients are mixed, or parameters have different learning rates.
+    """
+
+    def __init__(self, learner: OnPolicyLearner, policy: CompiledActorCritic):
+        super().__init__(learner)
+        self.policy = policy
+
+    def differentiate(self, minibatch: Batch) -> tuple[Metrics, Tensor]:
+        policy, terms = self.policy, self.learner.kernel()
+        policy.run.differentiate(policy.experience(minibatch), policy.networks, terms, policy.slope)
+        return policy.metrics(terms), policy.gradient
+
+
+class KernelSteps:
+    """All gradient steps of a pass by one call of a kernel."""
+
+    def __init__(self, learner: OnPolicyLearner, policy: CompiledActorCritic):
+        self.learner, self.policy = learner, policy
+        self.descent = CompiledDescent(learner.optimizer, learner.hp.max_grad_norm, policy.gradient)
+
+    def __call__(self, batch: Batch, lr: Tensor, active: Tensor | None) -> tuple[Metrics, Clipped]:
+        """Do what `TorchSteps` does."""
+        learner, hp, policy, limit = self.learner, self.learner.hp, self.policy, self.learner.target_kl
+        moving = torch.ones_like(lr, dtype=torch.bool) if active is None else active.clone()
+        stopping = (moving.numpy(), limit is not None, (lr if limit is None else limit).contiguous().numpy())
+        terms = learner.kernel()
+        constant = (policy.experience(batch), policy.networks, terms, policy.slope, self.descent.at(lr))
+        rows = batch["log_probs"].shape[1]
+        for number, order in enumerate(permutations(learner.order, learner.iterations, hp.update_epochs, rows)):
+            tick()
+            with FlushedDenormals():
+                policy.run.descend(Pass(order.numpy(), hp.num_minibatches, number == 0, *stopping), *constant)
+            if not moving.any():
+                break
+        return policy.metrics(terms), self.descent.clipped

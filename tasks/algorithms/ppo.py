@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from ...spaces import Space, integer, log_real, maybe, ordinal, real
-from ..compiled.actor_critic import LossForm
+from ..compiled.records import LossTerms
 from ..experience.returns import average
-from ..networks.optimizers import coefficient, decay_space
+from ..networks.compiled_actor_critic import loss_terms
+from ..networks.optimizers import decay_space
 from ..task import Task
 from .on_policy import hard_environments, normalize_advantage, on_policy_space
 from .on_policy_learner import Metrics, OnPolicyLearner
@@ -74,33 +75,26 @@ class PPOLearner(OnPolicyLearner):
     hyperparameters = ppo_space(normalize_advantage=normalize_advantage(default=True), critic=critic_space())
 
     def policy_loss(self, log_probs: Tensor, advantages: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, Metrics]:
-        return clipped_surrogate(log_probs, batch["log_probs"], advantages, self.clip_coef(), batch.get("weights"))
+        clip = self.coefficient("clip_coef")
+        return clipped_surrogate(log_probs, batch["log_probs"], advantages, clip, batch.get("weights"))
 
     def value_loss(self, values: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the critic's term of the loss, (P,).
 
         L_value = ½ mean (v_old + clip(v - v_old, -ε, ε) - R)²,   with ε = clip_value, if there is one
         """
-        if (clip_value := self.clip_value()) is not None:
-            clip = clip_value.unsqueeze(1)
+        if self.hp.clip_value is not None:
+            clip = self.coefficient("clip_value").unsqueeze(1)
             values = batch["values"] + torch.clamp(values - batch["values"], -clip, clip)
         return super().value_loss(values, batch)
 
-    def kernel(self) -> LossForm | None:
-        hp = self.hp
+    def kernel(self) -> LossTerms | None:
+        hp, coefficient = self.hp, self.coefficient
         if self.critic is not None:
             return None
-        form = (coefficient(hp.vf_coef), self.ent_coef(), self.clip_coef(), self.clip_value(), "ppo")
-        return LossForm(*form, hp.normalize_advantage is True, hp.critic_loss)
-
-    def clip_coef(self) -> Tensor:
-        """Return the current clip range of ratios, (P,)."""
-        return coefficient(self.hp.clip_coef, self.hp.clip_coef_schedule, self.env_steps)
-
-    def clip_value(self) -> Tensor | None:
-        """Return the current clip range of values, (P,); None for no clipping."""
-        hp = self.hp
-        return None if hp.clip_value is None else coefficient(hp.clip_value, hp.clip_value_schedule, self.env_steps)
+        clip_value = None if hp.clip_value is None else coefficient("clip_value")
+        terms = (coefficient("vf_coef"), coefficient("ent_coef"), coefficient("clip_coef"), clip_value)
+        return loss_terms(*terms, "ppo", hp.normalize_advantage is True, hp.critic_loss)
 
 
 class PPO(Task):

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ...spaces import maybe, real
-from ..compiled.actor_critic import LossForm
+from ..compiled.records import LossTerms
 from ..experience.returns import CRITIC_LOSSES, average
-from ..networks.optimizers import coefficient
+from ..networks.compiled_actor_critic import loss_terms
 from ..task import Task
 from .ppo import PPOLearner, ppo_space
 
@@ -32,14 +32,14 @@ class PPO2Learner(PPOLearner):
             values, batch["values"], batch["returns"], clip_value, critic_loss, batch.get("weights")
         )
 
-    def kernel(self) -> LossForm:
-        hp = self.hp
-        form = (coefficient(hp.vf_coef), self.ent_coef(), self.clip_coef(), self.clip_value(), "ppo2")
-        return LossForm(*form, True, hp.critic_loss)
+    def kernel(self) -> LossTerms:
+        coefficient = self.coefficient
+        terms = (coefficient("vf_coef"), coefficient("ent_coef"), coefficient("clip_coef"), self.clip_value())
+        return loss_terms(*terms, "ppo2", True, self.hp.critic_loss)
 
     def clip_value(self) -> Tensor:
-        clip_value = super().clip_value()
-        return self.clip_coef() if clip_value is None else clip_value
+        """Return the clip range (P,) of values, or else of ratios."""
+        return self.coefficient("clip_coef" if self.hp.clip_value is None else "clip_value")
 
 
 def clipped_value_loss(

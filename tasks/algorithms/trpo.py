@@ -10,6 +10,7 @@ Notation: P members, B rows of a batch, D numbers in a policy's parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from ..networks.optimizers import Clipped, network_mask
 from ..runtime.progress import tick
 from ..task import Task
 from .on_policy import normalize_advantage, on_policy_space
-from .on_policy_learner import Metrics, OnPolicyLearner
+from .on_policy_learner import Metrics, OnPolicyLearner, Steps
 
 SMALL = 1e-10  # square of a residual at which conjugate gradients end
 
@@ -79,7 +80,12 @@ class TRPOLearner(OnPolicyLearner):
         self.critics = network_mask(self.policy.parameters, "critic").float()  # 1 at the critic's parameters
         del self.networks["critic"]
 
+    @cached_property
+    def steps(self) -> Steps:
+        return self.take_steps
+
     def take_steps(self, batch: Batch, lr: Tensor, active: Tensor | None) -> tuple[Metrics, Clipped]:
+        """Take the policy's step and those of the critic, see `TorchSteps`."""
         metrics, gradient = self.improve_policy(batch, active)
         return {**metrics, **self.fit_critic(batch, lr, active)}, Clipped(gradient, None)
 

@@ -6,11 +6,13 @@ record of one member has the same fields without the member axis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+ACTIVATION_NUMBERS = {"tanh": 0, "relu": 1, "elu": 2, "silu": 3}  # constants of `layers`
+OPTIMIZER_NUMBERS = {"adam": 0, "adamw": 0, "rmsprop": 1, "sgd": 2}  # of `descent`; AdamW is Adam with a decay
 
 Flag = Annotated[bool, "b1"]
 Integer = Annotated[int, "i8"]
@@ -280,12 +282,3 @@ class Played(NamedTuple):
     ended: Cube
     returns: DoubleCube
     lengths: IntegerCube
-
-    @staticmethod
-    def of(steps: int, members: int, num_envs: int, obs_shape: Sequence[int], numbers: bool) -> Played:
-        """Return empty arrays for steps with one number or one choice each."""
-        obs = [np.empty((members, t, num_envs, *obs_shape), np.float32) for t in (steps + 1, steps)]
-        shapes = (members, steps, num_envs, 1), (members, steps, 0, 0)  # kernels take rows of both
-        choices, number = shapes[::-1] if numbers else shapes
-        by_time = [np.empty((steps, members, num_envs), kind) for kind in (*[np.float32] * 3, np.float64, np.int64)]
-        return Played(obs[0], np.empty(choices, np.int64), np.empty(number, np.float32), obs[1], *by_time)

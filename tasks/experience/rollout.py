@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..envs import Envs
 from ..networks.actor_critic import ActorCritic
+from ..networks.compiled_actor_critic import CompiledActorCritic
 from ..networks.distributions import Distribution, finite
 from ..networks.recurrent import States
 from ..rng import streams, tensors
@@ -209,20 +210,22 @@ class Agent:
 
         Return None if no kernel covers it.
         """
-        kernels = self.policy.kernels
+        policy = self.policy
         if self.obs_normalizer is not None or not isinstance(noise, Tensor):
             return None
         if self.device.type == "cuda" and type(self) is Agent:
             return self.play_on_device(envs, noise, keep_next)
-        if kernels is None or (steps := envs.play(kernels, noise.numpy())) is None:
+        if not isinstance(policy, CompiledActorCritic) or (running := envs.playable()) is None:
             return None
+        steps = policy.play(noise, *running)
+        envs.resume(steps.obs[:, -1], running[1].elapsed, steps.ended, steps.returns, steps.lengths)
         cut = steps.ended > steps.terminated
         truncations = [(t, cut[t], steps.next_obs[:, t]) for t in np.unique(cut.nonzero()[0]).tolist()]
         obs, rewards, terminated, ended, next_obs = map(
             torch.from_numpy, (steps.obs, steps.rewards, steps.terminated, steps.ended, steps.next_obs)
         )
-        actions = torch.from_numpy(steps.numbers if kernels.numbers else steps.choices)
-        actions = actions.view(*actions.shape[:3], *self.policy.distribution.action_shape)
+        actions = torch.from_numpy(steps.numbers if policy.networks.gaussian else steps.choices)
+        actions = actions.view(*actions.shape[:3], *policy.distribution.action_shape)
         return Rollout(obs, actions, rewards, terminated, ended, truncations, next_obs if keep_next else None)
 
     def play_on_device(self, envs: Envs, noise: Tensor, keep_next: bool) -> Rollout | None:

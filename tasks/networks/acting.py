@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..compiled.actor_critic import KINDS, array
 from ..compiled.loading import kernels_of
+from ..compiled.records import ACTIVATION_NUMBERS
 from .mlp import MLP, Parameters, affine
 
 # Activations of kernels of replay learning: those whose slopes follow from their values.
-REPLAYED = {name: number for name, number in KINDS.items() if name != "silu"}
+REPLAYED = {name: number for name, number in ACTIVATION_NUMBERS.items() if name != "silu"}
 
 
 class ActingMLP:
@@ -41,5 +41,5 @@ class ActingMLP:
             raise ValueError(f"a perceptron's kernel has no room for {tuple(x.shape)}")  # it does not check bounds
         hidden, out = (torch.empty(members, rows, int(size)) for size in self.sizes[-2:])
         form = (self._vector, self.sizes, REPLAYED[self._net.activation_name])
-        self._run.infer(array(x), *form, hidden.numpy(), out.numpy())
+        self._run.infer(x.contiguous().numpy(), *form, hidden.numpy(), out.numpy())
         return out, hidden

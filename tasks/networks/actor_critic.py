@@ -16,12 +16,10 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, integer, ordinal, real, sizes
 from ..checkpoint.member_state import Stacked
-from ..compiled.actor_critic import KINDS, ActorCriticKernels, Perceptron
-from ..compiled.loading import kernels_of
 from ..cuda.graphs import captured
 from ..envs.base.masks import actor_columns_in, mask_in
-from .distributions import Categorical, Distribution, Gaussian, distribution_for, finite
-from .encoders import ENCODERS, Encoder, SharedLayers, Unlearned, encoder_choice, encoder_for
+from .distributions import Distribution, distribution_for, finite
+from .encoders import ENCODERS, Encoder, SharedLayers, encoder_choice, encoder_for
 from .goal_conditioning import GoalEncoder, goal_choice
 from .masks import allowed_in, masked_logits
 from .mlp import MLP, Layers, Parameters, actor_layers, affine, critic_layers, initialize, shapes_of
@@ -56,16 +54,14 @@ def model_space() -> Space:
 class ActorCritic(Stacked):
     """Policy π(a|s) and values v(s) of P members.
 
-    `RecurrentActorCritic` has the same interface.
+    `RecurrentActorCritic` has the same interface. `CompiledActorCritic` computes the same by kernels.
 
     Attributes:
         own: columns of an observation that the actor sees; None for all.
         state_size: numbers in a recurrent state; 0 here.
-        kernels: compiled kernels that replace torch where they cover the computation; None if they never do.
     """
 
     state_size = 0
-    kernels: ActorCriticKernels | None = None
 
     def __init__(
         self,
@@ -117,31 +113,7 @@ class ActorCritic(Stacked):
             self.parameters.views["actor.log_std"][:] = hp.std_init.log().unsqueeze(-1) - 0.5 * math.log(rows)
         self._views = self._look_up(self.parameters.views)
         self._leaves = self._look_up(self.parameters.leaves)
-        self.kernels = self._find_kernels(hp.activation)
         self._capturable = len(obs_shape) == 1 and hp.encoder in ENCODERS
-
-    def _find_kernels(self, activation: str) -> ActorCriticKernels | None:
-        """Return kernels if they cover these networks and actions."""
-        run, networks = kernels_of(self.parameters.vector), (self.actor, self.critic)
-        covered = (
-            type(self) is ActorCritic
-            and type(self.encoder) is Unlearned
-            and self.actor_columns is None
-            and len(self.obs_shape) == 1
-            and type(self.distribution) in (Categorical, Gaussian)
-            and getattr(self.distribution, "units", None) is None
-            and activation in KINDS
-            and all(min(net.sizes[:-1]) > 1 and len(net.sizes) > 2 for net in networks)  # see Exactness in mlp.py
-        )
-        if run is None or not covered:
-            return None
-        spans = self.parameters.spans
-        actor, critic = (Perceptron(net.sizes, spans[f"{net.prefix}.0.weight"].start) for net in networks)
-        numbers = isinstance(self.distribution, Gaussian)
-        log_std = spans["actor.log_std"].start if numbers else 0
-        kernels = ActorCriticKernels(run, self.parameters.vector, actor, critic, activation, numbers, log_std)
-        kernels.pieces = self.parameters.views_of(kernels.gradient)
-        return kernels
 
     def _trunk(self, hp: SimpleNamespace) -> list[Any]:
         """Return the networks in front of actor and critic, in order."""
@@ -179,20 +151,14 @@ class ActorCritic(Stacked):
 
     def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
         """Return actions for rows of obs (P, N, ...) and noise."""
-        if self.kernels is not None:
-            return self.kernels.act(obs, noise, self.distribution.action_shape)
         return finite(self.distribution.sample(self.action_params(obs), noise))
 
     def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Return log π(a|s), (P, B), of a batch, without gradients."""
-        if self.kernels is not None and obs.shape[1] > 1:
-            return self.kernels.log_probs(obs, actions)
         return self.distribution.log_prob_and_entropy(self.action_params(obs), actions)[0]
 
     def value(self, obs: Tensor) -> Tensor:
         """Return v(s), (P, B), of obs (P, B, ...), without gradients."""
-        if self.kernels is not None and obs.shape[1] > 1:
-            return self.kernels.values(obs)
         tensors, _, critic, _ = self._views
         return self.critic(critic, self.encoder(tensors, obs)).squeeze(-1)
 

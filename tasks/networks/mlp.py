@@ -40,7 +40,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..checkpoint.member_state import Stacked
-from ..compiled.actor_critic import known_gradient
 from ..rng import streams
 
 ALIGNMENT = 64
@@ -106,8 +105,6 @@ class Parameters(Stacked):
 
         It is taken with respect to the member's own parameters; unused ones get zeros.
         """
-        if (computed := known_gradient(losses)) is not None:
-            return computed
         return self.joined(torch.autograd.grad(losses.sum(), list(self.leaves.values()), allow_unused=True))
 
     def joined(self, gradients: Sequence[Tensor | None]) -> Tensor:

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, curve, integer, log_real, near_one, real
 from ..checkpoint.member_state import Stacked
-from ..compiled.actor_critic import OPTIMIZERS
 from ..compiled.loading import kernels_of
-from ..compiled.records import Clipping, Descent, UpdateRule
+from ..compiled.records import OPTIMIZER_NUMBERS, Clipping, Descent, UpdateRule
 from ..runtime.progress import tick
 from .mlp import Parameters
 
@@ -330,7 +329,7 @@ class Optimizer(Stacked):
         settings = torch.cat([vars(hp).get(name, absent) for name in SETTINGS[hp.name]], 1)
         other = tensors["mean"] if "mean" in tensors else tensors["velocity"]
         state = tensors["steps"], tensors.get("square", other), other
-        return UpdateRule(OPTIMIZERS[hp.name], *(x.numpy() for x in (*state, settings)))
+        return UpdateRule(OPTIMIZER_NUMBERS[hp.name], *(x.numpy() for x in (*state, settings)))
 
     def _step(self, gradient: Tensor, lr: Tensor) -> None:
         self.tensors["steps"] += 1
@@ -394,13 +393,7 @@ def adam(vector: Tensor) -> Optimizer:
 
 
 def descend(
-    parameters: Parameters,
-    optimizer: Optimizer,
-    losses: Tensor,
-    lr: Tensor,
-    max_grad_norm: Tensor | None,
-    active: Tensor | None = None,
-    mix_gradients: Callable[[Tensor], Tensor] | None = None,
+    parameters: Parameters, optimizer: Optimizer, losses: Tensor, lr: Tensor, max_grad_norm: Tensor | None
 ) -> Clipped:
     """Take one step down each member's loss, and return the clipped gradient.
 
@@ -410,12 +403,7 @@ def descend(
         losses: (P,).
         lr: learning rates, (P, 1) or (P, D).
         max_grad_norm: largest norm of a gradient, (P, 1); None for no limit.
-        active: members to update, (P, 1); None for all.
-        mix_gradients: function that replaces the members' gradients (P, D), for members that learn from one another.
     """
-    gradient = parameters.gradient(losses)
-    if mix_gradients is not None:
-        gradient = mix_gradients(gradient)
-    step = clip_norm(gradient, max_grad_norm)
-    optimizer.step(step.gradient, lr, active)
+    step = clip_norm(parameters.gradient(losses), max_grad_norm)
+    optimizer.step(step.gradient, lr)
     return step

@@ -59,8 +59,6 @@ gym.register("Corridor-v0", entry_point=Corridor, max_episode_steps=100)
 class Told:
     """A policy for two actions that always takes the same one, for any observation and noise."""
 
-    kernels = None
-
     def __init__(self, action: int) -> None:
         self.distribution = Categorical(2)
         self.params = torch.tensor([0.0, 1e6 if action else -1e6])

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...compiled.actor_critic import ActorCriticKernels
-from ...compiled.records import Played
+from ...compiled.records import EnvModel, RunningEpisodes
 from ...errors import EpisodesLost, StateMismatch
 from .arrays import Array as Array
 from .arrays import Tree as Tree
@@ -41,7 +40,7 @@ Sample = Callable[[Tensor, Tensor], Tensor]
 class PlayedOnDevice(Protocol):
     """A whole rollout of T steps, on the policy's device.
 
-    See `Played`; actions are (P, T, N, ...).
+    See `compiled.records.Played`; actions are (P, T, N, ...).
     """
 
     obs: Tensor
@@ -159,17 +158,24 @@ class Envs(ABC):
         The mask is (P, N). Only those of single episodes, where it saves time, are left out.
         """
 
-    def play(self, policy: ActorCriticKernels, noise: NDArray[np.float32]) -> Played | None:
-        """Let a policy act for a whole rollout, by a kernel.
+    def playable(self) -> tuple[EnvModel, RunningEpisodes] | None:
+        """Return the equations and running episodes, which a kernel can play.
 
-        Args:
-            policy: kernels of the members' policies.
-            noise: noise of the actions, (T, P, N, n).
-
-        Returns:
-            The same as T calls of `step` would give; None, with nothing done, if there is no such kernel.
+        None if each step must be taken by `step`. What the kernel changes counts after `resume`.
         """
         return None
+
+    def resume(self, obs: Array, elapsed: Array, ended: Array, returns: Array, lengths: Array) -> None:
+        """Continue after a rollout that was played without `step`.
+
+        Args:
+            obs: current observations, (P, N, D).
+            elapsed: steps of the running episodes, (M,).
+            ended: steps at which an episode ended, (T, P, N).
+            returns: returns of these episodes, (T, P, N); others are not read.
+            lengths: lengths of these episodes, (T, P, N); others are not read.
+        """
+        raise NotImplementedError
 
     def play_on_device(self, sample: Sample, noise: Tensor) -> PlayedOnDevice | None:
         """Let a policy act for a whole rollout, where its tensors lie.

@@ -13,16 +13,15 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...compiled.actor_critic import ActorCriticKernels
 from ...compiled.loading import kernels
-from ...compiled.records import EnvModel, Played, RunningEpisodes
+from ...compiled.records import EnvModel, RunningEpisodes
 from ...rng import streams
 from ...runtime.progress import tick
 from ..base.encode import Actions
 from ..base.envs import Array, Envs, Sample, StepResult, Tree, to_tensor
 from ..base.spec import EnvSpec
 from .dynamics import MODELS
-from .on_device import STEPS_AT_ONCE, DeviceRollouts, Running
+from .on_device import DeviceRollouts, Running
 
 BLOCK = 16  # number of episodes whose initial states are drawn together
 NO_CHOICES, NO_NUMBERS = np.empty(0, np.int64), np.empty(0, np.float32)
@@ -111,23 +110,24 @@ class ClassicEnvs(Envs):
         self.run.step(self.model.number, self.trig, self.state, choices, numbers, obs, rewards, terminated)
         return obs.reshape(*self.shape, -1), rewards, terminated
 
-    def play(self, policy: ActorCriticKernels, noise: NDArray[np.float32]) -> Played | None:
+    def playable(self) -> tuple[EnvModel, RunningEpisodes] | None:
         if self.run is None or self.trig is None or self.watched:
             return None
-        played = Played.of(len(noise), self.num_members, self.num_envs, self.obs_shape, policy.numbers)
         low, high = np.array(self.model.start).T
-        ranges = np.ascontiguousarray(np.stack([low, high - low], 1))
-        box, elapsed = self.action_space, self.clock - self.started
+        ranges, box = np.ascontiguousarray(np.stack([low, high - low], 1)), self.action_space
         bounds = np.array([box.low[0], box.high[0]]) if isinstance(box, Box) else np.zeros(2, np.float32)
         model = EnvModel(self.model.number, self.limit, self.trig, self.keys, ranges, bounds)
-        episodes = RunningEpisodes(self.state, self.episode, self.returns, elapsed)
-        for first in range(0, len(noise), STEPS_AT_ONCE):
-            last = min(first + STEPS_AT_ONCE, len(noise))
-            self.run.play(policy.networks, noise, first, last, model, episodes, played)
-            tick()
-        self._note(len(noise), elapsed, played.ended, played.returns, played.lengths)
-        self.obs = played.obs[:, -1]
-        return played
+        return model, RunningEpisodes(self.state, self.episode, self.returns, self.clock - self.started)
+
+    def resume(self, obs: Array, elapsed: Array, ended: Array, returns: Array, lengths: Array) -> None:
+        self.obs = obs
+        self.clock += len(ended)
+        self.started = self.clock - elapsed
+        self.first_limit = int(self.started.min()) + self.limit
+        when, which = ended.reshape(-1, self.size).nonzero()
+        if len(which):
+            returns, lengths = (x.reshape(-1, self.size)[when, which] for x in (returns, lengths))
+            self._finished.append((which, returns, lengths))
 
     def play_on_device(self, sample: Sample, noise: Tensor) -> DeviceRollouts | None:
         if self.watched:
@@ -142,22 +142,8 @@ class ClassicEnvs(Envs):
         state, episode, elapsed, returns = rollouts.play(running, noise)
         self.state, self.episode, self.returns = state, episode, returns
         ends = (x.cpu().numpy() for x in (rollouts.ended, rollouts.returns, rollouts.lengths))
-        self._note(len(noise), elapsed, *ends)
-        self.obs = rollouts.obs[:, -1].cpu().numpy()
+        self.resume(rollouts.obs[:, -1].cpu().numpy(), elapsed, *ends)
         return rollouts
-
-    def _note(self, steps: int, elapsed: NDArray[np.int64], ended: Array, returns: Array, lengths: Array) -> None:
-        """Record the time, and the episodes that ended in a rollout.
-
-        `elapsed` are the steps of the running episodes (M,), the other arrays are (T, P, N).
-        """
-        self.clock += steps
-        self.started = self.clock - elapsed
-        self.first_limit = int(self.started.min()) + self.limit
-        when, which = ended.reshape(-1, self.size).nonzero()
-        if len(which):
-            returns, lengths = (x.reshape(-1, self.size)[when, which] for x in (returns, lengths))
-            self._finished.append((which, returns, lengths))
 
     def abandon(self, mask: Array) -> None:
         if len(indices := mask.reshape(-1).nonzero()[0]):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from rekindle import A2C, PPO, PPO2
 from rekindle.tasks import Task
-from rekindle.tasks.algorithms.on_policy_learner import OnPolicyLearner
+from rekindle.tasks.algorithms.on_policy_learner import KernelGradients, KernelSteps, TorchSteps
 from rekindle.tasks.algorithms.ppo import PPOLearner
 
 SIZE = {"num_steps": 16, "num_envs": 4, "num_minibatches": 4, "update_epochs": 3}
@@ -29,16 +29,19 @@ def batch_of(learner: Any, number: int) -> Any:
     return learner.agent.advantages(rollout, learner.hp.gamma, learner.hp.gae_lambda)
 
 
-def taken(case: str, lr: float = 0.01, active: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+def taken(case: str, active: torch.Tensor | None, singly: bool) -> dict[str, torch.Tensor]:
     """Takes the steps of two updates; returns all that they leave behind."""
     kind, env, values = CASES[case]
     stopping = [{} if kind is A2C or "target_kl" in values else {"target_kl": limit} for limit in LIMITS]
     tasks = [kind(env, seed=seed).init(**{**SIZE, **values, **more}) for seed, more in enumerate(stopping)]
     learner: Any = kind.learner(tasks[0].env, range(len(tasks)), [task.hyperparameters or {} for task in tasks])
     left: dict[str, torch.Tensor] = {}
-    rates = torch.full((len(tasks), 1), lr)
+    rates = torch.full((len(tasks), 1), 0.01)
+    assert isinstance(learner.steps, KernelSteps)
+    if singly:
+        learner.steps = KernelGradients(learner, learner.policy)
     for update in range(2):
-        metrics, step = learner.take_steps(batch_of(learner, update), rates, active)
+        metrics, step = learner.steps(batch_of(learner, update), rates, active)
         result = {**metrics, "gradient": step.gradient, **({} if step.factor is None else {"factor": step.factor})}
         left |= {f"{name} {update}": x.clone() for name, x in result.items()}
         learner.iterations += 1
@@ -47,12 +50,8 @@ def taken(case: str, lr: float = 0.01, active: torch.Tensor | None = None) -> di
 
 @pytest.mark.parametrize("active", [None, torch.tensor([[True], [False], [True]])], ids=["all", "some"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_pass_by_kernels_has_the_bits_of_single_steps(
-    case: str, active: torch.Tensor | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    together = taken(case, active=active)
-    monkeypatch.setattr(OnPolicyLearner, "take_compiled_steps", lambda *arguments: None)
-    singly = taken(case, active=active)
+def test_a_pass_by_kernels_has_the_bits_of_single_steps(case: str, active: torch.Tensor | None) -> None:
+    together, singly = (taken(case, active, singly) for singly in (False, True))
     assert together.keys() == singly.keys()
     assert [name for name, x in together.items() if not torch.equal(x, singly[name])] == []
     steps, most = together["steps"][:, 0].tolist(), 2 * 3 * 4
@@ -101,18 +100,14 @@ def test_a_class_that_overrides_the_loss_has_no_kernel_unless_it_gives_one() -> 
     assert [learner.kernel() is not None for learner in learners] == [True, False, True]
 
 
-def test_a_loss_that_is_not_a_number_is_found_and_not_stopped_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_not_a_number_is_found_and_not_stopped_at() -> None:
     """Without target_kl nothing stops a member, so its numbers end the training; with it they stay as they were."""
     for limit, finite in ((None, False), (0.02, True)):
         task = PPO("CartPole-v1", seed=0).init(**SIZE, target_kl=limit)
-        for compiled in (True, False):
-            with monkeypatch.context() as patch:
-                if not compiled:
-                    patch.setattr(OnPolicyLearner, "take_compiled_steps", lambda *arguments: None)
-                learner: Any = PPOLearner(task.env, [0], [task.hyperparameters or {}])
-                batch = learner.agent.advantages(
-                    learner.agent.collect(learner.envs, 0), learner.hp.gamma, learner.hp.gae_lambda
-                )
-                batch["log_probs"][:] = torch.nan
-                learner.take_steps(batch, torch.full((1, 1), 0.01), None)
-                assert bool(learner.policy.parameters.vector.isfinite().all()) is finite
+        for steps in (KernelSteps, KernelGradients, TorchSteps):
+            learner: Any = PPOLearner(task.env, [0], [task.hyperparameters or {}])
+            learner.steps = steps(learner) if steps is TorchSteps else steps(learner, learner.policy)
+            batch = batch_of(learner, 0)
+            batch["log_probs"][:] = torch.nan
+            learner.steps(batch, torch.full((1, 1), 0.01), None)
+            assert bool(learner.policy.parameters.vector.isfinite().all()) is finite

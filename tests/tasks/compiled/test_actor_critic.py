@@ -9,7 +9,10 @@ import pytest
 import torch
 from rekindle import A2C, PPO, PPO2
 from rekindle.tasks import Task
+from rekindle.tasks.algorithms.on_policy_learner import KernelGradients, TorchSteps
 from rekindle.tasks.compiled.loading import without_kernels
+from rekindle.tasks.networks.actor_critic import ActorCritic
+from rekindle.tasks.networks.compiled_actor_critic import CompiledActorCritic
 from rekindle.tasks.testing import VariantSuite
 
 MEMBERS = 3
@@ -48,7 +51,8 @@ def test_kernels_give_what_torch_and_autograd_give(case: str, weighted: bool) ->
     own = learner_of(*CASES[case])
     with without_kernels():
         plain = learner_of(*CASES[case])
-    assert plain.policy.kernels is None
+    assert isinstance(own.policy, CompiledActorCritic)
+    assert type(plain.policy) is ActorCritic
     rollout, theirs = (x.agent.collect(x.envs, 0) for x in (own, plain))
     close = {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(rollout.actions, theirs.actions, **close)
@@ -62,13 +66,9 @@ def test_kernels_give_what_torch_and_autograd_give(case: str, weighted: bool) ->
         batch["weights"] = (torch.rand(batch["values"].shape, generator=generator) < 0.6).float()
         batch["weights"][-1] = 0
     minibatch = next(iter(own.agent.minibatches(batch, own.order, 0, 1, own.hp.num_minibatches)))
-    losses, metrics = own.loss(minibatch)
-    expected_losses, known = plain.loss(minibatch)
-    torch.testing.assert_close(losses, expected_losses, **close)
-    gradient = plain.policy.parameters.gradient(expected_losses)
-    result = own.policy.parameters.gradient(losses)
+    metrics, result = KernelGradients(own, own.policy).differentiate(minibatch)
+    known, gradient = TorchSteps(plain).differentiate(minibatch)
     assert weighted == bool((result[-1] == 0).all())
-    assert torch.equal(own.policy.parameters.gradient(2 * losses), 2 * result), "autograd goes through it"
     torch.testing.assert_close(result, gradient, rtol=1e-3, atol=1e-5 * float(gradient.abs().max()))
     assert metrics.keys() == known.keys()
     for name, value in metrics.items():
@@ -81,12 +81,12 @@ def test_passes_over_rows_that_count_take_the_steps_of_their_minibatches(env: st
     batch = own.agent.advantages(own.agent.collect(own.envs, 0), own.hp.gamma, own.hp.gae_lambda)
     weights = (torch.rand(batch["values"].shape, generator=torch.Generator().manual_seed(1)) < 0.6).float()
     lr = torch.full((MEMBERS, 1), 1e-2)
-    own.take_steps({**batch, "weights": weights}, lr, None)
-    single.take_compiled_steps = lambda *_: None
-    single.take_steps({**batch, "weights": weights}, lr, None)
+    own.steps({**batch, "weights": weights}, lr, None)
+    single.steps = KernelGradients(single, single.policy)
+    single.steps({**batch, "weights": weights}, lr, None)
     assert torch.equal(own.policy.parameters.vector, single.policy.parameters.vector)
     batch["advantages"] = torch.where(weights > 0, batch["advantages"], torch.nan)  # rows that are never read
-    plain.take_steps({**batch, "weights": weights}, lr, None)
+    plain.steps({**batch, "weights": weights}, lr, None)
     assert torch.equal(own.policy.parameters.vector, plain.policy.parameters.vector)
 
 
@@ -94,7 +94,9 @@ def test_passes_over_rows_that_count_take_the_steps_of_their_minibatches(env: st
     "hyperparameters", [{"model": {"memory": "gru"}}, {"model": {"shared_critic": True}}, {"use_sde": True}], ids=str
 )
 def test_torch_computes_cases_that_kernels_do_not_cover(hyperparameters: dict[str, Any]) -> None:
-    assert learner_of(PPO, "Pendulum-v1", hyperparameters).policy.kernels is None
+    learner = learner_of(PPO, "Pendulum-v1", hyperparameters)
+    assert not isinstance(learner.policy, CompiledActorCritic)
+    assert isinstance(learner.steps, TorchSteps)
 
 
 class TestManyMembers(VariantSuite):

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from rekindle.tasks.compiled.actor_critic import KINDS
 from rekindle.tasks.compiled.layers import add_biases_for_slopes, through
 from rekindle.tasks.compiled.loading import kernels
+from rekindle.tasks.compiled.records import ACTIVATION_NUMBERS
 
 RUN = kernels()
 assert RUN is not None
@@ -20,8 +20,8 @@ def activated(x: np.ndarray, kind: str = "tanh") -> tuple[np.ndarray, np.ndarray
     h = x[None].astype(np.float32)
     at = np.empty_like(h) if kind == "silu" else h
     slopes, zeros = np.ones_like(h), np.zeros(len(x), np.float32)
-    add_biases_for_slopes(h, at, zeros, KINDS[kind])
-    through(slopes, at, zeros, KINDS[kind])
+    add_biases_for_slopes(h, at, zeros, ACTIVATION_NUMBERS[kind])
+    through(slopes, at, zeros, ACTIVATION_NUMBERS[kind])
     return h[0], slopes[0]
 
 
@@ -68,9 +68,9 @@ def test_a_member_anywhere_in_memory_has_the_same_bits(units: int, kind: str, ou
     random, sizes = np.random.default_rng(0), np.array([5, units, 33, outputs])
     numbers = sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
     vector, x = (random.standard_normal(n).astype(np.float32) for n in ((5, numbers), (5, 7, 5)))
-    together = passed(vector, x, sizes, KINDS[kind])
+    together = passed(vector, x, sizes, ACTIVATION_NUMBERS[kind])
     for p in range(5):
-        alone = passed(*(shifted(each[p : p + 1], p + 1) for each in (vector, x)), sizes, KINDS[kind])
+        alone = passed(*(shifted(each[p : p + 1], p + 1) for each in (vector, x)), sizes, ACTIVATION_NUMBERS[kind])
         for own, all_of_them in zip(alone, together, strict=True):
             assert np.array_equal(own[0], all_of_them[p])
 

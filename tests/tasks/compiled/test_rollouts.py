@@ -13,6 +13,7 @@ from rekindle.tasks.compiled.loading import kernels
 from rekindle.tasks.envs.classic import envs as classic
 from rekindle.tasks.envs.classic.dynamics import MODELS
 from rekindle.tasks.experience.rollout import Rollout
+from rekindle.tasks.networks import compiled_actor_critic
 
 
 def learner_of(env: str, watched: bool = False, members: int = 3, **hyperparameters: Any) -> Any:
@@ -64,7 +65,7 @@ def test_units_that_play_have_the_bits_of_those_that_step(activation: str) -> No
 def test_a_long_rollout_is_played_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, in_parts = (learner_of("CartPole-v1", num_steps=64) for _ in range(2))
     expected = whole.agent.collect(whole.envs, 0)
-    monkeypatch.setattr(classic, "STEPS_AT_ONCE", 30)
+    monkeypatch.setattr(compiled_actor_critic, "STEPS_AT_ONCE", 30)
     assert_same(expected, in_parts.agent.collect(in_parts.envs, 0))
 
 
