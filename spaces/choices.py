@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..plugins import offers
 from .dimension import Dimension
-from .errors import OutOfRange, SpaceError, WrongType, near
+from .errors import VALUES, OutOfRange, SpaceError, WrongType, near
 from .ranges import Bounds, Integer, Real, bound
 from .values import Value, canonical, identity
 
@@ -59,7 +59,8 @@ class Choice(Dimension):
             index = self._indices.get(identity(candidate))
             if index is not None:
                 return index
-        raise self._refusal(OutOfRange, value, name)
+        hint = VALUES.get(name.rpartition(".")[2], {}).get(str(value), "")
+        raise OutOfRange(f"{self._refusal(OutOfRange, value, name)}{hint and f'; {hint}'}")
 
     def after(self, steps: int) -> Value:
         """Return the value with this index; a list is copied."""

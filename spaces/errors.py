@@ -87,6 +87,15 @@ ARGUMENTS = {
     "demo_path": "demonstrations, an argument of the task (--demonstrations)",
     "save_dir": "storage, an argument of the task (--storage)",
 }
+# Values of a choice that it does not have, by the last part of its name.
+VALUES = {
+    "algorithm": {
+        "poca": "in its place, ppo learns with a central critic: critic.central=joint",
+        "mappo": "that is ppo with critic.central=joint, or state",
+        "ippo": "that is ppo",
+        "random": "what does not learn is a player: --player BEHAVIOUR=random",
+    }
+}
 
 
 def near(name: str, names: Collection[str]) -> str:

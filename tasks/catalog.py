@@ -41,8 +41,10 @@ MAKERS = {
 }  # of task classes, by what precedes the colon of their names
 REFUSED = {
     "sbx": "algorithms of sbx keep their state in JAX, which is not taken over; use Rekindle's own, sb3:NAME, or tune "
-    "a script that trains one: rekindle tune command"
-}  # reasons, by what precedes the colon
+    "a script that trains one: rekindle tune command",
+    "poca": "its attention over the agents that are present is not offered; use the task behaviours, whose ppo takes "
+    "a central critic: --set NAME.critic.central=joint",
+}  # reasons, by a name or what precedes its colon
 
 
 def label(task: str) -> str:

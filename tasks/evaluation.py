@@ -9,6 +9,7 @@ import contextlib
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -196,7 +197,7 @@ def measure_episodes(
     players = playing(learner)
     members, most, players = players.members, players.eval_envs, players.particles or players
     contest = players.contest if isinstance(players, Learner) else None
-    spec = env or players.env
+    spec = players.env if env is None else replace(env, state=players.env.state)
     spec = spec if contest is None else contest.reported(spec)
     envs = _open_envs(players, spec, (seed,) * players.members, episodes, most)
     returns = np.zeros((players.members, episodes))

@@ -47,9 +47,9 @@ def load(name: str) -> type[Any]:
         return _DEFINED[name]
     if (maker := MAKERS.get(name.partition(":")[0])) is not None and ":" in name:
         return _made(maker, name)
+    if name not in TASKS.names() and (reason := REFUSED.get(name.partition(":")[0])):
+        raise ValueError(f"{name}: {reason}")
     if ":" in name and name not in TASKS.names():
-        if reason := REFUSED.get(name.partition(":")[0]):
-            raise ValueError(f"{name}: {reason}")
         return _in_module(name)
     task: type[Any] = TASKS.load(name)
     return task

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from ...spaces import Space, categorical, flatten, integer
@@ -29,9 +30,9 @@ from ..checkpoint.member_state import Part
 from ..checkpoint.state import Tree, check_same_form
 from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec, make_envs
-from ..envs.agents.adapter import AGENTS, OUTCOME, OUTCOMES, RETURN, blank, is_joint
+from ..envs.agents.adapter import AGENTS, RETURN, blank, is_joint
 from ..envs.agents.roster import roster_of
-from ..envs.agents.views import Extras, SharedEnvs
+from ..envs.agents.views import OF_STATE, Extras, SharedEnvs
 from ..envs.base.masks import mask_in
 from ..envs.base.spec import JOINT
 from ..errors import StateMismatch, UnsupportedSpace
@@ -124,7 +125,7 @@ class BehavioursLearner(Learner):
                     f"{name}.model.memory must be 'none' where {learner.algorithm()} replays steps of agents that "
                     f"share environments, but got {own['model']['memory']!r}; use ppo for a memory"
                 )
-            check_extras(roster, name, values[name])
+            check_extras(env, name, values[name])
             try:
                 learner.check(own)
                 learner.check_env(spec)
@@ -156,13 +157,16 @@ class BehavioursLearner(Learner):
         returns = self.further_objectives(self.env)
         self.returns = {f"{INFO}{name}" for name in returns}  # training reports them as episode_return.NAME
         trained, self.env = self.env, replace(self.env, info={**dict.fromkeys(returns, "last"), **self.env.info})
+        extras = {name: extras_of(values[0][name]) for name in roster.learning}
+        extras |= {name: player_extras(self.env, name, text) for name, text in self.env.players.items()}
+        against = [player_extras(self.env, name, text) for name, text in product(roster.learning, self.env.opponents)]
+        if any(x.central == OF_STATE for x in (*extras.values(), *against)):
+            trained, self.env = replace(trained, state=True), replace(self.env, state=True)
         if self.env.parameters:  # a curriculum may follow them
             trained = self.env
         self.envs = make_envs(trained, self.seeds, self.hp.num_envs, processes=self.env_processes)
         self.window = None
         try:
-            extras = {name: extras_of(values[0][name]) for name in roster.learning}
-            extras |= {name: player_extras(self.env, name, text) for name, text in self.env.players.items()}
             self.shared = SharedEnvs(self.envs, roster, extras, bool(self.teams))
             self.learners: dict[str, Learner] = {}
             self.players: dict[str, PlayerActor] = {}
@@ -468,11 +472,11 @@ def _space(env: EnvSpec) -> Space:
     assert isinstance(choice, Choice)
 
     def select(chosen: Mapping[str, Any]) -> Space:
-        spaces = {}
+        nested = {}
         for name in names:
             space = load(chosen[f"{name}.{ALGORITHM}"]).learner.space_in(replace(env, behaviour=name))
-            spaces[name] = Space(**{ALGORITHM: choice}, **extended(space), **{SELF_PLAY: self_play_space()})
-        return BehavioursLearner.hyperparameters.extend(**spaces)
+            nested[name] = Space(**{ALGORITHM: choice}, **extended(space), **{SELF_PLAY: self_play_space()})
+        return BehavioursLearner.hyperparameters.extend(**nested)
 
     return Variants(select, {f"{name}.{ALGORITHM}": choice for name in names})
 
@@ -640,12 +644,16 @@ class Behaviours(Task):
         if not isinstance(observation, Mapping) or (unknown := observation.keys() - {*roster.agents}):
             named = f"of {', '.join(map(str, sorted(unknown)))}" if isinstance(observation, Mapping) else "unnamed"
             raise ValueError(f"{self}: observations are by agent, of {', '.join(roster.agents)}, but some are {named}")
-        spaces = {slot: b.observation for b in roster.behaviours.values() for slot in b.slots}
+        observed = {slot: b.observation for b in roster.behaviours.values() for slot in b.slots}
         seen = tuple(
-            observation[agent] if agent in observation else blank(spaces[slot])
+            observation[agent] if agent in observation else blank(observed[slot])
             for slot, agent in enumerate(roster.agents)
         )
-        outcomes = np.zeros((len(roster.agents), OUTCOME), np.float32)
-        return {AGENTS: seen, OUTCOMES: outcomes}, lambda action: {
+        learner = acting(self.member_ref().learner)
+        assert isinstance(learner, BehavioursLearner)
+        parts = learner.envs.obs_space
+        assert isinstance(parts, spaces.Dict)
+        unseen = {name: blank(space) for name, space in parts.items() if name != AGENTS}  # by policies
+        return {AGENTS: seen, **unseen}, lambda action: {
             agent: one for agent, one in zip(roster.agents, action, strict=True) if agent in observation
         }

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...spaces import Space, categorical
 from ...spaces.variants import without
-from ..envs.agents.roster import Roster
-from ..envs.agents.views import Extras
+from ..envs import EnvSpec
+from ..envs.agents.roster import roster_of
+from ..envs.agents.views import NONE, OF_ALL, OF_STATE, Extras
 from ..envs.base.encode import Observations
 from ..errors import UnsupportedSpace
 from ..networks.encoders import ENCODERS
 
 ALGORITHM, SELF_PLAY, CRITIC, CENTRAL, IDS = "algorithm", "self_play", "critic", "central", "agent_ids"
-CENTRAL_HELP = "the critic sees the observations of all agents, as in MAPPO"
+CENTRAL_HELP = "the critic also sees the observations of all agents (joint) or the environment's state(), as in MAPPO"
 IDS_HELP = "add to observations which of the behaviour's agents it is"
 # What the shared environments decide for all behaviours, and what would need environments of a behaviour's own.
 SHARED = ("num_envs", "epoch_steps", "eval_interval")
@@ -25,34 +27,42 @@ def extended(space: Space) -> dict[str, Any]:
     entries = dict(without(space, SHARED).items())
     critic = entries.get(CRITIC)
     if "vf_coef" in space:  # it learns a critic v(s)
-        central = categorical("none", "joint", default="none", structural=True, search=False, help=CENTRAL_HELP)
+        central = categorical(NONE, OF_ALL, OF_STATE, default=NONE, structural=True, search=False, help=CENTRAL_HELP)
         entries[CRITIC] = critic.extend(central=central) if isinstance(critic, Space) else Space(central=central)
     return entries | {IDS: categorical(False, True, default=False, structural=True, search=False, help=IDS_HELP)}
 
 
 def extras_of(values: Mapping[str, Any]) -> Extras:
     """Return what the observations of a behaviour have besides."""
-    return Extras(values[IDS], values.get(CRITIC, {}).get(CENTRAL, "none") == "joint")
+    return Extras(values[IDS], values.get(CRITIC, {}).get(CENTRAL, NONE))
 
 
-def check_extras(roster: Roster, name: str, values: Mapping[str, Any]) -> None:
-    """Raise UnsupportedSpace unless observations can have what they should."""
-    extras, model = extras_of(values), values["model"]
-    seen = roster.behaviours if extras.central else [name] if extras.ids else []
+def check_extras(env: EnvSpec, name: str, values: Mapping[str, Any]) -> None:
+    """Raise an error unless observations can have what they should.
+
+    Raises:
+        UnsupportedSpace: observations or networks are of another kind.
+        EnvSpecError: the environment has no state that is a vector.
+    """
+    extras, model, roster = extras_of(values), values["model"], roster_of(env)
+    central = extras.central != NONE
+    if extras.central == OF_STATE:
+        roster_of(replace(env, state=True))
+    seen = roster.behaviours if extras.central == OF_ALL else [name] if extras != Extras() else []
     for each in seen:
         if Observations(roster.behaviours[each].observation, each).kind != "vector":
             raise UnsupportedSpace(
                 f"{name}: {IDS} and {CRITIC}.{CENTRAL} are for observations that are vectors, but those of {each} have "
                 "images; leave them out"
             )
-    if extras.central and model["encoder"] not in ENCODERS:
+    if central and model["encoder"] not in ENCODERS:
         raise UnsupportedSpace(
             f"{name}: a central critic sees more than the actor, but model.encoder {model['encoder']!r} serves both; "
             "leave one of them out"
         )
     plain = {"memory": "none", "shared_critic": False, "goal_conditioning": "none"}
     for option, value in plain.items():
-        if extras.central and model.get(option, value) != value:
+        if central and model.get(option, value) != value:
             raise UnsupportedSpace(
                 f"{name}: a central critic sees more than the actor, so model.{option} must be {value!r}, but got "
                 f"{model[option]!r}; leave one of them out"

@@ -41,6 +41,9 @@ class Hunt(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no types
             seen["deer_0"] = np.array([deer, self.time], np.float32)
         return seen
 
+    def state(self) -> Any:
+        return np.array([self.time, *self.at.values()])
+
     def step(self, actions: dict[str, int]) -> tuple[Any, ...]:
         assert set(actions) == set(self.agents), "only present agents act"
         self.time += 1
@@ -78,6 +81,20 @@ class Lone(Hunt):
         self.agents, self.time = ["hunter_0"], 0
         self.at = {"hunter_0": int(rng.integers(-5, 6)), "deer_0": 0}
         return self._seen(), {"hunter_0": {}}
+
+
+class Stateless(Hunt):
+    """A hunt without a state."""
+
+    def state(self) -> Any:
+        return ParallelEnv.state(self)
+
+
+class Pictured(Hunt):
+    """A hunt whose state is a picture."""
+
+    def state(self) -> Any:
+        return np.zeros((36, 36, 3), np.uint8)
 
 
 class Wrong(Hunt):

@@ -166,8 +166,9 @@ def _converted(name: str, content: dict[str, Any], path: Path) -> _Behavior:
     """
     trainer = content.pop("trainer_type", "ppo")
     if trainer not in DEFAULTS:
+        cure = "; write ppo, and set critic.central=joint of the behaviour afterwards" if trainer == "poca" else ""
         raise ValueError(
-            f"only the trainers ppo and sac have counterparts, but behavior {name} has trainer_type {trainer!r}"
+            f"only the trainers ppo and sac have counterparts, but behavior {name} has trainer_type {trainer!r}{cure}"
         )
     settings = Settings(_with_defaults(trainer, content))
     values, space = _hyperparameters(trainer, settings), load(trainer).learner.hyperparameters

@@ -20,6 +20,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ...runtime.warning_filters import changed_filters
+from ..base.encode import Observations, size_of
 from ..base.masks import ALLOWS, MASK, legal, without_choice
 from ..base.spec import JOINT, EnvSpec, EnvSpecError
 from .grouping import grouped
@@ -28,7 +29,7 @@ from .grouping import grouped
 # afterwards, and whether its next action counts (in a turn-based game, that of one agent at a time).
 REWARD, TERMINATED, TRUNCATED, PRESENT, ACTS = range(5)
 OUTCOME = 5
-AGENTS, OUTCOMES = "agents", "outcomes"  # the entries of an observation
+AGENTS, STATE, OUTCOMES = "agents", "global_state", "outcomes"  # the entries of an observation, in their order
 RETURN = "return"  # entry of info: returns of behaviours
 RETURNS = "returns"  # entry of info: returns of agents
 OWN_INFO = (f"{RETURN}.", f"{RETURNS}.")  # beginnings of their names
@@ -46,7 +47,8 @@ Observation = dict[str, Any]
 class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
     """All agents of a PettingZoo environment in one Gymnasium environment.
 
-    - An observation is ``{"agents": (one per agent, ...), "outcomes": (A, 5)}``; an absent agent's is a constant.
+    - An observation is ``{"agents": (one per agent, ...), "outcomes": (A, 5)}``; an absent agent's is a constant. With
+      the spec's `state` it also has ``"global_state"``, the numbers of the environment's `state()`.
     - An action is a tuple with one per agent; those of absent agents, and of others' turns, are ignored. One that the
       agent's action mask forbids is replaced, see `masks.legal`.
     - The reward is the sum of all agents' rewards, added in their order.
@@ -85,8 +87,9 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         self.acted = [self._space("action_space", agent) for agent in self.agents]
         self.blanks = [blank(space) for space in self.observed]
         self.masked = {agent for agent, space in zip(self.agents, self.observed, strict=True) if masked(space)}
-        outcomes = spaces.Box(-np.inf, np.inf, (len(self.agents), OUTCOME), np.float32)
-        self.observation_space = spaces.Dict({AGENTS: spaces.Tuple(self.observed), OUTCOMES: outcomes})
+        self.has_state = spec.state
+        entries = {AGENTS: spaces.Tuple(self.observed), OUTCOMES: _unbounded(len(self.agents), OUTCOME)}
+        self.observation_space = spaces.Dict(entries | ({STATE: self._state_space()} if spec.state else {}))
         self.action_space = spaces.Tuple(self.acted)
 
     def _space(self, which: str, agent: str) -> Space:
@@ -96,6 +99,31 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
                 f"{self.name}: {which}(agent) must return a Gymnasium space, but for {agent!r} got {space!r}"
             )
         return space
+
+    def _state_space(self) -> Space:
+        """Return the space of the environment's state as numbers."""
+        space = getattr(self.env, "state_space", None)
+        if not isinstance(space, spaces.Box):
+            self.env.reset(seed=0)
+            state = self._state()
+            space = spaces.Box(0, 255, state.shape, np.uint8) if state.dtype == np.uint8 else _unbounded(*state.shape)
+        if Observations(space, self.name).kind != "vector":
+            raise EnvSpecError(
+                f"{self.name}: a central critic sees a state of numbers, but state() returns images of the shape "
+                f"{space.shape}; use critic.central=joint"
+            )
+        return _unbounded(size_of(space))
+
+    def _state(self) -> NDArray[Any]:
+        """Return the environment's state."""
+        try:
+            state = np.asarray(self.env.state())
+            return state if state.dtype == np.uint8 else state.astype(np.float32)
+        except (NotImplementedError, AttributeError, TypeError, ValueError) as error:
+            raise EnvSpecError(
+                f"{self.name}: a central critic of the state needs state() to return numbers, but it failed: {error!r};"
+                " use critic.central=joint"
+            ) from error
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -203,7 +231,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
             if agent not in observations:
                 raise EnvSpecError(f"{self.name}: every present agent gets an observation, but {agent!r} got none")
         self.seen = seen
-        return {AGENTS: seen, OUTCOMES: outcomes}
+        return {AGENTS: seen, OUTCOMES: outcomes} | ({STATE: self._state().reshape(-1)} if self.has_state else {})
 
     def _check_names(self, entry: str, names: Any) -> None:
         if unknown := [name for name in names if name not in self.returns]:
@@ -217,6 +245,11 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
 
     def close(self) -> None:
         self.env.close()
+
+
+def _unbounded(*shape: int) -> spaces.Box:
+    """Return the space of float32 arrays of a shape."""
+    return spaces.Box(-np.inf, np.inf, shape, np.float32)
 
 
 def blank(space: Space) -> Any:

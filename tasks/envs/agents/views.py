@@ -22,10 +22,13 @@ from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
 from ..base.joined import Joined, can_join, leaves
 from ..base.masks import CentralShape, MaskedShape, mask_in
 from ..base.spec import EnvSpecError
-from .adapter import ACTS, AGENTS, OUTCOME, PRESENT, REWARD, TERMINATED, TRUNCATED
+from .adapter import ACTS, AGENTS, OUTCOME, PRESENT, REWARD, STATE, TERMINATED, TRUNCATED
 from .roster import Behaviour, Roster
 
 Space = spaces.Space[Any]
+
+
+NONE, OF_ALL, OF_STATE = "none", "joint", "state"  # what a central critic sees
 
 
 def learner_space(space: Space) -> Space:
@@ -41,11 +44,12 @@ class Extras(NamedTuple):
 
     Attributes:
         ids: which of the behaviour's agents it is, one-hot.
-        central: the observations of all agents, for a central critic.
+        central: what a central critic sees: "joint", the observations of all agents, "state", the environment's state,
+            or "none".
     """
 
     ids: bool = False
-    central: bool = False
+    central: str = NONE
 
 
 class JointForm:
@@ -82,6 +86,8 @@ class JointForm:
             else:
                 self.columns[-1] = slice(self.columns[-1].start, part.stop)
         self.width = len(action.low)
+        end, state = self.numbers[-1].stop, sum(size_of(leaf) for path, leaf in leaves(observation) if path[0] == STATE)
+        self.central = {NONE: slice(0, 0), OF_ALL: slice(0, end), OF_STATE: slice(end, end + state)}
         # where each behaviour's numbers and actions lie in joint rows
         self.places = {b.name: _places([self.numbers[slot] for slot in b.slots]) for b in roster.behaviours.values()}
         self.acted = {b.name: _places([self.columns[slot] for slot in b.slots]) for b in roster.behaviours.values()}
@@ -105,11 +111,12 @@ class JointForm:
     def shape_of(self, behaviour: Behaviour) -> tuple[int, ...]:
         """Return the shape of a behaviour's observations."""
         shape, extras = self.encoders[behaviour.name].shape, self.extras.get(behaviour.name, Extras())
-        if not any(extras):
+        if extras == Extras():
             return shape
         width = shape[0] + extras.ids * len(behaviour.slots)
-        if extras.central:
-            return CentralShape(width + self.numbers[-1].stop, mask_in(shape), slice(0, width))
+        if extras.central != NONE:
+            central = self.central[extras.central]
+            return CentralShape(width + central.stop - central.start, mask_in(shape), slice(0, width))
         mask = mask_in(shape)
         return (width,) if mask is None else MaskedShape(width, mask)
 
@@ -154,7 +161,7 @@ class JointForm:
         if extras == self.extras.get(behaviour.name, Extras()):
             return seen
         rows = seen.reshape(-1, len(behaviour.slots), seen.shape[-1])[..., : self.encoders[behaviour.name].shape[0]]
-        numbers = np.zeros((len(rows), self.numbers[-1].stop), np.float32)
+        numbers = np.zeros((len(rows), self.central[OF_STATE].stop), np.float32)
         return self._extended(rows, numbers, extras).reshape(*seen.shape[:2], -1)
 
     def _extended(self, observations: Array, numbers: Array, extras: Extras) -> Array:
@@ -162,9 +169,9 @@ class JointForm:
         form, parts = observations.shape[:2], [observations]
         if extras.ids:
             parts.append(np.broadcast_to(np.eye(form[1], dtype=np.float32), (*form, form[1])))
-        if extras.central:
-            joint = numbers[:, None, : self.numbers[-1].stop]
-            parts.append(np.broadcast_to(joint, (*form, joint.shape[-1])))
+        if extras.central != NONE:
+            central = numbers[:, None, self.central[extras.central]]
+            parts.append(np.broadcast_to(central, (*form, central.shape[-1])))
         return np.concatenate(parts, -1) if len(parts) > 1 else observations
 
     def joined(self, actions: Mapping[str, Array], form: tuple[int, int]) -> NDArray[np.float32]:

@@ -22,7 +22,7 @@ from .info import REDUCTIONS
 
 IN_INFO = "info"
 JOINT = "pettingzoo/"  # prefix of the ids of environments of several agents
-OF_AGENTS = ("behaviours", "teams", "players", "opponents", "all_act")  # attributes that only these have
+OF_AGENTS = ("behaviours", "teams", "players", "opponents", "all_act", "state")  # attributes that only these have
 
 
 class EnvSpecError(TaskError, ValueError):
@@ -63,6 +63,8 @@ class EnvSpec:
             environment in which one is absent or waits then fails.
         players: by behaviour, ``random`` or a policy, which plays it without learning, see `algorithms.players`.
         opponents: policies against which evaluation measures those that learn, in the same form.
+        state: whether observations contain what the environment's `state()` returns; a central critic that sees it says
+            so by itself.
         scale: largest value of its uint8 images, where their space says 255 but the values are codes, as in MiniGrid's
             grids (10). Values are divided by it. None trusts the bounds of the space.
         reward_weights: weights of the parts of a reward that is a vector, as in MO-Gymnasium; their sums over an
@@ -86,6 +88,7 @@ class EnvSpec:
     players: Mapping[str, str] = field(default_factory=dict)
     opponents: Sequence[str] = ()
     all_act: bool = False
+    state: bool = False
     scale: int | None = None
     reward_weights: Sequence[float] = ()
 
@@ -99,7 +102,7 @@ class EnvSpec:
                 f"{self.id}: max_episode_steps must be a positive integer or None, but got {self.max_episode_steps!r}"
             )
         object.__setattr__(self, "max_episode_steps", limit)
-        for name in ("single_instance", "all_act"):
+        for name in ("single_instance", "all_act", "state"):
             if not isinstance(getattr(self, name), bool):
                 raise EnvSpecError(f"{self.id}: {name} must be true or false, but got {getattr(self, name)!r}")
         whole = isinstance(self.scale, int) and not isinstance(self.scale, bool)
@@ -206,6 +209,7 @@ class EnvSpec:
             "players": dict(self.players),
             "opponents": list(self.opponents),
             "all_act": self.all_act,
+            "state": self.state,
             "scale": self.scale,
             "reward_weights": list(self.reward_weights),
         }

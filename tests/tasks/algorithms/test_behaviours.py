@@ -56,6 +56,15 @@ class TestHunt(ExactnessSuite):
     inert = frozenset({"hunter.model.std_init"})
 
 
+@pytest.mark.slow  # TestHunt is its quick sibling
+class TestState(VariantSuite):
+    task = Behaviours
+    env = HUNT
+    hyperparameters: ClassVar = SMALL
+    variants: ClassVar = ({"hunter.critic.central": "state", "hunter.agent_ids": True},)
+    inert = frozenset({"hunter.model.std_init"})
+
+
 @pytest.mark.slow  # TestSelfPlay is its quick sibling
 class TestTicTacToe(VariantSuite):
     task = Behaviours
@@ -263,6 +272,33 @@ def test_a_central_critic_sees_all_agents_and_the_actor_its_own() -> None:
         Behaviours(HUNT).init(**{"hunter.critic.central": "joint", "hunter.model.memory": "gru"})
 
 
+def test_a_critic_of_the_state_sees_it_beside_the_observation() -> None:
+    task = Behaviours(HUNT, seed=3).init(**SMALL, **{"hunter.critic.central": "state"})
+    learner = task.member_ref().learner
+    assert isinstance(learner, BehavioursLearner)
+    view, numbers = learner.shared.views["hunter"], learner.envs.obs[0, 0]
+    assert view.obs.shape[-1] == 5
+    state = [0, *numbers[:2] + numbers[2], numbers[2]]  # the time, and where both hunters and the deer are
+    assert view.obs[0, 1].tolist() == [numbers[1], *state]
+    learner.shared.actions = {"hunter": np.full((1, 4), 2), "deer": np.ones((1, 2), np.int64)}
+    learner.shared.exchange()
+    assert view.obs[0, 0, 1:].tolist() == [1, state[1] + 1, state[2] + 1, state[3]]  # both hunters went to the right
+    assert task.evaluate(2) == task.evaluate(2, env={"kwargs": {"steps": 12}})
+    env = Hunt()
+    seen, _ = env.reset(seed=3)
+    assert task.act(seen).keys() == seen.keys()
+
+
+def test_an_environment_without_a_vector_as_its_state_is_refused() -> None:
+    refused = {
+        "Stateless": "needs state() to return numbers, but it failed: NotImplementedError",
+        "Pictured": "of numbers, but state() returns images of the shape (36, 36, 3); use critic.central=joint",
+    }
+    for name, message in refused.items():
+        with pytest.raises(EnvSpecError, match=re.escape(message)):
+            Behaviours(f"pettingzoo/hunt_env:{name}").init(**{"hunter.critic.central": "state"})
+
+
 def play_wrong(what: str) -> None:
     """Play an episode in which the environment does what it must not."""
     envs = make_envs({"id": "pettingzoo/hunt_env:Wrong", "kwargs": {"what": what}}, [0], 1)
@@ -376,6 +412,8 @@ def test_agents_act_by_name() -> None:
         (HUNT, {"hunter.num_steps": 24}, ValueError, r"epoch_steps \(4096\) must be divisible by hunter.num_steps"),
         (HUNT, {"wolf.gamma": 0.9}, ValueError, "there is no hyperparameter 'wolf.gamma'"),
         (HUNT, {"deer.algorithm": "qlearn"}, ValueError, "deer.algorithm must be one of"),
+        (HUNT, {"deer.algorithm": "poca"}, ValueError, "not 'poca' .*; in its place, ppo learns with a central critic"),
+        (HUNT, {"deer.algorithm": "random"}, ValueError, "not 'random' .*; what does not learn is a player: --player"),
         ("pettingzoo/hunt_env:Mismatched", {}, UnsupportedSpace, "hunter_0 is .* and that of hunter_1 is"),
         (HUNT, {"hunter.self_play.use": True}, ValueError, "two teams or more, but the agents of hunter are in"),
         (
