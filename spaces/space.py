@@ -77,6 +77,10 @@ class Space(Mapping[str, "Dimension | Space"]):
         """Return the dimensions by dotted name, in order."""
         return dict(self._flat)
 
+    def unfixed(self) -> dict[str, Dimension]:
+        """Return the dimensions that can have several values, by dotted name."""
+        return {path: dimension for path, dimension in self._flat.items() if not isinstance(dimension, Fixed)}
+
     # values
 
     def defaults(self) -> Nested:

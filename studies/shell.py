@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+READING = ("trials", "show", "status", "tasks", "watch")  # commands that run nobody's code, and start fast
 STORAGE = "--storage"
 _storage: ContextVar[Sequence[str]] = ContextVar("storage", default=())
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import numpy as np
 
 from ...spaces import flatten
-from ...spaces.choices import Fixed
 from ..engine.views import View
 from ..statistics.aggregates import Floats
 from ..statistics.estimates import Interval
@@ -48,10 +47,10 @@ def observations(config: Config, trials: Sequence[Trial], segments: Sequence[Seg
     rows = [row for row in segments if row.state == "done"]
     params = {trial.number: flatten(trial.params) for trial in trials}
     names, levels, columns = [], [], []
-    for name, dimension in config.searched.flat().items():
+    for name in config.searched.unfixed():
         values = [params[row.number].get(name) for row in rows]
         values_seen = {value for value in values if value is not None}
-        if isinstance(dimension, Fixed) or not values_seen:
+        if not values_seen:
             continue
         numeric = all(isinstance(value, int | float) for value in values_seen)
         level = sorted(values_seen, key=None if numeric else str)

@@ -33,7 +33,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-READING = ("trials", "show", "status", "tasks", "watch")  # commands that run nobody's code, and start fast
+from ..shell import READING
 
 
 def main(argv: Sequence[str] | None = None) -> int:

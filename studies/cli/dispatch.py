@@ -15,11 +15,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ...spaces.errors import SYNONYMS, near
 from ..garbage import end_quickly, importing
 from ..redact import masked, printable
-from ..shell import in_storage
+from ..shell import READING, in_storage
 from .commands.options import FAILED, USAGE
 from .parsers import make_parser
+from .parsers.looking import add_readers
 from .run_files.reading import expand
 
 LENGTH = 8192  # of an error
@@ -73,7 +75,7 @@ def _parse(words: Sequence[str]) -> Namespace | int:
         return _say(f"error: a command needs a working directory, but this one {why}; cd to another one", USAGE)
     if not {"", here} & {*sys.path}:
         sys.path.append(here)  # finds the user's own environments and tasks, like `python -m`
-    parser = make_parser()
+    parser = make_parser(add_readers if {*words[:1]} & {*READING} else None)  # all others take 15 ms
     words, names = _split(words)
     try:
         words, of_file = _split(expand(parser.commands, _join_names(words)))
@@ -87,8 +89,6 @@ def _parse(words: Sequence[str]) -> Namespace | int:
     if name.startswith("-"):
         parser.parse_args(words)  # --help or --version, or an error
     if name not in parser.commands:
-        from ...spaces.errors import near  # slow to import
-
         parser.error(f"there is no command {name!r}{near(name, parser.commands)}")
     command = parser.commands[name]
     runs_program = PROGRAM in rest
@@ -150,8 +150,6 @@ def _explain_word(parser: ArgumentParser, word: str) -> str:
     """Explain why a command does not take a word, with a cure."""
     if not word.startswith("-"):
         return f"{parser.prog} takes no further {word.removeprefix(NAME)!r}"
-    from ...spaces.errors import SYNONYMS, near
-
     options = {option for action in parser._actions for option in action.option_strings}
     name = word.partition("=")[0]
     cure = near(name, options)

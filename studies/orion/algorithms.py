@@ -11,7 +11,6 @@ from difflib import get_close_matches
 from typing import Any
 
 from ...spaces import Space
-from ...spaces.choices import Fixed
 from ...spaces.dimension import Maybe
 from ...spaces.ranges import Fidelity
 from .trial import whole
@@ -97,7 +96,7 @@ def changeable(space: Space, search: Sequence[str] | None) -> list[str]:
     """
     flat = space.flat()
     decided = {name for name, dimension in flat.items() if dimension.structural or isinstance(dimension, Maybe)}
-    names = [name for name, dimension in flat.items() if name not in decided and not isinstance(dimension, Fixed)]
+    names = [name for name in space.unfixed() if name not in decided]
     for name in search or ():
         if name in decided:
             raise ValueError(

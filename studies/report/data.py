@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
-from ...spaces.choices import Fixed, Ordinal
+from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...tasks import load
 from ..analysis.health import diagnose
@@ -150,9 +150,7 @@ def _dimensions(config: Config, trials: Sequence[TrialView]) -> list[DimensionVi
     dimensions, declared = list[DimensionView](), dict[str, Dimension]()
     with suppress(ValueError):  # the task may be of a package that is not installed here
         declared = load(config.task).learner.hyperparameters.flat()
-    for name, dimension in config.searched.flat().items():
-        if isinstance(dimension, Fixed):
-            continue
+    for name, dimension in config.searched.unfixed().items():
         values = [value for trial in trials if (value := trial.hyperparameters.get(name)) is not None]
         dimension = dimension.dimension if isinstance(dimension, Maybe) else dimension
         numeric = bool(values) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)

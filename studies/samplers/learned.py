@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...spaces import Space, SpaceError, flatten, unflatten
-from ...spaces.choices import Fixed
 from ...spaces.dimension import Dimension, Maybe
 from ...spaces.drivers.to_optuna import params
 from ...spaces.quantiles import has_scale, quantile
@@ -212,8 +211,8 @@ def _points(space: Space, configurations: Sequence[Mapping[str, Any]]) -> Array:
 
     A missing value, or one without a scale, is far from all others.
     """
-    searched = [(name, dimension) for name, dimension in space.flat().items() if not isinstance(dimension, Fixed)]
-    rows = [[_coordinate(dimension, values.get(name)) for name, dimension in searched] for values in configurations]
+    searched = space.unfixed()
+    rows = [[_coordinate(searched[name], values.get(name)) for name in searched] for values in configurations]
     return np.array(rows, float).reshape(len(rows), len(searched))
 
 
@@ -231,8 +230,7 @@ def _coordinate(dimension: Dimension, value: Any) -> float:
 
 
 def _searched(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
-    open = (name for name, dimension in space.flat().items() if not isinstance(dimension, Fixed))
-    return {name: values[name] for name in open if name in values}
+    return {name: values[name] for name in space.unfixed() if name in values}
 
 
 def _valid(

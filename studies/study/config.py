@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...spaces import Space, unflatten
-from ...spaces.choices import Fixed
+from ...spaces import unflatten
 from ...tasks.catalog import label
 from ...tasks.runtime import EVALUATION_EPISODES
 from ..errors import BadConfig, StoreError
@@ -19,6 +18,7 @@ from ..options.entries import check_count
 from .stored_form import MOST_AT_ONCE, invalid_field
 
 if TYPE_CHECKING:
+    from ...spaces import Space
     from ...tasks.checkpoint.storage import Storage
     from ...tasks.identity import TaskIdentity
     from ...tasks.task import Task
@@ -185,7 +185,7 @@ class Config:
     @property
     def open(self) -> list[str]:
         """Dotted names of the searched hyperparameters."""
-        return [name for name, dimension in self.searched.flat().items() if not isinstance(dimension, Fixed)]
+        return [*self.searched.unfixed()]
 
     @cached_property
     def searched(self) -> Space:
@@ -195,6 +195,8 @@ class Config:
     @cached_property
     def spaces(self) -> Sequence[Space]:
         """Searched spaces: the first one, and that after each change."""
+        from ...spaces import Space
+
         return [Space.from_priors(priors) for priors in self._priors]
 
     @property

@@ -11,10 +11,8 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...spaces import Space
-from ...spaces.choices import Fixed
 from ..errors import BadConfig
 from ..methods import scheduling, those
 from ..options.entries import check_count
@@ -22,6 +20,9 @@ from ..storage.rows import Segment, score_of
 from .config import Config, choose
 from .objectives import AGGREGATES, MINIMIZE, constraints_of, objectives_of
 from .stored_form import MOST_SEEDS
+
+if TYPE_CHECKING:
+    from ...spaces import Space
 
 SCALE = "scale"  # option of a confirmation: the scale of the confirmed study
 DECILE = 0.1
@@ -158,8 +159,7 @@ def check_alike(config: Config, spaces: Sequence[Space]) -> None:
         spaces: searched space in each environment.
     """
     first, *others = [
-        {path: str(text) for path, text in space.priors().items() if not isinstance(space.flat()[path], Fixed)}
-        for space in spaces
+        {path: str(text) for path, text in space.priors().items() if path in space.unfixed()} for space in spaces
     ]
     names = labels(config.environments)
     for name, other in zip(names[1:], others, strict=True):

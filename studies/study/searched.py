@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import Space, SpaceError, flatten, unflatten, with_priors
-from ...spaces.choices import Fixed
 from ...spaces.errors import near
 from ...spaces.values import REQUIRED, Nested, Value
 from ..errors import BadConfig
@@ -46,7 +45,7 @@ def defaults_except(space: Space, search: Sequence[str]) -> Nested:
     for name in search:
         if name not in flat:
             raise SpaceError(f"search: {name!r} is not an open hyperparameter{near(name, flat)}")
-        if isinstance(flat[name], Fixed):
+        if name not in space.unfixed():
             raise SpaceError(
                 f"search: {name} has one value here, {flat[name].expects}; leave it out, or give it a prior"
             )
@@ -128,8 +127,8 @@ def with_preset(
     values = {name: value for name, value in preset_values(algorithm.name, preset).items() if name not in fixed_values}
     space, first = open_space(algorithm, EnvSpec.of(env), fixed, priors), dict[str, Any]()
     for name, value in values.items():
-        dimension = space.flat().get(name)
-        if dimension is None or isinstance(dimension, Fixed) or (search and name not in [*search, *priors]):
+        dimension = space.unfixed().get(name)
+        if dimension is None or (search and name not in [*search, *priors]):
             continue
         if scheduling(scheduler).population and dimension.structural:
             continue

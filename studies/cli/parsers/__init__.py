@@ -5,6 +5,9 @@ This package imports nothing slow. The module of a command is imported when the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ...._version import __version__
 from .looking import add_answers, add_other_tools, add_probe, add_readers, add_space
 from .single_tasks import add_check, add_lineage, add_policy, add_train, add_upkeep
@@ -22,8 +25,8 @@ COMMANDS = {
 }
 
 
-def make_parser() -> Parser:
-    """Return the parser of all commands."""
+def make_parser(only: Callable[[Any], None] | None = None) -> Parser:
+    """Return the parser of all commands, or of one function's."""
     parser = Parser(
         prog="rekindle",
         description="Hyperparameter optimization for reinforcement learning, where every trial can be stopped and "
@@ -37,6 +40,7 @@ def make_parser() -> Parser:
     for title, adders in COMMANDS.items():
         before = set(commands.choices)
         for add in adders:
-            add(commands)
+            if only in (None, add):
+                add(commands)
         parser.sections[title] = [action for action in commands._get_subactions() if action.dest not in before]
     return parser

@@ -18,12 +18,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ....spaces.errors import near
 from ...options.option import Group
 
 SUFFIXES = (".toml", ".yaml", ".yml")
@@ -80,8 +80,6 @@ def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) 
     options = {word.partition("=")[0] for word in typed}
     for path, value in _options(content):
         if path not in elsewhere:
-            from ....spaces.errors import near  # slow to import
-
             raise ValueError(f"{file}: there is no {path!r} in a run file{near(path, elsewhere)}")
         action = allowed.get(path)  # `train` takes a study's file, too, and ignores options that only studies have
         if action is not None and not options & {*action.option_strings, INSTEAD.get(action.option_strings[0])}:
@@ -131,6 +129,8 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: the file cannot be read, or does not hold options by name.
     """
+    import tomllib  # slow to import
+
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text) if path.suffix == ".toml" else _yaml(text)

@@ -9,7 +9,6 @@ import torch
 from fakes import batch_of
 from rekindle import A2C, PPO, PPO2, SVPG, Cohort, EnvSpec, Task
 from rekindle.spaces import SpaceError, UnknownParameter
-from rekindle.spaces.choices import Fixed
 from rekindle.tasks.networks.optimizers import coefficient
 
 SMALL: dict[str, Any] = {"num_steps": 16, "num_envs": 4, "epoch_steps": 128}
@@ -165,4 +164,4 @@ def test_hyperparameters_without_effect_beside_a_separate_critic_are_not_searche
 
 def searched(task: Task) -> set[str]:
     """Return the names of what a study would vary."""
-    return {name for name, dimension in task.get_space().flat().items() if not isinstance(dimension, Fixed)}
+    return {*task.get_space().unfixed()}
