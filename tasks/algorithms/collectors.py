@@ -1,4 +1,4 @@
-"""Collection of rollouts: when they are needed, or during the update before.
+"""Collection of rollouts during the update before.
 
 With `overlap`, the update on rollout k runs while rollout k + 1 is collected with the policy from before that update.
 The data are therefore always one update old, however long either takes, and PPO's ratios are relative to the policy
@@ -49,25 +49,7 @@ def check_overlap(values: Mapping[str, Any], algorithm: str) -> None:
         )
 
 
-class Collector:
-    """Collection of each rollout when it is needed."""
-
-    def __init__(self, agent: Agent):
-        self.agent = agent
-
-    @contextmanager
-    def rollout(self, envs: Envs, iteration: int, keep_next: bool) -> Iterator[Rollout]:
-        """Yield the rollout of an iteration, to learn from inside the context.
-
-        Args:
-            envs: the members' environments.
-            iteration: number of the iteration.
-            keep_next: whether the rollout needs `next_obs`.
-        """
-        yield self.agent.collect(envs, iteration, keep_next)
-
-
-class OverlappedCollector(Collector, Stacked):
+class OverlappedCollector(Stacked):
     """Collection of the next rollout during the update on the last one.
 
     The last one is stored, member first, and is part of the state: where training resumes, it was not learned from yet.
@@ -84,8 +66,7 @@ class OverlappedCollector(Collector, Stacked):
             envs: the members' environments.
             steps: steps in a rollout.
         """
-        super().__init__(agent)
-        self.acting = acting
+        self.agent, self.acting = agent, acting
         acting.obs_normalizer, acting.reward_normalizer = agent.obs_normalizer, agent.reward_normalizer
         acting.memory = agent.memory
         members, num_envs, dist, device = envs.num_members, envs.num_envs, agent.policy.distribution, agent.device
@@ -104,6 +85,10 @@ class OverlappedCollector(Collector, Stacked):
 
     @contextmanager
     def rollout(self, envs: Envs, iteration: int, keep_next: bool) -> Iterator[Rollout]:
+        """Yield the rollout of an iteration, to learn from inside the context.
+
+        The rollout always has `next_obs`, whether `keep_next` or not. The other arguments are those of `Agent.collect`.
+        """
         with torch.no_grad():  # the update changes the learning networks while the acting ones collect
             self.acting.policy.parameters.vector.copy_(self.agent.policy.parameters.vector)
         if not self._filled.all():

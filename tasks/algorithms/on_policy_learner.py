@@ -13,6 +13,7 @@ Notation: P members, B rows of a batch, D numbers in a policy's parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -37,16 +38,15 @@ from ..networks.optimizers import (
     LearningRates,
     Optimizer,
     clip_norm,
-    coefficient,
     learning_rates,
     network_spans,
     norms,
-    scheduled_coefficients,
+    schedule,
 )
 from ..runtime.metric_means import MemberMetrics
 from ..runtime.progress import tick
 from ..signals.guidance import Guidance, make_guidance
-from .collectors import Collector, OverlappedCollector, check_overlap
+from .collectors import OverlappedCollector, check_overlap
 from .on_policy import check_actions, check_model, check_on_policy, make_agent, units, without_effect
 from .separate_critic import SeparateCritic, check_critic
 
@@ -65,8 +65,9 @@ class OnPolicyLearner(Learner):
         group: number of neighboring members that are updated together, such as the particles of a trial.
         critic: fits the critic on its own; None if the critic shares the policy's loss.
         episodes: steps since the last update, if updates wait for whole episodes; otherwise None.
-        collector: collects the rollouts.
+        collector: collects rollouts during updates; None to collect them when they are needed.
         networks: spans of each network in a parameter vector.
+        schedules: schedules of coefficients that are not constant, by name.
     """
 
     parts = ("optimizer", "standardizer", "guidance", "critic", "collector")
@@ -80,6 +81,7 @@ class OnPolicyLearner(Learner):
     policy: ActorCritic
     critic: SeparateCritic | None = None
     episodes: EpisodeBuffer | None = None
+    collector: OverlappedCollector | None = None
     check_env = classmethod(check_actions)
     units = classmethod(units)
     check_values_in_env = classmethod(check_model)
@@ -104,7 +106,8 @@ class OnPolicyLearner(Learner):
         self.guidance: Guidance = make_guidance(self)
         self.demonstrations = self.guidance.examples
         self.networks = network_spans(self.policy.parameters.shapes)
-        self.collector = Collector(self.agent)
+        plans = {name: vars(hp)[f"{name}_schedule"] for name in SCHEDULED if f"{name}_schedule" in vars(hp)}
+        self.schedules = {name: plan for name, plan in plans.items() if plan.name != "constant"}
         if hp.overlap:
             self.collector = OverlappedCollector(self.agent, make_agent(self), self.envs, hp.num_steps)
         if needs_whole_episodes(vars(hp)):
@@ -118,7 +121,9 @@ class OnPolicyLearner(Learner):
         # Rates follow the steps before this rollout, so the first update has the initial rate. Coefficients, such as
         # ent_coef, follow the steps after it.
         lr = learning_rates(hp, self.env_steps, self.policy.parameters)
-        with self.collector.rollout(self.envs, self.iterations, guidance.needs_next_obs) as collected:
+        source = (self.envs, self.iterations, guidance.needs_next_obs)
+        collector = self.collector
+        with nullcontext(self.agent.collect(*source)) if collector is None else collector.rollout(*source) as collected:
             rollout = guidance.scale_extrinsic(collected)
             self.env_steps += hp.num_steps * hp.num_envs
             if not self.envs.learns:
@@ -164,7 +169,7 @@ class OnPolicyLearner(Learner):
             **self.guidance.update(self, batch, lr.policy, active),
             "explained_variance": explained_variance(batch["values"], batch["returns"], weights),
             "value": average(batch["values"], weights),
-            **scheduled_coefficients(self.hp, self.env_steps),
+            **{name: self.coefficient(name) for name in self.schedules},
             **lr.metrics,
         }
 
@@ -228,9 +233,11 @@ class OnPolicyLearner(Learner):
         return 0.5 * average(errors, batch.get("weights"))
 
     def coefficient(self, name: str) -> Tensor:
-        """Return the current value of the loss's coefficient of this name, (P,)."""
-        hp = vars(self.hp)
-        return coefficient(hp[name], hp.get(f"{name}_schedule"), self.env_steps)
+        """Return the current value (P,) of the hyperparameter of this name."""
+        value: Tensor = vars(self.hp)[name]
+        if name in self.schedules:
+            value = value * schedule(self.schedules[name], torch.full_like(value, self.env_steps))
+        return value.squeeze(1)
 
     @property
     def capturable(self) -> bool:
@@ -242,8 +249,7 @@ class OnPolicyLearner(Learner):
         hp = self.hp
         if self.device.type != "cuda" or hp.overlap or self.episodes is not None or self.mix_gradients is not None:
             return False
-        schedules = [vars(hp)[f"{name}_schedule"] for name in SCHEDULED if f"{name}_schedule" in vars(hp)]
-        return hp.model.encoder in ENCODERS and all(schedule.name == "constant" for schedule in schedules)
+        return hp.model.encoder in ENCODERS and not self.schedules
 
     def updates(self) -> list[int]:
         return self.optimizer.tensors["steps"].flatten().int().tolist()

@@ -53,9 +53,13 @@ class RecurrentAgent(Agent):
     def _end_episodes(self, ended: NDArray[np.bool_]) -> None:
         self.memory.reset(ended)
 
-    def _log_probs_and_values(self, rollout: Rollout, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def evaluate(self, rollout: Rollout) -> tuple[Batch, Tensor, Tensor]:
+        batch = self.batch(rollout.obs[:, :-1], rollout.actions, rollout.ended, rollout.memory)
         params, values, next_values = self._replay(rollout)
-        return self.policy.distribution.log_prob_and_entropy(params, batch["actions"])[0], values, next_values
+        log_probs = rollout.log_probs
+        if log_probs is None:
+            log_probs = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])[0]
+        return {**batch, "log_probs": log_probs}, values, next_values
 
     def values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         return self._replay(rollout)[1:]

@@ -284,20 +284,15 @@ class Agent:
 
         The batch has obs, actions and log_probs, each (P, B, ...).
         """
-        batch = self.batch(rollout.obs[:, :-1], rollout.actions, rollout.ended, rollout.memory)
-        if rollout.log_probs is not None:
-            return {**batch, "log_probs": rollout.log_probs}, *self.values(rollout)
-        log_probs, values, next_values = self._log_probs_and_values(rollout, batch)
-        return {**batch, "log_probs": log_probs}, values, next_values
+        obs, actions, log_probs = rollout.obs[:, :-1].flatten(1, 2), rollout.actions.flatten(1, 2), rollout.log_probs
+        log_probs = self.policy.log_probs(obs, actions) if log_probs is None else log_probs
+        return {"obs": obs, "actions": actions, "log_probs": log_probs}, *evaluate_values(rollout, self.policy.value)
 
     @torch.no_grad()
     def with_log_probs(self, batch: Batch) -> Batch:
         """Return a batch (P, B, ...) with current log-probabilities of its actions."""
         params, _ = self.policy(batch)
         return {**batch, "log_probs": self.policy.distribution.log_prob_and_entropy(params, batch["actions"])[0]}
-
-    def _log_probs_and_values(self, rollout: Rollout, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        return self.policy.log_probs(batch["obs"], batch["actions"]), *self.values(rollout)
 
     def values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Return vₜ and v'ₜ, each (T, P, N), see `evaluate_values`."""
@@ -379,7 +374,8 @@ def evaluate_values(rollout: Rollout, value: Callable[[Tensor], Tensor]) -> tupl
     steps, num_envs = rollout.obs.shape[1] - 1, rollout.obs.shape[2]
     values = value(rollout.obs.flatten(1, 2)).unflatten(1, (steps + 1, num_envs)).transpose(0, 1).contiguous()
     next_values = values[1:].clone()
-    bootstrap(rollout.truncations, value, next_values)
+    if rollout.truncations:
+        bootstrap(rollout.truncations, value, next_values)
     return values[:-1], rollout.following(next_values)
 
 
@@ -389,8 +385,6 @@ def bootstrap(truncations: Truncations, value: Callable[[Tensor], Tensor], next_
     They are computed in packs of N per member. A pack has the same shape whatever the other members' episodes are (see
     Exactness in networks/mlp.py); a member with fewer truncations fills its packs with zeros.
     """
-    if not truncations:
-        return
     indices = [(t, p, n) for t, mask, _ in truncations for p, n in zip(*np.nonzero(mask), strict=True)]
     finals = {t: final for t, _, final in truncations}
     members, num_envs = next_values.shape[1:]

@@ -24,15 +24,6 @@ Array = np.ndarray
 Numbers = TypeVar("Numbers", np.ndarray, Tensor)
 
 
-def gumbel(uniforms: Numbers) -> Numbers:
-    """Return Gumbel noise g = -log(-log u).
-
-    argmax(logits + g) follows softmax(logits).
-    """
-    xp = library_of(uniforms)
-    return -xp.log(-xp.log(uniforms))
-
-
 def library_of(numbers: Array | Tensor) -> Any:
     """Return the array library of these numbers: numpy or torch."""
     return torch if isinstance(numbers, Tensor) else np
@@ -97,7 +88,10 @@ class Logits(Distribution, Protocol):
     """A distribution whose parameters are the network's outputs."""
 
     def noise(self, uniforms: Numbers) -> Numbers:
-        return gumbel(uniforms)
+        """Return Gumbel noise g = -log(-log u): argmax(logits + g) follows softmax(logits)."""
+        xp = library_of(uniforms)
+        noise: Numbers = -xp.log(-xp.log(uniforms))
+        return noise
 
     def params(self, outputs: Tensor, z: Tensor, log_std: Tensor | None) -> Tensor:
         return outputs

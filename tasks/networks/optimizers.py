@@ -85,35 +85,28 @@ def decay_space(with_final: tuple[str, ...] = ("linear", "exponential", "cosine"
 
 
 def schedule(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
-    """Return the factor of the learning rate, (P, 1).
+    """Return the factor of a learning rate or coefficient, (P, 1).
 
     The horizon is a hyperparameter, so training for longer than planned does not change the schedule.
 
     Args:
-        hp: values of `schedule_space`.
+        hp: values of `schedule_space` or `decay_space`.
         env_steps: environment steps, (P, 1).
     """
-    return decay(hp, env_steps) * ((env_steps + 1) / (hp.warmup + 1)).clamp(max=1.0)
-
-
-def decay(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
-    """Return the factor of a coefficient, (P, 1).
-
-    Args:
-        hp: values of `decay_space`.
-        env_steps: environment steps, (P, 1).
-    """
-    if hp.name == "constant":
-        return torch.ones_like(env_steps)
+    progress = None if hp.horizon is None else (env_steps / hp.horizon).clamp(max=1.0)
     if hp.name == "piecewise":
         steps, factors = zip(*hp.points, strict=True)
-        return torch.from_numpy(np.interp(env_steps.cpu().numpy(), steps, factors)).to(env_steps)
-    progress = (env_steps / hp.horizon).clamp(max=1.0)
-    if hp.name == "linear":
-        return 1 - (1 - (0.0 if hp.final is None else hp.final)) * progress  # a linear lr_schedule ends at 0
-    if hp.name == "exponential":
-        return (progress * hp.final.log()).exp()
-    factor: Tensor = hp.final + (1 - hp.final) * 0.5 * (1 + torch.cos(math.pi * progress))
+        factor = torch.from_numpy(np.interp(env_steps.cpu().numpy(), steps, factors)).to(env_steps)
+    elif progress is None:  # constant
+        factor = torch.ones_like(env_steps)
+    elif hp.name == "linear":
+        factor = 1 - (1 - (0.0 if hp.final is None else hp.final)) * progress  # a linear lr_schedule ends at 0
+    elif hp.name == "exponential":
+        factor = (progress * hp.final.log()).exp()
+    else:
+        factor = hp.final + (1 - hp.final) * 0.5 * (1 + torch.cos(math.pi * progress))
+    if (warmup := vars(hp).get("warmup")) is not None:
+        factor = factor * ((env_steps + 1) / (warmup + 1)).clamp(max=1.0)
     return factor
 
 
@@ -200,25 +193,6 @@ def norms(step: Clipped, of: Spans | str) -> dict[str, Tensor]:
         if step.factor is not None:
             values[f"grad_norm_clipped.{name}"] = norm
     return {name: norm.nan_to_num(nan=LARGEST, posinf=LARGEST) for name, norm in values.items()}
-
-
-def coefficient(value: Tensor, plan: SimpleNamespace | None = None, env_steps: int = 0) -> Tensor:
-    """Return the current value (P,) of a coefficient (P, 1).
-
-    Args:
-        value: the coefficient.
-        plan: values of `decay_space`; None for a constant.
-        env_steps: environment steps so far.
-    """
-    if plan is not None and plan.name != "constant":
-        value = value * decay(plan, torch.full_like(value, env_steps))
-    return value.squeeze(1)
-
-
-def scheduled_coefficients(hp: SimpleNamespace, env_steps: int) -> dict[str, Tensor]:
-    """Return the current values of all scheduled coefficients, each (P,)."""
-    plans = {name: vars(hp)[f"{name}_schedule"] for name in SCHEDULED if f"{name}_schedule" in vars(hp)}
-    return {n: coefficient(vars(hp)[n], plan, env_steps) for n, plan in plans.items() if plan.name != "constant"}
 
 
 class LearningRates(NamedTuple):
@@ -365,25 +339,21 @@ class CompiledDescent:
 
     Attributes:
         gradient: last gradient, (P, D).
+        clipped: the same after clipping.
     """
 
     def __init__(self, optimizer: Optimizer, limit: Tensor | None, gradient: Tensor | None = None):
         """Take or allocate the gradient; `limit` (P, 1) clips its norm."""
         assert optimizer.rule is not None
         self.gradient = torch.zeros_like(optimizer.vector) if gradient is None else gradient
-        self._factors = torch.ones(len(self.gradient), 1)
-        limits = self._factors if limit is None else limit
-        self._clipping = Clipping(limit is not None, limits.numpy(), self._factors.numpy())
+        factors = torch.ones(len(self.gradient), 1)
+        self.clipped = Clipped(self.gradient, None if limit is None else factors)
+        self._clipping = Clipping(limit is not None, (factors if limit is None else limit).numpy(), factors.numpy())
         self._rule = optimizer.rule
 
     def at(self, lr: Tensor) -> Descent:
         """Return the steps with these learning rates, (P, 1)."""
         return Descent(lr.contiguous().numpy(), self._clipping, self._rule)
-
-    @property
-    def clipped(self) -> Clipped:
-        """The last gradient, after clipping."""
-        return Clipped(self.gradient, self._factors if self._clipping.active else None)
 
 
 def adam(vector: Tensor) -> Optimizer:

@@ -43,9 +43,9 @@ def demonstrations(family: str) -> Demonstrations:
     encoder = {"encoder": "flat"} if "image" in family else {}
     task = load("ppo")(ENVIRONMENTS[family], seed=77).init(model={"width": 16, **encoder}, num_steps=16, num_envs=2)
     learner: Any = task.build_learner([task])
-    with learner.collector.rollout(learner.envs, 0, False) as rollout:
-        obs, actions = (x[0].transpose(0, 1).flatten(0, 1).numpy() for x in (rollout.obs[:, :-1], rollout.actions))
-        begins = torch.cat([torch.ones_like(rollout.ended[:1]), rollout.ended[:-1]])[:, 0].T.flatten().numpy()
+    rollout = learner.agent.collect(learner.envs, 0)
+    obs, actions = (x[0].transpose(0, 1).flatten(0, 1).numpy() for x in (rollout.obs[:, :-1], rollout.actions))
+    begins = torch.cat([torch.ones_like(rollout.ended[:1]), rollout.ended[:-1]])[:, 0].T.flatten().numpy()
     return Demonstrations(obs, actions, begins)
 
 

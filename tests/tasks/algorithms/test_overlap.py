@@ -102,7 +102,7 @@ def test_a_simulator_and_an_update_run_at_the_same_time(monkeypatch: pytest.Monk
 def test_an_error_while_collecting_is_raised() -> None:
     learner = learner_of()
     learner.iterate()
-    learner.envs.play = lambda *arguments: (_ for _ in ()).throw(RuntimeError("the simulator is gone"))
+    learner.envs.playable = lambda *arguments: (_ for _ in ()).throw(RuntimeError("the simulator is gone"))
     with pytest.raises(RuntimeError, match="the simulator is gone"):
         learner.iterate()
 

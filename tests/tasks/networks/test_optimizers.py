@@ -17,7 +17,6 @@ from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.networks.optimizers import (
     Optimizer,
     clip_norm,
-    decay,
     decay_space,
     optimizer_space,
     schedule,
@@ -261,7 +260,7 @@ def test_a_coefficient_falls_to_a_part_of_itself_and_stays_there(name: str) -> N
     # ML-Agents' epsilon and beta fell to absolute floors, so that a smaller epsilon than 0.1 rose, and over the budget,
     # so that training further bent what had been.
     hp = values_of(decay_space(), name=name, horizon=1000, final=0.25)
-    factors = [decay(hp, torch.tensor([[float(t)]])).item() for t in (0, 250, 500, 750, 1000, 10**6)]
+    factors = [schedule(hp, torch.tensor([[float(t)]])).item() for t in (0, 250, 500, 750, 1000, 10**6)]
     assert factors[0] == 1
     assert factors == sorted(factors, reverse=True)
     assert factors[-2:] == pytest.approx([0.25, 0.25])
