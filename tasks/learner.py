@@ -229,6 +229,16 @@ class Learner(BaseLearner):
             raise UnsupportedSpace(f"{self.algorithm()} on {self.env.id} has no policy to export; save its weights")
         return self.agent.greedy(obs, state)
 
+    def of_behaviour(self, name: str | None) -> Learner:
+        """Return the learner of a behaviour, or this one.
+
+        Raises:
+            ValueError: there is none of this name.
+        """
+        if name is not None:
+            raise ValueError(f"{self.algorithm()} has one policy, but got the behaviour {name!r}; leave it out")
+        return self
+
     def score(self) -> np.ndarray | None:
         """Return None, since `evaluation` measures episodes instead."""
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from .evaluation import (
     record,
 )
 from .identity import EnvLike, check_seed
+from .learner import Learner
 from .resumable import Resumable
 from .runtime.interrupts import Interrupts
 from .runtime.notebook import html_table
@@ -266,10 +268,11 @@ class Task(Resumable):
         Raises:
             NoVideo: the file cannot be written, a library is missing, or the environment cannot be rendered.
         """
-        acting(self.member_ref().learner)
+        predictor = Predictor(*self.member_ref(), str(self))
         options = {"env": self.env, "seed": EVALUATION_SEED, **self._elsewhere(env, seed)}
-        predict = partial(self.predict, deterministic=deterministic)
-        return film(options["env"], options["seed"], predict, Path(path))
+        shown = replace(options["env"], state=predictor.learner.env.state)
+        predict = partial(predictor, episode_start=None, deterministic=deterministic)
+        return film(shown, options["seed"], predict, Path(path))
 
     def recorder(self) -> Recorder:
         """Start recording the policy's observations and actions during training.
@@ -370,7 +373,9 @@ class Task(Resumable):
         """Write `policy` as safetensors: weights only, so training cannot resume from it."""
         return write_policy(path, self.policy(), self.about())
 
-    def export_policy(self, path: str | os.PathLike[str], format: str | None = None, particle: int = 0) -> Path:
+    def export_policy(
+        self, path: str | os.PathLike[str], format: str | None = None, particle: int = 0, behaviour: str | None = None
+    ) -> Path:
         """Export the policy to a file, and return its path.
 
         Args:
@@ -379,6 +384,7 @@ class Task(Resumable):
                 program from observations to greedy actions that runs without Rekindle, see `deployment.exporting`. None
                 picks the format by the suffix: .safetensors, .pt or .onnx.
             particle: index of the SVPG particle that the program runs; "safetensors" writes all of them.
+            behaviour: name of the behaviour that the program plays, of a task with several; "safetensors" writes all.
         """
         form = format_of(path, format, str(self))
         if form == "safetensors":
@@ -386,7 +392,9 @@ class Task(Resumable):
         policy = self.policy()
         alone = self.learner(self.env, [self.seed], [self.identity.hyperparameters])  # on the CPU, outside any cohort
         alone.adopt(0, policy)
-        return write_program(path, form, alone, particle, self.about())
+        actor = alone.of_behaviour(behaviour) if isinstance(alone, Learner) else alone
+        about = self.about() | ({} if behaviour is None else {"behaviour": behaviour})
+        return write_program(path, form, actor, particle, about)
 
     def about(self) -> dict[str, Any]:
         """Return the metadata that is written with a policy."""

@@ -51,12 +51,17 @@ def renamed(metrics: Mapping[str, float], names: str) -> dict[str, float]:
 
     Args:
         metrics: values by our names.
-        names: key of `TABLES`. A metric that its table lacks becomes "train/NAME".
+        names: key of `TABLES`. A metric that its table lacks becomes "train/NAME"; those of behaviours keep its name.
     """
     table = TABLES[names]
     values: dict[str, float] = {}
     for name, value in metrics.items():
-        theirs, factor = table.get(name, (_other(name, names), 1.0))
+        base, dot, behaviour = name.partition(".")
+        if name not in table and base in table:  # of a behaviour
+            theirs, factor = table[base]
+            theirs += dot + behaviour
+        else:
+            theirs, factor = table.get(name, (_other(name, names), 1.0))
         values[theirs] = factor * value
     return values
 

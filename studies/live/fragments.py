@@ -49,7 +49,7 @@ def _running(rows: Sequence[RunningView]) -> str:
             f"{row.epochs}/{row.target}",
             clock(row.seconds),
             number(row.curve[-1]) if row.curve else "",
-            _curve(row.curve),
+            _curve(row.curve) + "".join(f" {escape(name)} {_curve(curve)}" for name, curve in row.curves.items()),
             escape(row.worker),
         )
         for row in rows

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 EPISODE_RETURN = "episode_return"  # training metric, reported at each epoch
+OF_BEHAVIOUR = f"{EPISODE_RETURN}."  # prefix of a behaviour's
 POINTS = 24  # shown of a running trial's curve
 FAILURES = 5  # shown
 DIED, SILENT, ALIVE = "died", "silent", "trains"
@@ -33,6 +34,7 @@ class RunningView(View):
     epochs: Annotated[int, "epochs trained"]
     target: Annotated[int, "epochs at the end of its rung"]
     curve: Annotated[Sequence[float], "last values of its learning curve"]
+    curves: Annotated[Mapping[str, Sequence[float]], "last values of each behaviour's learning curve, by its name"]
     worker: Annotated[str, "name of the process that trains it"]
     seconds: Annotated[float, "time since that took it"]
 
@@ -126,7 +128,7 @@ class LiveStudy:
         self.store, self.name = store, name
         self.progress, self.speed = StudyProgress(store, name), Speed()
         self._trials: dict[str, Trial] = {}
-        self._curves: dict[str, dict[int, float]] = {}  # values by uid and epoch
+        self._curves: dict[str, dict[str, dict[int, float]]] = {}  # values by uid, behaviour ("" for all) and epoch
         self._read: dict[str, int] = {}  # last epoch read, by uid
         self._event, self._failures = 0, list[FailureView]()
 
@@ -178,13 +180,17 @@ class LiveStudy:
         for together in at.values():
             for uid, rows in self.store.metrics_after(together).items():
                 self._read[uid] = rows[-1][0]
-                names = [name for name in (EPISODE_RETURN, objective) if any(name in row for _, row in rows)]
-                self._curves[uid] |= {epoch: row[names[0]] for epoch, row in rows if names and names[0] in row}
+                reported = sorted({name for _, row in rows for name in row})
+                first = [name for name in (EPISODE_RETURN, objective) if name in reported][:1]
+                for name in (*first, *(name for name in reported if name.startswith(OF_BEHAVIOUR))):
+                    curve = self._curves[uid].setdefault("" if name in first else name.removeprefix(OF_BEHAVIOUR), {})
+                    curve.update((epoch, row[name]) for epoch, row in rows if name in row)
 
     def _running(self, claim: Claim) -> RunningView:
         trial, rows = self._trials[claim.uid], self.progress.rows
         target = max((rows.config.rungs[r] for n, r in rows.ready if n == trial.number), default=claim.epochs)
-        points, names = sorted(self._curves[claim.uid].items())[-POINTS:], labels(rows.config.environments)
+        names = labels(rows.config.environments)
+        curves = {name: [x for _, x in sorted(of.items())[-POINTS:]] for name, of in self._curves[claim.uid].items()}
         return RunningView(
             trial=trial.configuration,
             seed=replicate_seed(rows.config, trial.replicate) if trial.seeds > len(names) else None,
@@ -192,7 +198,8 @@ class LiveStudy:
             uid=claim.uid,
             epochs=max(claim.epochs, self._read.get(claim.uid, 0)),
             target=target,
-            curve=[value for _, value in points],
+            curve=curves.pop("", []),
+            curves=curves,
             worker=_name(claim.owner),
             seconds=claim.age,
         )

@@ -111,6 +111,7 @@ class ReportView(View):
     timeline: Annotated[TimelineView | None, "work of processes; null if nothing was trained"]
     failures: Annotated[Mapping[str, int], "number of failures by kind"]
     curves: Annotated[CurvesView, "learning curves"]
+    of_behaviours: Annotated[Sequence[CurvesView], "learning curves of each behaviour, where there are several"]
     band: Annotated[BandView | None, "learning curve of the best configuration with its interval"]
     verdict: Annotated[Sequence[str], "results in sentences"]
     checklist: Annotated[Sequence[tuple[str, str]], "checklist of Eimer et al. (2023), arXiv:2306.01324"]

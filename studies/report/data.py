@@ -25,7 +25,7 @@ from ..schedulers.registry import remembered
 from ..shell import command_line
 from ..statistics.estimates import FEWEST
 from ..statistics.intervals import mean_interval
-from ..storage.rows import Segment
+from ..storage.rows import Segment, Trial
 from ..study.config import Config
 from ..study.environments import as_objective, is_across, scale_of, scaled_score
 from ..study.number_text import counted, in_digits_alone
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 EPISODE_RETURN = "episode_return"  # training metric, reported at each epoch
+OF_BEHAVIOURS = (f"{EPISODE_RETURN}.", "elo.")  # prefixes of those of each behaviour
 VERSIONS = ("rekindle", "torch", "numpy", "gymnasium", "machine", "device")
 Curves = Mapping[str, Sequence[tuple[int, Mapping[str, float]]]]
 
@@ -62,8 +63,9 @@ def report_view(store: Store, name: str) -> ReportView:
     segments, events = store.segments(name), store.events_of_study(name)
     values = [(trial, trial.result(objective)) for trial in best_first]
     reached, rows = _reached(segments), store.trials(name)
-    measured = _measured(store, name, (objective, EPISODE_RETURN))
-    curves, fresh = _curves(store, study, measured, objective), _fresh(config, segments)
+    parts = [] if is_across(config) else _names_of_behaviours(store, rows)
+    measured, fresh = _measured(store, name, (objective, EPISODE_RETURN, *parts)), _fresh(config, segments)
+    metric = _curve_metric(measured, objective)
     report = ReportView(
         study=study,
         title=config.title,
@@ -84,7 +86,8 @@ def report_view(store: Store, name: str) -> ReportView:
         correlations=rank_correlations(included, study.rungs, objective),
         timeline=timeline(rows, events, store.saved_last(name), {row.uid: reached.get(row.number, 0) for row in rows}),
         failures=dict(sorted(Counter(_decision(event.data) for event in events if event.kind == "failed").items())),
-        curves=curves,
+        curves=_curves(store, study, measured, metric),
+        of_behaviours=[_curves(store, study, measured, part) for part in parts if part != metric],
         band=None,
         verdict=[],
         checklist=[],
@@ -163,12 +166,18 @@ def _dimensions(config: Config, trials: Sequence[TrialView]) -> list[DimensionVi
     return dimensions
 
 
-def _curves(store: Store, study: StudyView, measured: Curves, objective: str) -> CurvesView:
-    """Return each trial's learning curve, averaged over its seeds.
+def _names_of_behaviours(store: Store, rows: Sequence[Trial]) -> list[str]:
+    """Return the metrics of each behaviour, as the first trial reported them."""
+    reported = (store.metrics(row.uid) for row in rows)
+    names = ({name for _, values in history for name in values} for history in reported)
+    return sorted(name for name in next(filter(None, names), ()) if name.startswith(OF_BEHAVIOURS))
+
+
+def _curves(store: Store, study: StudyView, measured: Curves, metric: str) -> CurvesView:
+    """Return each trial's curve of a metric, averaged over its seeds.
 
     Of a confirmation's candidate, those of its estimate count.
     """
-    metric = _curve_metric(measured, objective)
     means = {}
     for trial in study.trials:
         uids = [training.uid for training in trial.trainings]
@@ -205,9 +214,14 @@ def _measured(store: Store, name: str, metrics: Sequence[str]) -> Curves:
 
 
 def _curve_metric(measured: Curves, objective: str) -> str:
-    """Return the objective, or the training return if it has more points."""
+    """Return the objective, or the training return if it has more points.
+
+    It is that of a behaviour whose return is the objective.
+    """
     counts = Counter(name for rows in measured.values() for _, values in rows for name in values)
-    return EPISODE_RETURN if counts[EPISODE_RETURN] > counts[objective] else objective
+    names = (f"episode_{objective}", EPISODE_RETURN)
+    training = next((name for name in names if counts[name]), EPISODE_RETURN)
+    return training if counts[training] > counts[objective] else objective
 
 
 def _by_epoch(measured: Curves, uids: Iterable[str], metric: str) -> dict[int, list[float]]:

@@ -13,7 +13,7 @@ from ..engine.views import TrialView
 from ..methods import scheduling
 from ..statistics.aggregates import performance_profile
 from ..study.objectives import MINIMIZE
-from .content import DimensionView, ReportView
+from .content import BandView, CurvesView, DimensionView, ReportView
 from .drawing import BOTTOM, COLORS, LETTER, TOP, Chart, Parallel, Scale, Ticks, extent, number
 
 MOST_AXES = 14  # in parallel coordinates, and slices; the most important hyperparameters are report
@@ -27,10 +27,22 @@ def colors(report: ReportView) -> dict[int, str]:
 
 def curves(report: ReportView) -> Chart | None:
     """Draw the learning curves of all trials, and the best one's interval."""
-    means, band = report.curves.trials, report.band
+    return _learning(report, report.curves, report.band)
+
+
+def curves_of_behaviours(report: ReportView) -> list[Chart]:
+    """Draw the learning curves of each behaviour."""
+    drawn = (_learning(report, view, None, width=460, height=250) for view in report.of_behaviours)
+    return [chart for chart in drawn if chart is not None]
+
+
+def _learning(
+    report: ReportView, view: CurvesView, band: BandView | None, width: int = 940, height: int = 380
+) -> Chart | None:
+    means = view.trials
     if not means:
         return None
-    of, metric, best = colors(report), report.curves.metric, report.ranked[:1]
+    of, metric, best = colors(report), view.metric, report.ranked[:1]
     edges = [edge for _, _, low, high in band.points for edge in (low, high)] if band else []
     everything = [value for points in means.values() for _, value in points]
     everything += [value for _, value, _, _ in band.points] if band else []  # fresh seeds may do best
@@ -39,7 +51,7 @@ def curves(report: ReportView) -> Chart | None:
     edges = [min(max(edge, low - span / 2), high + span / 2) for edge in edges]  # three seeds give a very wide band
     last = max(report.study.rungs[-1], *(points[-1][0] for points in means.values()))
     title = f"learning curves: {metric} by epoch"
-    chart = Chart(title, (0, last), extent([*everything, *edges]), ("epoch", metric), width=940, height=380)
+    chart = Chart(title, (0, last), extent([*everything, *edges]), ("epoch", metric), width=width, height=height)
     for rung in report.study.rungs[:-1]:
         chart.add("rule", [(rung, low)], "rung")
     if band:

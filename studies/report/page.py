@@ -61,7 +61,9 @@ def _curves(report: ReportView) -> str:
         text += f" Results of all environments are on one scale: {best} is the best result in each."
     if band := report.band:
         text += f" In color: {band.label}, its mean over {band.seeds} seeds with the 95% interval."
-    return part("Learning curves", text, figure(figures.curves(report)))
+    drawn = "".join(map(figure, figures.curves_of_behaviours(report)))
+    more = f'<div class="many">{drawn}</div>' if drawn else ""
+    return part("Learning curves", text, figure(figures.curves(report)) + more)
 
 
 def _promotions(report: ReportView) -> str:

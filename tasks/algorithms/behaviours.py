@@ -387,7 +387,17 @@ class BehavioursLearner(Learner):
         raise UnsupportedSpace(f"{self.env.id} has a value for each of its agents, not one; ask a behaviour's learner")
 
     def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        raise UnsupportedSpace(f"{self.env.id} has a policy for each behaviour, and only one can be exported")
+        raise UnsupportedSpace(f"{self.env.id} has a policy for each behaviour; ask a behaviour's learner")
+
+    def of_behaviour(self, name: str | None) -> Learner:
+        if name is None and len(self.learners) == 1:
+            return self.first
+        if name not in self.learners:
+            raise ValueError(
+                f"{self.env.id} has a policy for each behaviour that learns, so one of {', '.join(self.learners)} must "
+                f"be named (--behaviour), but got {name or 'none'}"
+            )
+        return self.learners[name]
 
     def contest_with(self, other: BehavioursLearner | str) -> Contest:
         """Return the contest with another learner or a named policy."""

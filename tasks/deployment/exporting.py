@@ -4,7 +4,8 @@ A program maps a batch of observations to greedy actions. Both have the form of 
 leading axis.
 
 - Inputs: ``observation``; for a Dict or Tuple one input per part, such as ``observation.position``. A policy with a
-  memory also takes ``state`` (N, S), zeros at first, and ``episode_start`` (N,), which resets a state to 0.
+  memory also takes ``state`` (N, S), zeros at first, and ``episode_start`` (N,), which resets a state to 0. One with
+  `agent_ids` takes ``agent`` (N,) before these, the index among the behaviour's agents.
 - Outputs: ``action``, in parts like observations, and ``next_state``.
 
 TorchScript takes and returns them in this order. The program contains encoding, normalization and bounds. It is traced
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -29,6 +31,7 @@ from torch import Tensor
 from ..base_learner import BaseLearner
 from ..checkpoint.policy_files import write_whole
 from ..envs import Joined, spaces_of
+from ..envs.agents.views import BehaviourView
 from ..envs.base.encode import MixedShape, Observations, is_image, is_text
 from ..envs.base.joined import leaves
 from ..errors import TaskError
@@ -70,7 +73,12 @@ class Program(torch.nn.Module):
         self.action: list[Leaf] = list(_named("action", whole))
         memory = getattr(learner.acting_memory(1), "tensors", {}).get("state")
         self.state_size = 0 if memory is None else memory.shape[-1]
-        self.inputs = [name for name, _ in self.observation] + ["state", "episode_start"][: 2 * bool(self.state_size)]
+        view, self.agents, self.unseen = learner.envs, 0, 0
+        if isinstance(view, BehaviourView):
+            self.agents = view.agents * view.extras.ids
+            self.unseen = math.prod(view.obs_shape) - math.prod(self.encoded.shape) - self.agents  # by the policy
+        self.inputs = [name for name, _ in self.observation] + ["agent"][: self.agents]
+        self.inputs += ["state", "episode_start"][: 2 * bool(self.state_size)]
         self.outputs = [name for name, _ in self.action] + ["next_state"][: bool(self.state_size)]
 
     def examples(self, rows: int) -> list[Tensor]:
@@ -80,15 +88,22 @@ class Program(torch.nn.Module):
         for _, leaf in self.observation:
             leaf.seed(int(generator.integers(2**31)))
             batch.append(torch.from_numpy(np.stack([np.asarray(leaf.sample()) for _ in range(rows)])))
+        if self.agents:
+            batch.append(torch.arange(rows) % self.agents)
         if self.state_size:
             batch.append(torch.from_numpy(generator.normal(size=(rows, self.state_size)).astype(np.float32)))
             batch.append(torch.arange(rows) % 2 == 0)
         return batch
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        observation, rest = inputs[: len(self.observation)], inputs[len(self.observation) :]
-        obs = self._encode(observation).unsqueeze(0)
-        state = None
+        observation, rest = inputs[: len(self.observation)], [*inputs[len(self.observation) :]]
+        obs, state = self._encode(observation), None
+        if self.agents:
+            one, *rest = rest
+            obs = torch.cat([obs, (one.unsqueeze(-1) == torch.arange(self.agents)).float()], -1)
+        if self.unseen:
+            obs = torch.cat([obs, torch.zeros(1, self.unseen).expand(obs.shape[0], -1)], -1)
+        obs = obs.unsqueeze(0)
         if self.state_size:
             state = (rest[0] * (~rest[1]).to(torch.float32).unsqueeze(-1)).unsqueeze(0)
         if self.members > 1:  # other particles of SVPG

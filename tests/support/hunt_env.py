@@ -97,6 +97,19 @@ class Pictured(Hunt):
         return np.zeros((36, 36, 3), np.uint8)
 
 
+class Drawn(Hunt):
+    """A hunt that can be filmed."""
+
+    metadata: ClassVar = {"name": "drawn", "render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        return np.full((32, 32, 3), 10 * self.time, np.uint8)
+
+
 class Wrong(Hunt):
     """A hunt that returns what PettingZoo's environments do not."""
 

@@ -112,7 +112,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 def export_policy(arguments: argparse.Namespace) -> int:
     """Write the networks of a checkpoint as weights or as a program."""
     task = stored_task(arguments)
-    file = task.export_policy(arguments.file, arguments.format)
+    file = task.export_policy(arguments.file, arguments.format, behaviour=arguments.behaviour)
     count = sum(tensor.numel() for tensor in task.parameters())
     form = format_of(file, arguments.format, str(task))
     written = {"file": str(file), "form": form, "bytes": file.stat().st_size, "parameters": count}

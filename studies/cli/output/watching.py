@@ -16,6 +16,7 @@ from ...study.number_text import in_digits
 from .live_progress import Progress
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+SHORT = 8  # points of each curve where behaviours have their own
 FIXED_LINES = 25  # lines besides running trials and workers
 STYLES = {ALIVE: "green", DIED: "red"}  # styles of workers; other workers are silent
 
@@ -78,7 +79,10 @@ def _running(rows: Sequence[RunningView], most: int) -> Table:
     for row, value in zip(rows, values, strict=False):
         name = Text(printable(row.name))
         epochs = f"{row.epochs}/{row.target}"
-        curve, worker = Text(sparkline(row.curve), "cyan"), Text(printable(row.worker)[:20])
+        last = len(row.curve) if not row.curves else SHORT
+        curve, worker = Text(sparkline(row.curve[-last:]), "cyan"), Text(printable(row.worker)[:20])
+        for behaviour, points in row.curves.items():
+            curve.append(f"  {behaviour} ", "bright_black").append(sparkline(points[-SHORT:]))
         table.add_row(name, epochs, clock(row.seconds), value, curve, worker)
     return _more(table, rows, most)
 

@@ -127,6 +127,7 @@ def add_policy(commands: Any) -> None:
         help="safetensors: weights; torchscript or onnx: a program from observations to greedy actions that runs "
         "without Rekindle (default: by FILE's extension)",
     )
+    option(parser, "--behaviour NAME", "behaviour that the program plays, where several learn")
     text = "write the networks of a Stable-Baselines3 model (PPO, A2C, DQN, SAC) as weights, for --warm-start"
     parser = command(commands, "import-policy", text, "policy.import_policy")
     parser.add_argument("model", type=Path, metavar="MODEL", help="such as ppo.zip, written by `model.save`")

@@ -201,6 +201,7 @@ class BehaviourView(Envs):
     end is reported. The state of the shared environments is not part of a view's.
 
     Attributes:
+        extras: what the observations have besides.
         ghosts: rows (B,) that another policy plays, so that nothing is learned from them; None if there are none.
         on_step: function called with the results of each step and the episodes that ended in it, (P, B).
     """
@@ -218,6 +219,7 @@ class BehaviourView(Envs):
         encoder = shared.form.encoders[behaviour.name]
         self.obs_kind, self.obs_shape = encoder.kind, shared.form.shape_of(behaviour)
         self.slots = _places([slice(slot, slot + 1) for slot in behaviour.slots])
+        self.extras = shared.form.extras.get(behaviour.name, Extras())
         self.alone = len(shared.roster.agents) == 1
         self.turns = shared.roster.turns
         self.reset()

@@ -209,6 +209,9 @@ def test_metrics_have_the_names_of_other_tools() -> None:
     theirs = renamed(ours, "metabox")
     assert (theirs["grad/actor"], theirs["grad_clipped/critic"], theirs["train/own"]) == (2.0, 3.0, 4.0)
     assert renamed(ours, "sb3")["train/grad_norm.actor"] == 2.0
+    behaviours = {"episode_return.prey": 1.0, "value_loss.predator": 1.0, "q.prey": 1.0}
+    theirs = {"rollout/ep_rew_mean.prey": 1.0, "train/value_loss.predator": 2.0, "train/q.prey": 1.0}
+    assert renamed(behaviours, "sb3") == theirs
 
 
 def test_the_curve_of_a_task_is_copied_alone(store: Store, cli: Cli, tmp_path: Path) -> None:

@@ -15,16 +15,18 @@ import pytest
 import sqlalchemy as sa
 from rekindle.studies.cli.commands import watch as command
 from rekindle.studies.cli.output.live_progress import Progress
-from rekindle.studies.cli.output.watching import sparkline
+from rekindle.studies.cli.output.watching import picture, sparkline
 from rekindle.studies.engine.checked_config import make_config
 from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.failures import FAILED
 from rekindle.studies.live.views import LiveStudy
+from rekindle.studies.report.data import report_view
+from rekindle.studies.report.page import page
 from rekindle.studies.schedulers.seeds import seed_options
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.rows import Segment
-from rekindle.studies.storage.sql.schema import event, task
+from rekindle.studies.storage.sql.schema import event, metric, task
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
@@ -73,6 +75,23 @@ def test_a_view_shows_each_workers_trials_and_failures(filled: Store) -> None:
     assert worker | {"seconds": 0} == {"name": me, "state": "trains", "trials": [RUNNING], "seconds": 0}
     kinds = [(failure["trial"], failure["kind"], failure["retry"], failure["text"]) for failure in view["failures"]]
     assert kinds == [(RUNNING, "memory", True, "MemoryError: <b>no room</b>")]
+
+
+@on_sqlite
+def test_a_view_shows_the_curves_of_behaviours(filled: Store) -> None:
+    train(filled, str(Owner.current()))
+    reported = {"episode_return": 5.0, "episode_return.prey": 2.0, "episode_return.predator": 3.0}
+    execute(filled, metric.update().values(data=reported))
+    live = LiveStudy(filled, NAME)
+    view = live.look()
+    [running] = view.running
+    assert (running.curve, running.curves) == ([5.0] * 3, {"predator": [3.0] * 3, "prey": [2.0] * 3})
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(picture(Progress(console, NAME, ""), view, live.snapshot))
+    assert "predator ▁▁▁  prey ▁▁▁" in console.export_text()
+    report = report_view(filled, NAME)
+    assert [curves.metric for curves in report.of_behaviours] == ["episode_return.predator", "episode_return.prey"]
+    assert page([report]).count("learning curves: episode_return.") == 2
 
 
 @on_sqlite

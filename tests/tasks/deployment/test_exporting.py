@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 import torch
 from gymnasium import spaces
-from rekindle import DQN, PPO, SAC, SVPG, Task
+from rekindle import DQN, PPO, SAC, SVPG, Behaviours, Task
 from rekindle.tasks import load
 from rekindle.tasks.deployment.exporting import ExportError, _action, _image, _named, _vector
 from rekindle.tasks.envs import spaces_of
@@ -171,3 +171,25 @@ def test_each_part_of_actions_has_the_form_that_environments_take() -> None:
         result = _action(space, torch.tensor(numbers)).numpy()
         assert result.tolist() == action
         assert all(space.contains(each) for each in result)
+
+
+def test_a_behaviours_policy_is_a_program_of_its_own(tmp_path: Path) -> None:
+    seen = {"hunter_0": np.array([3.0], np.float32), "hunter_1": np.array([-3.0], np.float32)}
+    seen["deer_0"] = np.array([1.0, 2.0], np.float32)
+    values = {"agent_ids": True, "critic": {"central": "joint"}, "normalize_obs": True}
+    values |= {"num_steps": 16, "num_minibatches": 2}
+    task = Behaviours("pettingzoo/hunt_env:Hunt", seed=4)
+    task.init(epoch_steps=64, num_envs=2, hunter=values, deer={"algorithm": "dqn"})
+    task.fit(1)
+    programs = {}
+    for name in ("hunter", "deer"):
+        programs[name] = torch.jit.load(task.export_policy(tmp_path / f"{name}.pt", behaviour=name))
+    of_hunters = torch.from_numpy(np.stack([seen["hunter_0"], seen["hunter_1"]]))
+    actions = task.act(seen)
+    # which of the hunters one is, is part of what their policy sees
+    assert programs["hunter"](of_hunters, torch.arange(2))[0].tolist() == [actions["hunter_0"], actions["hunter_1"]]
+    assert programs["deer"](torch.from_numpy(seen["deer_0"])[None])[0].tolist() == [actions["deer_0"]]
+    with pytest.raises(ValueError, match=r"one of hunter, deer must be named \(--behaviour\), but got none"):
+        task.export_policy(tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="PPO has one policy, but got the behaviour 'deer'; leave it out"):
+        PPO("CartPole-v1").init().export_policy(tmp_path / "x.pt", behaviour="deer")

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from imageio_ffmpeg import count_frames_and_secs
-from rekindle import PPO, EnvSpec
+from rekindle import PPO, Behaviours, EnvSpec
 from rekindle.tasks.deployment.video import NoVideo
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.registry import load
@@ -29,6 +29,12 @@ def test_a_video_has_a_frame_for_each_state_of_the_episode(tmp_path: Path) -> No
     assert task.film(tmp_path / "again.mp4") == total
     assert task.digest == digest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.mp4", "one.mp4"]
+
+
+def test_all_behaviours_are_in_one_video(tmp_path: Path) -> None:
+    task = Behaviours("pettingzoo/hunt_env:Drawn", seed=2)
+    task.init(hunter={"model": {"memory": "gru"}}, deer={"critic": {"central": "state"}})
+    assert task.film(tmp_path / "hunt.mp4") == task.measure(1)["return"][0]
 
 
 class Blind(gym.Wrapper[Any, Any, Any, Any]):
