@@ -37,7 +37,7 @@ from .branches import Start
 from .checkpoints import Reader, go_back, merge_metrics, metrics_until, put_blobs, put_checkpoint, put_metrics
 from .failure_history import FailureHistory, claimable, histories
 from .locks import fencing, planning_lock
-from .locks.leases import HeldLeases, StoreLease, held_here
+from .locks.leases import Leases, StoreLease, process_leases
 from .locks.owner import Owner
 from .retention import Keep, prune
 from .rows import Changes, Result, Segment, Study, Trial
@@ -86,7 +86,7 @@ class Store:
             )
         self.lease_seconds, self.keep = lease_seconds, keep
         self.database = Database(url, retry, stall=max(lease_seconds, 1.0))
-        self._held = HeldLeases(self._renew, fencing.BEAT * lease_seconds)
+        self._leases = Leases(self._renew, fencing.BEAT * lease_seconds)
         try:
             self._prepare()
         except BaseException:
@@ -143,9 +143,9 @@ class Store:
             if claimed.identity is None and identity is not None:
                 self.database.write(lambda connection: fencing.identify(connection, uid, identity))
             return claimed
-        for holder in [lease for lease in held_here.values() if lease.is_of(self.url, uid)]:
+        for holder in [lease for lease in process_leases.values() if lease.is_of(self.url, uid)]:
             self._ask(holder)
-        return self._held.add(self.database.write(lambda connection: self._take(connection, uid, identity, {})))
+        return self._leases.add(self.database.write(lambda connection: self._take(connection, uid, identity, {})))
 
     def _ask(self, holder: StoreLease) -> None:
         """Ask a holder in this process for its lease, or raise TaskBusy."""
@@ -183,7 +183,7 @@ class Store:
             count = len(free) if limit is None else limit - len(leases)
             first, free = free[:count], free[count:]
             taken = self.database.write(partial(self._take_free, uids=first, study=study))
-            leases += (self._held.add(taken[uid]) for uid in first if uid in taken)
+            leases += (self._leases.add(taken[uid]) for uid in first if uid in taken)
         return [(lease, failures.get(lease.uid)) for lease in leases]
 
     def save(self, writes: Sequence[Write]) -> None:
@@ -205,7 +205,7 @@ class Store:
                 prune(connection, {lease.uid for write, lease in kept if (write.keep or self.keep) == keep}, keep)
             add_events(connection, [(write.lease.uid, *row) for write in writes for row in write.events])
 
-        self._write_held(leases, work)
+        self._write_leased(leases, work)
 
     # Tasks, for everybody
 
@@ -422,7 +422,7 @@ class Store:
             for result in results:
                 study_rows.finish_segment(connection, study, result, revision)
 
-        self._write_held([result.lease for result in results], work)
+        self._write_leased([result.lease for result in results], work)
 
     def fail_trial(
         self, lease: StoreLease, study: str, number: int, rung: int, error: str, note: Mapping[str, Any] | None = None
@@ -448,7 +448,7 @@ class Store:
             study_rows.finish_trials(connection, study, [number], "failed", error, revision)
             add_events(connection, [(lease.uid, FAILED, note)] if note else [])
 
-        self._write_held([lease], work)
+        self._write_leased([lease], work)
 
     def evict_hung(self, owner: str, ask: Callable[[], Hung]) -> list[str]:
         """Take its tasks away from a process that hangs; return their uids.
@@ -490,9 +490,9 @@ class Store:
     def close(self) -> None:
         """Release every lease and close the connections; a second call does nothing."""
         OPEN.discard(self)
-        self._held.stop()
+        self._leases.stop()
         with contextlib.suppress(StoreError):  # if the database is gone, the leases end by themselves
-            self._release_tokens(self._held.remove(self._held.all()) | self._held.abandoned(), seconds=1.0)
+            self._release_tokens(self._leases.remove(self._leases.all()) | self._leases.abandoned(), seconds=1.0)
         self.database.close()
 
     def __enter__(self) -> Self:
@@ -526,14 +526,14 @@ class Store:
         return StoreLease(self, uid, token, failures)
 
     def _renew(self) -> None:
-        leases = sorted(self._held.all(), key=lambda lease: lease.uid)
+        leases = sorted(self._leases.all(), key=lambda lease: lease.uid)
 
         def work(connection: Connection) -> list[StoreLease]:
             return [lease for lease in leases if not fencing.renewed(connection, lease, self.lease_seconds)]
 
         if leases:
-            self._held.remove(self.database.write(work, seconds=self.lease_seconds / 4))
-        self._release_tokens(self._held.abandoned(), self.lease_seconds / 4)
+            self._leases.remove(self.database.write(work, seconds=self.lease_seconds / 4))
+        self._release_tokens(self._leases.abandoned(), self.lease_seconds / 4)
 
     def release(self, leases: Iterable[StoreLease]) -> None:
         """Free these tasks for other processes.
@@ -542,10 +542,10 @@ class Store:
         """
         if self.database.busy:  # called by a finalizer within a transaction, which a second one would wait for
             for lease in leases:
-                self._held.abandon(lease)
+                self._leases.abandon(lease)
             return
         with contextlib.suppress(StoreError):
-            self._release_tokens(self._held.remove(leases), self.lease_seconds / 4)
+            self._release_tokens(self._leases.remove(leases), self.lease_seconds / 4)
 
     def _release_tokens(self, tokens: Mapping[str, int], seconds: float | None = None) -> None:
         if tokens:
@@ -581,9 +581,9 @@ class Store:
             go_back(connection, lease.uid, epochs, bad)
             add_events(connection, [(lease.uid, category, {"epochs": epochs, **note})])
 
-        self._write_held([lease], work)
+        self._write_leased([lease], work)
 
-    def _write_held(self, leases: Sequence[Any], work: Callable[[Connection], None]) -> None:
+    def _write_leased(self, leases: Sequence[Any], work: Callable[[Connection], None]) -> None:
         """Write in one transaction, under leases that are held until it ends."""
         for lease in leases:
             lease.check()
@@ -599,7 +599,7 @@ class Store:
 
         Leases, thread and connections stay the parent's.
         """
-        self._held = HeldLeases(self._renew, fencing.BEAT * self.lease_seconds)
+        self._leases = Leases(self._renew, fencing.BEAT * self.lease_seconds)
         self.database.connect()
 
 
@@ -618,7 +618,7 @@ _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    held_here.clear()
+    process_leases.clear()
     for store in _stores:
         store._after_fork()
 

@@ -95,7 +95,7 @@ class Training:
             for item in self.items:
                 if (task := self.tasks.get(item.trial.uid)) is not None and task.bad is None:
                     results += self._result(item, self._retrain(item) if item.trial.uid in ahead else task)
-            write_held(lambda leases: self.store.finish_segments(self.runner.name, leases), results, self._drop)
+            write_leased(lambda leases: self.store.finish_segments(self.runner.name, leases), results, self._drop)
             self.results = {
                 result.lease.uid: _described(result) for result in results if result.lease.uid not in self.lost
             }
@@ -250,7 +250,7 @@ def _described(result: Result) -> str:
     return ", ".join(f"{name} {in_digits_alone(value)}" for name, value in measured.items())
 
 
-def write_held(
+def write_leased(
     write: Callable[[Sequence[Row]], object], rows: Sequence[Row], drop: Callable[[LeaseLost], None] | None
 ) -> None:
     """Write all rows together, without those whose leases are lost.
@@ -324,5 +324,5 @@ class TaskStorage:
     def save(self, writes: Sequence[Write]) -> None:
         """Write all in one transaction, without tasks whose leases are lost."""
         self.busy = True
-        write_held(self.store.save, writes, self.drop)
+        write_leased(self.store.save, writes, self.drop)
         self.busy = False

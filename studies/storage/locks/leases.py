@@ -13,10 +13,10 @@ from ...errors import LeaseLost, StoreError
 
 # All live leases of this process, of any Store. If a row names this process but is not among them, it remains from a
 # commit whose answer was lost, or from a Lease that was dropped without release; the lease may be taken again.
-held_here: weakref.WeakValueDictionary[tuple[str, int], StoreLease] = weakref.WeakValueDictionary()
+process_leases: weakref.WeakValueDictionary[tuple[str, int], StoreLease] = weakref.WeakValueDictionary()
 
 
-class Lessor(Protocol):
+class LeaseStore(Protocol):
     """The store, with the interface that its leases use."""
 
     @property
@@ -48,10 +48,10 @@ class StoreLease:
     share: float = 0.0
     give_up: Callable[[], bool] | None = None
 
-    def __init__(self, lessor: Lessor, uid: str, token: int, identity: Mapping[str, Any] | None = None):
-        self._lessor, self.uid, self.token, self.identity, self.lost = lessor, uid, token, identity, False
+    def __init__(self, store: LeaseStore, uid: str, token: int, identity: Mapping[str, Any] | None = None):
+        self._store, self.uid, self.token, self.identity, self.lost = store, uid, token, identity, False
         self._pid = os.getpid()
-        held_here[uid, token] = self
+        process_leases[uid, token] = self
 
     def load(self, allow_previous: bool = False) -> Saved | None:
         """Return the last checkpoint, None without one.
@@ -63,22 +63,22 @@ class StoreLease:
             DamagedCheckpoint: the checkpoint is damaged; raised when the damaged part is read, or, with
                 ``allow_previous``, if none is intact.
         """
-        return self._lessor.load_leased(self, allow_previous)
+        return self._store.load_leased(self, allow_previous)
 
     def discard(self) -> None:
         """Delete all checkpoints of the task, so that it starts from scratch.
 
         An event records the deletion.
         """
-        self._lessor.discard(self)
+        self._store.discard(self)
 
     def is_of(self, url: str, uid: str) -> bool:
         """Return whether this process holds the given task by this lease."""
-        return self.uid == uid and not self.lost and self._pid == os.getpid() and self._lessor.url == url
+        return self.uid == uid and not self.lost and self._pid == os.getpid() and self._store.url == url
 
     def release(self) -> None:
         """Free the task for other processes; releasing again has no effect."""
-        self._lessor.release([self])
+        self._store.release([self])
 
     def check(self) -> None:
         """Raise LeaseLost if this process cannot hold the lease."""
@@ -127,20 +127,20 @@ class Heartbeat:
                 del beat  # do not keep the store alive while waiting
 
 
-class HeldLeases:
+class Leases:
     """The leases held by a store, and their heartbeat; thread-safe."""
 
     def __init__(self, beat: Callable[[], None], seconds: float):
         self._beat, self._seconds = beat, seconds
         self._lock = threading.RLock()  # a garbage collection under it may release a lease
-        self._held: weakref.WeakValueDictionary[str, StoreLease] = weakref.WeakValueDictionary()
+        self._leases: weakref.WeakValueDictionary[str, StoreLease] = weakref.WeakValueDictionary()
         self._tokens: dict[str, int] = {}  # of what is held, and of leases that were dropped without release
         self._heartbeat: Heartbeat | None = None
 
     def add(self, lease: StoreLease) -> StoreLease:
         """Add a lease and return it; start the heartbeat if necessary."""
         with self._lock:
-            self._held[lease.uid] = lease
+            self._leases[lease.uid] = lease
             self._tokens[lease.uid] = lease.token
             if self._heartbeat is None:
                 self._heartbeat = Heartbeat(self._beat, self._seconds)
@@ -149,28 +149,28 @@ class HeldLeases:
     def all(self) -> list[StoreLease]:
         """Return the leases."""
         with self._lock:
-            return list(self._held.values())
+            return list(self._leases.values())
 
     def remove(self, leases: Iterable[StoreLease]) -> dict[str, int]:
         """Remove leases; return the tokens of those that were held, by uid."""
         with self._lock:
-            removed = {lease.uid: lease for lease in leases if self._held.get(lease.uid) is lease}
+            removed = {lease.uid: lease for lease in leases if self._leases.get(lease.uid) is lease}
             for uid, lease in removed.items():
                 lease.lost = True
-                del self._held[uid]
+                del self._leases[uid]
             return {uid: self._tokens.pop(uid) for uid in removed}
 
     def abandon(self, lease: StoreLease) -> None:
         """Remove a lease; the heartbeat will release it."""
         with self._lock:
-            if self._held.get(lease.uid) is lease:
+            if self._leases.get(lease.uid) is lease:
                 lease.lost = True
-                del self._held[lease.uid]
+                del self._leases[lease.uid]
 
     def abandoned(self) -> dict[str, int]:
         """Return the tokens, by uid, of leases without references in this process."""
         with self._lock:
-            return {uid: self._tokens.pop(uid) for uid in [*self._tokens] if uid not in self._held}
+            return {uid: self._tokens.pop(uid) for uid in [*self._tokens] if uid not in self._leases}
 
     def stop(self) -> None:
         """End the heartbeat."""
