@@ -143,7 +143,7 @@ class Sampling:
 SAMPLERS = {
     "tpe": Sampling(".studies.samplers.tpe:TPE", pruned=True),
     "random": Sampling(".studies.samplers.independent:Random", learns=False),
-    "gp": Sampling(".studies.samplers.independent:GaussianProcess", library="scipy"),
+    "gp": Sampling(".studies.samplers.independent:GaussianProcessSampler", library="scipy"),
     "cmaes": Sampling(".studies.samplers.cmaes:CMAES", objectives=False, library="cmaes"),
     "qmc": Sampling(".studies.samplers.qmc:QMC", learns=False, library="scipy"),
     "nsgaii": Sampling(".studies.samplers.nsga:NSGAII"),
@@ -214,8 +214,8 @@ SINKS = {
     ),
     "wandb": Exporting(".studies.curves.wandb:WandB", "wandb:DIR (offline runs)", "folder", "sb3", "wandb"),
     "mlflow": Exporting(".studies.curves.mlflow:MLflow", "mlflow:FILE.db or mlflow:URL", "database", "sb3", "mlflow"),
-    "csv": Exporting(".studies.curves.tables:CSV", "csv:FILE", "table"),
-    "parquet": Exporting(".studies.curves.tables:Parquet", "parquet:FILE", "table", library="pyarrow"),
+    "csv": Exporting(".studies.curves.table_files:CSV", "csv:FILE", "table"),
+    "parquet": Exporting(".studies.curves.table_files:Parquet", "parquet:FILE", "table", library="pyarrow"),
 }
 
 

@@ -36,9 +36,9 @@ from .engine.json_views import front, ranked, study_view
 from .engine.optuna_mirror import mirror
 from .engine.players import with_stored_policies
 from .engine.probes import request_probe
-from .engine.progress import StudyProgress
 from .engine.runner import scheduler_of, start_study
 from .engine.sizing import CANDIDATES, SEEDS, size_of_budget
+from .engine.snapshots import StudyProgress
 from .engine.tune_options import listed, study_config
 from .engine.views import StudyView, TrialView
 from .errors import BadConfig, StoreError

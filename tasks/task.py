@@ -19,8 +19,8 @@ from .checkpoint.manifests import canonical_json
 from .checkpoint.policy_files import write_policy
 from .checkpoint.storage import Metrics
 from .cohort import Cohort
-from .deployment.acting import Predictor, player
 from .deployment.exporting import format_of, write_program
+from .deployment.predicting import Predictor, player
 from .deployment.video import film
 from .evaluation import (
     EVALUATION_SEED,

@@ -22,8 +22,8 @@ from ..engine.views import View
 from ..failures import FAILED
 from ..schedulers.registry import without_excluded
 from ..schedulers.seeds import collapse, seeds_of
-from ..statistics.distributions import f_normal
 from ..statistics.rank_correlation import spearman
+from ..statistics.tails import f_normal
 from ..storage.rows import Event, Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import is_across
@@ -33,11 +33,11 @@ from .importance import (
     CLEAR,
     ImportancesView,
     MarginalView,
-    Observations,
+    Measurements,
     PairView,
     ShareView,
     importances,
-    observations,
+    measurements,
 )
 from .unlearned import EPISODE_RETURN, Finding, bar_of, learned_nothing, nothing_learned, too_short
 
@@ -80,7 +80,7 @@ class Rows:
     segments: Sequence[Segment]
     replicates: Sequence[Trial]
     runs: Sequence[Segment]
-    found: Observations
+    found: Measurements
     shares: Mapping[str, ShareView]
     pairs: Sequence[PairView]
     events: Sequence[Event]
@@ -111,7 +111,7 @@ def diagnose(store: Store, name: str) -> DiagnosisView:
     config = Config.from_json(store.study(name).config, name)
     replicates, runs = without_excluded(store.trials(name), store.segments(name))
     trials, segments = collapse(config, replicates, runs)
-    observed = observations(config, trials, segments)
+    observed = measurements(config, trials, segments)
     objective, direction = next(iter(objectives_of(config).items()))
     probe = probe_view(store.commands(name))
     configurations = len(np.unique(observed.numbers))

@@ -22,7 +22,7 @@ FEWEST = 8  # configurations; fewer say nothing
 
 
 @dataclass(frozen=True)
-class Observations:
+class Measurements:
     """Results of a study's configurations on all rungs.
 
     Attributes:
@@ -42,7 +42,7 @@ class Observations:
     rungs: Indices
 
 
-def observations(config: Config, trials: Sequence[Trial], segments: Sequence[Segment]) -> Observations:
+def measurements(config: Config, trials: Sequence[Trial], segments: Sequence[Segment]) -> Measurements:
     """Return the results of configurations; `schedulers.seeds.collapse` makes the rows."""
     rows = [row for row in segments if row.state == "done"]
     params = {trial.number: flatten(trial.params) for trial in trials}
@@ -63,7 +63,7 @@ def observations(config: Config, trials: Sequence[Trial], segments: Sequence[Seg
     objectives = objectives_of(config)
     several = len(objectives) > 1
     scores = [point(objectives, row.objectives or {})[0] if several else score_of(row) for row in rows]
-    return Observations(
+    return Measurements(
         names,
         levels,
         columns,
@@ -115,13 +115,13 @@ class ImportancesView(View):
     pairs: Annotated[Sequence[PairView], "pairs, the largest first"] = ()
 
 
-def importances(results: Observations, sign: int) -> ImportancesView:
+def importances(results: Measurements, sign: int) -> ImportancesView:
     """Return what the hyperparameters explain.
 
     It is empty for too few configurations, and if no hyperparameter or no result on any rung varies.
 
     Args:
-        results: results, from `observations`.
+        results: results, from `measurements`.
         sign: -1 if the objective is minimized, in which case scores are its negatives; else 1.
     """
     if len(np.unique(results.numbers)) < FEWEST or not results.columns or not _varies(results):
@@ -140,7 +140,7 @@ def importances(results: Observations, sign: int) -> ImportancesView:
     )
 
 
-def _varies(observed: Observations) -> bool:
+def _varies(observed: Measurements) -> bool:
     return any(len(np.unique(observed.scores[observed.rungs == rung])) > 1 for rung in np.unique(observed.rungs))
 
 

@@ -23,7 +23,7 @@ from ..study.config import Config
 from ..study.environments import is_across
 from ..study.number_text import in_digits, in_digits_alone
 from ..study.objectives import DEFAULT, MINIMIZE, RETURN, objectives_of
-from .importance import FEWEST, Observations
+from .importance import FEWEST, Measurements
 
 if TYPE_CHECKING:
     from ..storage.rows import Trial
@@ -82,7 +82,7 @@ def bar_of(config: Config, probe: Probe, trials: int) -> float | None:
     return max(by_luck, max(levels) + SLIGHT * (max(levels) - min(levels)))
 
 
-def best_scores(observed: Observations) -> dict[int, float]:
+def best_scores(observed: Measurements) -> dict[int, float]:
     """Return the best score of each configuration, on any rung."""
     best: dict[int, float] = {}
     for number, score in zip(observed.numbers.tolist(), observed.scores.tolist(), strict=True):
@@ -90,12 +90,12 @@ def best_scores(observed: Observations) -> dict[int, float]:
     return best
 
 
-def learned_nothing(observed: Observations, bar: float | None) -> bool:
+def learned_nothing(observed: Measurements, bar: float | None) -> bool:
     """Return whether no result is above the bar."""
     return bar is not None and len(observed.scores) > 0 and float(observed.scores.max()) <= bar
 
 
-def nothing_learned(config: Config, observed: Observations, bar: float | None, probe: Probe) -> Iterator[Finding]:
+def nothing_learned(config: Config, observed: Measurements, bar: float | None, probe: Probe) -> Iterator[Finding]:
     """Find studies of which no trial, one, or all alike have learned.
 
     They have at least eight configurations. Without a bar, one has learned if the others' results are equal, within 1%

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from ..engine.progress import clock
+from ..engine.snapshots import clock
 from ..report.drawing import escape, number
 from ..report.markup import part, table
 from .views import FailureView, HolderView, RunningView, WatchView

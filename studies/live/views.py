@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from ..engine.json_views import HELD
-from ..engine.progress import Snapshot, Speed, StudyProgress
+from ..engine.snapshots import Snapshot, Speed, StudyProgress
 from ..engine.views import View
 from ..schedulers.seeds import replicate_seed
 from ..storage.locks.owner import Owner

@@ -11,7 +11,7 @@ from ..errors import BadConfig
 from .constraints import are_constraints, parse_constraints
 from .conversions import MOST
 from .durations import UNITS, parse_duration
-from .option import Entry
+from .option import StoredEntry
 
 BUDGETS = ("epochs", "steps", "seconds")  # units of work
 WEIGHTS = (0.001, 1000.0)  # smallest and largest weight of a study
@@ -130,12 +130,12 @@ def _is_keep(value: Any) -> bool:
     return True
 
 
-CONSTRAINTS = Entry(parse_constraints, are_constraints)
-BUDGET = Entry(parse_budget, _is_budget)
-GOAL = Entry(parse_goal, _is_goal)
-PLATEAU = Entry(parse_plateau, is_count)
-TRIAL_TIME = Entry(parse_trial_time, lambda value: isinstance(value, int | float) and 0 < value < math.inf)
-WEIGHT = Entry(parse_weight, _is_weight)
-GRID_POINTS = Entry(lambda points: points, lambda value: is_count(value, 1, MOST_GRID_POINTS))
-EPISODES = Entry(parse_episodes, is_count)
-SNAPSHOTS = Entry(parse_snapshots, _is_keep)
+CONSTRAINTS = StoredEntry(parse_constraints, are_constraints)
+BUDGET = StoredEntry(parse_budget, _is_budget)
+GOAL = StoredEntry(parse_goal, _is_goal)
+PLATEAU = StoredEntry(parse_plateau, is_count)
+TRIAL_TIME = StoredEntry(parse_trial_time, lambda value: isinstance(value, int | float) and 0 < value < math.inf)
+WEIGHT = StoredEntry(parse_weight, _is_weight)
+GRID_POINTS = StoredEntry(lambda points: points, lambda value: is_count(value, 1, MOST_GRID_POINTS))
+EPISODES = StoredEntry(parse_episodes, is_count)
+SNAPSHOTS = StoredEntry(parse_snapshots, _is_keep)

@@ -41,7 +41,7 @@ class Group(Enum):
         self.title, self.section = title, section
 
 
-class Entry(NamedTuple):
+class StoredEntry(NamedTuple):
     """Entry of an option in the stored configuration of a study.
 
     Attributes:
@@ -76,7 +76,7 @@ class Option:
     default: Any = None
     many: bool = False
     parse: Callable[[str], Any] | None = None
-    entry: Entry | None = None
+    entry: StoredEntry | None = None
     extend: str = ""
     bound: bool = False
     mutable: bool = False

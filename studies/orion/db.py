@@ -19,8 +19,8 @@ import sqlalchemy as sa
 
 from ..errors import StoreError, StoreLocked
 from ..storage.sql import database as sql
+from .document_tables import VERSION, Asked, Collections, DuplicateKey, UnknownIndex, create_tables, schema_version
 from .documents import Document, DocumentError
-from .tables import VERSION, Asked, Collections, DuplicateKey, UnknownIndex, create_tables, schema_version
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # orion 0.2.7 imports pkg_resources, which warns that it is deprecated

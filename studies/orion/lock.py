@@ -23,10 +23,10 @@ from typing import Any
 
 from ..storage.locks.leases import Heartbeat
 from ..storage.locks.owner import Owner
+from .algorithm_state import UnreadableState, dump_state, load_state
 from .db import RekindleSQL
+from .document_tables import Collections
 from .documents import Document
-from .state import UnreadableState, dump_state, load_state
-from .tables import Collections
 
 # After `db`, which silences the warnings of orion's imports.
 from orion.core.io.database import DatabaseError  # isort: skip

@@ -19,9 +19,9 @@ from typing import Any
 
 from ..redact import masked
 from .db import RekindleSQL
+from .document_tables import Collections
 from .documents import Document
 from .lock import AlgorithmLock, LeasedRows, is_ours, is_silent, new_token
-from .tables import Collections
 from .trial_rows import is_to_be_tried_again
 
 # After `db`, which silences the warnings of orion's imports.

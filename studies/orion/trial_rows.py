@@ -21,7 +21,7 @@ from ..failures import KILLED, RETRY_RULES
 from ..storage.branches import Start
 from ..storage.sql.database import Database
 from ..storage.store import Store
-from .tables import Collections, schema_version
+from .document_tables import Collections, schema_version
 
 SECONDS = 60.0  # time for which a busy database is retried
 ATTEMPTS = "attempts"  # name of the collection

@@ -16,7 +16,7 @@ class Random:
         return RandomSampler(seed=draw.seed)
 
 
-class GaussianProcess:
+class GaussianProcessSampler:
     """Bayesian optimization by a Gaussian process, after a generation of random draws."""
 
     @staticmethod

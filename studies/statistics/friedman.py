@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from .distributions import chi2_tail, t_tails
 from .rank_correlation import ranks
+from .tails import chi2_tail, t_tails
 
 LEVEL = 0.05  # significance level
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .aggregates import LABELS, Floats, probability_of_improvement
-from .distributions import t_quantile
 from .estimates import FEWEST, Interval
+from .tails import t_quantile
 
 CONFIDENCE = 0.95
 REPETITIONS = 2000

@@ -118,7 +118,7 @@ class Damage:
 
 
 @dataclass(frozen=True)
-class Head:
+class StoredCheckpoint:
     """A checkpoint without its blobs."""
 
     id: int
@@ -133,7 +133,7 @@ class Reader:
     def __init__(self, database: Database, uid: str):
         self.database, self.uid = database, uid
 
-    def heads(self, epochs: int | None = None, digest: str | None = None) -> list[Head]:
+    def heads(self, epochs: int | None = None, digest: str | None = None) -> list[StoredCheckpoint]:
         """Return the checkpoints, newest first.
 
         With ``epochs``, only those at the end of that epoch; with ``digest``, only those of this state.
@@ -145,7 +145,7 @@ class Reader:
         if digest is not None:
             query = query.where(c.digest == digest)
         rows = self.database.read(lambda connection: connection.execute(query).all())
-        return [Head(id, epochs, digest, bytes(manifest)) for id, epochs, digest, manifest in rows]
+        return [StoredCheckpoint(id, epochs, digest, bytes(manifest)) for id, epochs, digest, manifest in rows]
 
     def last(self, epochs: int | None = None, digest: str | None = None) -> Saved | None:
         """Return the newest of the checkpoints that `heads` returns, or None.
@@ -175,7 +175,7 @@ class Reader:
             raise DamagedCheckpoint(f"{'; '.join(map(str, damages))}. {_cure(None)}")
         return None, damages
 
-    def examine(self, row: Head) -> Damage | None:
+    def examine(self, row: StoredCheckpoint) -> Damage | None:
         """Read every byte of a checkpoint; return its damage, None if intact.
 
         Only one blob at a time is held in memory.
@@ -187,7 +187,7 @@ class Reader:
         bad = {name: wrong for name in names if (wrong := self._blob(name)[1])}
         return Damage(self.uid, row.epochs, "; ".join(bad.values()), tuple(bad)) if bad else None
 
-    def _saved(self, rows: Sequence[Head]) -> Saved:
+    def _saved(self, rows: Sequence[StoredCheckpoint]) -> Saved:
         """Return the first of these checkpoints in the form that tasks load.
 
         The others are older and serve as alternatives in error messages.
@@ -225,7 +225,7 @@ class Reader:
         return data, f"blob {digest[:12]} ({len(data)} bytes) does not have the sha256 that names it"
 
 
-def _wrong_manifest(row: Head) -> str:
+def _wrong_manifest(row: StoredCheckpoint) -> str:
     if hashlib.sha256(row.manifest).hexdigest() == row.digest:
         return ""
     return f"its manifest ({len(row.manifest)} bytes) does not have the sha256 on record"

@@ -65,7 +65,7 @@ LAWS = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Fault:
     """A violation of a law.
 
     Attributes:
@@ -103,6 +103,6 @@ class Finding:
 class Repair:
     """The outcome of a repair: whether it was ``done``, and why not."""
 
-    finding: Finding
+    finding: Fault
     done: bool
     note: str = ""

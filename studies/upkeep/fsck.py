@@ -25,7 +25,7 @@ from ..errors import StoreError
 from ..storage.sql.schema import blob, checkpoint, checkpoint_blob
 from ..storage.store import Store
 from . import fsck_rows
-from .findings import Finding as Finding
+from .findings import Fault as Fault
 from .fsck_repair import repair as repair
 
 LONGEST = 16 << 20  # bytes of a blob in memory at once
@@ -34,29 +34,29 @@ BYTES = "blob"  # SQLite's storage class of bytes
 T = TypeVar("T", bound=tuple[Any, ...])
 
 
-def check(store: Store) -> list[Finding]:
+def check(store: Store) -> list[Fault]:
     """Return all findings in a database."""
-    findings: list[Finding] = []
+    findings: list[Fault] = []
     for part in (_file, *fsck_rows.CHECKS):
         try:
             findings += store.database.read(partial(_listed, part=part))
         except StoreError as error:
-            findings.append(Finding("table", part.__name__.strip("_"), f"{error}"))
+            findings.append(Fault("table", part.__name__.strip("_"), f"{error}"))
     try:
         of_blobs = list(_blobs(store))
         findings += of_blobs
         findings += _checkpoints(store, {finding.key[0] for finding in of_blobs if finding.kind == "blob"})
         findings += store.database.read(partial(_listed, part=_orphans))
     except StoreError as error:
-        findings.append(Finding("table", "checkpoints", f"{error}"))
+        findings.append(Fault("table", "checkpoints", f"{error}"))
     return findings
 
 
-def _listed(connection: Connection, part: Callable[[Connection], Iterable[Finding]]) -> list[Finding]:
+def _listed(connection: Connection, part: Callable[[Connection], Iterable[Fault]]) -> list[Fault]:
     return list(part(connection))
 
 
-def _file(connection: Connection) -> Iterator[Finding]:
+def _file(connection: Connection) -> Iterator[Fault]:
     """Yield the findings of SQLite's own check of its file.
 
     PostgreSQL itself verifies the checksums of its pages.
@@ -64,7 +64,7 @@ def _file(connection: Connection) -> Iterator[Finding]:
     if connection.dialect.name == "sqlite":
         for line in connection.exec_driver_sql("PRAGMA quick_check(20)").scalars():
             if line != "ok":
-                yield Finding("file", "the database file", str(line))
+                yield Fault("file", "the database file", str(line))
 
 
 def _in_pages(store: Store, read: Callable[..., list[T]], last: Any) -> Iterator[T]:
@@ -93,7 +93,7 @@ class _Blob(NamedTuple):
     actual: str  # sha256 of its data
 
 
-def _blobs(store: Store) -> Iterator[Finding]:
+def _blobs(store: Store) -> Iterator[Fault]:
     """Yield the blobs with wrong bytes or sizes."""
     for row in _in_pages(store, _blob_rows, ""):
         defect, wrong = "blob", ""
@@ -106,7 +106,7 @@ def _blobs(store: Store) -> Iterator[Finding]:
         elif row.size != row.length:
             defect, wrong = "blob-size", f"it is given as {row.size}, and there are {row.length}"
         if wrong:
-            yield Finding(defect, f"blob {row.digest[:12]}", wrong, (row.digest,))
+            yield Fault(defect, f"blob {row.digest[:12]}", wrong, (row.digest,))
 
 
 def _blob_rows(connection: Connection, after: str) -> list[_Blob]:
@@ -127,11 +127,11 @@ def _sha256(connection: Connection, digest: str) -> str:
     return hashed.hexdigest()
 
 
-def _checkpoints(store: Store, bad: Set[str]) -> Iterator[Finding]:
+def _checkpoints(store: Store, bad: Set[str]) -> Iterator[Fault]:
     """Yield the checkpoints that cannot be loaded."""
     for row in _in_pages(store, _heads, 0):
         if wrong := _wrong(row, bad):
-            yield Finding("checkpoint", f"task {row.uid} at {row.epochs} epochs", wrong, (row.uid, row.id, wrong))
+            yield Fault("checkpoint", f"task {row.uid} at {row.epochs} epochs", wrong, (row.uid, row.id, wrong))
 
 
 class _Head(NamedTuple):
@@ -181,8 +181,8 @@ def _wrong(row: _Head, bad: Set[str]) -> str:
     return f"{len(damaged)} of its blobs are damaged, {damaged[0][:12]} the first" if damaged else ""
 
 
-def _orphans(connection: Connection) -> Iterator[Finding]:
+def _orphans(connection: Connection) -> Iterator[Fault]:
     named = sa.exists().where(checkpoint_blob.c.digest == blob.c.digest)
     query = sa.select(blob.c.digest, sa.func.length(blob.c.data)).where(~named).order_by(blob.c.digest)
     for digest, size in connection.execute(query):
-        yield Finding("orphan", f"blob {digest[:12]}", f"no checkpoint names its {size} bytes", (digest,))
+        yield Fault("orphan", f"blob {digest[:12]}", f"no checkpoint names its {size} bytes", (digest,))

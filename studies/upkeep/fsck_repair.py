@@ -18,14 +18,14 @@ from ..storage.retention import drop
 from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metadata, metric, segment, task, trial
 from ..storage.sql.writes import add_events
 from ..storage.store import Store
-from .findings import Finding, Repair
+from .findings import Fault, Repair
 from .locking import last_epochs, lock_if_free
 
 HELD = "a living process holds the task; repair it when that process has ended"
 GONE = "it no longer holds"
 
 
-def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:
+def repair(store: Store, findings: Iterable[Fault]) -> list[Repair]:
     """Apply the cures in a safe order, each in its own transaction."""
     order = list(_CURES)
     repairable = sorted(
@@ -41,7 +41,7 @@ def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:
     return repairs
 
 
-def _cure(connection: Connection, finding: Finding) -> str:
+def _cure(connection: Connection, finding: Fault) -> str:
     """Cure a finding; return the reason for not doing so, or ""."""
     if finding.kind in _OF_TASKS and not lock_if_free(connection, finding.key[0]):
         return HELD

@@ -23,13 +23,13 @@ from ..storage.sql.schema import BLOB_IN_USE, checkpoint, event, metadata, metri
 from ..storage.studies import read_rows
 from ..study.config import Config
 from ..study.objectives import measured_names
-from .findings import Finding
+from .findings import Fault
 
 ENDED = ("complete", "pruned", "failed", "cancelled")
 COLLECTED = "collected"  # event of a task whose checkpoints gc dropped
 
 
-def _json(connection: Connection) -> Iterator[Finding]:
+def _json(connection: Connection) -> Iterator[Fault]:
     """Find columns with invalid JSON.
 
     They are read as text, since one invalid value in a JSON column would abort the query.
@@ -46,27 +46,27 @@ def _json(connection: Connection) -> Iterator[Finding]:
                     sql_type.parse(text)
                 except ValueError as error:
                     row = f"{table.name} {' '.join(map(str, key))}"
-                    yield Finding("json", row, f"{column.name} is {str(text)[:40]!r}: {error}", tuple(key))
+                    yield Fault("json", row, f"{column.name} is {str(text)[:40]!r}: {error}", tuple(key))
 
 
-def _leases(connection: Connection) -> Iterator[Finding]:
+def _leases(connection: Connection) -> Iterator[Fault]:
     query = sa.select(*HOLDER).where(task.c.lease_owner.is_not(None)).order_by(task.c.uid)
     for uid, text, token, seconds in connection.execute(query):
         owner = Owner.parse(text)
         why = "is dead" if owner.is_dead() else f"fell silent {-seconds:.0f} s ago" if seconds <= 0 else ""
         if why:
             wrong = f"process {owner.pid} on {owner.host} {why}"
-            yield Finding("lease", f"task {uid}", wrong, (uid, token))
+            yield Fault("lease", f"task {uid}", wrong, (uid, token))
 
 
-def _tasks(connection: Connection) -> Iterator[Finding]:
+def _tasks(connection: Connection) -> Iterator[Fault]:
     c = task.c
     has = sa.exists().where(checkpoint.c.uid == c.uid)
     waited = sa.exists().where(trial.c.uid == c.uid, trial.c.state.in_(("running", "cancelled")))
     query = sa.select(c.uid, has).where(c.identity.is_(None), ~waited, c.lease_owner.is_(None))
     for uid, stored in connection.execute(query.order_by(c.uid)):
         defect, wrong = ("task-lost", "it has none") if stored else ("task-identity", "it has neither")
-        yield Finding(defect, f"task {uid}", wrong, (uid,))
+        yield Fault(defect, f"task {uid}", wrong, (uid,))
 
 
 def _last() -> Any:
@@ -75,14 +75,14 @@ def _last() -> Any:
     return newest.order_by(checkpoint.c.id.desc()).limit(1).scalar_subquery()
 
 
-def _epochs(connection: Connection) -> Iterator[Finding]:
+def _epochs(connection: Connection) -> Iterator[Fault]:
     last = sa.func.coalesce(_last(), 0)
     query = sa.select(task.c.uid, task.c.epochs, last).where(task.c.epochs != last).order_by(task.c.uid)
     for uid, epochs, stored in connection.execute(query):
-        yield Finding("task-epochs", f"task {uid}", f"it has {epochs}, and the checkpoint {stored}", (uid,))
+        yield Fault("task-epochs", f"task {uid}", f"it has {epochs}, and the checkpoint {stored}", (uid,))
 
 
-def _metrics(connection: Connection) -> Iterator[Finding]:
+def _metrics(connection: Connection) -> Iterator[Fault]:
     """Find metrics after the last checkpoint of free tasks.
 
     A process that is killed between two checkpoints leaves such rows; the next process writes the same rows again.
@@ -95,7 +95,7 @@ def _metrics(connection: Connection) -> Iterator[Finding]:
     for *columns, count, epoch in connection.execute(query).all():
         uid = columns[0]
         if why_free(*columns) is not None and epoch > _collected(connection, uid) and not _keeps_none(connection, uid):
-            yield Finding("metrics", f"task {uid}", f"{count} go on after it, until epoch {epoch}", (uid,))
+            yield Fault("metrics", f"task {uid}", f"{count} go on after it, until epoch {epoch}", (uid,))
 
 
 def _collected(connection: Connection, uid: str) -> int:
@@ -122,7 +122,7 @@ def _notes(connection: Connection, uid: str, category: str) -> list[dict[str, An
     return notes
 
 
-def _unreachable(connection: Connection) -> Iterator[Finding]:
+def _unreachable(connection: Connection) -> Iterator[Fault]:
     """Find rows whose parents do not exist.
 
     A database that enforces foreign keys has no such rows. A missing blob is reported with its checkpoint.
@@ -136,18 +136,18 @@ def _unreachable(connection: Connection) -> Iterator[Finding]:
             for row in connection.execute(query):
                 label = f"{table.name} {' '.join(map(str, row))[:80]}"
                 lost = parent.referred_table.name.removeprefix("rk_")
-                yield Finding("unreachable", label, f"its {lost} is not there", (table.name, *row))
+                yield Fault("unreachable", label, f"its {lost} is not there", (table.name, *row))
 
 
-def _configurations(connection: Connection) -> Iterator[Finding]:
+def _configurations(connection: Connection) -> Iterator[Fault]:
     for name, text in connection.execute(sa.select(study.c.name, sa.type_coerce(study.c.config, sa.Text))):
         try:
             Config.from_json(parse_json(text), name)
         except (StoreError, ValueError) as error:
-            yield Finding("study", f"study {name!r}", f"{error}", (name,))
+            yield Fault("study", f"study {name!r}", f"{error}", (name,))
 
 
-def _trials(connection: Connection) -> Iterator[Finding]:
+def _trials(connection: Connection) -> Iterator[Fault]:
     """Check trials and segments, with one study at a time in memory."""
     for name in connection.scalars(sa.select(trial.c.study).distinct().order_by(trial.c.study)).all():
         yield from _study(connection, name)
@@ -165,7 +165,7 @@ def _measured_in_study(connection: Connection, name: str) -> frozenset[str]:
         return frozenset()
 
 
-def _study(connection: Connection, name: str) -> Iterator[Finding]:
+def _study(connection: Connection, name: str) -> Iterator[Fault]:
     measured = _measured_in_study(connection, name)
     rows: dict[int, list[Segment]] = {}
     for row in read_rows(connection, segment, Segment, name, seeds=1):
@@ -178,35 +178,35 @@ def _study(connection: Connection, name: str) -> Iterator[Finding]:
         for trained in segments:
             if trained.state == "done" and (lacks := sorted(measured.difference(trained.objectives or ()))):
                 subject = f"segment {trained.rung} of {label}"
-                yield Finding("segment-result", subject, f"it has no {', '.join(lacks)}", (name, number, trained.rung))
+                yield Fault("segment-result", subject, f"it has no {', '.join(lacks)}", (name, number, trained.rung))
         if not digest and any(row.state == "done" for row in segments):
-            yield Finding("trial-task", label, f"there is no task {uid}", (name, number))
+            yield Fault("trial-task", label, f"there is no task {uid}", (name, number))
 
 
-def _trial(key: tuple[str, int], label: str, state: str, rows: list[Segment]) -> Iterator[Finding]:
+def _trial(key: tuple[str, int], label: str, state: str, rows: list[Segment]) -> Iterator[Fault]:
     failed = [row.rung for row in rows if row.state == "failed"]
     if state not in (*ENDED, "running") or (state in ("complete", "pruned") and failed):
-        yield Finding("trial-state", label, f"it is {state!r}, and {len(failed)} of its segments failed", key)
+        yield Fault("trial-state", label, f"it is {state!r}, and {len(failed)} of its segments failed", key)
     elif state == "complete" and not any(row.state == "done" for row in rows):
-        yield Finding("trial-state", label, "it is complete, and no segment is done", key)
+        yield Fault("trial-state", label, "it is complete, and no segment is done", key)
     elif state == "running" and failed:
-        yield Finding("trial-failed", label, f"it is running, and segment {failed[0]} failed", key)
+        yield Fault("trial-failed", label, f"it is running, and segment {failed[0]} failed", key)
     for before, after in pairwise(rows):
         if after.rung != before.rung + 1 or after.epochs <= before.epochs or before.state != "done":
             wrong = (
                 f"segment {after.rung} ({after.epochs} epochs) follows segment {before.rung} "
                 f"({before.epochs} epochs, {before.state})"
             )
-            yield Finding("segment-order", label, wrong, key)
+            yield Fault("segment-order", label, wrong, key)
     for row in rows:
         subject, place_of = f"segment {row.rung} of {label}", (*key, row.rung)
         if row.state not in ("ready", "done", "failed") or (row.state == "done") != (row.score is not None):
-            yield Finding("segment-result", subject, f"it is {row.state!r} with score {row.score}", place_of)
+            yield Fault("segment-result", subject, f"it is {row.state!r} with score {row.score}", place_of)
         elif row.state == "ready" and state in ENDED:
-            yield Finding("segment-open", subject, f"its trial is {state}", place_of)
+            yield Fault("segment-open", subject, f"its trial is {state}", place_of)
 
 
-def _digests(connection: Connection) -> Iterator[Finding]:
+def _digests(connection: Connection) -> Iterator[Fault]:
     """Find segments whose task has another state at the same epochs.
 
     A state within the next epoch has as many epochs and is not compared; it was stored when the process had to stop.
@@ -221,7 +221,7 @@ def _digests(connection: Connection) -> Iterator[Finding]:
         name, number, rung = key
         subject = f"segment {rung} of trial {number} of study {name!r}"
         wrong = f"after {epochs} epochs its digest is {epochs_of_task[:12]}, and the task's {stored[:12]}"
-        yield Finding("segment-digest", subject, wrong, (name, number, rung))
+        yield Fault("segment-digest", subject, wrong, (name, number, rung))
 
 
 CHECKS = (_json, _leases, _tasks, _epochs, _metrics, _unreachable, _configurations, _trials, _digests)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from ..engine.progress import Snapshot, StudyProgress
+from ..engine.snapshots import Snapshot, StudyProgress
 from ..errors import StoreError
 from ..options.study_options import BOUNDS
 from ..options.worker_options import WORKER

@@ -30,7 +30,7 @@ from ..storage.rows import Result, score_of
 from ..storage.store import Store
 from ..study.number_text import in_digits_alone
 from ..study.objectives import RETURN, constraints_of, measure, measured_names, objectives_of, point, violation
-from .goals import check_goal
+from .goal_tests import check_goal
 
 LOOK_EVERY = 0.2  # seconds between checks for commands
 Row = TypeVar("Row", Write, Result)

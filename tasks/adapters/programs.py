@@ -42,9 +42,9 @@ from ..errors import Hung, NotInitialized, ProgramError, ProgramFailed
 from ..runtime import progress
 from ..task import Task
 from . import launcher, reporting
-from .commands import EPOCH, Command
 from .data import Data, decode, encode
 from .folders import Folder
+from .program_commands import EPOCH, ProgramCommand
 
 LOOK = 0.05  # seconds between looks whether to stop
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
@@ -190,7 +190,7 @@ class ProgramLearner(BaseLearner):
 
     parts, batched = ("folder", "reported"), False
     scratch = ("program", "target", "clean")
-    command: ClassVar[Command]
+    command: ClassVar[ProgramCommand]
     title: ClassVar[str]
 
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
@@ -389,12 +389,12 @@ def program(name: str) -> type[Task]:
     """Return the task class of a program.
 
     Args:
-        name: name of the task, see `Command`.
+        name: name of the task, see `ProgramCommand`.
 
     Raises:
         ValueError: the name is invalid.
     """
-    command = Command.parse(name)
+    command = ProgramCommand.parse(name)
     learner = type(
         "Learner",
         (ProgramLearner,),

@@ -23,7 +23,7 @@ from ..base_learner import MemberRef
 from ..checkpoint.policy_files import write_policy
 from ..checkpoint.state import Tree, check_same_form, materialized
 from ..checkpoint.storage import Metrics
-from ..deployment.acting import Predictor, player
+from ..deployment.predicting import Predictor, player
 from ..errors import StateMismatch
 from ..evaluation import evaluate, one_thread
 from ..learner import Learner

@@ -48,7 +48,7 @@ class ExportError(TaskError, ValueError):
     """The policy cannot be written as a program."""
 
 
-class Program(torch.nn.Module):
+class PolicyProgram(torch.nn.Module):
     """Greedy actions of one member for a batch of observations.
 
     Attributes:
@@ -208,7 +208,7 @@ def write_program(
     if not isinstance(learner, Learner):
         raise ExportError(f"{learner.algorithm()} has no environment to act in; export it as .safetensors")
     path, subject = Path(path), f"{learner.algorithm()} on {learner.env.id}"
-    program = Program(learner.particles or learner, particle).eval()
+    program = PolicyProgram(learner.particles or learner, particle).eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that tracing is old, and that it makes shapes constant
         recorded = torch.jit.trace(program, tuple(program.examples(RECORDED)), check_trace=False)
@@ -227,7 +227,7 @@ def write_program(
     return write_whole(path, _onnx(recorded, program, notes, subject))
 
 
-def _onnx(recorded: Any, program: Program, notes: Mapping[str, Any], subject: str) -> bytes:
+def _onnx(recorded: Any, program: PolicyProgram, notes: Mapping[str, Any], subject: str) -> bytes:
     try:
         import onnx
     except ImportError:

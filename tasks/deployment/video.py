@@ -19,7 +19,7 @@ from ..envs.base.joined import JoinedActions
 from ..envs.gym.envs import reset_seed
 from ..envs.gym.make import make_drawn, make_env, of_reset
 from ..envs.gym.selftest import self_test
-from ..envs.gym.turns import take_turn
+from ..envs.gym.single_instance import take_turn
 from ..envs.pools.makers import is_pool
 from ..errors import TaskError
 from ..runtime.warning_filters import changed_filters

@@ -23,8 +23,8 @@ from .gym.backend import Backend, InProcess
 from .gym.envs import GymEnvs
 from .gym.make import close_env, make_env
 from .gym.selftest import self_test
+from .gym.single_instance import take_turn
 from .gym.surroundings import guards_of
-from .gym.turns import take_turn
 from .pools.makers import is_pool
 from .pools.pool import Pool, pool_spaces, pool_test
 from .processes.parent import Processes

@@ -30,7 +30,7 @@ from ..experience.whole_episodes import minibatch_size
 from ..learner import Learner
 from ..networks.recurrent import sigmoid
 from ..rng.draws import Draws
-from .actions import ActionEncoder
+from .action_encoding import ActionEncoder
 from .demonstrations import Examples
 from .discriminators import Bottleneck, Discriminator
 from .signal import Signal, TrainedNetworks, encoder, signal_space

@@ -20,7 +20,7 @@ from ...spaces import Space, real
 from ..checkpoint.member_state import Part
 from ..experience.returns import average
 from ..learner import Learner
-from .actions import ActionEncoder
+from .action_encoding import ActionEncoder
 from .demonstrations import Examples
 from .signal import Signal, TrainedNetworks, encoder, perceptron, signal_space
 

@@ -19,12 +19,12 @@ from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
 from rekindle.tasks import load
-from rekindle.tasks.adapters.commands import Command
+from rekindle.tasks.adapters.program_commands import ProgramCommand
 from studying import bits, undisturbed
 from support_path import SUPPORT
 
 WORDS = [sys.executable, own_program_place.PROGRAM, "{lr}", "{epochs}", "{seed}", "{checkpoint}", "slow"]
-PROGRAM = Command.of(WORDS, {"space": {"lr": "loguniform(0.01, 1.0, default_value=0.1)"}}).name
+PROGRAM = ProgramCommand.of(WORDS, {"space": {"lr": "loguniform(0.01, 1.0, default_value=0.1)"}}).name
 PPO = {"epoch_steps": 64, "n_steps": 32, "n_epochs": 2, "total_steps": 16000}
 TASKS: dict[str, tuple[str, Any, dict[str, Any], int]] = {  # the last is the number of epochs for each kill
     "program": (PROGRAM, None, {}, 8),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rekindle.studies.engine.progress import look
+from rekindle.studies.engine.snapshots import look
 from rekindle.studies.shell import command_line, option, quoted
 from rekindle.studies.storage.store import Store
 

@@ -19,8 +19,8 @@ import rekindle
 import torch
 from optuna.samplers import TPESampler
 from rekindle.spaces import unflatten
-from rekindle.studies.engine.progress import StudyProgress
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.snapshots import StudyProgress
 from rekindle.studies.errors import BadConfig, CommandRefused, StudyMismatch, UnknownStudy
 from rekindle.studies.storage.store import Store
 from studying import TINY, bits, surrogate, tiny, undisturbed

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from ....tasks.adapters.commands import Command
+from ....tasks.adapters.program_commands import ProgramCommand
 from ...engine.views import View
 from ..run_files.reading import read
 from . import options
@@ -26,14 +26,14 @@ def named(words: Sequence[str], space: str | None) -> str:
 
     Args:
         words: command line of the program.
-        space: file with its hyperparameters, see `Command.of`.
+        space: file with its hyperparameters, see `ProgramCommand.of`.
 
     Raises:
         ValueError: there is no file or no program, or they do not match.
     """
     if space is None:
         raise ValueError("a program's hyperparameters are in a file; name it: --space space.toml")
-    return Command.of(words, read(Path(space))).name
+    return ProgramCommand.of(words, read(Path(space))).name
 
 
 def check_resume(arguments: argparse.Namespace) -> int:

@@ -34,9 +34,9 @@ from ...engine.confirmations import (
 from ...engine.json_views import study_view
 from ...engine.optuna_mirror import mirror
 from ...engine.probes import lines_of, probe_view, request_probe
-from ...engine.progress import look
 from ...engine.runner import scheduler_of, start_study
 from ...engine.sizing import CANDIDATES, SEEDS, Sized, described, is_given_time_alone, size_of_budget
+from ...engine.snapshots import look
 from ...engine.tune_options import study_config
 from ...engine.views import ConfirmationView, ConfirmedStudyView, StudyView
 from ...errors import BadConfig, StudyMismatch

@@ -20,7 +20,7 @@ from ...storage.store import Store
 from ...study.number_text import counted
 from ...upkeep.deleting import delete as remove
 from ...upkeep.exporting import Transferred, export_study
-from ...upkeep.findings import Finding
+from ...upkeep.findings import Fault
 from ...upkeep.fsck import check, repair
 from ...upkeep.gc import gc as collect
 from ...upkeep.importing import import_study
@@ -41,7 +41,7 @@ class FaultView(View):
     repairable: Annotated[bool, "whether --repair applies it"]
 
     @classmethod
-    def of(cls, finding: Finding) -> FaultView:
+    def of(cls, finding: Fault) -> FaultView:
         """Return a view of a finding."""
         return cls(**{name: getattr(finding, name) for name in cls.fields})
 

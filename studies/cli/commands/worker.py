@@ -13,7 +13,7 @@ import optuna
 from ...curves.beside import MIRROR_AFTER, MIRRORED, copied
 from ...engine.json_views import summary_view
 from ...engine.optuna_mirror import mirror
-from ...engine.progress import look
+from ...engine.snapshots import look
 from ...engine.views import SummaryView, View
 from ...errors import StoreError
 from ...storage.commands import cure_of, hold_of

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.json_views import RUNNING, WAITING
-from ...engine.progress import OPEN, Snapshot, Speed, clock
+from ...engine.snapshots import OPEN, Snapshot, Speed, clock
 from ...redact import printable
 from ...schedulers.seeds import seeds_of
 from ...study.number_text import in_digits_alone

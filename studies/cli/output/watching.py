@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.progress import Snapshot, clock
+from ...engine.snapshots import Snapshot, clock
 from ...live.views import ALIVE, DIED, FailureView, HolderView, RunningView, WatchView
 from ...redact import printable
 from ...study.number_text import in_digits

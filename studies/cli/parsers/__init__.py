@@ -10,9 +10,9 @@ from typing import Any
 
 from ...._version import __version__
 from .looking import add_answers, add_other_tools, add_probe, add_readers, add_space
+from .parser import Parser
 from .single_tasks import add_check, add_lineage, add_policy, add_train, add_upkeep
 from .studies import add_confirm, add_steering, add_tune, add_worker
-from .values import Parser
 
 COMMANDS = {
     "search and train": (add_space, add_probe, add_tune, add_worker, add_confirm, add_train),

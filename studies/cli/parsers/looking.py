@@ -8,8 +8,8 @@ from typing import Any
 
 from ...methods import sinks_described
 from ...options.conversions import port, positive
+from .parser import MANY, command, option
 from .shared import TASK, add_uid
-from .values import MANY, command, option
 
 PICTURES = (
     "curves, promotions, genealogy, profiles, importance, marginals, pairs, ranks, parallel, slice, pareto or workers"

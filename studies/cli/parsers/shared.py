@@ -9,7 +9,7 @@ from ...options.conversions import amount, output
 from ...options.option import Group
 from ...options.study_options import STUDY
 from ...options.worker_options import WORKER
-from .values import MANY, Container, Parser, declare, in_group, option, weights
+from .parser import MANY, Container, Parser, declare, in_group, option, weights
 
 TASK = "algorithm, such as ppo, or package.module:Class, or module:function, or sb3:PPO, or command (see --space)"
 

@@ -11,8 +11,8 @@ from ...options.conversions import output, seed
 from ...options.option import Group
 from ...options.worker_options import WORKER
 from ...orion.trial import is_under_orion
+from .parser import MANY, command, declare, in_group, option, weights
 from .shared import TASK, add_checkpoint, add_outputs, add_task, add_uid
-from .values import MANY, command, declare, in_group, option, weights
 
 
 def add_train(commands: Any) -> None:

@@ -12,8 +12,8 @@ from ...options.study_options import EXTENDED, STUDY
 from ...options.worker_options import WORKER
 from ...orion.trial import is_under_orion
 from ...study import FRESH_SEEDS, TOP
+from .parser import MANY, Container, Parser, command, declare, in_group, option
 from .shared import add_backends, add_outputs, add_task
-from .values import MANY, Container, Parser, command, declare, in_group, option
 
 WORKERS = "worker processes (default: one per core; with Ray, as many as fit on the cluster)"
 

@@ -212,7 +212,7 @@ def _is_range(value: Any) -> bool:
 
 
 @dataclass
-class Standing:
+class LessonStanding:
     """One member's progress with one parameter.
 
     Attributes:
@@ -244,8 +244,8 @@ class Curriculum:
         self.standings = [{name: self._first(lessons) for name, lessons in self.lessons.items()} for _ in self.seeds]
         self.steps = np.zeros(len(self.seeds), np.int64)
 
-    def _first(self, lessons: Sequence[Lesson]) -> Standing:
-        return Standing(0 if self.training else len(lessons) - 1)
+    def _first(self, lessons: Sequence[Lesson]) -> LessonStanding:
+        return LessonStanding(0 if self.training else len(lessons) - 1)
 
     def options(self, member: int, *episode: int | str) -> dict[str, Any]:
         """Return an episode's parameters.
@@ -285,12 +285,12 @@ class Curriculum:
                 measured = columns[criteria.measure if criteria.measure in columns else "reward"][episode]
                 if not self._is_over(criteria, standing, member, float(measured)):
                     continue
-                self.standings[member][name] = Standing(standing.lesson + 1)
+                self.standings[member][name] = LessonStanding(standing.lesson + 1)
                 if criteria.require_reset:
                     truncated.add(member)
         return sorted(truncated)
 
-    def _is_over(self, criteria: Criteria, standing: Standing, member: int, measured: float) -> bool:
+    def _is_over(self, criteria: Criteria, standing: LessonStanding, member: int, measured: float) -> bool:
         """Count an episode; return whether it ends the lesson."""
         if math.isnan(measured) and criteria.measure not in MEASURES:
             return False  # the episode did not report this entry
@@ -319,5 +319,5 @@ class Curriculum:
         return {"steps": int(self.steps[member]), "standings": standings}
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        standings = {name: Standing(**tree["standings"][name]) for name in self.lessons}
+        standings = {name: LessonStanding(**tree["standings"][name]) for name in self.lessons}
         self.steps[member], self.standings[member] = tree["steps"], standings

@@ -22,7 +22,7 @@ from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
 from .backend import Backend, Outcome
 from .selftest import Restore
-from .turns import take_turn
+from .single_instance import take_turn
 
 Result = TypeVar("Result")
 CLEAN = "keep what episodes depend on in the environment, and set it in every reset"

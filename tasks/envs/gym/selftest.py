@@ -35,8 +35,8 @@ from . import snapshot
 from .chance import watched_generators
 from .make import Env, close_env, make_drawn, make_env, of_reset
 from .rewards import unweighed
+from .single_instance import take_turn
 from .surroundings import guards_of, stopped
-from .turns import take_turn
 
 EPISODES, STEPS, IMAGE_STEPS = 6, 100, 40  # long episodes, and steps of the longest, for vectors and for images
 SHORT, SHORT_STEPS = 24, 6  # short episodes: what survives a reset shows at their beginnings

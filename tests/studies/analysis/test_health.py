@@ -24,7 +24,7 @@ from rekindle.studies.analysis.health import (
     without_effect,
     workers_idle,
 )
-from rekindle.studies.analysis.importance import Observations, importances
+from rekindle.studies.analysis.importance import Measurements, importances
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.failures import FAILED, decide, note
@@ -156,7 +156,7 @@ def test_a_hyperparameter_that_acts_only_together_with_another_has_an_effect() -
     count = 1000
     a, b, c = values = np.random.default_rng(0).permuted(np.tile(np.arange(count), (3, 1)), axis=1)
     scores = (a / count - 0.5) * (b / count - 0.5) + 0 * c
-    result = Observations("abc", [range(count)] * 3, [*values], scores, np.arange(count), np.zeros(count, np.intp))
+    result = Measurements("abc", [range(count)] * 3, [*values], scores, np.arange(count), np.zeros(count, np.intp))
     told = importances(result, 1)
     shares = {share.name: share for share in told.importances}
     rows: Any = SimpleNamespace(found=result, shares=shares, pairs=told.pairs)
@@ -230,7 +230,7 @@ def test_the_best_at_an_end_of_any_ordered_dimension_is_told(prior: str, where: 
     trials = [Trial(n, uid=str(n), params={"x": value}) for n, value in enumerate(values)]
     results = np.array([-9.0 if value is None else abs(value) for value in values])
     everyone = np.arange(256)
-    result = Observations(["x"], [], [], results, everyone, np.zeros(256, np.intp))
+    result = Measurements(["x"], [], [], results, everyone, np.zeros(256, np.intp))
     config: Any = SimpleNamespace(searched=space)
     rows: Any = SimpleNamespace(config=config, trials=trials, found=result, shares={"x": Interval(0.9, 0.8, 1.0)})
     findings = list(best_at_edge(rows))

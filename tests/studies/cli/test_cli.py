@@ -27,8 +27,8 @@ from rekindle.studies.cli.commands.storage import repeated
 from rekindle.studies.cli.output import tables
 from rekindle.studies.engine import json_views as report
 from rekindle.studies.engine.confirmations import confirmation_config, start_confirmation
-from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.engine.snapshots import look
 from rekindle.studies.engine.views import RungView, StudyView
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.sql.database import sqlite_url

@@ -11,7 +11,7 @@ import own_program_place
 import pytest
 from rekindle import Store, tune
 from rekindle.tasks.adapters import programs
-from rekindle.tasks.adapters.commands import Command
+from rekindle.tasks.adapters.program_commands import ProgramCommand
 
 Cli = Callable[..., tuple[int, str, str]]
 EXAMPLES = Path(__file__).parents[3] / "examples" / "programs"
@@ -55,7 +55,7 @@ def test_a_study_of_a_program_is_that_of_python_and_of_a_run_file(cli: Cli, sqli
         "create", "run.toml", "--storage", sqlite_url, "--study", "file", *size[:2], *size[4:], "--json"
     )
     assert status == 0, errors
-    name = Command.of(WORDS, {"lr": "loguniform(0.01, 1.0, default_value=0.1)"}).name
+    name = ProgramCommand.of(WORDS, {"lr": "loguniform(0.01, 1.0, default_value=0.1)"}).name
     with Store(sqlite_url) as store:
         how = {"trials": 3, "epochs": (1, 2, 2), "scheduler": "halving", "progress": False}
         study = tune(name, storage=store, study="python", **how)

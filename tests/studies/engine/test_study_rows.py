@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from rekindle.studies.engine.progress import StudyProgress, look
 from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.engine.snapshots import StudyProgress, look
 from rekindle.studies.engine.study_rows import StudyRows
 from rekindle.studies.errors import StudyMismatch, StudyReplaced, UnknownStudy
 from rekindle.studies.schedulers.seeds import seed_options

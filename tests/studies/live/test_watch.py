@@ -17,8 +17,8 @@ from rekindle.studies.cli.commands import watch as command
 from rekindle.studies.cli.output.live_progress import Progress
 from rekindle.studies.cli.output.watching import picture, sparkline
 from rekindle.studies.engine.checked_config import make_config
-from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.engine.snapshots import look
 from rekindle.studies.failures import FAILED
 from rekindle.studies.live.views import LiveStudy
 from rekindle.studies.report.data import report_view

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from orion.core.io.database import Database, DatabaseError, DatabaseTimeout, DuplicateKeyError, database_factory
 from orion.core.io.database.ephemeraldb import EphemeralDB
 from rekindle.studies.orion.db import RekindleSQL
+from rekindle.studies.orion.document_tables import Collections
 from rekindle.studies.orion.documents import DocumentError, decode, encode, index_text, lookup
-from rekindle.studies.orion.tables import Collections
 from studying import sqlite_first
 
 FORK = multiprocessing.get_context("fork")

@@ -28,9 +28,9 @@ from orion.core.io.database import DatabaseError, DuplicateKeyError
 from orion.core.utils.exceptions import WaitingForTrials
 from orion.core.worker.trial import Trial
 from orion.storage.base import FailedUpdate, LockAcquisitionTimeout, setup_storage
+from rekindle.studies.orion.algorithm_state import UnreadableState, dump_state, load_state
 from rekindle.studies.orion.db import RekindleSQL
 from rekindle.studies.orion.lock import AlgorithmLockLost
-from rekindle.studies.orion.state import UnreadableState, dump_state, load_state
 from rekindle.studies.orion.storage import RekindleStorage
 from rekindle.studies.orion.trial_rows import note_failure
 from studying import sqlite_first

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from rekindle.studies.statistics import intervals
 from rekindle.studies.statistics.aggregates import Floats, iqm, mean, probability_of_improvement
-from rekindle.studies.statistics.distributions import chi2_tail, f_normal, t_quantile, t_tails
 from rekindle.studies.statistics.intervals import (
     Interval,
     TooFewRuns,
@@ -18,6 +17,7 @@ from rekindle.studies.statistics.intervals import (
     interval,
     mean_interval,
 )
+from rekindle.studies.statistics.tails import chi2_tail, f_normal, t_quantile, t_tails
 from rliable import library
 from scipy import stats
 

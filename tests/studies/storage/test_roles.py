@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 from rekindle.studies.cli import main
-from rekindle.studies.engine.progress import Snapshot
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.snapshots import Snapshot
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.supervisor import Supervisor, WorkerProcess
 from rekindle.studies.workers.worker import Worker

@@ -21,8 +21,8 @@ import pytest
 from gated import VARIABLE, Gate
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.live_progress import Progress
-from rekindle.studies.engine.progress import Snapshot
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.snapshots import Snapshot
 from rekindle.studies.storage.sql.database import sqlite_file
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.ray_workers import RayWorker, cluster

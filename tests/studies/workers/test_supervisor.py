@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 import slow_envs
-from rekindle.studies.engine.progress import Snapshot
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.snapshots import Snapshot
 from rekindle.studies.failures import KILLED, RETRY_RULES
 from rekindle.studies.options.entries import parse_budget
 from rekindle.studies.steering.steering import Steering

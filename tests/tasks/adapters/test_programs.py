@@ -19,7 +19,7 @@ from rekindle import Store, Task
 from rekindle.tasks import load
 from rekindle.tasks.adapters import programs
 from rekindle.tasks.adapters.checking import check
-from rekindle.tasks.adapters.commands import Command
+from rekindle.tasks.adapters.program_commands import ProgramCommand
 from rekindle.tasks.checkpoint.state import pack, unpack
 from rekindle.tasks.errors import Diverged, Hung, ProgramError, ProgramFailed
 from rekindle.tasks.runtime import progress
@@ -27,9 +27,9 @@ from rekindle.tasks.runtime import progress
 SPACE = {"lr": "loguniform(0.01, 1.0, default_value=0.1)"}
 
 
-def command(*faults: str, **settings: Any) -> Command:
+def command(*faults: str, **settings: Any) -> ProgramCommand:
     words = [sys.executable, own_program_place.PROGRAM, "{lr}", "{epochs}", "{seed}", "{checkpoint}", *faults]
-    return Command.of(words, {"space": SPACE, **settings})
+    return ProgramCommand.of(words, {"space": SPACE, **settings})
 
 
 def make(*faults: str, storage: Store | None = None, **settings: Any) -> Task:
@@ -183,12 +183,12 @@ def test_a_program_that_trains_too_far_is_ended_at_its_target() -> None:
 def test_commands_are_checked(words: list[str] | None, settings: dict[str, Any], message: str) -> None:
     whole = ["x", "{lr}", "{epochs}", "{checkpoint}"]
     with pytest.raises(ValueError, match=message):
-        Command.of(whole if words is None else words, {"space": SPACE, **settings})
+        ProgramCommand.of(whole if words is None else words, {"space": SPACE, **settings})
 
 
 def test_a_name_holds_the_whole_command() -> None:
     made = command("a", objective="loss:minimize", bounds=[0, None], lines="x.jsonl", version=2)
-    assert Command.parse(made.name) == made
+    assert ProgramCommand.parse(made.name) == made
     assert load(made.name).learner.bounds == (0, None)
     values = {"lr": 0.5, "epochs": 3, "checkpoint": "/d", "seed": 1}
     assert made.words(values)[2:] == ["0.5", "3", "1", "/d", "a"]
@@ -197,7 +197,7 @@ def test_a_name_holds_the_whole_command() -> None:
 
 
 def test_a_program_that_is_not_installed_is_named() -> None:
-    missing = Command.of(["no-such-program", "{epochs}{checkpoint}"], {"space": {}})
+    missing = ProgramCommand.of(["no-such-program", "{epochs}{checkpoint}"], {"space": {}})
     with pytest.raises(ProgramError, match="this machine has no 'no-such-program'; install it, or give its path"):
         load(missing.name)().init().probe()
 
@@ -309,7 +309,7 @@ def test_code_and_environment_reach_the_program(monkeypatch: pytest.MonkeyPatch,
         "report(1, return_=float(os.environ['SECRET']) + float(os.environ['REKINDLE_SEED']))\n"
     )
     monkeypatch.setenv("SECRET", "3.5")
-    made = Command.of([sys.executable, str(script), "{epochs}", "{checkpoint}"], {"space": {}})
+    made = ProgramCommand.of([sys.executable, str(script), "{epochs}", "{checkpoint}"], {"space": {}})
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     task = load(made.name)(seed=2, storage=store).init()
     assert task.fit(1)["return"] == 5.5

@@ -11,7 +11,7 @@ import pytest
 import sb3_contrib
 import stable_baselines3
 import torch
-from rekindle.studies.workers.goals import play
+from rekindle.studies.workers.goal_tests import play
 from rekindle.tasks import EnvSpec, load
 from rekindle.tasks.adapters.sb3 import OWN, POLICIES, SB3, SPACES, NormalActionNoise, TaskVecEnv
 from rekindle.tasks.envs import make_envs

@@ -16,7 +16,7 @@ from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.statistics.betting import wealth
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers import training
-from rekindle.studies.workers.goals import ERROR, check_goal, error_of, play
+from rekindle.studies.workers.goal_tests import ERROR, check_goal, error_of, play
 from rekindle.studies.workers.training import Training
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
@@ -161,6 +161,6 @@ def test_a_goal_that_is_changed_while_it_is_tested_stops_nothing(
                 Study("s", store).extend(goal="return:400")
             return play(*arguments)
 
-        monkeypatch.setattr("rekindle.studies.workers.goals.play", raised_meanwhile)
+        monkeypatch.setattr("rekindle.studies.workers.goal_tests.play", raised_meanwhile)
         assert Worker(store, "s").run()
         assert [command.kind for command in store.commands("s")] == ["bound", "check"]

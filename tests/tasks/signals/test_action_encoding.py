@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from rekindle.tasks.envs import Joined
-from rekindle.tasks.signals.actions import ActionEncoder
+from rekindle.tasks.signals.action_encoding import ActionEncoder
 
 
 def test_actions_become_numbers_by_their_space() -> None:

@@ -25,7 +25,7 @@ EPOCH = "epoch"
 
 
 @dataclass(frozen=True)
-class Command:
+class ProgramCommand:
     """A program that trains.
 
     Attributes:
@@ -131,7 +131,7 @@ class Command:
         """Name of the task."""
         settings: dict[str, Any] = {"run": [*self.run], "space": [[*item] for item in self.priors.items()]}
         for name in ("objective", "lines", "pattern", "version"):
-            if getattr(self, name) != getattr(Command, name):
+            if getattr(self, name) != getattr(ProgramCommand, name):
                 settings[name] = getattr(self, name)
         if self.bounds != (None, None):
             settings["bounds"] = [*self.bounds]
