@@ -1,7 +1,8 @@
 """Probes of environments: who makes them, and what they tell in words.
 
-A probe is a command of a study: first the request; then a mark of each process that begins it; and last what was
-found, with the hyperparameters that the study searches because of it. It is written while the planning lock is held,
+A probe is a command of a study: first the request; then a mark of each process that begins it, and of its end if that
+was asked for or the process hung; and last what was found, with the hyperparameters that the study searches because of
+it. It is written while the planning lock is held,
 before the first trial, and once: of two processes that find the same, the second writes nothing.
 """
 
@@ -11,8 +12,24 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...tasks.errors import Stopped
+from ..failures import HUNG, KILLED, RETRY_RULES
 from ..statistics.estimates import FEWEST
-from ..storage.commands import ASKED, BEGUN, FOUND, LOST, PROBE, Command, add, awaits_probe, commands, stored_config
+from ..storage.commands import (
+    ASKED,
+    BEGUN,
+    ENDED,
+    FOUND,
+    LOST,
+    PROBE,
+    PROCESS,
+    Command,
+    add,
+    awaits_probe,
+    commands,
+    stored_config,
+)
+from ..storage.locks.owner import Owner
 from ..storage.studies import change_study, revise
 from ..study.number_text import counted, in_digits, in_digits_alone
 from ..study.objectives import RETURN
@@ -28,7 +45,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 WHO = "probe"
-ATTEMPTS = 2  # of processes that died before they had finished a probe
 BASELINES, WIDER = "baselines", "wider"  # keys beside FOUND; the last: priors that the search adds or changes
 _AT_WORK: set[tuple[str, str]] = set()  # studies that a thread of this process is probing, by URL and name
 
@@ -67,19 +83,25 @@ def _probe(runner: StudyRunner) -> None:
     from ..study.widening import widened  # imports NumPy
 
     store, name = runner.store, runner.name
-    begun = sum(BEGUN in command.data for command in runner.rows.commands if command.kind == PROBE)
-    if begun >= ATTEMPTS:
-        data: Json = {LOST: f"{begun} processes that probed it did not end"}
+    marks = [command.data for command in runner.rows.commands if command.kind == PROBE]
+    begun, ended, hung = ([mark[key] for mark in marks if key in mark] for key in (BEGUN, ENDED, HUNG))
+    mark = {BEGUN: len(begun), PROCESS: str(Owner.current())}
+    if len(hung) >= (RETRY_RULES[HUNG].times or 0):
+        data: Json = {LOST: hung[-1]}
+    elif len(begun) - len(ended) > (RETRY_RULES[KILLED].times or 0):
+        data = {LOST: f"{len(begun) - len(ended)} processes that probed it were killed"}
     else:
-        _write(store, name, {BEGUN: begun}, lambda before: all(each.data != {BEGUN: begun} for each in before))
+        _write(store, name, mark, lambda before: all(each.data.get(BEGUN) != len(begun) for each in before))
         try:
             identity = runner.config.identity(runner.algorithm, runner.config.fixed)
             results = probe(load(identity.algorithm), identity, on_step=runner.raise_if_asked)
             data = {FOUND: results, BASELINES: {name: view.to_json() for name, view in _baselines(results).items()}}
             if wider := widened(runner.config, runner.algorithm, results):
                 data[WIDER] = wider
+        except (Stopped, KeyboardInterrupt):
+            _write(store, name, {ENDED: len(begun)}, awaits_probe)
+            raise
         except Exception as error:  # noqa: BLE001 - an environment may raise anything
-            runner.raise_if_asked()
             data = {LOST: f"{type(error).__name__}: {error}"}
     _write(store, name, data, awaits_probe)
     runner.rows.refresh()

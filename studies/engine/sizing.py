@@ -32,7 +32,8 @@ TRIALS = (64, 32, 16, 8)
 ENOUGH = 300_000  # steps of a training by the fastest algorithm, for more trials than the fewest
 LEAST = 10_000  # steps of a training by any algorithm
 MOMENT = 2.0  # seconds of training to measure the time of a step
-MOST = 16  # epochs of it
+MOST = 4096  # steps of it
+PATIENCE = 20.0  # seconds until gradient steps follow, after which one epoch of them has to do
 ATTEMPTS = 3  # in an environment that fails
 SMALL = {"num_steps": 64, "learning_starts": 256}  # so that gradient steps follow soon
 
@@ -88,10 +89,11 @@ def size_of_budget(store: Store, name: str, config: Config, algorithm: type[Task
         env = EnvSpec.of(config.env)
         searched = {path.partition(".")[0] for path in config.searched.flat()}
         names = [start["algorithm"] for start in algorithm.starts(env) if start["algorithm"] in searched]
-        paces = paces_in(env, names, config.seed)
+        paces, refused = paces_in(env, names, config.seed)
         stored = _stored(store, name)  # another process may have been quicker
         if stored is None:
-            return {"seconds": config.options["budget"]["seconds"], "paces": paces}
+            measured = {"seconds": config.options["budget"]["seconds"], "paces": paces}
+            return measured | ({"refused": refused} if refused else {})
     return stored
 
 
@@ -101,6 +103,7 @@ def described(sized: Sized) -> str:
     longest = ", ".join(f"{name} {EPOCHS * count:,}" for name, count in steps.items())
     slow = [name for name in sized["paces"] if name not in steps]
     without = f"; too slow for this time: {', '.join(slow)}" if slow else ""
+    without += "".join(f"; {name} is left out: {reason}" for name, reason in sized.get("refused", {}).items())
     return f"{in_words(sized['seconds'])} pay {trials} trials of {longest} steps{without}"
 
 
@@ -111,30 +114,31 @@ def _stored(store: Store, name: str) -> Sized | None:
         return None
 
 
-def paces_in(env: EnvSpec, names: Sequence[str], seed: int) -> dict[str, float]:
-    """Return the seconds of a step by algorithm, measured now.
+def paces_in(env: EnvSpec, names: Sequence[str], seed: int) -> tuple[dict[str, float], dict[str, str]]:
+    """Return seconds of a step by algorithm, and why others cannot train.
 
     In an environment that is slow itself, all are equally fast. Where one episode fails, others are played.
 
     Raises:
         BadConfig: episodes do not end, so that no evaluation would.
         EnvironmentFailed: episodes fail again and again.
+        Exception: the last error, if no algorithm can train.
     """
     from ...tasks import load
     from ...tasks.envs import time_limit
-    from ...tasks.errors import EnvironmentFailed
+    from ...tasks.errors import EnvironmentFailed, TaskError, is_lack_of_memory
     from ...tasks.identity import TaskIdentity
     from ...tasks.probing import probe
 
     looked = probe(load(names[0]), TaskIdentity.of(load(names[0]), env, seed, {}))
     if looked["slow"] is not None:
-        return dict.fromkeys(names, looked["slow"])
+        return dict.fromkeys(names, looked["slow"]), {}
     if not looked["lengths"] and time_limit(env) is None:
         raise BadConfig(
             f"an evaluation plays whole episodes, but none of {env.id} ended within {looked['steps']:,} steps, and it "
             'has no time limit; give it one, such as {"id": ..., "max_episode_steps": 1000}'
         )
-    paces = {}
+    paces, refused = dict[str, float](), dict[str, str]()
     for name in names:
         for attempt in range(ATTEMPTS):
             try:
@@ -143,18 +147,33 @@ def paces_in(env: EnvSpec, names: Sequence[str], seed: int) -> dict[str, float]:
             except EnvironmentFailed:
                 if attempt == ATTEMPTS - 1:
                     raise
-    return paces
+            except Exception as error:
+                if not (isinstance(error, TaskError | ValueError) or is_lack_of_memory(error)):
+                    raise
+                if name == names[-1] and not paces:
+                    raise
+                refused[name] = str(error) or type(error).__name__
+                break
+    return paces, refused
 
 
 def pace(name: str, env: EnvSpec, seed: int) -> float:
-    """Return the seconds that an algorithm takes for a step, measured now."""
+    """Return the seconds that an algorithm takes for a step, measured now.
+
+    Kernels are compiled and buffers filled before. Where that takes longer than PATIENCE, the last epoch counts.
+    """
     from ...tasks import load
 
     learner = load(name).learner
     dimensions = learner.space_in(env).flat()
     small = {path: value for path, value in SMALL.items() if path in dimensions}
-    task = load(name)(env, seed=seed).init(epoch_steps=64 if "learning_starts" in small else 512, **small)
-    task.fit(SMALL["learning_starts"] // 64 + 1 if "learning_starts" in small else 1)  # compiles kernels, fills buffers
-    steps, began = task.env_steps, time.perf_counter()
-    task.fit(task.epochs + MOST, until=lambda history: time.perf_counter() - began > MOMENT)
+    size = 16 if "learning_starts" in small else 512
+    task, started = load(name)(env, seed=seed).init(epoch_steps=size, **small), time.perf_counter()
+    for _ in range(SMALL["learning_starts"] // size + 1 if "learning_starts" in small else 1):
+        last = task.env_steps, time.perf_counter()
+        task.fit(task.epochs + 1)
+    if (now := time.perf_counter()) - started < PATIENCE:
+        last = task.env_steps, now
+        task.fit(task.epochs + MOST // size, until=lambda history: time.perf_counter() - now > MOMENT)
+    steps, began = last
     return (time.perf_counter() - began) / (task.env_steps - steps)

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ..errors import CommandRefused
+from ..failures import HUNG
 from ..options.study_options import BOUNDS
 from ..redact import masked
 from ..shell import command_line
@@ -26,7 +27,8 @@ CANCEL, EXCLUDE, ENQUEUE, EXTEND = "cancel", "exclude", "enqueue", "extend"
 BOUND, CHECK = "bound", "check"  # changes a bound of the study; records the test of a result against the goal
 PROBE = "probe"  # asks for a look at the environment, or tells what was found
 WEIGHT = "weight"  # changes the study's share of the workers
-ASKED, BEGUN, FOUND, LOST = "asked", "begun", "found", "lost"  # keys of a probe's data
+ASKED, BEGUN, ENDED, FOUND, LOST = "asked", "begun", "ended", "found", "lost"  # keys of a probe's data
+PROCESS = "process"  # key beside BEGUN
 DECISIVE = (CANCEL, EXCLUDE, ENQUEUE, EXTEND)  # commands on which later decisions depend
 CANCELLED, EXCLUDED, ENQUEUED = "cancelled", "excluded", "enqueued"  # a trial's state, and keys of its attributes
 
@@ -92,6 +94,14 @@ def awaits_probe(history: Iterable[Command]) -> bool:
     """Return whether a probe is requested, but has not ended."""
     probes = [command.data for command in history if command.kind == PROBE]
     return bool(probes) and not any(FOUND in data or LOST in data for data in probes)
+
+
+def note_hung_probe(connection: Connection, process: str, text: str) -> None:
+    """Note that a process hangs which probes an environment."""
+    for study, data in connection.execute(sa.select(command.c.study, command.c.data).where(command.c.kind == PROBE)):
+        if data.get(PROCESS) == process and awaits_probe(commands(connection, study)):
+            revise(connection, study)
+            add(connection, study, PROBE, {HUNG: text}, PROBE, "")
 
 
 def hold_of(history: Sequence[Command]) -> Command | None:

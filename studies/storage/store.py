@@ -463,6 +463,7 @@ class Store:
 
         def work(connection: Connection) -> list[str]:
             evicted, error = fencing.evict(connection, owner), ask()
+            command_rows.note_hung_probe(connection, owner, str(error).splitlines()[0])
             failures = histories(connection, [uid for uid, _ in evicted])
             tried = {uid: failures[uid].failed[HUNG] if uid in failures else 0 for uid, _ in evicted}
             # always recorded as a retry: the worker that claims the task next ends the trial if there were too many

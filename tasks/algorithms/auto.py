@@ -20,7 +20,7 @@ from ..learner import Learner
 from ..registry import load
 from ..task import Task
 
-ALGORITHMS = ("ppo", "sac", "dqn", "td3", "tqc", "crossq")
+ALGORITHMS = ("ppo", "sac", "dqn", "td3", "tqc", "crossq", "qrdqn", "pqn", "trpo", "ars")
 ALGORITHM, HELP = "algorithm", "Algorithm that learns; its hyperparameters follow, under its name."
 
 

@@ -29,7 +29,7 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], list[Any], list[str]]] = {  # values
     "ppo": (MINIBATCHES, [*ACTIONS, {"a": "dose"}], ANY),
     "ppo2": (MINIBATCHES, ACTIONS, ANY),
     "a2c": (ROLLOUTS, [*ACTIONS, {"a": "choice", "b": ["box", "bits"]}], ANY),
-    "trpo": (ROLLOUTS, ACTIONS, ANY),
+    "trpo": (MINIBATCHES, ACTIONS, ANY),
     "pqn": (MINIBATCHES, ["choice"], ANY),
     "svpg": ({**ROLLOUTS, "num_particles": 2}, ACTIONS, ANY),
     "svpg-ppo": ({**MINIBATCHES, "num_particles": 2}, ACTIONS, ANY),

@@ -16,8 +16,10 @@ from rekindle.studies.engine.views import ProbeView
 from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import page
 from rekindle.studies.storage.commands import PROBE
+from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
+from rekindle.tasks.errors import Hung
 from rekindle.tasks.probing import probe
 from studying import surrogate, tiny, work
 
@@ -47,26 +49,46 @@ def test_three_workers_make_one_probe_that_is_the_one_made_alone(url: str, monke
         assert sum(ASKED in data for data in rows(store)) == 1
 
 
-def test_a_probe_is_repeated_after_a_crash_and_given_up_after_two(
+def test_a_probe_is_repeated_after_crashes_and_given_up_after_five(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*_: Any, **__: Any) -> None:
+    def end_by(error: type[BaseException]) -> None:
+        def end(*_: Any, **__: Any) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr("rekindle.tasks.probing.probe", end)
+            with pytest.raises(error):
+                Worker(store, "s").run()
+
+    with Store(sqlite_url) as store:
+        started(store)
+        for error in [SystemExit, KeyboardInterrupt, *[SystemExit] * 4]:  # the second is what a user asks for
+            end_by(error)
+        assert [data[BEGUN] for data in rows(store) if BEGUN in data] == [0, 1, 2, 3, 4, 5]
+        assert {"ended": 1} in rows(store)
+        assert Worker(store, "s").run()
+        assert rows(store)[-1] == {LOST: "5 processes that probed it were killed"}
+        view = study_view(store, "s").probe
+        assert lines_of(view, whole=True) == [
+            "the environment could not be probed: 5 processes that probed it were killed"
+        ]
+
+
+def test_a_probe_is_given_up_when_it_has_hung_twice(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*_: Any, **__: Any) -> None:
+        store.evict_hung(str(Owner.current()), lambda: Hung("process 7 made no step for 9 s\nFile ..."))
         raise SystemExit
 
     with Store(sqlite_url) as store:
         started(store)
         with monkeypatch.context() as patch:
-            patch.setattr("rekindle.tasks.probing.probe", die)
+            patch.setattr("rekindle.tasks.probing.probe", hang)
             for _ in range(2):
                 with pytest.raises(SystemExit):
                     Worker(store, "s").run()
-        assert rows(store)[1:] == [{BEGUN: 0}, {BEGUN: 1}]
         assert Worker(store, "s").run()
-        assert rows(store)[3:] == [{LOST: "2 processes that probed it did not end"}]
-        view = study_view(store, "s").probe
-        assert lines_of(view, whole=True) == [
-            "the environment could not be probed: 2 processes that probed it did not end"
-        ]
+        assert rows(store)[-1] == {LOST: "process 7 made no step for 9 s"}
 
 
 def test_a_probe_that_fails_leaves_the_study_as_it_is(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

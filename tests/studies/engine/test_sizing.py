@@ -52,7 +52,7 @@ def test_in_a_slow_environment_all_algorithms_are_equally_fast(tmp_path: Path, m
     monkeypatch.setenv(slow_envs.VARIABLE, str(tmp_path))  # a step takes 5 ms or more
     monkeypatch.setattr(probing, "SECONDS", 0.02)
     monkeypatch.delattr(sizing, "pace")
-    paces = sizing.paces_in(rekindle.EnvSpec("slow_envs:Slow-v0"), ["ppo", "dqn"], 0)
+    paces, _ = sizing.paces_in(rekindle.EnvSpec("slow_envs:Slow-v0"), ["ppo", "dqn"], 0)
     assert paces["ppo"] == paces["dqn"] > 0.004
 
 
@@ -60,12 +60,34 @@ def test_the_pace_of_an_algorithm_is_that_of_its_steps() -> None:
     assert all(0 < pace(name, rekindle.EnvSpec("CartPole-v1"), 0) < 10 for name in ("ppo", "dqn"))
 
 
+def test_an_algorithm_that_cannot_train_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(name: str, env: rekindle.EnvSpec, seed: int) -> float:
+        if name != "ppo":
+            raise {"sac": MemoryError, "dqn": ValueError}[name]("no room")
+        return 1e-3
+
+    monkeypatch.setattr(sizing, "pace", measured)
+    env = rekindle.EnvSpec("CartPole-v1")
+    paces, refused = sizing.paces_in(env, ["sac", "ppo", "dqn"], 0)
+    assert (paces, refused) == ({"ppo": 1e-3}, {"sac": "no room", "dqn": "no room"})
+    assert "; sac is left out: no room" in sizing.described({"seconds": 256, "paces": paces, "refused": refused})
+    with pytest.raises(ValueError, match="no room"):
+        sizing.paces_in(env, ["sac", "dqn"], 0)
+
+
+def test_an_algorithm_that_takes_too_long_is_measured_by_one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "PATIENCE", 0.0)
+    monkeypatch.setattr(sizing, "MOMENT", math.inf)
+    monkeypatch.setattr(sizing, "MOST", 10**9)
+    assert 0 < pace("ppo", rekindle.EnvSpec("CartPole-v1"), 0) < 1
+
+
 def test_a_size_is_measured_once(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = []
     for paces in (PACES, {}):  # a second measurement would fail
-        monkeypatch.setattr(sizing, "paces_in", lambda env, names, seed, paces=paces: paces or 1 / 0)
+        monkeypatch.setattr(sizing, "paces_in", lambda env, names, seed, paces=paces: (paces, {}) if paces else 1 / 0)
         assert main([*CREATE, "--storage", sqlite_url]) == 0
         output = capsys.readouterr()
         made.append(json.loads(output.out))
@@ -91,7 +113,7 @@ def test_a_size_that_is_given_is_not_measured(
 
 @pytest.mark.slow
 def test_time_alone_gives_a_confirmed_agent(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizing, "paces_in", lambda env, names, seed: {name: PACES[name] for name in names})
+    monkeypatch.setattr(sizing, "paces_in", lambda env, names, seed: ({name: PACES[name] for name in names}, {}))
     options: dict[str, Any] = {"storage": sqlite_url, "study": "s", "progress": False, "budget": "1920s"}
     study = rekindle.tune("auto", "CartPole-v1", priors={"algorithm": "choices(['ppo', 'sac'])"}, **options)
     assert study.complete

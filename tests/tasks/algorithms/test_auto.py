@@ -15,7 +15,8 @@ from rekindle.tasks.algorithms import auto
 from rekindle.tasks.errors import UnsupportedSpace
 from studying import TINY
 
-BOX, DISCRETE = ("ppo", "sac", "td3", "tqc", "crossq"), ("ppo", "sac", "dqn")
+BOX = ("ppo", "sac", "td3", "tqc", "crossq", "trpo", "ars")
+DISCRETE = ("ppo", "sac", "dqn", "qrdqn", "pqn", "trpo", "ars")
 REPLAY = {
     "epoch_steps": 64,
     "num_envs": 2,
@@ -24,7 +25,8 @@ REPLAY = {
     "buffer_size": 200,
     "model.width": 8,
 }
-OWN: dict[str, dict[str, Any]] = {"ppo": TINY, "sac": REPLAY, "dqn": REPLAY}
+OWN: dict[str, dict[str, Any]] = {"ppo": TINY, "pqn": TINY, "trpo": TINY, "ars": {"epoch_steps": 64, "deltas": 4}}
+OWN |= dict.fromkeys(("sac", "dqn", "qrdqn"), REPLAY)
 FIXED = {f"{name}.{path}": value for name, values in OWN.items() for path, value in values.items()}
 
 
@@ -48,7 +50,7 @@ def test_an_environment_in_which_none_learns_is_refused(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", DISCRETE)
 def test_a_trial_is_the_task_of_its_algorithm(name: str) -> None:
-    config = study_config(load("auto"), "CartPole-v1", fixed=FIXED, trials=3, epochs="1", seed=5)
+    config = study_config(load("auto"), "CartPole-v1", fixed=FIXED, trials=7, epochs="1", seed=5)
     assert [each["algorithm"] for each in config.options["known"]] == list(DISCRETE)
     [known] = [each for each in config.options["known"] if each["algorithm"] == name]
     values = {**config.fixed, **known}
