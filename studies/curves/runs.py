@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..engine.study_rows import StudyRows
@@ -126,7 +126,6 @@ class Curves:
     def _trial(self, rows: StudyRows, trial: Trial, started: float | None) -> Run:
         config = rows.config
         segments = [rows.segments.get((trial.number, rung)) for rung in range(len(config.rungs))]
-        seed = int(trial.attrs.get("seed", config.seed))
         several, env = len(config.environments), environment_of(config, trial.replicate)
         name = f"trial-{trial.configuration:04}" + (f"-env-{trial.replicate % several}" if several > 1 else "")
         name += f"-seed-{trial.replicate // several}" if trial.seeds > several else ""
@@ -136,9 +135,9 @@ class Curves:
             uid=trial.uid,
             title=title(config.task, env),
             number=trial.configuration,
-            seed=seed,
+            seed=config.seed if trial.seed is None else trial.seed,
             hyperparameters=trial.params,
-            lineage={"parent": trial.attrs["parent"], **trial.attrs["start"]} if "start" in trial.attrs else None,
+            lineage={"parent": trial.parent, **asdict(trial.start)} if trial.start else None,
             state=trial.state,
             started=started or trial.created or 0.0,
             finished=trial.finished,

@@ -18,7 +18,7 @@ from ..options.durations import in_words
 from ..options.study_options import BOUNDS
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
-from ..storage.commands import EXCLUDED, RESUME, STOP, Command, commands, hold, hold_of, stored_options
+from ..storage.commands import RESUME, STOP, Command, commands, hold, hold_of, stored_options
 from ..storage.rows import Segment, score_of
 from ..storage.studies import revise
 from ..study.objectives import worth
@@ -77,8 +77,7 @@ def spent_by(
         spent["seconds"] = int(sum(store.trained_for(list(trials)).values()))
     reached = store.reached(list(trials))
     for uid, trial in trials.items():
-        inherited = int(trial.attrs["start"]["epochs"]) if "start" in trial.attrs else 0
-        epochs = max(0, max(reached.get(uid, 0), unsaved.get(uid, 0)) - inherited)
+        epochs = max(0, max(reached.get(uid, 0), unsaved.get(uid, 0)) - trial.inherited)
         spent["epochs"] += epochs
         spent["steps"] += epochs * trial.epoch_steps
     spent["steps"] += sum(row.eval_steps or 0 for row in rows.segments.values())
@@ -130,7 +129,7 @@ def stop_if_plateau(store: Store, rows: StudyRows) -> bool:
     for trial in sorted(trials, key=lambda trial: trial.number):
         if trial.state == "running":
             break
-        if EXCLUDED in trial.attrs:
+        if trial.excluded:
             continue
         row = last.get(trial.number)
         better = row is not None and (best is None or _is_better(store, rows, row, best))

@@ -18,7 +18,7 @@ from ..schedulers.registry import plan, remembered, without_excluded
 from ..schedulers.seeds import collapse, is_racing, seeds_of
 from ..statistics.rank_correlation import FEWEST, pool, unrestricted
 from ..storage.branches import BRANCH
-from ..storage.commands import EXCLUDE, EXCLUDED, PAUSE, PROBE, STOP, hold_of
+from ..storage.commands import EXCLUDE, PAUSE, PROBE, STOP, hold_of
 from ..storage.locks.owner import Owner
 from ..storage.retention import reasons
 from ..storage.rows import Event, Segment, Trial
@@ -90,11 +90,11 @@ def trial_view(config: Config, trial: Trial, segments: Sequence[Segment], in_tra
         number=trial.number,
         uid=trial.uid,
         state=_state(trial, in_training),
-        excluded=EXCLUDED in trial.attrs,
-        bracket=trial.attrs.get("bracket"),
+        excluded=trial.excluded,
+        bracket=trial.bracket,
         rung=max((row.rung for row in segments), default=None),
-        member=trial.attrs.get("member"),
-        branch=BranchView(trial=trial.attrs["parent"], **trial.attrs["start"]) if "start" in trial.attrs else None,
+        member=trial.member,
+        branch=BranchView(trial=trial.attrs["parent"], **vars(trial.start)) if trial.start else None,
         epochs=last.epochs if last else 0,
         return_=_return(last) if last else None,
         objectives=last.objectives if last else None,
@@ -225,7 +225,7 @@ def study_view(store: Store, name: str) -> StudyView:
         segments=finished,
         best=best,
         counts={state: sum(trial.state == state for trial in configurations) for state in STATES},
-        brackets=max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
+        brackets=max(((trial.bracket or 0) + 1 for trial in trials), default=0),
         eval_steps=sum(row.eval_steps or 0 for row in rows),
         spared=_skipped_trainings(configurations) if is_racing(config) else 0,
         agreement=_agreement(config, trials, segments),
@@ -246,7 +246,7 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
     if config.scheduling.population:
         return []  # members change between rungs, so their ranks cannot be compared
     trials, segments = without_excluded(trials, segments)
-    bracket_of = {trial.number: trial.attrs.get("bracket", 0) for trial in trials}
+    bracket_of = {trial.number: trial.bracket or 0 for trial in trials}
     brackets: dict[int, list[list[Segment]]] = {}  # results by rung of each, as trials compete only within a bracket
     for row in segments:
         if row.state == "done":

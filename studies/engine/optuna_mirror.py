@@ -22,8 +22,7 @@ from ..errors import StoreError, TaskBusy
 from ..samplers.draw import constrained
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
-from ..storage.commands import EXCLUDED
-from ..storage.rows import Segment, Trial, score_of
+from ..storage.rows import EXCLUDED, Segment, Trial, score_of
 from ..storage.sql.database import driver_arguments
 from ..storage.store import MIRROR
 from ..study.config import Config
@@ -103,7 +102,7 @@ class Mirror:
         assert self._lease is not None
         with quiet(optuna.logging.WARNING):
             try:
-                decisive = (self.rows.config, [n for n, row in self.rows.trials.items() if EXCLUDED in row.attrs])
+                decisive = (self.rows.config, [n for n, row in self.rows.trials.items() if row.excluded])
                 if self._study is None or decisive != self._copied:
                     self._study, self._copied = self._open(), decisive
                 self._lease.check()
@@ -144,7 +143,7 @@ class Mirror:
         form = [VERSION, self.rows.created, *config.options.get("longer", ()), *config.options.get("spaces", ())]
         if is_across(config):  # the scale of several environments changes with their results
             form += [*map(list, scale_of(config, rows))]
-        form += [f"without {trial.number}" for trial in trials if EXCLUDED in trial.attrs]  # it may be complete
+        form += [f"without {trial.number}" for trial in trials if trial.excluded]  # it may be complete
         if copied and study.user_attrs.get(FORM) != form:
             optuna.delete_study(study_name=self.name, storage=storage)
             study = create()
@@ -282,7 +281,7 @@ def frozen(config: Config, row: Row, started: float | None) -> FrozenTrial:
     ends = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
     ends["cancelled"] = TrialState.FAIL
     waiting = TrialState.WAITING if started is None else TrialState.RUNNING
-    state = TrialState.FAIL if EXCLUDED in trial.attrs else ends.get(trial.state, waiting)
+    state = TrialState.FAIL if trial.excluded else ends.get(trial.state, waiting)
     done = [row for row in segments if row.state == "done"]
     objectives = objectives_of(config)
     # Optuna has intermediate values of one objective only.
@@ -317,12 +316,12 @@ def _attributes(trial: Trial, segments: Sequence[Segment], done: Sequence[Segmen
         attributes |= {"rk_rung": segments[-1].rung, "rk_epochs_planned": segments[-1].epochs}
     if done:
         attributes["rk_digest"] = done[-1].digest
-    if "start" in trial.attrs:
-        attributes |= {"rk_parent": trial.attrs["parent"], "rk_parent_epochs": trial.attrs["start"]["epochs"]}
+    if trial.start:
+        attributes |= {"rk_parent": trial.parent, "rk_parent_epochs": trial.inherited}
     places = ("bracket", "member", "generation")
     attributes |= {f"rk_{name}": trial.attrs[name] for name in places if name in trial.attrs}
-    if trial.state == "cancelled" or EXCLUDED in trial.attrs:  # Optuna has no such states
-        attributes["rk_state"] = EXCLUDED if EXCLUDED in trial.attrs else trial.state
+    if trial.state == "cancelled" or trial.excluded:  # Optuna has no such states
+        attributes["rk_state"] = EXCLUDED if trial.excluded else trial.state
     if trial.error:
         attributes["rk_error"] = trial.error.strip().splitlines()[-1][:1000]
     return attributes

@@ -212,10 +212,8 @@ class StudyRunner:
 
     def task(self, trial: Trial, storage: Storage | None) -> Task:
         """Create the task of a trial."""
-        start = trial.attrs.get("start", {}).get("digest")
-        seed = trial.attrs.get("seed")
-        env = environment_of(self.config, trial.replicate)
-        return self.config.make_task(self.algorithm, trial.params, storage, start, seed, self.device, env)
+        start, env = trial.start.digest if trial.start else None, environment_of(self.config, trial.replicate)
+        return self.config.make_task(self.algorithm, trial.params, storage, start, trial.seed, self.device, env)
 
     def _new_trials(self, plan: Plan) -> list[Trial]:
         """Return the rows of the trials that the plan asks for."""
@@ -290,11 +288,11 @@ class StudyRunner:
         parent = self.rows.trials[branch.start.number]
         assert branch.start.digest is not None
         start = Start(parent.uid, branch.start.epochs, branch.start.digest)
-        identity = self.config.identity(self.algorithm, values, start.digest, parent.attrs.get("seed"))
+        identity = self.config.identity(self.algorithm, values, start.digest, parent.seed)
         self.store.branch(identity.uid, identity.to_json(), start)
         attrs: dict[str, Any] = {"bracket": 0, "member": branch.member, "generation": branch.generation}
         attrs |= {"parent": parent.number, "start": asdict(start)}
-        attrs |= {name: parent.attrs[name] for name in ("seed",) if name in parent.attrs}
+        attrs |= {} if parent.seed is None else {"seed": parent.seed}
         params = self.algorithm.named(identity.algorithm, identity.values)
         return Trial(branch.number, identity.uid, params, attrs)
 

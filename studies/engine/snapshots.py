@@ -209,8 +209,7 @@ class StudyProgress:
         for trial in trials:
             target = max((epochs for rung, epochs in rungs if (trial.number, rung) in self.rows.segments), default=0)
             epochs = target if trial.number in whole else min(reached.get(trial.uid, 0), target)
-            inherited = int(trial.attrs["start"]["epochs"]) if "start" in trial.attrs else 0  # by a branch
-            self._epochs[trial.number] = trained = max(0, epochs - inherited)
+            self._epochs[trial.number] = trained = max(0, epochs - trial.inherited)
             self._env_steps[trial.number] = trained * trial.epoch_steps
 
     def _state(self, number: int, leased: Collection[int]) -> str:

@@ -162,7 +162,7 @@ def history(
                 params=names,
                 distributions={name: spread[name] for name in names},
                 intermediate_values={} if several else dict(scores),
-                user_attrs={BRACKET: trial.attrs.get("bracket")},
+                user_attrs={BRACKET: trial.bracket},
                 system_attrs=constrained(excesses(constraints, last)) if scores else {},
             )
         )

@@ -86,7 +86,7 @@ class PB2:
         self._trials = {trial.number: trial for trial in members}
         self._rows = {(row.number, row.rung): row for row in rows if row.state == "done" and row.rung < self.generation}
         self._born = {n: trial for n, trial in self._trials.items() if trial.attrs.get("generation") == self.generation}
-        taken = {branch.member for branch in branches} | {trial.attrs["member"] for trial in self._born.values()}
+        taken = {branch.member for branch in branches} | {trial.member for trial in self._born.values()}
         last = (self._trials[n] for n, rung in sorted(self._rows) if rung == self.generation - 1)
         self._continuing = [trial for trial in last if trial.attrs.get("member", trial.number) not in taken]
 
@@ -162,7 +162,7 @@ class PB2:
 
     def _before(self, number: int, rung: int) -> Segment | None:
         """Return the segment that a trial's segment continues."""
-        origin = number if (number, rung - 1) in self._rows else self._trials[number].attrs.get("parent")
+        origin = number if (number, rung - 1) in self._rows else self._trials[number].parent
         return self._rows.get((origin, rung - 1)) if origin is not None else None
 
     def _point(self, params: Mapping[str, Any]) -> list[float]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from ...plugins import PluginError
 from ..errors import StoreError
 from ..methods import OF_SCHEDULERS
-from ..storage.commands import EXCLUDED
 from ..storage.rows import Segment, Trial
 from ..study.config import Config
 from ..study.environments import is_across
@@ -69,13 +68,13 @@ def remembered(trials: Iterable[Trial], segments: Iterable[Segment]) -> tuple[li
         segments: the study's segments.
     """
     trials_so_far = list(trials)
-    excluded = {trial.number for trial in trials_so_far if EXCLUDED in trial.attrs}
+    excluded = {trial.number for trial in trials_so_far if trial.excluded}
     lost = {"state": "failed", "score": None, "objectives": None}
     return trials_so_far, [replace(row, **lost) if row.number in excluded else row for row in segments]  # type: ignore[arg-type]
 
 
 def without_excluded(trials: Iterable[Trial], segments: Iterable[Segment]) -> tuple[list[Trial], list[Segment]]:
     """Return the rows of trials that are not excluded, for analyses."""
-    kept = [trial for trial in trials if EXCLUDED not in trial.attrs]
+    kept = [trial for trial in trials if not trial.excluded]
     numbers = {trial.number for trial in kept}
     return kept, [row for row in segments if row.number in numbers]

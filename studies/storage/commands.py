@@ -18,7 +18,7 @@ from ..failures import HUNG
 from ..options.study_options import BOUNDS
 from ..redact import masked
 from ..shell import command_line
-from .rows import Trial
+from .rows import EXCLUDED, Trial
 from .sql.schema import Now, command, segment, task, trial
 from .studies import finish_trials, get_study, revise, trials
 
@@ -30,7 +30,7 @@ WEIGHT = "weight"  # changes the study's share of the workers
 ASKED, BEGUN, ENDED, FOUND, LOST = "asked", "begun", "ended", "found", "lost"  # keys of a probe's data
 PROCESS = "process"  # key beside BEGUN
 DECISIVE = (CANCEL, EXCLUDE, ENQUEUE, EXTEND)  # commands on which later decisions depend
-CANCELLED, EXCLUDED, ENQUEUED = "cancelled", "excluded", "enqueued"  # a trial's state, and keys of its attributes
+CANCELLED, ENQUEUED = "cancelled", "enqueued"  # a trial's state, and a key of its attributes
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def cancel(
     running = [row.number for row in rows if row.state == "running"]
     if not running and not forget:
         raise CommandRefused(f"only a running trial can be cancelled, but {label} is {rows[0].state}; exclude it")
-    if forget and all(EXCLUDED in row.attrs for row in rows):
+    if forget and all(row.excluded for row in rows):
         raise CommandRefused(f"{label} is excluded already")
     command = add(connection, name, EXCLUDE if forget else CANCEL, {"trials": sorted(numbers)}, who, why)
     which = (segment.c.study == name) & segment.c.number.in_(running) & (segment.c.state == "ready")

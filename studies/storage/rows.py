@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ...tasks.checkpoint.storage import Lease, Metrics
+from .branches import Start
+
+EXCLUDED = "excluded"  # key of a trial's attributes
 
 
 def is_epoch_steps(name: str) -> bool:
@@ -141,6 +144,41 @@ class Trial(_OfReplicate):
     error: str | None = None
     created: float | None = None
     finished: float | None = None
+
+    @property
+    def excluded(self) -> bool:
+        """True if a command excludes its results from the study."""
+        return EXCLUDED in self.attrs
+
+    @property
+    def bracket(self) -> int | None:
+        """Number of its bracket."""
+        return self.attrs.get("bracket")
+
+    @property
+    def member(self) -> int | None:
+        """Number of the member of a population that it is."""
+        return self.attrs.get("member")
+
+    @property
+    def seed(self) -> int | None:
+        """Seed, if trials of the study have several."""
+        return self.attrs.get("seed")
+
+    @property
+    def parent(self) -> int | None:
+        """Number of the trial from which it branches."""
+        return self.attrs.get("parent")
+
+    @property
+    def start(self) -> Start | None:
+        """State of the parent from which it branches."""
+        return Start(**self.attrs["start"]) if "start" in self.attrs else None
+
+    @property
+    def inherited(self) -> int:
+        """Epochs that its parent trained."""
+        return self.start.epochs if self.start else 0
 
     @property
     def epoch_steps(self) -> int:

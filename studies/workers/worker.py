@@ -318,7 +318,7 @@ class Worker:
         config = self.runner.config
         names, seeds = labels(config.environments), seeds_of(config)
         env = f", {names[trial.replicate % len(names)]}" if len(names) > 1 else ""
-        seed = f", seed {trial.attrs['seed']}" if seeds > len(names) else ""
+        seed = f", seed {trial.seed}" if seeds > len(names) else ""
         return f"trial {trial.configuration}{env}{seed} ({trial.uid[:8]})"
 
     def _is_cancelled(self, item: ReadySegment) -> bool:
