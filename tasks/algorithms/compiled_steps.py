@@ -6,8 +6,9 @@ long as the operations themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
+from typing import Any, Self
 
 import numpy as np
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from ..compiled.loading import kernels_of
 from ..compiled.records import Draw, GivenBatch, Scaling, Transitions
 from ..experience.replay_buffer import CompiledReplayBuffer
-from ..networks.acting import REPLAYED
+from ..networks.acting import is_replayed
 from ..networks.mlp import MLP
 from ..runtime.progress import tick
 from .off_policy_learner import Batch, OffPolicyLearner
@@ -42,10 +43,20 @@ class CompiledSteps:
     def __init__(self, learner: OffPolicyLearner, run: ModuleType):
         hp, replay = learner.hp, learner.replay
         self.learner, self.run, self.table = learner, run, NO_TABLE
-        self.gathers = isinstance(replay, CompiledReplayBuffer) and learner.is_plain
         if isinstance(replay, CompiledReplayBuffer):
             self.table = Transitions(*replay.table, hp.n_step, hp.num_envs, learner.gamma.numpy())
+        self.gathers = self.table is not NO_TABLE and learner.is_plain
         self._rows = np.zeros((learner.members, hp.batch_size), np.int64)
+
+    @classmethod
+    def covering(cls, learner: Any, networks: Sequence[MLP | None], **form: Any) -> Self | None:
+        """Return a learner's steps; None if kernels do not cover its networks.
+
+        `form` are the further arguments of `__init__`.
+        """
+        hp = learner.hp
+        run = kernels_of(hp.tau, hp.tau if hp.max_grad_norm is None else hp.max_grad_norm)
+        return cls(learner, run, **form) if run is not None and all(map(is_replayed, networks)) else None
 
     def __call__(self) -> dict[str, Tensor]:
         """Do what `OffPolicyLearner.learn` does."""
@@ -86,10 +97,3 @@ class CompiledSteps:
     def metrics(self) -> Mapping[str, Tensor]:
         """Return the metrics of the last step, each (P,)."""
         raise NotImplementedError
-
-
-def run_for(learner: OffPolicyLearner, *networks: MLP) -> ModuleType | None:
-    """Return the kernels if they cover a learner's perceptrons; else None."""
-    covered = all(type(net) is MLP and len(net.sizes) > 2 and net.activation_name in REPLAYED for net in networks)
-    hp = learner.hp
-    return kernels_of(hp.tau, hp.tau if hp.max_grad_norm is None else hp.max_grad_norm) if covered else None

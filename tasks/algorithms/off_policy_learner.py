@@ -76,8 +76,8 @@ class Progress:
 class ReplayPolicy(Policy, Protocol):
     """Networks of P members that learn from replayed transitions."""
 
-    def memory(self, num_envs: int) -> ActingMemory:
-        """Return the recurrent state of num_envs environments at the start of episodes."""
+    def memory(self, num_envs: int) -> ActingMemory | None:
+        """Return recurrent states at the start of num_envs episodes, or None."""
 
 
 class OffPolicyLearner(Learner):
@@ -91,7 +91,7 @@ class OffPolicyLearner(Learner):
         progress: the counters.
         priorities: draws the batches of transitions; part of the state if they have priorities.
         sequences: draws the batches, if they consist of sequences; otherwise None.
-        memory: recurrent states of the running episodes.
+        memory: recurrent states of the running episodes; None for policies without.
         guidance: signals and cloning; `build` creates it with the networks.
     """
 
@@ -109,7 +109,7 @@ class OffPolicyLearner(Learner):
     refillable = ("replay", "priorities", "sequences")
     scratch = (*Learner.scratch, "compiled_steps")
     policy: ReplayPolicy
-    memory: ActingMemory
+    memory: ActingMemory | None = None
     sequences: Sequences | None = None
     turns: OpenTransitions | None = None
     guidance: ReplayGuidance
@@ -157,7 +157,6 @@ class OffPolicyLearner(Learner):
         self.priorities: Sampler = UniformSampler(*source) if uniform else PrioritizedSampler(*source, hp.replay)
         if hp.normalize_obs and envs.obs_kind == "vector":
             self.obs_normalizer = ObservationNormalizer(self.members, envs.obs_shape[0], self.mask)
-        self.memory = ActingMemory()
         self.progress = Progress(self.members, full_at=hp.learning_starts)
         self.gamma = hp.gamma.cpu()  # the buffer lies in RAM, and n-step returns are computed there
         self.constant_lr = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
@@ -186,7 +185,8 @@ class OffPolicyLearner(Learner):
         first = self.env_steps // hp.num_envs
         for position in range(first, first + hp.num_steps):
             obs, present = self.envs.obs, self.envs.present
-            features = self.memory(self.tensor(self.normalize(obs, learn=True, counted=present)))
+            seen = self.tensor(self.normalize(obs, learn=True, counted=present))
+            features = seen if self.memory is None else self.memory(seen)
             allowed = None if self.mask is None else obs[..., self.mask] > 0.5
             actions = self.uniform_actions(position, allowed) if all_random else self.explore(features, position)
             if any_random and not all_random:
@@ -214,7 +214,8 @@ class OffPolicyLearner(Learner):
 
     def after_step(self, step: StepResult) -> None:
         """Reset the recurrent states of ended episodes."""
-        self.memory.reset(step.terminated | step.truncated)
+        if self.memory is not None:
+            self.memory.reset(step.terminated | step.truncated)
 
     def normalize(self, obs: Array, learn: bool = False, counted: NDArray[np.bool_] | None = None) -> Array:
         """Scale observations (P, N, ...), if the hyperparameters ask for it.
@@ -359,11 +360,12 @@ class OffPolicyLearner(Learner):
     def updates(self) -> list[int]:
         return [self.progress.updates] * self.members
 
-    def acting_memory(self, episodes: int) -> ActingMemory:
+    def acting_memory(self, episodes: int) -> ActingMemory | None:
         return self.policy.memory(episodes)
 
     def truncate_all(self) -> None:
         self.replay.truncate_all()
         if self.turns is not None:
             self.turns.clear()
-        self.memory.reset(np.ones((self.members, self.hp.num_envs), np.bool_))
+        if self.memory is not None:
+            self.memory.reset(np.ones((self.members, self.hp.num_envs), np.bool_))

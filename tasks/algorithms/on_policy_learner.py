@@ -36,11 +36,10 @@ from ..networks.optimizers import (
     CompiledDescent,
     FlushedDenormals,
     LearningRates,
-    Optimizer,
-    clip_norm,
     learning_rates,
     network_spans,
     norms,
+    optimizer_of,
     schedule,
 )
 from ..runtime.metric_means import MemberMetrics
@@ -98,7 +97,7 @@ class OnPolicyLearner(Learner):
         hp = self.hp
         self.agent = make_agent(self)
         self.policy = self.agent.policy
-        self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
+        self.optimizer = optimizer_of(self.policy.parameters.vector, hp.optimizer)
         self.order = self.keys("order")
         self.normalize_advantage: bool | str = vars(hp).get("normalize_advantage", True)
         self.standardizer = advantage_scale(self.normalize_advantage, self.members)
@@ -319,9 +318,7 @@ class TorchSteps:
             moving = near if moving is None else moving & near
         if learner.mix_gradients is not None:
             gradient = learner.mix_gradients(gradient)
-        step = clip_norm(gradient, learner.hp.max_grad_norm)
-        learner.optimizer.step(step.gradient, lr, moving)
-        return metrics, moving, step
+        return metrics, moving, learner.optimizer.descend(gradient, lr, learner.hp.max_grad_norm, moving)
 
     def differentiate(self, minibatch: Batch) -> tuple[Metrics, Tensor]:
         """Return the losses' metrics, each (P,), and their gradient (P, D)."""

@@ -38,7 +38,7 @@ from ..networks.encoders import ENCODERS, check_encoder, encoder_choice, encoder
 from ..networks.layer_norm import LayerNormMLP
 from ..networks.masks import FORBIDDEN
 from ..networks.mlp import Network, Parameters, actor_layers, initialize, shapes_of
-from ..networks.optimizers import Clipped, Optimizer, descend, norms, optimizer_space, schedule, schedule_space
+from ..networks.optimizers import Clipped, norms, optimizer_of, optimizer_space, schedule, schedule_space
 from ..rng.streams import Keys
 from ..runtime.episode_window import window_size
 from ..task import Task
@@ -186,7 +186,7 @@ class PQNLearner(Learner):
             if hp.normalize_reward
             else None,
         )
-        self.optimizer = Optimizer(policy.parameters.vector, hp.optimizer)
+        self.optimizer = optimizer_of(policy.parameters.vector, hp.optimizer)
         self.order = self.keys("order")
 
     def iterate(self) -> Mapping[str, Tensor]:
@@ -224,8 +224,9 @@ class PQNLearner(Learner):
     def step(self, batch: Mapping[str, Tensor], lr: Tensor) -> tuple[dict[str, Tensor], Clipped]:
         """Take one gradient step; return metrics and the gradient."""
         losses, metrics = self.loss(batch)
-        gradient = descend(self.agent.policy.parameters, self.optimizer, losses, lr, self.hp.max_grad_norm)
-        return {"loss": losses.detach(), **metrics}, gradient
+        gradient = self.agent.policy.parameters.gradient(losses)
+        clipped = self.optimizer.descend(gradient, lr, self.hp.max_grad_norm)
+        return {"loss": losses.detach(), **metrics}, clipped
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's loss (P,), and the mean of max q.

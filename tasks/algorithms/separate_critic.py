@@ -19,7 +19,7 @@ from ..checkpoint.state import Tree
 from ..experience.returns import CRITIC_LOSSES, empirical_returns
 from ..experience.rollout import Agent, Rollout
 from ..experience.whole_episodes import needs_whole_episodes
-from ..networks.optimizers import adam, clip_norm, network_mask, norms, schedule, schedule_space
+from ..networks.optimizers import adam, network_mask, norms, schedule, schedule_space
 from ..rng.streams import Bits
 from .on_policy import check_minibatches
 
@@ -117,8 +117,7 @@ class SeparateCritic:
             _, values = agent.policy(minibatch)
             losses = 0.5 * CRITIC_LOSSES[self.hp.critic_loss](values - minibatch["returns"]).mean(1)
             gradient = agent.policy.parameters.gradient(losses).mul_(self.own)
-            step = clip_norm(gradient, hp.max_grad_norm)
-            self.optimizer.step(step.gradient, lr)
+            step = self.optimizer.descend(gradient, lr, hp.max_grad_norm)
         return {"value_loss": losses.detach(), "critic_lr": lr.squeeze(1), **norms(step, "critic")}
 
     def learning_rate(self, env_steps: int) -> Tensor:

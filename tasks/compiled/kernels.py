@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .control import cosine_and_sine, play, step
 from .descent import clip, descend, optimize
-from .off_policy import find_children, follow, n_step_batch, set_children, store
+from .off_policy import find_children, n_step_batch, set_children, store
 from .perceptrons import infer
 from .policies import act, differentiate, log_probs, values
 from .replay_descent import descend_actor_critic, descend_q
@@ -18,7 +18,6 @@ __all__ = [
     "descend_q",
     "differentiate",
     "find_children",
-    "follow",
     "infer",
     "log_probs",
     "n_step_batch",

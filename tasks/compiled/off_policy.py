@@ -73,14 +73,6 @@ def follow_vector(target, vector, tau):
         target[i] = (ONE - tau) * target[i] + tau * vector[i]
 
 
-@kernel("f4[:,::1], f4[:,::1], f4[:,:], b1[:,:]")
-def follow(target, vector, tau, due):
-    """Move the targets (P, D) that are due by fractions tau."""
-    for p in range(len(target)):
-        if due[p, 0]:
-            follow_vector(target[p], vector[p], tau[p, 0])
-
-
 @inner()
 def sum_of(x):
     """Return the sum of a multiple of 8 numbers, in NumPy's order."""

@@ -18,7 +18,7 @@ from .base.envs import Envs
 from .base.masks import check_mask
 from .base.spec import EnvSpec, EnvSpecError
 from .classic.dynamics import MODELS
-from .classic.envs import ClassicEnvs, is_classic
+from .classic.envs import classic_envs, is_classic
 from .gym.backend import Backend, InProcess
 from .gym.envs import GymEnvs
 from .gym.make import close_env, make_env
@@ -55,7 +55,7 @@ def make_envs(
     """
     spec = EnvSpec.of(spec)
     if is_classic(spec):
-        return ClassicEnvs(spec, seeds, num_envs, purpose)
+        return classic_envs(spec, seeds, num_envs, purpose)
     with at_work():  # its episodes may hang, or end the process
         restore = pool_test(spec) if is_pool(spec) else self_test(spec)  # cached, so it runs once per process
     spaces, size = spaces_of(spec), len(seeds) * num_envs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -133,22 +133,6 @@ class Clipped(NamedTuple):
         return Clipped(torch.where(mask, self.gradient, other.gradient), factor)
 
 
-def clip_norm(gradient: Tensor, limit: Tensor | None) -> Clipped:
-    """Scale each member's gradient to a Euclidean norm of at most `limit`.
-
-    The gradient (P, D) is changed in place; the limit is (P, 1).
-    """
-    if limit is None:
-        return Clipped(gradient, None)
-    if (run := kernels_of(gradient, limit)) is not None:
-        factor = torch.empty_like(limit)
-        run.clip(gradient.numpy(), limit.numpy(), factor.numpy())
-        return Clipped(gradient, factor)
-    norm = gradient.square().sum(1, keepdim=True).sqrt()
-    factor = (limit / (norm + 1e-6)).clamp(max=1.0)
-    return Clipped(gradient.mul_(factor), factor)
-
-
 def network_spans(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[tuple[int, int]]]:
     """Return the spans of each network's parameters in their vector.
 
@@ -243,11 +227,7 @@ class Optimizer(Stacked):
 
     Attributes:
         vector: parameters (P, D), changed in place.
-        rule: the optimizer as kernels take it; None without kernels.
     """
-
-    scratch = ("rule", "_run", "_all", "_vector")
-    rule: UpdateRule | None = None
 
     def __init__(self, vector: Tensor, hp: SimpleNamespace):
         """Set the moments to 0.
@@ -263,10 +243,28 @@ class Optimizer(Stacked):
         self.tensors["steps"] = torch.zeros(len(vector), 1, device=vector.device)
         if "mean" in self.tensors:  # computed once, since it shows in short steps
             self._betas = [(1 - beta, beta.log()) for beta in (hp.beta1, hp.beta2)]
-        self._run = kernels_of(vector)
-        if self._run is not None:
-            self.rule, self._vector = self._rule(), vector.numpy()
-            self._all = np.ones((len(vector), 1), np.bool_)
+
+    def descend(
+        self, gradient: Tensor, lr: Tensor, limit: Tensor | None = None, active: Tensor | None = None
+    ) -> Clipped:
+        """Clip gradients in place, and take one step; return the clipped gradients.
+
+        The arguments are those of `clip` and `step`.
+        """
+        clipped = self.clip(gradient, limit)
+        self.step(clipped.gradient, lr, active)
+        return clipped
+
+    def clip(self, gradient: Tensor, limit: Tensor | None) -> Clipped:
+        """Scale each member's gradient to a Euclidean norm of at most `limit`.
+
+        The gradient (P, D) is changed in place; the limit is (P, 1), or None for no limit.
+        """
+        if limit is None:
+            return Clipped(gradient, None)
+        norm = gradient.square().sum(1, keepdim=True).sqrt()
+        factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+        return Clipped(gradient.mul_(factor), factor)
 
     def step(self, gradient: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
         """Take one step down the gradient (P, D).
@@ -280,12 +278,7 @@ class Optimizer(Stacked):
         # The moments of a dead unit decay to denormal numbers, and stay there. (As a decorator, this takes longer than
         # Adam itself.)
         with FlushedDenormals():
-            if self._run is not None and lr.shape[1] == 1:
-                moving = self._all if active is None else active.numpy()
-                step = (gradient.contiguous().numpy(), lr.contiguous().numpy(), self.rule)
-                self._run.optimize(moving, self._vector, *step)
-            else:
-                self._step_active(gradient, lr, active)
+            self._step_active(gradient, lr, active)
 
     @torch.no_grad()
     def _step_active(self, gradient: Tensor, lr: Tensor, active: Tensor | None) -> None:
@@ -296,14 +289,6 @@ class Optimizer(Stacked):
         self._step(gradient, lr)
         for tensor, old in zip([self.vector, *self.tensors.values()], before, strict=True):
             tensor.copy_(torch.where(active, tensor, old))
-
-    def _rule(self) -> UpdateRule:
-        """Return the optimizer as kernels take it."""
-        hp, tensors, absent = self.hp, self.tensors, torch.zeros_like(self.tensors["steps"])
-        settings = torch.cat([vars(hp).get(name, absent) for name in SETTINGS[hp.name]], 1)
-        other = tensors["mean"] if "mean" in tensors else tensors["velocity"]
-        state = tensors["steps"], tensors.get("square", other), other
-        return UpdateRule(OPTIMIZER_NUMBERS[hp.name], *(x.numpy() for x in (*state, settings)))
 
     def _step(self, gradient: Tensor, lr: Tensor) -> None:
         self.tensors["steps"] += 1
@@ -334,6 +319,50 @@ class Optimizer(Stacked):
         return velocity.clone()
 
 
+class CompiledOptimizer(Optimizer):
+    """An `Optimizer` computed by kernels.
+
+    Attributes:
+        rule: the optimizer as kernels take it.
+    """
+
+    scratch = ("rule", "_run", "_all", "_vector")
+
+    def __init__(self, run: ModuleType, vector: Tensor, hp: SimpleNamespace):
+        """Set the moments to 0; `run` are the kernels."""
+        super().__init__(vector, hp)
+        self._run, self._vector, self._all = run, vector.numpy(), np.ones((len(vector), 1), np.bool_)
+        tensors, absent = self.tensors, torch.zeros_like(self.tensors["steps"])
+        settings = torch.cat([vars(hp).get(name, absent) for name in SETTINGS[hp.name]], 1)
+        other = tensors["mean"] if "mean" in tensors else tensors["velocity"]
+        state = tensors["steps"], tensors.get("square", other), other
+        self.rule = UpdateRule(OPTIMIZER_NUMBERS[hp.name], *(x.numpy() for x in (*state, settings)))
+
+    def clip(self, gradient: Tensor, limit: Tensor | None) -> Clipped:
+        if limit is None:
+            return Clipped(gradient, None)
+        factor = torch.empty_like(limit)
+        self._run.clip(gradient.numpy(), limit.numpy(), factor.numpy())
+        return Clipped(gradient, factor)
+
+    def _step_active(self, gradient: Tensor, lr: Tensor, active: Tensor | None) -> None:
+        if lr.shape[1] > 1:  # kernels have one rate for all parameters
+            super()._step_active(gradient, lr, active)
+            return
+        moving = self._all if active is None else active.numpy()
+        rates = lr.contiguous().numpy()
+        self._run.optimize(moving, self._vector, gradient.contiguous().numpy(), rates, self.rule)
+
+
+def optimizer_of(vector: Tensor, hp: SimpleNamespace) -> Optimizer:
+    """Return an `Optimizer`, computed by kernels where there are any.
+
+    The arguments are those of the class.
+    """
+    run = kernels_of(vector)
+    return Optimizer(vector, hp) if run is None else CompiledOptimizer(run, vector, hp)
+
+
 class CompiledDescent:
     """Gradients and optimizer steps of P members, as kernels take them.
 
@@ -344,7 +373,7 @@ class CompiledDescent:
 
     def __init__(self, optimizer: Optimizer, limit: Tensor | None, gradient: Tensor | None = None):
         """Take or allocate the gradient; `limit` (P, 1) clips its norm."""
-        assert optimizer.rule is not None
+        assert isinstance(optimizer, CompiledOptimizer)
         self.gradient = torch.zeros_like(optimizer.vector) if gradient is None else gradient
         factors = torch.ones(len(self.gradient), 1)
         self.clipped = Clipped(self.gradient, None if limit is None else factors)
@@ -359,21 +388,4 @@ class CompiledDescent:
 def adam(vector: Tensor) -> Optimizer:
     """Return Adam with fixed constants, for parameters besides the policy's."""
     constants = {name: torch.full_like(vector[:, :1], value) for name, value in ADAM.items()}
-    return Optimizer(vector, SimpleNamespace(name="adam", **constants))
-
-
-def descend(
-    parameters: Parameters, optimizer: Optimizer, losses: Tensor, lr: Tensor, max_grad_norm: Tensor | None
-) -> Clipped:
-    """Take one step down each member's loss, and return the clipped gradient.
-
-    Args:
-        parameters: parameters that the losses are differentiated by.
-        optimizer: optimizer of these parameters.
-        losses: (P,).
-        lr: learning rates, (P, 1) or (P, D).
-        max_grad_norm: largest norm of a gradient, (P, 1); None for no limit.
-    """
-    step = clip_norm(parameters.gradient(losses), max_grad_norm)
-    optimizer.step(step.gradient, lr)
-    return step
+    return optimizer_of(vector, SimpleNamespace(name="adam", **constants))

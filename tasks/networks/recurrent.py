@@ -121,18 +121,12 @@ class States(Stacked):
             state.mul_(torch.from_numpy(~ended).to(state).unsqueeze(-1))
 
 
-class ActingMemory:
-    """Recurrent state of running episodes; this one is empty.
-
-    It serves policies that act on the last observation alone.
-    """
+class ActingMemory(States):
+    """Recurrent states of running episodes that act."""
 
     def __call__(self, obs: Tensor) -> Tensor:
-        """Return the policy's inputs for observations (P, N, ...)."""
-        return obs
-
-    def reset(self, ended: NDArray[np.bool_]) -> None:
-        """Reset the states of ended episodes, (P, N)."""
+        """Return the policy's inputs for observations (P, N, ...); advance the states."""
+        raise NotImplementedError
 
 
 class RecurrentActorCritic(ActorCritic):

@@ -119,7 +119,7 @@ class DDPGLearner(ActorCriticLearner):
         return -self.policy.q(batch, torch.tanh(self.policy.learning_outputs(batch)))[:, 0, :, 0]
 
     def kernel(self) -> ActorCriticSteps | None:
-        return ActorCriticSteps.covering(self, heard=1)
+        return ActorCriticSteps.covering(self, self.perceptrons, heard=1)
 
     @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import torch
 from torch import Tensor
 
 from ...checkpoint.member_state import Stacked
 from ...networks.mlp import Parameters
-from ...networks.optimizers import Optimizer
+from ...networks.optimizers import optimizer_of
 
 
 class FixedEntropy:
@@ -34,6 +35,8 @@ class LearnedEntropy(Stacked):
     arXiv:1812.05905, eq. 18, with log α in place of the factor α, as in the authors' code.
     """
 
+    scratch = ("_gradient",)
+
     def __init__(self, alpha: Tensor, targets: Tensor, hp: SimpleNamespace):
         """Initialize the coefficients and their optimizer.
 
@@ -45,7 +48,8 @@ class LearnedEntropy(Stacked):
         self.targets = targets
         self._parameters = Parameters({"log_alpha": targets.shape[1:]}, len(alpha), alpha.device)
         self._parameters.views["log_alpha"].copy_(alpha.log().expand_as(targets))
-        self._optimizer = Optimizer(self._parameters.vector, hp)
+        self._optimizer = optimizer_of(self._parameters.vector, hp)
+        self._gradient = torch.zeros_like(self._parameters.vector)  # its padding stays 0
         self.tensors = {"log_alpha": self._parameters.vector, **self._optimizer.tensors}
 
     @property
@@ -58,4 +62,5 @@ class LearnedEntropy(Stacked):
 
         Learning rates are (P, 1).
         """
-        self._optimizer.step(self._parameters.joined([entropies - self.targets]), lr)
+        self._gradient[:, : self.targets.shape[1]] = entropies - self.targets
+        self._optimizer.step(self._gradient, lr)

@@ -31,14 +31,14 @@ from ...experience.replay_buffer import Index
 from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences
 from ...networks.encoders import encoder_choice, needs_encoder
-from ...networks.mlp import actor_layers, critic_layers
-from ...networks.optimizers import Clipped, Optimizer, clip_norm, network_spans, optimizer_space, schedule_space
+from ...networks.mlp import MLP, actor_layers, critic_layers
+from ...networks.optimizers import Clipped, network_spans, optimizer_of, optimizer_space, schedule_space
 from ...rng.draws import Normals
 from ...rng.streams import Keys
 from ...signals.replay_guidance import make_replay_guidance
 from ..off_policy import off_policy_space
 from ..off_policy_learner import OffPolicyLearner
-from .actions import NormalizedActions
+from .actions import DeterministicHead, NormalizedActions, SoftHead
 from .dropout import Dropout
 from .image_networks import ImageActorCritics, RecurrentImageActorCritics
 from .networks import USES, ActorCritics, ActorImitator, Batch, NetworkForm
@@ -200,9 +200,9 @@ class ActorCriticLearner(OffPolicyLearner):
         self.build_networks()
         self.guidance = make_replay_guidance(self, ActorImitator(self.policy, self.actions))
         self.demonstrations = self.guidance.examples
-        self.actor_optimizer = Optimizer(self.policy.actor_vector, hp.optimizer)
+        self.actor_optimizer = optimizer_of(self.policy.actor_vector, hp.optimizer)
         vectors = self.policy.critic_vectors  # side by side in the critics' gradient
-        self.critic_optimizers = {name: Optimizer(vector, hp.optimizer) for name, vector in vectors.items()}
+        self.critic_optimizers = {name: optimizer_of(vector, hp.optimizer) for name, vector in vectors.items()}
         self.critic_optimizer = self.critic_optimizers["critic"]
         self.encoder_optimizer = self.critic_optimizers.get("encoder")
         self.critic_spans = network_spans({name: vector.shape[1:] for name, vector in vectors.items()})
@@ -243,7 +243,7 @@ class ActorCriticLearner(OffPolicyLearner):
 
     def new_parts(self, seeds: list[int]) -> dict[str, Stacked]:
         vectors = {"actor": self.policy.actor_vector, **self.policy.critic_vectors}
-        optimizers = {f"{name}_optimizer": Optimizer(vector, self.hp.optimizer) for name, vector in vectors.items()}
+        optimizers = {f"{name}_optimizer": optimizer_of(vector, self.hp.optimizer) for name, vector in vectors.items()}
         return {"policy": self.new_policy(seeds), **optimizers}
 
     # --- acting ---
@@ -268,7 +268,8 @@ class ActorCriticLearner(OffPolicyLearner):
 
         @torch.inference_mode()
         def act(obs: np.ndarray) -> np.ndarray:
-            return self.act(memory(self.tensor(self.normalize(obs))), noise, next(steps))
+            seen = self.tensor(self.normalize(obs))
+            return self.act(seen if memory is None else memory(seen), noise, next(steps))
 
         return act
 
@@ -342,6 +343,13 @@ class ActorCriticLearner(OffPolicyLearner):
         self.policy.move_target(tau)
 
     @property
+    def perceptrons(self) -> list[MLP | None]:
+        """Perceptrons of policy and critics; None in place of other networks."""
+        policy, heads = self.policy, (SoftHead, DeterministicHead)
+        plain = type(policy) is ActorCritics and type(policy.head) in heads and not (self.dropout or policy.mask)
+        return [policy.pi, policy.critic_form] if plain else [None]
+
+    @property
     def is_plain(self) -> bool:
         return self.rewards is None and super().is_plain
 
@@ -350,8 +358,8 @@ class ActorCriticLearner(OffPolicyLearner):
 
         Return the clipped gradient, which has their parts side by side.
         """
-        step, lr = clip_norm(self.policy.critic_gradient(losses), self.hp.max_grad_norm), self.scheduled(self.critic_lr)
-        optimizers = self.critic_optimizers.values()
+        gradient, lr = self.policy.critic_gradient(losses), self.scheduled(self.critic_lr)
+        step, optimizers = self.critic_optimizer.clip(gradient, self.hp.max_grad_norm), self.critic_optimizers.values()
         parts = step.gradient.split([optimizer.vector.shape[1] for optimizer in optimizers], 1)
         for optimizer, part in zip(optimizers, parts, strict=True):
             optimizer.step(part.contiguous(), lr)
@@ -359,9 +367,8 @@ class ActorCriticLearner(OffPolicyLearner):
 
     def descend_actor(self, losses: Tensor) -> Clipped:
         """Take one step of the actor, and return the clipped gradient."""
-        step = clip_norm(self.policy.actor_gradient(losses), self.hp.max_grad_norm)
-        self.actor_optimizer.step(step.gradient, self.scheduled(self.hp.optimizer.lr))
-        return step
+        gradient, lr = self.policy.actor_gradient(losses), self.scheduled(self.hp.optimizer.lr)
+        return self.actor_optimizer.descend(gradient, lr, self.hp.max_grad_norm)
 
     @property
     def capturable(self) -> bool:

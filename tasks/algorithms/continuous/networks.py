@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ...checkpoint.member_state import Stacked
 from ...cuda.graphs import captured
-from ...networks.acting import ActingMLP
+from ...networks.acting import acting_mlp
 from ...networks.distributions import log_softmax
 from ...networks.layer_norm import LayerNormMLP
 from ...networks.masks import FORBIDDEN, allowed_in
@@ -118,13 +118,13 @@ class ActorCritics(Stacked):
             self.actor_target = Parameters(shapes_of(of_actor), members, device)
             self.actor_target.vector.copy_(self.actor_vector)
             self.tensors["actor_target"] = self.actor_target.vector
-        self._acting = ActingMLP(self.pi, self.actor)
+        self._acting = acting_mlp(self.pi, self.actor)
 
     # --- acting ---
 
-    def memory(self, num_envs: int) -> ActingMemory:
-        """Return the recurrent state of num_envs environments at the start of episodes."""
-        return ActingMemory()
+    def memory(self, num_envs: int) -> ActingMemory | None:
+        """Return the recurrent states at the start of num_envs episodes; None here."""
+        return None
 
     def remembered(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return the policy's inputs for observations, and its next recurrent states.

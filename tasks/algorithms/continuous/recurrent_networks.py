@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...experience.sequence_replay import Sequences
-from ...networks.recurrent import ActingMemory, Core, States
+from ...networks.recurrent import ActingMemory, Core
 from .actions import NormalizedActions
 from .networks import ActorCritics, Batch, NetworkForm
 
@@ -120,7 +120,7 @@ class RecurrentActorCritics(ActorCritics):
         return torch.cat([self._padded(remembered), self.beside(numbers)], -1)
 
 
-class PolicyMemory(States, ActingMemory):
+class PolicyMemory(ActingMemory):
     """Recurrent state of each environment's policy while acting."""
 
     def __init__(self, policy: RecurrentActorCritics, num_envs: int, sizes: int = 1):

@@ -85,7 +85,12 @@ def ensemble_space() -> Space:
 
 
 class SACLearner(ActorCriticLearner):
-    """P members of SAC."""
+    """P members of SAC.
+
+    Attributes:
+        has_ensemble: whether there are other critics than two, whose lesser value counts.
+        coefficients: coefficients of the policy's entropies.
+    """
 
     hyperparameters = actor_critic_space(lr=3e-4, entropy=entropy_space(), critic=ensemble_space(), **sde_space())
     parts = (*ActorCriticLearner.parts, "coefficients")
@@ -136,15 +141,11 @@ class SACLearner(ActorCriticLearner):
         head, critics, choices = soft_head(self.actions, self.hp), self.hp.critic.ensemble, self.actions.num_discrete
         return NetworkForm(head, critics, choices, mask=self.mask)
 
-    @property
-    def has_ensemble(self) -> bool:
-        """True unless there are two critics, whose lesser value counts."""
-        critic = vars(vars(self.hp).get("critic", SimpleNamespace()))
-        return (critic.get("ensemble", TWINS), critic.get("subset", TWINS)) != (TWINS, TWINS)
-
     def build(self) -> None:
         super().build()
         hp = self.hp
+        critic = vars(vars(hp).get("critic", SimpleNamespace()))
+        self.has_ensemble = (critic.get("ensemble", TWINS), critic.get("subset", TWINS)) != (TWINS, TWINS)
         self.subset_draws = Draws(self.keys("subset"), (self.policy.copies,))
         self.entropy_lr = hp.optimizer.lr if hp.entropy.lr is None else hp.entropy.lr
         self.coefficients = self.new_coefficients()
@@ -282,7 +283,7 @@ class SACLearner(ActorCriticLearner):
         return next_q.gather(1, index)
 
     def kernel(self) -> ActorCriticSteps | None:
-        return None if self.mask is not None else ActorCriticSteps.covering(self, mean=self.has_ensemble)
+        return ActorCriticSteps.covering(self, self.perceptrons, mean=self.has_ensemble)
 
     @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

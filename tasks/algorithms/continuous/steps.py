@@ -13,10 +13,9 @@ from ...compiled.records import ActionForm, CriticForm, Draw, GivenBatch, Scalin
 from ...compiled.records import ActorCritics as Networks
 from ...networks.acting import REPLAYED
 from ...networks.optimizers import CompiledDescent, FlushedDenormals, norms
-from ..compiled_steps import CompiledSteps, run_for
-from .actions import DeterministicHead, SoftHead
+from ..compiled_steps import CompiledSteps
+from .actions import SoftHead
 from .learner import ActorCriticLearner
-from .networks import ActorCritics
 
 
 class ActorCriticSteps(CompiledSteps):
@@ -25,7 +24,13 @@ class ActorCriticSteps(CompiledSteps):
     learner: ActorCriticLearner
 
     def __init__(
-        self, learner: ActorCriticLearner, run: ModuleType, kept: int, heard: int, mean: bool, smoothing: Tensor | None
+        self,
+        learner: ActorCriticLearner,
+        run: ModuleType,
+        kept: int = 0,
+        heard: int = 0,
+        mean: bool = False,
+        smoothing: Tensor | None = None,
     ):
         """Allocate the results of a step.
 
@@ -65,25 +70,6 @@ class ActorCriticSteps(CompiledSteps):
         self._constant = (networks, form, critics, SoftErrors(*(x.numpy() for x in results)))
         self._all = np.tile(np.arange(policy.copies), (shape[0], 1))
         self.moves_actor, self.alpha = True, learner.alpha()
-
-    @classmethod
-    def covering(
-        cls,
-        learner: ActorCriticLearner,
-        kept: int = 0,
-        heard: int = 0,
-        mean: bool = False,
-        smoothing: Tensor | None = None,
-    ) -> ActorCriticSteps | None:
-        """Return a learner's steps; None if the kernel does not cover them.
-
-        The arguments are those of `__init__`.
-        """
-        policy = learner.policy
-        plain = type(policy) is ActorCritics and type(policy.head) in (SoftHead, DeterministicHead)
-        plain = plain and learner.dropout is None
-        run = run_for(learner, policy.pi, policy.critic_form) if plain else None
-        return None if run is None else cls(learner, run, kept, heard, mean, smoothing)
 
     def take(self, draw: Draw, scaling: Scaling, given: GivenBatch, lr: Tensor, number: int) -> None:
         learner = self.learner

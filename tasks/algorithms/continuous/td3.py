@@ -62,7 +62,7 @@ class TD3Learner(DDPGLearner):
 
     def kernel(self) -> ActorCriticSteps | None:
         smoothing = torch.cat([self.hp.target_policy_noise, self.hp.target_noise_clip], 1)
-        return ActorCriticSteps.covering(self, heard=1, smoothing=smoothing)
+        return ActorCriticSteps.covering(self, self.perceptrons, heard=1, smoothing=smoothing)
 
 
 class TD3(Task):

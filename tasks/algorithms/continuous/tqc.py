@@ -99,7 +99,8 @@ class TQCLearner(SACLearner):
         return -mixed(self.policy.q(batch, sample.continuous)).mean(-1) - soft_bonus(sample, alpha)
 
     def kernel(self) -> ActorCriticSteps | None:
-        return ActorCriticSteps.covering(self, kept=self.hp.critics * (self.hp.quantiles - self.hp.dropped_quantiles))
+        kept = self.hp.critics * (self.hp.quantiles - self.hp.dropped_quantiles)
+        return ActorCriticSteps.covering(self, self.perceptrons, kept=kept)
 
     def value_of(self, q: Tensor) -> Tensor:
         return mixed(q).mean(-1, keepdim=True)

@@ -29,9 +29,9 @@ from ...evaluation import evaluation_keys
 from ...experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
 from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences
-from ...networks.encoders import encoder_choice
+from ...networks.encoders import Unlearned, encoder_choice
 from ...networks.masks import FORBIDDEN, allowed_in
-from ...networks.optimizers import Optimizer, clip_norm, norms, optimizer_space, schedule_space
+from ...networks.optimizers import norms, optimizer_of, optimizer_space, schedule_space
 from ...rng.draws import Normals
 from ...rng.streams import Keys
 from ...signals.replay_guidance import make_replay_guidance
@@ -40,7 +40,7 @@ from ..off_policy import check_replay_in_env, off_policy_space
 from ..off_policy_learner import OffPolicyLearner
 from .distributions import DISTRIBUTIONS, ReturnDistribution, distribution_space
 from .networks import NOISES, QImitator, QMemory, QNetwork, RecurrentQNetwork, Values
-from .steps import QSteps
+from .steps import FORMS, QSteps
 
 
 def dqn_space(lr: float, **more: Dimension | Space | None) -> Space:
@@ -151,7 +151,7 @@ class DQNLearner(OffPolicyLearner):
             state_size = self.memory.tensors["state"].shape[-1]
             self.sequences = Sequences(self.replay, self.keys("replay"), state_size, hp)
             self.memory.remember = self.sequences.remember
-        self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
+        self.optimizer = optimizer_of(self.policy.parameters.vector, hp.optimizer)
         self.guidance = make_replay_guidance(self, QImitator(self.policy))
         self.demonstrations = self.guidance.examples
         self.exploration = EpsilonGreedy(self.keys("explore"), actions, hp.num_envs)
@@ -170,7 +170,7 @@ class DQNLearner(OffPolicyLearner):
     def new_parts(self, seeds: list[int]) -> dict[str, Stacked]:
         return {
             "policy": self.new_policy(seeds),
-            "optimizer": Optimizer(self.policy.parameters.vector, self.hp.optimizer),
+            "optimizer": optimizer_of(self.policy.parameters.vector, self.hp.optimizer),
         }
 
     @classmethod
@@ -220,8 +220,8 @@ class DQNLearner(OffPolicyLearner):
         """
         values = self.policy.of_batch(batch, self.hp.double)
         losses, errors = self.losses(batch, values)
-        step = clip_norm(self.policy.parameters.gradient(losses), self.hp.max_grad_norm)
-        self.optimizer.step(step.gradient, self.scheduled(self.hp.optimizer.lr))
+        gradient, lr = self.policy.parameters.gradient(losses), self.scheduled(self.hp.optimizer.lr)
+        step = self.optimizer.descend(gradient, lr, self.hp.max_grad_norm)
         sizes = norms(step, "q") if measured else {}
         return {"loss": losses.detach(), "q": self.mean_value(values), **sizes}, errors
 
@@ -280,7 +280,10 @@ class DQNLearner(OffPolicyLearner):
         return self.total_reward(batch) + batch["discount"] * value
 
     def kernel(self) -> QSteps | None:
-        return QSteps.covering(self, self.policy, self.optimizer, self.limit, self.target_interval)
+        policy = self.policy
+        plain = type(policy) is QNetwork and type(policy.encoder) is Unlearned and type(policy.distribution) in FORMS
+        form = {"policy": policy, "optimizer": self.optimizer, "limit": self.limit, "interval": self.target_interval}
+        return QSteps.covering(self, [policy.perceptron if plain else None], **form)
 
     def actor(
         self, episodes: int, deterministic: bool = True, keys: Keys | None = None, memory: Any = None
@@ -290,7 +293,8 @@ class DQNLearner(OffPolicyLearner):
         epsilon, steps, memory = self.epsilon(self.env_steps), count(), memory or self.acting_memory(episodes)
 
         def act(obs: np.ndarray) -> np.ndarray:
-            features = memory(self.tensor(self.normalize(obs)))
+            seen = self.tensor(self.normalize(obs))
+            features = seen if memory is None else memory(seen)
             if deterministic:
                 return self._greedy(features)
             return self.act(features, next(steps), epsilon, exploration, noise)

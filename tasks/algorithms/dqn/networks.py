@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...checkpoint.member_state import Stacked
-from ...compiled.loading import kernels_of
 from ...cuda.graphs import captured
-from ...networks.acting import ActingMLP
+from ...networks.acting import acting_mlp
 from ...networks.encoders import ENCODERS, Encoder, encoder_for
 from ...networks.mlp import MLP, Layers, Network, Parameters, actor_layers, initialize, shapes_of
 from ...networks.noisy import NoisyMLP
-from ...networks.recurrent import ActingMemory, Core, States
+from ...networks.recurrent import ActingMemory, Core
 from .distributions import ReturnDistribution
 
 Views = tuple[Mapping[str, Tensor], list[Layers]]  # parameters by name, and the layers of the heads
@@ -97,7 +96,7 @@ class QNetwork(Stacked):
         )
         # The one perceptron of all values, if there is no other network.
         self.perceptron = None if shapes_of(trunk) or model.dueling or model.noisy else self.heads[0]
-        self._acting = None if self.perceptron is None else ActingMLP(self.perceptron, self.parameters)
+        self._acting = None if self.perceptron is None else acting_mlp(self.perceptron, self.parameters)
 
     def trunk(self, model: SimpleNamespace) -> list[Encoder | Core]:
         """Return the networks in front of the heads."""
@@ -105,12 +104,12 @@ class QNetwork(Stacked):
 
     # --- acting ---
 
-    def memory(self, num_envs: int, remember: Callable[[Tensor], None] = lambda state: None) -> ActingMemory:
-        """Return the recurrent state of num_envs environments at the start of episodes.
+    def memory(self, num_envs: int, remember: Callable[[Tensor], None] = lambda state: None) -> ActingMemory | None:
+        """Return the recurrent states at the start of num_envs episodes; None here.
 
         `remember` is called with the states before each step.
         """
-        return ActingMemory()
+        return None
 
     def remembered(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return the heads' inputs for observations, and the next recurrent states."""
@@ -216,9 +215,6 @@ class QNetwork(Stacked):
             tau: fraction of the online network, (P, 1); 1 copies it.
             due: members whose targets move, (P, 1).
         """
-        if (run := kernels_of(self.target.vector, tau)) is not None:
-            run.follow(self.target.vector.numpy(), self.parameters.vector.numpy(), tau.numpy(), due)
-            return
         moved = (1 - tau) * self.target.vector + tau * self.parameters.vector
         if not due.all():
             moved = torch.where(torch.from_numpy(due).to(moved.device), moved, self.target.vector)
@@ -275,7 +271,7 @@ class RecurrentQNetwork(QNetwork):
         return states[:, :, -self.length :].flatten(1, 2)
 
 
-class QMemory(States, ActingMemory):
+class QMemory(ActingMemory):
     """Recurrent states of the environments while acting."""
 
     def __init__(self, policy: RecurrentQNetwork, num_envs: int, remember: Callable[[Tensor], None]):

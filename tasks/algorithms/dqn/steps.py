@@ -11,10 +11,8 @@ from torch import Tensor
 
 from ...compiled.records import Draw, GivenBatch, QErrors, QNetworks, Returns, Scaling
 from ...networks.acting import REPLAYED
-from ...networks.encoders import Unlearned
-from ...networks.mlp import MLP
 from ...networks.optimizers import CompiledDescent, FlushedDenormals, Optimizer, norms
-from ..compiled_steps import CompiledSteps, run_for
+from ..compiled_steps import CompiledSteps
 from ..off_policy_learner import OffPolicyLearner
 from .distributions import Probabilities, Quantiles
 from .networks import QNetwork
@@ -30,7 +28,6 @@ class QSteps(CompiledSteps):
         learner: OffPolicyLearner,
         run: ModuleType,
         policy: QNetwork,
-        perceptron: MLP,
         optimizer: Optimizer,
         limit: float,
         interval: NDArray[np.int64],
@@ -40,13 +37,14 @@ class QSteps(CompiledSteps):
         Args:
             learner: the learner.
             run: module of kernels.
-            policy: its networks.
-            perceptron: the network of all values.
+            policy: its networks, of which all values come from one perceptron.
             optimizer: its optimizer.
             limit: error beyond which the loss of action values is linear.
             interval: gradient steps between two moves of a target network, (P, 1).
         """
         super().__init__(learner, run)
+        assert policy.perceptron is not None
+        perceptron = policy.perceptron
         hp, distribution = learner.hp, policy.distribution
         self.interval, self.descent, self._tau = interval, CompiledDescent(optimizer, hp.max_grad_norm), hp.tau.numpy()
         self.losses = torch.zeros(len(hp.tau))
@@ -59,24 +57,6 @@ class QSteps(CompiledSteps):
         atoms = Returns(FORMS[type(distribution)], policy.atoms, returns.contiguous().numpy())
         errors = QErrors(*(x.numpy() for x in (self.losses, self.errors, self.values)))
         self._constant = (networks, atoms, np.float32(limit), errors)
-
-    @classmethod
-    def covering(
-        cls,
-        learner: OffPolicyLearner,
-        policy: QNetwork,
-        optimizer: Optimizer,
-        limit: float,
-        interval: NDArray[np.int64],
-    ) -> QSteps | None:
-        """Return a learner's steps; None if the kernel does not cover them.
-
-        The arguments are those of `__init__`.
-        """
-        plain = type(policy) is QNetwork and type(policy.encoder) is Unlearned and type(policy.distribution) in FORMS
-        if not plain or policy.perceptron is None or (run := run_for(learner, policy.perceptron)) is None:
-            return None
-        return cls(learner, run, policy, policy.perceptron, optimizer, limit, interval)
 
     def take(self, draw: Draw, scaling: Scaling, given: GivenBatch, lr: Tensor, number: int) -> None:
         due = number % self.interval == 0

@@ -6,6 +6,8 @@ For any number of environments, a step costs one call of a kernel, or without ke
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from gymnasium.envs import classic_control
@@ -46,11 +48,8 @@ class ClassicEnvs(Envs):
         scalar = getattr(classic_control, self.model.scalar)()
         self.obs_space, self.action_space = scalar.observation_space, scalar.action_space
         self.obs_shape = self.obs_space.shape or ()
-        self.actions = Actions(self.action_space, spec.id)
-        self.run = kernels()
-        self.trig: NDArray[np.uint64] | None = None  # addresses of NumPy's cosine and sine, for kernels
-        if self.run is not None and (addresses := self.run.cosine_and_sine()) is not None:
-            self.trig = np.array(addresses, np.uint64)
+        self.actions, box = Actions(self.action_space, spec.id), self.action_space
+        self.bounds = np.array([box.low[0], box.high[0]] if isinstance(box, Box) else [0, 0], np.float32)
         self.limit = spec.max_episode_steps or self.model.limit
         self.shape = (self.num_members, num_envs)
         # Initial states of a block of episodes, (components, M, BLOCK), and their observations, (M, BLOCK, D).
@@ -79,7 +78,8 @@ class ClassicEnvs(Envs):
             self.actions.check(actions, self.shape)
             self.checked = True
         if self.model.continuous:
-            actions = self.actions.decode(actions)
+            # Clipped as `Actions.decode` does: np.clip takes longer, and NaN becomes a bound.
+            actions = np.fmin(np.fmax(actions, self.bounds[0]), self.bounds[1]).astype(np.float32, copy=False)
         next_obs, reward, terminated = self._advance(actions.reshape(-1))
         self.obs = next_obs
         self.returns += reward
@@ -98,26 +98,11 @@ class ClassicEnvs(Envs):
             self._next_episode(indices)
         return StepResult(next_obs, rewards, terminated.reshape(self.shape), truncated.reshape(self.shape))
 
-    def _advance(self, actions: Array) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_]]:
+    def _advance(self, actions: Array) -> tuple[NDArray[np.float32], Array, NDArray[np.bool_]]:
         """Step the states; return observations (P, N, D), rewards and terminations."""
-        if self.run is None or self.trig is None:
-            state, reward, terminated = self.model.step(np, tuple(self.state.astype(self.model.dtype)), actions)
-            self.state = np.stack(state).astype(np.float64)
-            return self._observe(), reward, terminated
-        obs, rewards = np.empty((self.size, *self.obs_shape), np.float32), np.empty(self.size)
-        terminated = np.empty(self.size, np.bool_)
-        choices, numbers = (NO_CHOICES, actions) if self.model.continuous else (actions.astype(np.int64), NO_NUMBERS)
-        self.run.step(self.model.number, self.trig, self.state, choices, numbers, obs, rewards, terminated)
-        return obs.reshape(*self.shape, -1), rewards, terminated
-
-    def playable(self) -> tuple[EnvModel, RunningEpisodes] | None:
-        if self.run is None or self.trig is None or self.watched:
-            return None
-        low, high = np.array(self.model.start).T
-        ranges, box = np.ascontiguousarray(np.stack([low, high - low], 1)), self.action_space
-        bounds = np.array([box.low[0], box.high[0]]) if isinstance(box, Box) else np.zeros(2, np.float32)
-        model = EnvModel(self.model.number, self.limit, self.trig, self.keys, ranges, bounds)
-        return model, RunningEpisodes(self.state, self.episode, self.returns, self.clock - self.started)
+        state, reward, terminated = self.model.step(np, tuple(self.state.astype(self.model.dtype)), actions)
+        self.state = np.stack(state).astype(np.float64)
+        return self._observe(), reward, terminated
 
     def resume(self, obs: Array, elapsed: Array, ended: Array, returns: Array, lengths: Array) -> None:
         self.obs = obs
@@ -134,8 +119,7 @@ class ClassicEnvs(Envs):
             return None
         rollouts = self.on_device
         if rollouts is None or rollouts.noise.shape != noise.shape or rollouts.sample != sample:
-            box = self.action_space
-            bounds = (float(box.low[0]), float(box.high[0])) if isinstance(box, Box) else None
+            bounds = (float(self.bounds[0]), float(self.bounds[1])) if self.model.continuous else None
             rollouts = DeviceRollouts(self.model, sample, noise, self.obs_shape[0], self.keys, self.limit, bounds)
             self.on_device = rollouts
         running = Running(self.state, self.episode, self.clock - self.started, self.returns)
@@ -202,3 +186,36 @@ class ClassicEnvs(Envs):
         self.first_limit = int(self.started.min()) + self.limit
         self._draw_starts(np.arange(rows.start, rows.stop))
         self.obs = self._observe()
+
+
+class CompiledClassicEnvs(ClassicEnvs):
+    """`ClassicEnvs` whose equations kernels compute, with the same bits."""
+
+    def __init__(self, run: ModuleType, *form: Any) -> None:
+        """Create the environments; `run` are the kernels."""
+        self.run, self.trig = run, np.array(run.cosine_and_sine(), np.uint64)  # addresses of NumPy's functions
+        super().__init__(*form)
+
+    def _advance(self, actions: Array) -> tuple[NDArray[np.float32], Array, NDArray[np.bool_]]:
+        obs, rewards = np.empty((self.size, *self.obs_shape), np.float32), np.empty(self.size)
+        terminated = np.empty(self.size, np.bool_)
+        choices, numbers = (NO_CHOICES, actions) if self.model.continuous else (actions.astype(np.int64), NO_NUMBERS)
+        self.run.step(self.model.number, self.trig, self.state, choices, numbers, obs, rewards, terminated)
+        return obs.reshape(*self.shape, -1), rewards, terminated
+
+    def playable(self) -> tuple[EnvModel, RunningEpisodes] | None:
+        if self.watched:
+            return None
+        low, high = np.array(self.model.start).T
+        ranges = np.ascontiguousarray(np.stack([low, high - low], 1))
+        model = EnvModel(self.model.number, self.limit, self.trig, self.keys, ranges, self.bounds)
+        return model, RunningEpisodes(self.state, self.episode, self.returns, self.clock - self.started)
+
+
+def classic_envs(*form: Any) -> ClassicEnvs:
+    """Return `ClassicEnvs`, computed by kernels where there are any.
+
+    NumPy's sine and cosine must have addresses, too. The arguments are those of the class.
+    """
+    run = kernels()
+    return ClassicEnvs(*form) if run is None or run.cosine_and_sine() is None else CompiledClassicEnvs(run, *form)

@@ -9,7 +9,7 @@ import torch
 from fakes import batch_of
 from rekindle import A2C, PPO, PPO2, Cohort
 from rekindle.spaces import SpaceError
-from rekindle.tasks.networks.optimizers import descend, learning_rates, network_mask
+from rekindle.tasks.networks.optimizers import learning_rates, network_mask
 from rekindle.tasks.testing import VariantSuite
 
 SEPARATE: dict[str, Any] = {"critic.name": "separate", "critic.update_epochs": 2}
@@ -186,7 +186,7 @@ def test_a_critic_in_a_joint_loss_can_have_a_learning_rate_of_its_own(task: Any)
         before = learner.policy.parameters.vector.clone()
         lr = learning_rates(learner.hp, 0, learner.policy.parameters)
         losses, _ = learner.loss(batch_of(learner))
-        descend(learner.policy.parameters, learner.optimizer, losses, lr.parameters, None)
+        learner.optimizer.step(learner.policy.parameters.gradient(losses), lr.parameters)
         moved = learner.policy.parameters.vector - before
         of_critic = network_mask(learner.policy.parameters, "critic")[0]
         return moved[:, ~of_critic], moved[:, of_critic]

@@ -58,7 +58,7 @@ print(out.min(), out.max())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cut", ["off_policy.follow*.nbc", "off_policy.follow*.nbi"])
+@pytest.mark.parametrize("cut", ["off_policy.store*.nbc", "off_policy.store*.nbi"])
 def test_machine_code_that_a_crash_cut_short_is_compiled_again(cut: str, tmp_path: Path) -> None:
     assert loading.kernels() is not None
     own = loading._folder(numba.config.CACHE_DIR)

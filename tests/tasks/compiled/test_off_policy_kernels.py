@@ -15,7 +15,7 @@ from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.evaluation import one_thread
 from rekindle.tasks.experience.prioritized import sum_tree
 from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, replay_buffer, transition_fields
-from rekindle.tasks.networks.acting import ActingMLP
+from rekindle.tasks.networks.acting import acting_mlp
 from rekindle.tasks.networks.mlp import MLP, Parameters, initialize
 from rekindle.tasks.testing import VariantSuite
 from torch import Tensor
@@ -34,17 +34,17 @@ def test_few_rows_through_a_perceptron(activation: str, rows: int) -> None:
     net = MLP("q", [3, 17, 8, 2], activation, last_gain=1.0)
     parameters = initialize([net], Parameters(net.shapes, 3), [1, 2, 3])
     parameters.vector.add_(0.1 * draw(*parameters.vector.shape))
-    acting, x, layers = ActingMLP(net, parameters), draw(3, rows, 3), net.layers(parameters.views)
+    acting, x, layers = acting_mlp(net, parameters), draw(3, rows, 3), net.layers(parameters.views)
     outputs, hidden = acting(x)
     with without_kernels():
-        for one, other in zip(ActingMLP(net, parameters)(x), (outputs, hidden), strict=True):
+        for one, other in zip(acting_mlp(net, parameters)(x), (outputs, hidden), strict=True):
             torch.testing.assert_close(one, other)
     torch.testing.assert_close(outputs, net(layers, x))
     torch.testing.assert_close(hidden, net.hidden(layers, x))
     for p in range(3):
         own = Parameters(net.shapes, 1)
         own.vector.copy_(parameters.vector[p : p + 1])
-        assert torch.equal(ActingMLP(net, own)(x[p : p + 1])[0][0], outputs[p])
+        assert torch.equal(acting_mlp(net, own)(x[p : p + 1])[0][0], outputs[p])
     for wrong in (draw(4, rows, 3), draw(3, rows, 4)):
         with pytest.raises(ValueError, match="no room"):
             acting(wrong)

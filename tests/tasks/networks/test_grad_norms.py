@@ -9,7 +9,7 @@ import torch
 from fakes import batch_of
 from rekindle import A2C, DQN, PPO, PPO2, SAC, SVPG, Cohort
 from rekindle.tasks import Task
-from rekindle.tasks.networks.optimizers import LARGEST, Clipped, clip_norm, learning_rates, network_spans, norms
+from rekindle.tasks.networks.optimizers import LARGEST, Clipped, adam, learning_rates, network_spans, norms
 
 SMALL: dict[str, Any] = {"num_steps": 8, "num_envs": 4, "epoch_steps": 64}
 REPLAY: dict[str, Any] = {"learning_starts": 64, "buffer_size": 200, "batch_size": 8, "epoch_steps": 200, "num_envs": 2}
@@ -29,7 +29,7 @@ def test_the_numbers_of_a_network_may_lie_apart() -> None:
 
 def test_norms_are_those_before_and_after_clipping() -> None:
     gradient = torch.tensor([[3.0, 12.0, 4.0], [0.3, 0.0, 0.4]])
-    step = clip_norm(gradient.clone(), torch.tensor([[6.5], [6.5]]))
+    step = adam(gradient).clip(gradient.clone(), torch.tensor([[6.5], [6.5]]))
     result = norms(step, {"actor": [(0, 1), (2, 3)], "critic": [(1, 2)]})
     torch.testing.assert_close(result["grad_norm.actor"], torch.tensor([5.0, 0.5]))
     torch.testing.assert_close(result["grad_norm.critic"], torch.tensor([12.0, 0.0]))
@@ -38,12 +38,14 @@ def test_norms_are_those_before_and_after_clipping() -> None:
 
 
 def test_without_a_limit_there_is_one_norm() -> None:
-    result = norms(clip_norm(torch.tensor([[3.0, 4.0]]), None), "q")
+    gradient = torch.tensor([[3.0, 4.0]])
+    result = norms(adam(gradient).clip(gradient, None), "q")
     assert {name: norm.tolist() for name, norm in result.items()} == {"grad_norm.q": [5.0]}
 
 
 def test_a_norm_that_no_float_holds_is_still_a_number() -> None:
-    step = clip_norm(torch.tensor([[1e30, 1e30]]), torch.tensor([[0.5]]))
+    gradient = torch.tensor([[1e30, 1e30]])
+    step = adam(gradient).clip(gradient, torch.tensor([[0.5]]))
     assert norms(step, "q")["grad_norm.q"].tolist() == [LARGEST]
     assert norms(Clipped(torch.tensor([[1e30]]), None), "q")["grad_norm.q"].tolist() == [LARGEST]
 

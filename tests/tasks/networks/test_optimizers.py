@@ -16,8 +16,9 @@ from rekindle.tasks.checkpoint.state import difference, pack, unpack
 from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.networks.optimizers import (
     Optimizer,
-    clip_norm,
+    adam,
     decay_space,
+    optimizer_of,
     optimizer_space,
     schedule,
     schedule_space,
@@ -69,7 +70,7 @@ def build(name: str, members: list[int] | None = None) -> tuple[Optimizer, Tenso
     space = optimizer_space(lr=1e-3)
     hp = stack_hyperparameters(space, [space.validate({"name": name, **CASES[name][0][i]}) for i in members], "cpu")
     vector = torch.randn(4, SIZE, generator=torch.Generator().manual_seed(0))[members].clone()
-    return Optimizer(vector, hp), torch.tensor(RATES)[members].unsqueeze(1)
+    return optimizer_of(vector, hp), torch.tensor(RATES)[members].unsqueeze(1)
 
 
 def gradients(scale: float = 1.0) -> list[Tensor]:
@@ -208,19 +209,19 @@ def test_gradients_are_clipped_as_torch_does_member_by_member(size: int) -> None
     gradient = torch.randn(5, size, generator=torch.Generator().manual_seed(0))
     gradient *= torch.tensor([[1e-3], [1.0], [10.0], [1e3], [0.0]])
     limit = torch.tensor([[0.5], [0.5], [1.0], [3.0], [0.5]])
-    clipped = clip_norm(gradient.clone(), limit).gradient
+    clipped = adam(gradient).clip(gradient.clone(), limit).gradient
     for member in range(5):
         parameter = torch.nn.Parameter(torch.zeros(size))
         parameter.grad = gradient[member].clone()
         torch.nn.utils.clip_grad_norm_([parameter], limit[member].item())
         torch.testing.assert_close(clipped[member], parameter.grad)
-        alone = clip_norm(gradient[member : member + 1].clone(), limit[member : member + 1]).gradient
+        alone = adam(gradient).clip(gradient[member : member + 1].clone(), limit[member : member + 1]).gradient
         assert torch.equal(alone[0], clipped[member])
 
 
 def test_without_a_limit_nothing_is_clipped() -> None:
     gradient = torch.full((1, 3), 1e9)
-    assert clip_norm(gradient, None).gradient is gradient
+    assert adam(gradient).clip(gradient, None).gradient is gradient
     assert gradient.tolist() == [[1e9] * 3]
 
 
