@@ -77,10 +77,14 @@ def parse_plateau(value: int | str) -> int:
     return value
 
 
-def parse_episodes(value: int) -> int:
-    """Return a number of evaluation episodes."""
-    check_count("eval_episodes", value)
-    return value
+def count(name: str) -> StoredEntry:
+    """Return the entry of an option that counts from 1."""
+
+    def parse(value: int) -> int:
+        check_count(name, value)
+        return value
+
+    return StoredEntry(parse, is_count)
 
 
 def parse_trial_time(time: float | str) -> float:
@@ -137,5 +141,4 @@ PLATEAU = StoredEntry(parse_plateau, is_count)
 TRIAL_TIME = StoredEntry(parse_trial_time, lambda value: isinstance(value, int | float) and 0 < value < math.inf)
 WEIGHT = StoredEntry(parse_weight, _is_weight)
 GRID_POINTS = StoredEntry(lambda points: points, lambda value: is_count(value, 1, MOST_GRID_POINTS))
-EPISODES = StoredEntry(parse_episodes, is_count)
 SNAPSHOTS = StoredEntry(parse_snapshots, _is_keep)

@@ -205,7 +205,7 @@ class StudyOptions(TypedDict, total=False):
             "N",
             "episodes of each evaluation (default: up to 20, as many as a fifth of the study's steps allows)",
             Group.SEEDS,
-            entry=entries.EPISODES,
+            entry=entries.count("eval_episodes"),
         ),
     ]
     population: Annotated[int, Option("N", "number of members", Group.POPULATION, default=MEMBERS)]

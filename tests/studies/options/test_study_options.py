@@ -20,14 +20,13 @@ from rekindle.studies.options.worker_options import WORKER
 from rekindle.studies.study.stored_form import invalid_field
 from rekindle.tasks import load
 
-GIVEN = {  # a value as a keyword takes it, and its entry in a stored configuration
+GIVEN = {  # a value as a keyword takes it, and its entry in a stored configuration; the others are counts
     "constraint": ("episode_length <= 400", ["episode_length<=400"]),
     "budget": ("2h", {"seconds": 7200}),
     "goal": ("return:475", {"return": 475.0}),
     "plateau": (20, 20),
     "trial_time": ("30m", 1800.0),
     "weight": ("3", 3.0),
-    "eval_episodes": (5, 5),
     "grid_points": (4, 4),
     "snapshots": ("best:5", "best:5"),
 }
@@ -54,7 +53,7 @@ def test_an_option_has_one_name_and_one_default(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, option in STUDY.items() if option.entry])
 def test_an_entry_is_stored_and_checked(name: str) -> None:
-    value, entry = GIVEN[name]
+    value, entry = GIVEN.get(name, (5, 5))
     sampler = {"sampler": "grid", "search": ["gamma"]} if name == "grid_points" else {}
     config = study_config(load("ppo"), "CartPole-v1", epochs=(1, 4), **sampler, **{name: value})  # type: ignore[arg-type]
     assert config.options[name] == entry

@@ -75,7 +75,7 @@ def test_only_algorithms_that_a_study_chooses_among_are_widened() -> None:
     kept = {name: text for name, text in config.space.items() if not name.startswith("sac.")}
     config = Config(**{**config.to_json(), "space": kept})
     assert {name for name in widened(config, rekindle.tasks.load("auto"), PROBE) if name.endswith("use")} == {
-        "ppo.rnd.use", "dqn.rnd.use",
+        "ppo.rnd.use", "dqn.rnd.use", "qrdqn.rnd.use", "trpo.rnd.use",
     }  # fmt: skip
 
 
