@@ -12,14 +12,17 @@ import torch
 NAMES = {"ppo2": "ppo"}  # theirs, where another one
 
 
-def stable_baselines(algorithm: str, env: str, seed: int, hp: dict[str, Any], steps: int) -> Any:
-    """Their algorithm for our complete hyperparameters `hp`, dotted; `steps` are those of the whole training."""
+def stable_baselines(algorithm: str, env: Any, seed: int | None, hp: dict[str, Any], steps: int) -> Any:
+    """Their algorithm for our complete hyperparameters `hp`, dotted; `steps` are those of the whole training.
+
+    `env` is an environment's ID, or a vector environment of theirs.
+    """
     from stable_baselines3.common.env_util import make_vec_env
 
     name = NAMES.get(algorithm, algorithm)
     activation = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}[hp["model.activation"]]
     common: dict[str, Any] = {"seed": seed, "device": "cpu", "learning_rate": _lr(hp, steps), "gamma": hp["gamma"]}
-    worlds = make_vec_env(env, n_envs=hp["num_envs"], seed=seed)
+    worlds = make_vec_env(env, n_envs=hp["num_envs"], seed=seed) if isinstance(env, str) else env
     nets = [hp["model.width"]] * hp["model.layers"]
     if name in ("ppo", "a2c", "trpo"):
         common["policy_kwargs"] = {"net_arch": {"pi": nets, "vf": nets}, "activation_fn": activation}
