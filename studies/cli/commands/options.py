@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..run_files.reading import SUFFIXES, read, read_json
 from ..run_files.writing import NULL, effective, to_toml, write
-from .storage import open_store
 
 if TYPE_CHECKING:
     from ....spaces import Space
@@ -80,6 +79,7 @@ def trained_env(arguments: argparse.Namespace, text: str | None) -> Any:
     Its policies are stored, and named by their content.
     """
     from ...engine.players import with_stored_policies
+    from .storage import open_store  # imports SQLAlchemy and rich
 
     return with_stored_policies(
         described_env(arguments, text), partial(open_store, arguments), getattr(arguments, "directory", Path())
