@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -20,11 +23,13 @@ from ..garbage import end_quickly, importing
 from ..redact import masked, printable
 from ..shell import READING, in_storage
 from .commands.options import FAILED, USAGE
+from .output.results import results, set_apart
 from .parsers import make_parser
 from .parsers.looking import add_readers
 from .run_files.reading import expand
 
 LENGTH = 8192  # of an error
+GRACE = 1.0  # seconds in which threads that others have started may end with the command
 PROGRAM = "command"  # in place of TASK, if words of a program follow ``--``
 NAME = "\0"  # begins a word that followed ``--`` while argparse, which would take it for an option, sees it
 
@@ -45,10 +50,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not own_process:
         return _run_safely(arguments)
     end_quickly()
+    if getattr(arguments, "json", False):
+        set_apart()
     try:
-        return _run_safely(arguments)
+        status = _run_safely(arguments)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a further Ctrl-C, while the interpreter ends, is silent
+    _leave_behind(status)
+    return status
+
+
+def _leave_behind(status: int) -> None:
+    """End at once if environments have left threads."""
+    end = time.monotonic() + GRACE
+    left = [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
+    for thread in left:
+        thread.join(max(0.0, end - time.monotonic()))
+    if any(thread.is_alive() for thread in left):
+        atexit._run_exitfuncs()
+        for stream in (results(), sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status)
 
 
 def _complete_streams() -> None:
@@ -134,7 +156,7 @@ def _run_safely(arguments: Namespace) -> int:
     except KeyboardInterrupt as error:  # an Interrupted has a text and a signal
         return _say(str(error) or "stopped", 128 + getattr(error, "signal", signal.SIGINT))
     except BrokenPipeError:  # e.g. in `rekindle trials x | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), results().fileno())
         return FAILED
     except Exception as error:  # noqa: BLE001 - users get one line; --debug shows the rest
         return _explain(error)

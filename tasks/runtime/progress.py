@@ -148,7 +148,7 @@ def _watcher(seconds: float, then: Sequence[str], environment: Mapping[str, str]
         try:
             yield
         finally:
-            os.environ.pop(watcher.STARTED_BY)
+            os.environ.pop(watcher.STARTED_BY, None)  # an environment may have cleared them all
             if before is not None:
                 os.environ[watcher.STARTED_BY] = before
             faulthandler.unregister(watcher.TRACE)
@@ -172,7 +172,7 @@ def _start_watcher(
 
 def _end_watcher(process: subprocess.Popen[bytes], owner: int) -> None:
     if os.getpid() == owner:
-        process.communicate()  # closes the watcher's stdin, at which it ends
+        process.communicate(b"\n")  # the end of its stdin is no sign: a fork of this process may hold it open
 
 
 def anonymous_file(name: str) -> IO[bytes]:

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -152,6 +153,30 @@ class Once(Drift):
                 raise RuntimeError("no way back")
             self.reached.add(self.seed)
         return super().push(action)
+
+
+class Untidy(Drift):
+    """Prints, clears a variable, and leaves a thread and a fork of its process."""
+
+    def __init__(self) -> None:
+        os.write(1, b"build time: today\n")
+        print("hello")
+        os.environ.pop("REKINDLE_STARTED_BY", None)
+        threading.Thread(target=threading.Event().wait).start()
+        parent = os.getpid()
+        if os.fork() == 0:
+            while os.getppid() == parent:
+                time.sleep(0.05)
+            os._exit(0)
+
+
+class Answers(Drift):
+    """Has an answer to every name."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *arguments: name
 
 
 class OldStyle(Drift):

@@ -14,6 +14,7 @@ from rich.console import Console
 from ....tasks.runtime.observers import EpochEvent
 from ...engine.views import View, to_json
 from ...redact import printable
+from .results import results
 
 FORMAT = 1  # increased when a name in the JSON changes its meaning or is removed, but not for new names
 
@@ -40,7 +41,7 @@ def log_json(study: str, text: str) -> None:
 
 def print_json(result: View | Mapping[str, Any], status: int = 0) -> int:
     """Print a result as JSON; return the exit status."""
-    print(json.dumps({"format": FORMAT, **to_json(result)}, indent=2))
+    print(json.dumps({"format": FORMAT, **to_json(result)}, indent=2), file=results(), flush=True)
     return status
 
 

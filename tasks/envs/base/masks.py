@@ -9,6 +9,7 @@ bits that may be 1, or 2n, for 0 and 1 of each bit.
 
 from __future__ import annotations
 
+from inspect import getattr_static
 from typing import Any, Self
 
 import gymnasium as gym
@@ -19,11 +20,27 @@ from numpy.typing import NDArray
 from ...errors import UnsupportedSpace
 from .spec import EnvSpec, EnvSpecError, reset_result
 
-MASK, OBSERVATION = "action_mask", "observation"
+MASK, METHOD, OBSERVATION = "action_mask", "action_masks", "observation"
 ALLOWS = "an action mask allows at least one value of each choice"
 CHOICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 Space = spaces.Space[Any]
 Mask = NDArray[np.bool_]
+
+
+def has_method(env: gym.Env[Any, Any]) -> bool:
+    """Return whether an environment or its wrappers have a method `action_masks`.
+
+    One that answers every name, by `__getattr__`, has none, unless it passes on another one's.
+    """
+    if getattr_static(env, METHOD, None) is not None:
+        return True
+    if isinstance(env, gym.Wrapper) and has_method(env.env):
+        return True
+    try:
+        method = getattr(env, METHOD, None)
+    except Exception:  # noqa: BLE001 - a `__getattr__` may raise anything
+        return False
+    return callable(method) and getattr(method, "__name__", None) == METHOD
 
 
 class MaskedShape(tuple[int, ...]):
@@ -150,7 +167,7 @@ class MaskInObservation(gym.ObservationWrapper[Any, Any, Any]):
         return self._joined(observation, info), reward, terminated, truncated, info
 
     def _joined(self, observation: Any, info: Any) -> dict[str, Any]:
-        mask = self.env.get_wrapper_attr("action_masks")() if self.method else info.get(MASK)
+        mask = self.env.get_wrapper_attr(METHOD)() if self.method else info.get(MASK)
         if mask is None:
             raise EnvSpecError(f"{self.name}: info has an {MASK} after every reset and step, but it was missing once")
         if isinstance(mask, tuple):

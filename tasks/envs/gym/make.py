@@ -22,7 +22,7 @@ from ..agents.adapter import is_joint, make_joint
 from ..base.curriculum import KWARGS
 from ..base.encode import with_scale
 from ..base.joined import JoinedActions, can_join
-from ..base.masks import CHOICES, MaskInObservation, has_mask
+from ..base.masks import CHOICES, MaskInObservation, has_mask, has_method
 from ..base.spec import IN_INFO, EnvSpec, EnvSpecError, with_arrays
 from .chance import OwnGenerators
 from .packages import advice, of_old_gym, register
@@ -134,7 +134,7 @@ def _with_mask(env: Env, spec: EnvSpec) -> Env:
     """
     if is_joint(spec) or has_mask(env) or not isinstance(env.action_space, CHOICES):
         return env
-    if spec.masks == IN_INFO or env.has_wrapper_attr("action_masks"):
+    if spec.masks == IN_INFO or has_method(env):
         return MaskInObservation(env, spec, method=spec.masks != IN_INFO)
     return env
 

@@ -482,6 +482,8 @@ def _call(spec: EnvSpec, method: Callable[..., Any], *arguments: Any, **named: A
 def _check_step(result: Any, spec: EnvSpec) -> None:
     """Raise EnvSpecError unless a step has returned what Gymnasium's do."""
     try:
+        if not isinstance(result, tuple | list):
+            raise TypeError("no tuple")
         _, reward, terminated, truncated, said = result
         float(reward), said.items()
         for value, allowed in ((reward, "buif"), (terminated, "bui"), (truncated, "bui")):
@@ -496,7 +498,11 @@ def _check_step(result: Any, spec: EnvSpec) -> None:
 
 
 def _cure(result: Any) -> str:
-    return (unweighed(result[1]) if isinstance(result, tuple) and len(result) == 5 else "") or "; fix it"
+    if not isinstance(result, tuple) or len(result) != 5:
+        return "; fix it"
+    if np.ndim(result[1]) and np.size(result[1]) == 1:
+        return "; return the number itself, such as reward.item()"
+    return unweighed(result[1]) or "; fix it"
 
 
 def _steps(trial: _Trial, env: Env, actions: Array) -> Iterator[Record]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import sys
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import nursery
 import pytest
 from jsonschema import Draft202012Validator
 from rekindle.studies.cli.dispatch import make_parser
@@ -16,6 +19,7 @@ from rekindle.studies.engine.views import View, to_json
 from rekindle.studies.statistics.estimates import Interval
 from rekindle.studies.storage.store import Store
 from studying import run, surrogate
+from support_path import SUPPORT
 
 ROOT = Path(__file__).resolve().parents[3]
 READERS = ("report", "cli", "engine", "live")
@@ -34,6 +38,36 @@ def test_results_are_views_and_not_read_by_string_subscripts() -> None:
     keys = [node.slice for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)]
     assert len(nodes) > 50_000
     assert sum(isinstance(key.value, str) for key in keys) <= SUBSCRIPTS
+
+
+NOISY = """
+import os, threading
+from rekindle.studies.cli.dispatch import _leave_behind
+from rekindle.studies.cli.output.results import results, set_apart
+set_apart()
+print("hello", flush=True)
+os.write(1, b"build time: today")
+print("result", file=results())
+threading.Thread(target=threading.Event().wait).start()
+_leave_behind(3)
+"""
+
+
+def test_other_output_than_the_result_goes_to_stderr() -> None:
+    ended = nursery.run([sys.executable, "-c", NOISY])
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, "result\n", "hello\nbuild time: today")
+
+
+@pytest.mark.slow
+def test_a_result_stands_alone_on_stdout_and_a_command_ends_whatever_environments_do(tmp_path: Path) -> None:
+    sizes = {"num_steps": 32, "num_envs": 1, "num_minibatches": 1, "epoch_steps": 32, "update_epochs": 1}
+    command = [sys.executable, "-m", "rekindle", "train", "ppo", "faulty_envs:faults/Untidy-v0", "--epochs", "1"]
+    command += [word for name, value in sizes.items() for word in ("--set", f"{name}={value}")]
+    command += ["--json", "--storage", f"sqlite:///{tmp_path}/a.db"]
+    ended = nursery.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": SUPPORT})
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["epochs"] == 1
+    assert "build time: today" in ended.stderr
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from rekindle import PPO, Cohort, EnvSpec, Store
 from rekindle.tasks.envs import EnvSpecError, make_envs
 from rekindle.tasks.envs.base.encode import Observations
+from rekindle.tasks.envs.gym.selftest import _check_step
 from rekindle.tasks.envs.gym.surroundings import guards_of
 from rekindle.tasks.errors import TaskError, UnsupportedSpace
 from rekindle.tasks.runtime.fingerprint import InexactWarning
@@ -116,7 +117,7 @@ def test_environments_that_were_closed_begin_anew_if_they_cannot_be_led_back() -
 
 
 def test_an_episode_that_cannot_be_played_again_labels_a_training() -> None:
-    [reason] = trained("Once", 20, seed=1, env={"kwargs": {"length": 5, "at": 3}}).inexact
+    [reason] = trained("Once", 8, seed=1, env={"kwargs": {"length": 3, "at": 2}}).inexact
     assert "played again in another one, raised RuntimeError (no way back), though" in reason
 
 
@@ -290,6 +291,18 @@ def test_info_that_is_no_dict_is_named_and_odd_numbers_in_it_are_read() -> None:
         reported("info", 600)
     assert "info.x" not in reported("long info", 0).metrics
     assert reported("nothing", 0).metrics["info.x"] == 1
+
+
+def test_an_environment_that_answers_every_name_has_no_masks() -> None:
+    assert trained("Answers").metrics == trained("Drift").metrics
+
+
+@pytest.mark.parametrize(
+    ("result", "words"), [((0, np.ones(1), False, False, {}), r"such as reward.item\(\)"), (iter([1]), "no tuple")]
+)
+def test_rewards_in_arrays_and_results_that_are_no_tuples_are_named(result: Any, words: str) -> None:
+    with pytest.raises(EnvSpecError, match=f"a: step returns .*{words}"):
+        _check_step(result, EnvSpec("a"))
 
 
 def test_spaces_without_numbers_are_refused_and_lists_are_tuples() -> None:
