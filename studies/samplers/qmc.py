@@ -42,5 +42,5 @@ class QMC(QMCSampler):
         """Return the distributions of all searched hyperparameters."""
         return self._distributions
 
-    def _find_sample_id(self, study: Study, search_space: dict[str, BaseDistribution]) -> int:
+    def _find_sample_id(self, study: Study, search_space: dict[str, BaseDistribution] | None = None) -> int:
         return self.number
