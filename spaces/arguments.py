@@ -36,7 +36,7 @@ def checked(error: type[Exception] = TypeError) -> Callable[[Function], Function
     """
 
     def decorate(function: Function) -> Function:
-        title = function.__qualname__
+        title = function.__qualname__.removesuffix(".__init__")
 
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:

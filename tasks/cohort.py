@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
+from ..spaces.arguments import checked
 from ..spaces.values import whole_number
 from .base_learner import BaseLearner, MemberRef
 from .checkpoint.storage import Metrics, Write
@@ -64,6 +65,7 @@ class Cohort:
         tasks: the members.
     """
 
+    @checked()
     def __init__(self, tasks: Sequence[Member]):
         """Check that the tasks can train together.
 
@@ -71,9 +73,13 @@ class Cohort:
             tasks: initialized tasks that agree in algorithm, environment, structural hyperparameters and device.
 
         Raises:
+            TypeError: a member is no task.
             ValueError: there is no task, two tasks have the same uid, or their structures differ.
             NotInitialized: a task has no hyperparameters yet.
         """
+        tasks = list(tasks)
+        if strangers := [task for task in tasks if not hasattr(task, "identity")]:
+            raise TypeError(f"the members of a cohort must be tasks, but got {strangers[0]!r}")
         if not tasks:
             raise ValueError("a cohort must have at least one task, but got none")
         first, *others = tasks
@@ -87,7 +93,7 @@ class Cohort:
                 )
         if len({task.uid for task in tasks}) < len(tasks):
             raise ValueError("the members of a cohort must be different tasks, but two have the same uid")
-        self.tasks = list(tasks)
+        self.tasks = tasks
 
     def __repr__(self) -> str:
         return f"<Cohort of {len(self.tasks)}: {self.tasks[0]}{', ...' if len(self.tasks) > 1 else ''}>"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from ..spaces import Space, flatten, unflatten
-from ..spaces.arguments import at_least
+from ..spaces.arguments import at_least, checked
 from ..spaces.values import plain
 from .base_learner import BaseLearner, MemberRef, inexact_in, lies_within_epoch
 from .catalog import label
@@ -425,6 +425,7 @@ class Resumable:
         destination.update({f"{prefix}{name}": part for name, part in state.items()})
         return destination
 
+    @checked()
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, perturb: bool = False) -> None:
         """Load a state; if it does not fit, change nothing.
 
@@ -460,6 +461,7 @@ class Resumable:
             self.ref, self.stored.state = MemberRef(fresh, 0), None
         self.stored.truncate(self.epochs)
 
+    @checked()
     def branch_from(self, state: Mapping[str, Any]) -> None:
         """Make the task a branch: these hyperparameters, starting from that state.
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..spaces import flatten, unflatten
+from ..spaces.arguments import checked
 from .base_learner import BaseLearner, MemberRef
 from .checkpoint.manifests import canonical_json
 from .checkpoint.policy_files import write_policy
@@ -152,6 +153,7 @@ class Task(Resumable):
         count = acting.members // learner.members
         return [value for i in range(member * count, (member + 1) * count) for value in acting.window.recent(i)]
 
+    @checked()
     def evaluate(
         self,
         episodes: int | None = None,
@@ -200,6 +202,7 @@ class Task(Resumable):
             self.stored.add_metrics(self.score_metrics(score))
         return score
 
+    @checked()
     def returns(
         self,
         episodes: int | None = None,
@@ -218,6 +221,7 @@ class Task(Resumable):
         returns: list[float] = rows[member].tolist()
         return returns
 
+    @checked()
     def measure(
         self,
         episodes: int | None = None,
@@ -241,6 +245,7 @@ class Task(Resumable):
         options = {"env": None if env is None else other_env(self.env, env, str(self)), "seed": seed}
         return {name: value for name, value in options.items() if value is not None}
 
+    @checked()
     def record(
         self,
         episodes: int | None = None,
@@ -254,6 +259,7 @@ class Task(Resumable):
         """
         return record(*self._evaluated(episodes), deterministic, **self._elsewhere(env, seed))
 
+    @checked()
     def film(
         self, path: str | Path, deterministic: bool = True, env: EnvLike | None = None, seed: int | None = None
     ) -> float:
@@ -342,6 +348,7 @@ class Task(Resumable):
         """
         return player(Predictor(*self.member_ref(), str(self)))
 
+    @checked()
     def eval_loss(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the loss and its parts on a batch.
 
@@ -369,10 +376,12 @@ class Task(Resumable):
         learner, member = self.member_ref()
         return {name: view.detach().to("cpu", copy=True) for name, view in learner.policy_views(member).items()}
 
+    @checked()
     def save_policy(self, path: str | os.PathLike[str]) -> Path:
         """Write `policy` as safetensors: weights only, so training cannot resume from it."""
         return write_policy(path, self.policy(), self.about())
 
+    @checked()
     def export_policy(
         self, path: str | os.PathLike[str], format: str | None = None, particle: int = 0, behaviour: str | None = None
     ) -> Path:

@@ -10,15 +10,19 @@ version of Optuna stops calling it, the test of the spread over the grid fails.
 
 from __future__ import annotations
 
+import optuna
 from optuna import Study
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import QMCSampler
 from optuna.trial import FrozenTrial
 
 from ...spaces.drivers.to_optuna import distributions
 from ...tasks.rng import streams
+from ..errors import BadConfig
 from ..study.config import Config
 from .draw import Draw
+
+CHOICES = 5  # first version of Optuna whose points have coordinates for choices
 
 
 class QMC(QMCSampler):
@@ -37,6 +41,16 @@ class QMC(QMCSampler):
     def of(cls, draw: Draw) -> QMC:
         """Return the sampler of a draw."""
         return cls(draw.config, draw.number, draw.attempt)
+
+    @staticmethod
+    def check(config: Config) -> None:
+        """Raise BadConfig if Optuna is too old for points with choices."""
+        choices = any(isinstance(x, CategoricalDistribution) for x in distributions(config.searched).values())
+        if choices and int(optuna.__version__.partition(".")[0]) < CHOICES:
+            raise BadConfig(
+                f"sampler qmc needs Optuna {CHOICES} or newer for choices, but this is {optuna.__version__}: "
+                "pip install -U optuna"
+            )
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the distributions of all searched hyperparameters."""

@@ -962,3 +962,22 @@ def test_the_summary_is_for_people() -> None:
     assert summary.startswith(f"ppo on CartPole-v1, seed 1 ({task.uid[:8]}): 2 epochs, 256 env steps")
     assert "optimizer.lr = 0.001" in summary
     assert "policy_loss: " in summary
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda task: task.load_state_dict(3), "load_state_dict: state is a dict by name, but got 3"),
+        (lambda task: task.evaluate("x"), "Task.evaluate: episodes is an integer or None, but got 'x'"),
+        (lambda task: task.returns(2, seed=0.5), r"Task.returns: seed is an integer or None, but got 0\.5"),
+        (lambda task: Cohort(task), "Cohort: tasks is a list, but got"),
+        (lambda task: Cohort([task, 3]), "the members of a cohort must be tasks, but got 3"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_before_anything_happens(
+    call: Callable[[PPO], Any], message: str
+) -> None:
+    task = make()
+    with pytest.raises(TypeError, match=message):
+        call(task)
+    assert task.bad is None

@@ -22,6 +22,7 @@ from rekindle.studies.engine.checked_config import load_task, make_config
 from rekindle.studies.errors import BadConfig, StoreError
 from rekindle.studies.methods import SAMPLERS
 from rekindle.studies.samplers.grid import count_points, grid
+from rekindle.studies.samplers.qmc import QMC
 from rekindle.studies.samplers.registry import check_sampler, make_sampler, sampler_name
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.schedulers.registry import plan
@@ -343,3 +344,10 @@ def test_a_sampler_without_its_package_is_refused_before_a_study_is_made(
     assert f"sampler {sampler} needs the package scipy" in errors
     assert f"pip install 'rekindle-rl[{sampler}]'" in errors
     assert not database.exists()
+
+
+def test_points_with_choices_need_a_new_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optuna, "__version__", "4.9.1")
+    QMC.check(config("qmc", space=Space(lr=real(0, 1)).priors()))
+    with pytest.raises(BadConfig, match="qmc needs Optuna 5 or newer for choices, but this is 4"):
+        QMC.check(config("qmc", space=Space(depth=categorical(1, 2)).priors()))
