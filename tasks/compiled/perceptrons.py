@@ -170,6 +170,12 @@ def forward_member(x, vector, sizes, kind, units, out):
 
 
 @inner()
+def last_units(units, rows, sizes):
+    """Return the last hidden units (B, units) of a `forward_member`."""
+    return rows_of(units, rows * (number_of_units(sizes) - sizes[-2]), rows, sizes[-2])
+
+
+@inner()
 def backward_member(g, x, vector, sizes, kind, units, rows, slopes, gradient, learn):
     """Propagate slopes g (B', outputs) of a member's outputs to all layers.
 

@@ -225,6 +225,18 @@ class ActionForm(NamedTuple):
     n: Integer
 
 
+class HeadForm(NamedTuple):
+    """Form of a policy's last layer.
+
+    Deviations are outputs, or state-dependent: they follow from the last hidden units.
+    """
+
+    state_dependent: Flag
+    start: Integer  # places of log σ (units * k,) in parameter vectors, if they are
+    stop: Integer
+    limits: Matrix  # largest absolute means, (P, 1)
+
+
 class CriticForm(NamedTuple):
     """Form of critics' values, targets and influence on the actor."""
 

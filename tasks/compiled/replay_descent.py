@@ -13,7 +13,16 @@ from .decorators import inner, kernel
 from .descent import descend_member
 from .layers import ONE, ZERO, F
 from .off_policy import follow_vector, n_step_rows
-from .perceptrons import CONSTANT, LEARN, backward_member, forward_member, join_rows, number_of_units, to_inputs_member
+from .perceptrons import (
+    CONSTANT,
+    LEARN,
+    backward_member,
+    forward_member,
+    join_rows,
+    last_units,
+    number_of_units,
+    to_inputs_member,
+)
 from .policies import log_softmax
 from .records import (
     ActionForm,
@@ -22,6 +31,7 @@ from .records import (
     Descent,
     Draw,
     GivenBatch,
+    HeadForm,
     QErrors,
     QNetworks,
     Returns,
@@ -45,6 +55,8 @@ from .replay_losses import (
     smooth_rows,
     soft_targets,
     square_rows,
+    state_dependent_rows,
+    state_dependent_slope_rows,
     tanh_slope_rows,
     truncated_targets,
 )
@@ -186,12 +198,23 @@ def normalize(action, form, numbers, choices):
         choices[r] = choice
 
 
+@inner()
+def policy_rows(x, vector, sizes, kind, units, head, p, raw, out):
+    """Fill in member p's outputs for x, for either form of head."""
+    if head.state_dependent:
+        forward_member(x, vector, sizes, kind, units, raw)
+        z, log_std = last_units(units, len(x), sizes), vector[head.start : head.stop]
+        state_dependent_rows(raw, z, log_std, head.limits[p, 0], out)
+    else:
+        forward_member(x, vector, sizes, kind, units, out)
+
+
 @kernel(
     *(Draw, Scaling, Transitions, GivenBatch, ActorCritics, ActionForm, CriticForm, SoftErrors),
-    *("f4[:,:,::1], f4[:,::1], i8[:,::1], b1", Descent, Descent),
+    *(HeadForm, "f4[:,:,::1], f4[:,::1], i8[:,::1], b1", Descent, Descent),
 )
 def descend_actor_critic(
-    draw, scaling, table, given, networks, actions, form, result, noise, alpha, subset, moves_actor, critics, actor
+    draw, scaling, table, given, networks, actions, form, result, head, noise, alpha, subset, moves, critics, actor
 ):
     """Take a gradient step of critics, then of their actor.
 
@@ -206,11 +229,12 @@ def descend_actor_critic(
         actions: form of the actions.
         form: form of the critics' values and losses.
         result: losses, errors, values and entropies, filled in.
+        head: form of the policy's last layer.
         noise: standard normal numbers: (P, 2B, k) for a batch and its next observations, or for the latter alone if the
             policy is deterministic.
         alpha: entropy coefficients (P, terms).
         subset: target critics whose least values count, (P, s).
-        moves_actor: whether the actor takes a step, too.
+        moves: whether the actor takes a step, too.
         critics: step of the critics.
         actor: step of the actor.
     """
@@ -218,6 +242,9 @@ def descend_actor_critic(
     members, rows = draw.rows.shape
     count, terms, k, n = result.errors.shape[1], alpha.shape[1], len(actions.middle), actions.n
     inputs, outputs, per_value = pi_sizes[0], pi_sizes[-1], q_sizes[-1]
+    if head.state_dependent:
+        outputs = 2 * k + (n if n > 1 else 0)
+    raw, to_raw = np.empty((rows, pi_sizes[-1]), F), np.zeros((rows, pi_sizes[-1]), F)
     obs, following = np.zeros((rows, inputs), F), np.zeros((rows, inputs), F)  # the padding of a lone number is 0
     action, reward, discount = (
         np.empty((rows, len(actions.numbers) + len(actions.choices)), F),
@@ -239,7 +266,7 @@ def descend_actor_critic(
     for p in range(members):
         theta, g = networks.actor[p], networks.actor_gradient[p]
         gather(draw, scaling, table, given, p, obs, following, action, reward, discount)
-        forward_member(following, networks.next_actor[p], pi_sizes, kind, units, next_out)
+        policy_rows(following, networks.next_actor[p], pi_sizes, kind, units, head, p, raw, next_out)
         if form.soft:
             sample_rows(next_out, noise[p], rows, c, spread, log_probs, probs, next_entropies)
         else:
@@ -268,10 +295,10 @@ def descend_actor_critic(
             critic = networks.critics[count * p + i]
             backward_member(to_q[i], x, critic, q_sizes, kind, q_units[i], rows, to_q_units, to_critic, LEARN)
         descend_member(networks.critic_vector[p], networks.critic_gradient[p], critics, p)
-        if not moves_actor:
+        if not moves:
             continue
 
-        forward_member(obs, theta, pi_sizes, kind, units, out)
+        policy_rows(obs, theta, pi_sizes, kind, units, head, p, raw, out)
         if form.soft:
             sample_rows(out, noise[p], 0, c, spread, log_probs, probs, result.entropies[p])
         else:
@@ -296,5 +323,10 @@ def descend_actor_critic(
             sample_slope_rows(to_c, to_probs, to_entropies, out, c, spread, log_probs, probs, to_out)
         else:
             tanh_slope_rows(to_c, c, to_out)
-        backward_member(to_out, obs, theta, pi_sizes, kind, units, rows, to_units, g, LEARN)
+        if head.state_dependent:
+            own = slice(head.start, head.stop)
+            z = last_units(units, rows, pi_sizes)
+            state_dependent_slope_rows(to_out, raw, z, theta[own], head.limits[p, 0], out, to_raw, g[own])
+        slopes = to_raw if head.state_dependent else to_out
+        backward_member(slopes, obs, theta, pi_sizes, kind, units, rows, to_units, g, LEARN)
         descend_member(theta, g, actor, p)

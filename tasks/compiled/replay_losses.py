@@ -18,7 +18,7 @@ from .policies import log_softmax
 
 LOG_STD_LOW, LOG_STD_HIGH = F(-20.0), F(2.0)
 LOG_DENSITY = F(0.5 * math.log(2 * math.pi) + 2 * math.log(2))
-TWO = F(2.0)
+TWO, VARIANCE = F(2.0), F(1e-6)  # the latter is that of `networks.sde`
 
 
 @inner()
@@ -94,6 +94,48 @@ def sample_rows(outputs, noise, first, c, spread, log_probs, probs, entropies):
         squash_rows(outputs, noise, first, c, spread, entropies)
     if probs.shape[1] > 1:
         choose_rows(outputs, log_probs, probs, entropies)
+
+
+@inner()
+def state_dependent_rows(raw, z, log_std, limit, out):
+    """Fill in a soft policy's outputs by those of a state-dependent head.
+
+    Those in `raw` are k means and the logits of choices. Deviations follow from z (B, units) and log σ (units * k,).
+    `algorithms.continuous.actions` defines them.
+    """
+    rows, units = z.shape
+    k, n = len(log_std) // units, out.shape[1] - 2 * (len(log_std) // units)
+    variances = np.exp(TWO * log_std)
+    for r in range(rows):
+        for j in range(k):
+            variance = VARIANCE
+            for i in range(units):
+                variance += z[r, i] * z[r, i] * variances[i * k + j]
+            out[r, j], out[r, k + j] = clipped(raw[r, j], limit), HALF * F(math.log(variance))
+        for d in range(n):
+            out[r, 2 * k + d] = raw[r, k + d]
+
+
+@inner()
+def state_dependent_slope_rows(to_out, raw, z, log_std, limit, out, to_raw, gradient):
+    """Fill in slopes in the outputs `raw` and in log σ.
+
+    z gets none from the noise.
+    """
+    rows, units = z.shape
+    k, n = len(log_std) // units, out.shape[1] - 2 * (len(log_std) // units)
+    gradient[:] = ZERO
+    for r in range(rows):
+        for j in range(k):
+            to_raw[r, j] = ZERO if abs(raw[r, j]) > limit else to_out[r, j]
+            share = to_out[r, k + j] / F(math.exp(TWO * out[r, k + j]))
+            for i in range(units):
+                gradient[i * k + j] += share * z[r, i] * z[r, i]
+        for d in range(n):
+            to_raw[r, k + d] = to_out[r, 2 * k + d]
+    variances = np.exp(TWO * log_std)
+    for i in range(len(gradient)):
+        gradient[i] *= variances[i]
 
 
 @inner()

@@ -38,7 +38,7 @@ from ...rng.streams import Keys
 from ...signals.replay_guidance import make_replay_guidance
 from ..off_policy import off_policy_space
 from ..off_policy_learner import OffPolicyLearner
-from .actions import DeterministicHead, NormalizedActions, SoftHead
+from .actions import DeterministicHead, NormalizedActions, SoftHead, StateDependentHead
 from .dropout import Dropout
 from .image_networks import ImageActorCritics, RecurrentImageActorCritics
 from .networks import USES, ActorCritics, ActorImitator, Batch, NetworkForm
@@ -345,7 +345,7 @@ class ActorCriticLearner(OffPolicyLearner):
     @property
     def perceptrons(self) -> list[MLP | None]:
         """Perceptrons of policy and critics; None in place of other networks."""
-        policy, heads = self.policy, (SoftHead, DeterministicHead)
+        policy, heads = self.policy, (SoftHead, StateDependentHead, DeterministicHead)
         plain = type(policy) is ActorCritics and type(policy.head) in heads and not (self.dropout or policy.mask)
         return [policy.pi, policy.critic_form] if plain else [None]
 

@@ -330,5 +330,5 @@ class SAC(Task):
     """
 
     name = "sac"
-    version = 5
+    version = 6
     learner = SACLearner

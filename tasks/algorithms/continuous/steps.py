@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import ModuleType
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...compiled.records import ActionForm, CriticForm, Draw, GivenBatch, Scaling, SoftErrors
+from ...compiled.records import ActionForm, CriticForm, Draw, GivenBatch, HeadForm, Scaling, SoftErrors
 from ...compiled.records import ActorCritics as Networks
 from ...networks.acting import REPLAYED
 from ...networks.optimizers import CompiledDescent, FlushedDenormals, norms
@@ -66,8 +67,12 @@ class ActorCriticSteps(CompiledSteps):
         none = torch.zeros(shape[0], 2) if smoothing is None else smoothing
         soft, heard = isinstance(policy.head, SoftHead), heard or policy.copies
         critics = CriticForm(soft, np.float32(learner.limit), kept, heard, mean, none.numpy())
+        clip_mean = getattr(policy.head, "clip_mean", None)
+        limits = torch.full_like(hp.tau, math.inf) if clip_mean is None else clip_mean.squeeze(-1).contiguous()
+        log_std = policy.actor.spans.get("actor.log_std", slice(0, 0))
+        head = HeadForm(log_std.stop > 0, log_std.start, log_std.stop, limits.numpy())
         results = (self.critic_losses, self.actor_losses, self.all_errors, self.values, self.entropies)
-        self._constant = (networks, form, critics, SoftErrors(*(x.numpy() for x in results)))
+        self._constant = (networks, form, critics, SoftErrors(*(x.numpy() for x in results)), head)
         self._all = np.tile(np.arange(policy.copies), (shape[0], 1))
         self.moves_actor, self.alpha = True, learner.alpha()
 

@@ -124,5 +124,5 @@ class TQC(Task):
     """
 
     name = "tqc"
-    version = 2
+    version = 3
     learner = TQCLearner

@@ -36,6 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
     "constant entropy": {"entropy.learn": False, "entropy.alpha": 0.2, "target_update_interval": 3, "num_updates": 2},
     "AdamW": {"optimizer.name": "adamw", "critic_lr": 0.01, "entropy.lr": 0.02, **COSINE},
     "rmsprop": {"optimizer.name": "rmsprop", "optimizer.momentum": 0.5, "model.activation": "elu"},
+    "state-dependent noise": {"use_sde": True, "sde_sample_freq": 3, "sde_clip_mean": 0.5},
     "sizes": {"model.hidden": [17, 5, 33], "model.critic_hidden": [9, 20], "model.activation": "tanh"},
 }
 # In each, members differ in what may differ within a cohort.
@@ -94,10 +95,7 @@ def test_a_members_soft_steps_do_not_depend_on_its_cohort() -> None:
     assert unequal({name: alone[name] for name in single}, single) == []
 
 
-OTHERS: dict[str, dict[str, Any]] = {
-    "state-dependent noise": {"use_sde": True},
-    "a memory": {"model.memory": "gru", "learning_starts": 80, "batch_size": 32},
-}
+OTHERS: dict[str, dict[str, Any]] = {"a memory": {"model.memory": "gru", "learning_starts": 80, "batch_size": 32}}
 
 
 @pytest.mark.parametrize("case", OTHERS)
