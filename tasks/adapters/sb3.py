@@ -43,7 +43,7 @@ from ..checkpoint.state import Tree
 from ..envs import EnvSpec, make_envs, spaces_of
 from ..envs.base.envs import Envs
 from ..envs.base.masks import mask_in
-from ..errors import StateMismatch, UnsupportedSpace
+from ..errors import Diverged, StateMismatch, UnsupportedSpace, is_lack_of_memory
 from ..evaluation import evaluation_keys
 from ..registry import load
 from ..rng import streams
@@ -264,7 +264,9 @@ class SB3Learner(BaseLearner):
                     warnings.filterwarnings("ignore", advice, UserWarning)
                 self.model = self.model_class(policy, self.venv, seed=seed, device=self.device, **options)
             self.generators = self.generator_states()
-        except (AssertionError, ValueError) as error:  # of the kind of its action space, or without a policy for images
+        except (AssertionError, ValueError, RuntimeError) as error:  # actions, images, their size
+            if is_lack_of_memory(error):
+                raise
             raise UnsupportedSpace(f"{self.algorithm()} cannot act in {self.env.id}: {error}") from error
         finally:
             self.set_generator_states(before)
@@ -313,7 +315,12 @@ class SB3Learner(BaseLearner):
     def iterate(self) -> Mapping[str, Tensor]:
         first = self.model.num_timesteps == 0
         with self.own_generators():
-            self.model.learn((self.epochs + 1) * self.epoch_size, reset_num_timesteps=first, log_interval=None)  # type: ignore[arg-type]
+            try:
+                self.model.learn((self.epochs + 1) * self.epoch_size, reset_num_timesteps=first, log_interval=None)  # type: ignore[arg-type]
+            except ValueError as error:
+                if (fault := self.envs.faults.get(0)) is None:
+                    raise
+                raise Diverged(f"{self.algorithm()}: {fault}") from error  # torch refuses distributions of NaN
         self.env_steps = self.model.num_timesteps
         episodes = [info["r"] for info in self.model.ep_info_buffer or ()]
         metrics = {"episode_return": float(np.mean(episodes))} if episodes else {}
@@ -365,6 +372,9 @@ class SB3Learner(BaseLearner):
 
     def inexact(self, member: int) -> list[str]:
         return self.envs.inexact(member)
+
+    def cure(self, member: int) -> str:
+        return self.envs.faults.get(member) or super().cure(member)
 
     def network_views(self, member: int) -> dict[str, Tensor]:
         return {name: x.detach() for name, x in self.model.policy.named_parameters()}

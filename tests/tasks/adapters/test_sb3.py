@@ -15,7 +15,7 @@ from rekindle.studies.workers.goal_tests import play
 from rekindle.tasks import EnvSpec, load
 from rekindle.tasks.adapters.sb3 import OWN, POLICIES, SB3, SPACES, NormalActionNoise, TaskVecEnv
 from rekindle.tasks.envs import make_envs
-from rekindle.tasks.errors import UnsupportedSpace
+from rekindle.tasks.errors import Diverged, UnsupportedSpace
 from rekindle.tasks.rng import streams
 from rekindle.tasks.runtime.fingerprint import InexactWarning
 from rekindle.tasks.testing import ExactnessSuite
@@ -194,6 +194,17 @@ def test_models_continue_in_new_episodes(name: str, env: str, exact: bool, monke
     resumed.fit(2)
     assert (resumed.digest == whole.digest, resumed.inexact == []) == (exact, exact)
     assert resumed.env_steps == 512
+
+
+@pytest.mark.parametrize(("see", "faults", "error"), [("board", {}, UnsupportedSpace), ("box", {"nan": 0}, Diverged)])
+def test_small_images_and_rewards_that_are_no_numbers_are_named(
+    see: str, faults: dict[str, int], error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(SUPPORT)
+    env = EnvSpec("faulty_envs:faults/Soak-v0", {"see": see, "do": "box", "length": 9, "faults": faults})
+    task = load("sb3:PPO")(env).init(epoch_steps=128, n_steps=64, batch_size=32)
+    with pytest.raises(error, match="faults/Soak-v0"):
+        task.fit(2)
 
 
 def test_unknown_algorithms_and_unsuitable_spaces_are_refused() -> None:
