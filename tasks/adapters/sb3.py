@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import gymnasium as gym
 import numpy as np
@@ -45,6 +45,7 @@ from ..envs.base.envs import Envs
 from ..envs.base.masks import mask_in
 from ..errors import Diverged, StateMismatch, UnsupportedSpace, is_lack_of_memory
 from ..evaluation import evaluation_keys
+from ..identity import EnvLike
 from ..registry import load
 from ..rng import streams
 from ..task import Task
@@ -508,21 +509,36 @@ def __getattr__(name: str) -> Any:
     return load(f"sb3:{name}")
 
 
-def SB3(model_class: type[BaseAlgorithm]) -> type[Task]:  # noqa: N802 - makes a class
-    """Return the task class of an algorithm or its subclass.
+@overload
+def SB3(model_class: type[BaseAlgorithm]) -> type[Task]: ...
+@overload
+def SB3(model_class: type[BaseAlgorithm], env: EnvLike, **options: Any) -> Task: ...
+def SB3(  # noqa: N802
+    model_class: type[BaseAlgorithm], env: EnvLike = None, **options: Any
+) -> type[Task] | Task:
+    """Return an algorithm or its subclass as a task class or task.
 
     A subclass may choose its policy and any other argument in its constructor. Other processes import it, so it must
     be at the top level of a module.
 
     Args:
         model_class: class of Stable-Baselines3 or sb3_contrib, or one that derives from it.
+        env: environment of the task; None returns the class.
+        options: further arguments of the task, such as its seed, its storage and fixed hyperparameters.
 
     Raises:
         ValueError: the class is none of these, or cannot be imported.
+        TypeError: an option is an argument of the algorithm's that only a class can choose.
     """
     name = model_class.__name__ if model_class is _library(model_class.__name__) else name_of(model_class)
     task: type[Task] = load(f"sb3:{name}")
-    return task
+    taken = {*task.learner.hyperparameters, *inspect.signature(Task).parameters}
+    if refused := sorted((options.keys() & inspect.signature(model_class).parameters.keys()) - taken):
+        raise TypeError(
+            f"{refused[0]} of {name} is no hyperparameter; derive a class from it, at the top level of a module, whose "
+            f"constructor passes {refused[0]} on, and give that class"
+        )
+    return task if env is None else task(env, **options)
 
 
 def _library(name: str) -> type[BaseAlgorithm] | None:

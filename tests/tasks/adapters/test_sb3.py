@@ -247,3 +247,10 @@ def test_the_goal_of_a_study_is_confirmed_by_different_episodes() -> None:
     task.fit(1)
     result, _ = play(lambda episodes, seed: task.returns(episodes, seed=seed), 10.0, 8.0, 1)
     assert len({*result}) > 3
+
+
+def test_a_model_class_with_an_environment_is_a_task() -> None:
+    task = SB3(own_models.Wide, "CartPole-v1", seed=2, n_steps=16)
+    assert (task.seed, task.init().hyperparameters["n_steps"]) == (2, 16)  # type: ignore[index]  # it is initialized
+    with pytest.raises(TypeError, match="policy_kwargs of PPO is no hyperparameter; derive a class from it"):
+        SB3(stable_baselines3.PPO, "CartPole-v1", seed=1, policy_kwargs={"net_arch": [8]})
