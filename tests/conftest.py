@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -53,6 +55,16 @@ settings.load_profile("rekindle")
 
 # Imports make half a million objects, which every full garbage collection would visit.
 gc.set_threshold(5_000, 10, 10)
+
+
+@pytest.fixture(scope="session")
+def compiled_kernels() -> None:
+    """Kernels for this machine, compiled by one process: half a minute once, which no test has to pay."""
+    from rekindle.tasks.compiled.loading import kernels
+
+    with (Path(tempfile.gettempdir()) / "rekindle-kernels.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kernels()
 
 
 @pytest.hookimpl(wrapper=True)

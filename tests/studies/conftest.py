@@ -133,7 +133,7 @@ def store(url: str) -> Iterator[Store]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _forked_workers() -> Iterator[None]:
+def _forked_workers(compiled_kernels: None) -> Iterator[None]:
     """Fork the workers of supervisors in a test's own process."""
     with mock.patch.object(forked, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": nursery.Popen})):
         yield

@@ -16,7 +16,7 @@ from rekindle.tasks.envs.processes import wire
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _forked_processes() -> Iterator[None]:
+def _forked_processes(compiled_kernels: None) -> Iterator[None]:
     """Fork the processes that a test starts; those that they start are new interpreters."""
     forking = SimpleNamespace(**{**vars(subprocess), "Popen": nursery.Popen})
     with ExitStack() as patched:
