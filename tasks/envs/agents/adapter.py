@@ -52,8 +52,8 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
     - An action is a tuple with one per agent; those of absent agents, and of others' turns, are ignored. One that the
       agent's action mask forbids is replaced, see `masks.legal`.
     - The reward is the sum of all agents' rewards, added in their order.
-    - ``info["return"]`` has the return so far of each behaviour, the mean over its agents, and ``info["returns"]`` that
-      of each agent.
+    - If the spec names some, ``info["return"]`` has the return so far of each behaviour, the mean over its agents, and
+      ``info["returns"]`` that of each agent.
     - An episode ends when no agent is left. It is truncated if an agent's last step was, and else terminated.
 
     Attributes:
@@ -87,7 +87,9 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         self.acted = [self._space("action_space", agent) for agent in self.agents]
         self.blanks = [blank(space) for space in self.observed]
         self.masked = {agent for agent, space in zip(self.agents, self.observed, strict=True) if masked(space)}
-        self.has_state = spec.state
+        self.has_state, self.reports = spec.state, any(name.startswith(OWN_INFO) for name in spec.info)
+        self.all_act = np.zeros((len(self.agents), OUTCOME), np.float32)  # outcomes of a step without ends
+        self.all_act[:, PRESENT:] = 1
         entries = {AGENTS: spaces.Tuple(self.observed), OUTCOMES: _unbounded(len(self.agents), OUTCOME)}
         self.observation_space = spaces.Dict(entries | ({STATE: self._state_space()} if spec.state else {}))
         self.action_space = spaces.Tuple(self.acted)
@@ -164,18 +166,19 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         return legal(action, mask, space)
 
     def step(self, action: tuple[Any, ...]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        before = {*self._present()}
-        acting = {*self._acting()} if self.turns else before
+        before = self._present()
+        acting = self._acting() if self.turns else before
         # Each agent's own action, since an environment may change what it gets.
-        actions = {
-            agent: self._legal(slot, one) if agent in self.masked else one
-            for slot, (agent, one) in enumerate(zip(self.agents, action, strict=True))
-            if agent in acting
-        }
+        actions = dict(zip(self.agents, action, strict=True))
+        if self.masked or len(acting) < len(self.agents):
+            actions = {
+                agent: self._legal(slot, actions[agent]) if agent in self.masked else actions[agent]
+                for slot, agent in enumerate(self.agents)
+                if agent in acting
+            }
         parts = ("observations", "rewards", "terminations", "truncations", "infos")
         observations, rewards, terminated, truncated, infos = self._checked("step", parts, self.env.step(actions))
-        self._check_names("rewards", rewards)
-        numbers = [self._number(agent, rewards.get(agent, 0.0)) for agent in self.agents]
+        numbers = self._numbers(rewards)
         total = 0.0
         for agent, reward in zip(self.agents, numbers, strict=True):
             if reward and agent not in before:
@@ -190,8 +193,18 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         cut = over and bool(outcomes[:, TRUNCATED].any())
         return self._observation(observations, outcomes), total, over and not cut, cut, self._with_returns(infos)
 
+    def _numbers(self, rewards: Mapping[str, Any]) -> list[float]:
+        """Return the rewards of all agents; those of absent ones are 0."""
+        self._check_names("rewards", rewards)
+        try:
+            return [float(rewards[agent]) if agent in rewards else 0.0 for agent in self.agents]
+        except (TypeError, ValueError):
+            return [self._number(agent, rewards.get(agent, 0.0)) for agent in self.agents]
+
     def _with_returns(self, infos: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the agents' info, and the returns of their behaviours."""
+        """Return the agents' info, and the returns that the spec names."""
+        if not self.reports:
+            return dict(infos)
         of_behaviours = {
             name: sum(self.returns[agent] for agent in agents) / len(agents) for name, agents in self.groups.items()
         }
@@ -216,22 +229,26 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
     ) -> NDArray[np.float32]:
         """Return outcomes (A, 5) of a step, with current presence and turns."""
         self._check_names("agents", self.env.agents)
-        present = {*self._present()}
-        acting = {*self._acting()} if self.turns else present
-        rows: list[float] = []
-        for agent, reward in zip(self.agents, rewards, strict=True):
-            ends = bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
-            rows += (reward, *ends, agent in present, agent in acting)
+        outcomes = self.all_act.copy()
         with np.errstate(over="ignore"):  # a reward above 3e38 becomes infinite
-            return np.array(rows, np.float32).reshape(-1, OUTCOME)
+            outcomes[:, REWARD] = rewards
+        all_stay = len(self.env.agents) == len(self.agents) and not self.turns
+        if not all_stay or any(terminated.values()) or any(truncated.values()):
+            present = self._present()
+            acting = self._acting() if self.turns else present
+            outcomes[:, TERMINATED:] = [
+                (bool(terminated.get(agent)), bool(truncated.get(agent)), agent in present, agent in acting)
+                for agent in self.agents
+            ]
+        return outcomes
 
     def _observation(self, observations: Mapping[str, Any], outcomes: NDArray[np.float32]) -> Observation:
-        seen = tuple(observations.get(agent, empty) for agent, empty in zip(self.agents, self.blanks, strict=True))
         for agent in self.env.agents:
             if agent not in observations:
                 raise EnvSpecError(f"{self.name}: every present agent gets an observation, but {agent!r} got none")
-        self.seen = seen
-        return {AGENTS: seen, OUTCOMES: outcomes} | ({STATE: self._state().reshape(-1)} if self.has_state else {})
+        self.seen = tuple(map(observations.get, self.agents, self.blanks))
+        joint = {AGENTS: self.seen, OUTCOMES: outcomes}
+        return joint | {STATE: self._state().reshape(-1)} if self.has_state else joint
 
     def _check_names(self, entry: str, names: Any) -> None:
         if unknown := [name for name in names if name not in self.returns]:

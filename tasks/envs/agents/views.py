@@ -52,6 +52,9 @@ class Extras(NamedTuple):
     central: str = NONE
 
 
+PLAIN = Extras()
+
+
 class JointForm:
     """Conversion between joint observations and actions and those of each behaviour.
 
@@ -110,8 +113,8 @@ class JointForm:
 
     def shape_of(self, behaviour: Behaviour) -> tuple[int, ...]:
         """Return the shape of a behaviour's observations."""
-        shape, extras = self.encoders[behaviour.name].shape, self.extras.get(behaviour.name, Extras())
-        if extras == Extras():
+        shape, extras = self.encoders[behaviour.name].shape, self.extras.get(behaviour.name, PLAIN)
+        if extras == PLAIN:
             return shape
         width = shape[0] + extras.ids * len(behaviour.slots)
         if extras.central != NONE:
@@ -134,8 +137,10 @@ class JointForm:
         assert numbers is not None
         encoder, form = self.encoders[behaviour.name], (len(flat), len(behaviour.slots))
         if encoder.kind == "vector":
-            out = numbers[:, self.places[behaviour.name]].copy().reshape(*form, *encoder.shape)
-            return self._seen(behaviour, out, numbers, len(joint))
+            out = numbers[:, self.places[behaviour.name]].copy()
+            if self.extras.get(behaviour.name, PLAIN) == PLAIN:
+                return out.reshape(len(joint), -1, *encoder.shape)
+            return self._seen(behaviour, out.reshape(*form, *encoder.shape), numbers, len(joint))
         out = np.zeros((*form, *encoder.shape), encoder.dtype)
         for index, slot in enumerate(behaviour.slots):
             columns = self.numbers[slot]
@@ -150,7 +155,7 @@ class JointForm:
 
     def _seen(self, behaviour: Behaviour, observations: Array, numbers: Array, members: int) -> Array:
         """Return observations (P, N * A, ...) with their extras."""
-        seen = self._extended(observations, numbers, self.extras.get(behaviour.name, Extras()))
+        seen = self._extended(observations, numbers, self.extras.get(behaviour.name, PLAIN))
         return seen.reshape(members, -1, *self.shape_of(behaviour))
 
     def with_extras(self, behaviour: Behaviour, seen: Array, extras: Extras) -> Array:
@@ -158,7 +163,7 @@ class JointForm:
 
         What only a central critic sees is zeros.
         """
-        if extras == self.extras.get(behaviour.name, Extras()):
+        if extras == self.extras.get(behaviour.name, PLAIN):
             return seen
         rows = seen.reshape(-1, len(behaviour.slots), seen.shape[-1])[..., : self.encoders[behaviour.name].shape[0]]
         numbers = np.zeros((len(rows), self.central[OF_STATE].stop), np.float32)
@@ -219,7 +224,7 @@ class BehaviourView(Envs):
         encoder = shared.form.encoders[behaviour.name]
         self.obs_kind, self.obs_shape = encoder.kind, shared.form.shape_of(behaviour)
         self.slots = _places([slice(slot, slot + 1) for slot in behaviour.slots])
-        self.extras = shared.form.extras.get(behaviour.name, Extras())
+        self.extras = shared.form.extras.get(behaviour.name, PLAIN)
         self.alone = len(shared.roster.agents) == 1
         self.turns = shared.roster.turns
         self.reset()
@@ -233,12 +238,12 @@ class BehaviourView(Envs):
     def see(self) -> None:
         """Read the shared environments' current observations."""
         joint = self.shared.envs.obs
-        self._look(self.shared.form.observed(self.behaviour, joint), self._outcomes(self.shared.form.outcomes(joint)))
+        outcomes = self._outcomes(self.shared.form.outcomes(joint))
+        self._look(self.shared.form.observed(self.behaviour, joint), outcomes[..., TERMINATED:] > 0)
 
-    def _look(self, obs: Array, outcomes: NDArray[np.float32]) -> None:
-        """Take in observations (P, B, ...) and outcomes (P, B, 5)."""
-        self.obs, self.here = obs, outcomes[..., PRESENT] > 0
-        acts = outcomes[..., ACTS] > 0
+    def _look(self, obs: Array, flags: NDArray[np.bool_]) -> None:
+        """Take in observations (P, B, ...) and flags (P, B, 4), outcomes without rewards."""
+        self.obs, self.here, acts = obs, flags[..., PRESENT - TERMINATED], flags[..., ACTS - TERMINATED]
         if self.spec.all_act and not acts.all():
             raise EnvSpecError(
                 f"{self.spec.id}: all_act says that all agents act in every step, but one of {self.behaviour.name} is "
@@ -262,17 +267,18 @@ class BehaviourView(Envs):
     def receive(self, step: StepResult) -> StepResult:
         """Return this behaviour's part of a joint step, and see what follows."""
         outcomes = self._outcomes(self.shared.form.outcomes(step.next_obs))
-        reward, terminated, truncated = outcomes[..., REWARD].copy(), *np.zeros((2, *self.here.shape), np.bool_)
+        reward, flags = outcomes[..., REWARD].copy(), outcomes[..., TERMINATED:] > 0
+        terminated, truncated = np.zeros((2, *self.here.shape), np.bool_)
         next_obs = self.shared.form.observed(self.behaviour, step.next_obs)
         self.returns += reward.reshape(-1)
         self.elapsed += self.here.reshape(-1)
         if self.ghosts is not None:
             reward[:, self.ghosts] = 0
         over_now, over = terminated, step.terminated | step.truncated
-        if over.any() or outcomes[..., TERMINATED:PRESENT].any():
-            terminated = self.here & (outcomes[..., TERMINATED] > 0)
+        if over.any() or flags[..., : PRESENT - TERMINATED].any():
+            terminated = self.here & flags[..., 0]
             # A time limit of the shared environment truncates the agents that are still there.
-            cut = (outcomes[..., TRUNCATED] > 0) | np.repeat(over, self.agents, 1)
+            cut = flags[..., TRUNCATED - TERMINATED] | np.repeat(over, self.agents, 1)
             truncated = self.here & ~terminated & cut
             over_now = terminated | truncated
             ended = np.flatnonzero(over_now)
@@ -280,7 +286,7 @@ class BehaviourView(Envs):
             self._finished.append((counted, self.returns[counted].copy(), self.elapsed[counted].copy()))
             self.returns[ended], self.elapsed[ended] = 0, 0
         if self.shared.envs.obs is step.next_obs:  # no episode ended, so the next step begins there
-            self._look(next_obs, outcomes)
+            self._look(next_obs, flags)
         else:
             self.see()
         step = StepResult(next_obs, reward, terminated, truncated)

@@ -112,7 +112,7 @@ class Observations:
             self._columns.append((path, slice(begin, end)))
             if path == (MASK,):
                 self.mask = slice(begin, end)
-        numbers = parts[0][1] if len(parts) == 1 and not parts[0][0] else _write_parts(parts)
+        numbers = parts[0][1] if len(parts) == 1 and not parts[0][0] else _write_parts(parts, space)
         if not end and not images:
             raise UnsupportedSpace(f"{env}: observations have at least one number, but observation_space is {space}")
         if images and self.mask is not None:
@@ -301,12 +301,39 @@ def _limits(space: Space) -> tuple[Any, Any]:
     return 0, 1
 
 
-def _write_parts(parts: list[tuple[Path, Writer, slice]]) -> Writer:
+def _write_parts(parts: list[tuple[Path, Writer, slice]], space: Space) -> Writer:
+    """Return a function that fills a vector with parts of an observation."""
+
     def write(value: Any, out: Array) -> None:
         for path, writer, columns in parts:
             writer(_part(value, path), out[columns])
 
-    return write
+    leaf_spaces = [leaf for _, leaf in leaves(space)]
+    if not all(isinstance(leaf, spaces.Box) and not is_image(leaf) for leaf in leaf_spaces):
+        return write
+    shapes = [leaf.shape for leaf in leaf_spaces]
+
+    def write_arrays(value: Any, out: Array) -> None:
+        """Copy arrays of the usual shapes all at once, since they need no conversion."""
+        arrays: list[Any] = []
+        _gather(space, value, arrays)
+        if {*map(type, arrays)} == {np.ndarray} and [array.shape for array in arrays] == shapes:
+            np.concatenate(arrays, axis=None, out=out, casting="unsafe")
+        else:
+            write(value, out)
+
+    return write_arrays
+
+
+def _gather(space: Space, value: Any, arrays: list[Any]) -> None:
+    """Append the parts of an observation, which may have another form."""
+    if isinstance(space, spaces.Dict):
+        for name, part in space.spaces.items():
+            _gather(part, value[name], arrays)
+    elif isinstance(space, spaces.Tuple) and isinstance(value, tuple):
+        arrays.extend(value)
+    else:
+        arrays.append(value)
 
 
 def _write_mixed(numbers: Writer, images: list[tuple[Path, Writer]], shape: MixedShape) -> Writer:
