@@ -89,6 +89,42 @@ class TestTicTacToe(VariantSuite):
     inert = frozenset({"x.model.std_init"})
 
 
+SMALL_PPO: dict[str, Any] = {"num_steps": 16, "num_minibatches": 2, "optimizer.lr": 0.02, "target_kl": None}
+
+
+@pytest.mark.slow  # TestHunt is its quick sibling
+class TestSpread(VariantSuite):
+    task = Behaviours
+    env = "pettingzoo/mpe2:simple_spread_v3"
+    hyperparameters: ClassVar = {"epoch_steps": 64, "num_envs": 2, **{f"agent.{k}": x for k, x in SMALL_PPO.items()}}
+    variants: ClassVar = ({"agent.critic.central": "state"},)
+    inert = frozenset({"agent.model.std_init"})
+
+
+@pytest.mark.slow  # TestHunt is its quick sibling
+class TestTag(VariantSuite):
+    task = Behaviours
+    env = "pettingzoo/mpe2:simple_tag_v3"
+    hyperparameters: ClassVar = {
+        "epoch_steps": 64,
+        "num_envs": 2,
+        **{f"adversary.{name}": x for name, x in SMALL_PPO.items()},
+        **{name.replace("deer", "agent"): x for name, x in SMALL.items() if name.startswith("deer")},
+    }
+    inert = frozenset({"adversary.model.std_init"})
+
+
+@pytest.mark.slow  # TestHunt is its quick sibling
+class TestPursuit(VariantSuite):
+    task = Behaviours
+    env = EnvSpec(
+        "pettingzoo/sisl:pursuit_v5",
+        kwargs={"x_size": 6, "y_size": 6, "n_evaders": 2, "n_pursuers": 3, "max_cycles": 12, "n_catch": 1},
+    )
+    hyperparameters: ClassVar = {"epoch_steps": 64, "num_envs": 2, **{f"pursuer.{k}": x for k, x in SMALL_PPO.items()}}
+    inert = frozenset({"pursuer.model.std_init"})
+
+
 class TestSelfPlay(VariantSuite):
     task = Behaviours
     env = "pettingzoo/hunt_env:Nim"
