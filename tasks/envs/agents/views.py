@@ -242,7 +242,7 @@ class BehaviourView(Envs):
         self._look(self.shared.form.observed(self.behaviour, joint), outcomes[..., TERMINATED:] > 0)
 
     def _look(self, obs: Array, flags: NDArray[np.bool_]) -> None:
-        """Take in observations (P, B, ...) and flags (P, B, 4), outcomes without rewards."""
+        """Take in observations (P, B, ...) and outcomes as flags."""
         self.obs, self.here, acts = obs, flags[..., PRESENT - TERMINATED], flags[..., ACTS - TERMINATED]
         if self.spec.all_act and not acts.all():
             raise EnvSpecError(

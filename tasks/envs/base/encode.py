@@ -314,7 +314,7 @@ def _write_parts(parts: list[tuple[Path, Writer, slice]], space: Space) -> Write
     shapes = [leaf.shape for leaf in leaf_spaces]
 
     def write_arrays(value: Any, out: Array) -> None:
-        """Copy arrays of the usual shapes all at once, since they need no conversion."""
+        """Copy arrays of the usual shapes all at once."""
         arrays: list[Any] = []
         _gather(space, value, arrays)
         if {*map(type, arrays)} == {np.ndarray} and [array.shape for array in arrays] == shapes:
