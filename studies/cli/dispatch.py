@@ -203,7 +203,7 @@ def _run(arguments: Namespace) -> int:
 
 def _explain(error: BaseException) -> int:
     """Print an error as one line; return the exit status."""
-    from ...tasks.errors import Diverged, EnvironmentFailed, Stopped, TaskError
+    from ...tasks.errors import Diverged, EnvironmentFailed, NotData, Stopped, TaskError
     from ..errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy
     from ..failures import is_environment
 
@@ -217,7 +217,7 @@ def _explain(error: BaseException) -> int:
         return _say(f"error: {what} ({frame.filename}, line {frame.lineno}; --debug shows the traceback)", FAILED)
     if isinstance(error, BadURL | StudyMismatch | UnknownStudy | ValueError):
         return _say(f"error: {error}", USAGE)
-    if isinstance(error, StoreError | Diverged | EnvironmentFailed):
+    if isinstance(error, StoreError | Diverged | EnvironmentFailed | NotData):
         return _say(f"error: {error}", FAILED)
     return _say(f"error: {type(error).__name__}: {error} (run with --debug for the traceback)", FAILED)
 

@@ -149,7 +149,10 @@ class FunctionLearner(BaseLearner):
         with self.seeded(epoch):
             returned = type(self).function(*arguments, **{name: further[name] for name in self.further})
         state, metrics = self.checked(returned)
-        tree = encode((state, metrics), "the state")
+        try:
+            tree = encode((state, metrics), "the state")
+        except NotData as error:  # it names the place in the pair
+            raise NotData(str(error).replace("the state[0]", "the state")) from None
         self.check_size(sizes(tree), epoch)
         self.returned.tree = tree
         return {name: torch.tensor([value], dtype=torch.float64) for name, value in metrics.items()}

@@ -103,3 +103,13 @@ def test_the_examples_say_whether_they_are_exact(cli: Cli, file: str, space: str
     assert printed, errors
     assert json.loads(printed)["exact"] == exact
     assert status == (0 if exact else 1)
+
+
+def test_a_state_that_is_no_data_is_one_plain_line(cli: Cli, sqlite_url: str) -> None:
+    Path("keeping.py").write_text(
+        "import rekindle\n@rekindle.task(space=rekindle.Space(), objective='x')\n"
+        "def train(hp, state, seed): return {'model': object()}, {'x': 1}\n"
+    )
+    status, _, errors = cli("train", "keeping:train", "--epochs", "1", "--storage", sqlite_url)
+    assert status == 1
+    assert errors.endswith("but the state['model'] is a object; put its numbers there, such as its state_dict()\n")

@@ -180,7 +180,7 @@ FORM = r"must return its state and its metrics, such as \(state, \{'accuracy': 0
         ((None, {"loss": 1.0}), TypeError, FORM + "; its objective is 'accuracy', but it returned 'loss'"),
         ((None, {}), TypeError, "but it returned no metric"),
         ((None, {"accuracy": float("nan")}), Diverged, "accuracy became nan in epoch 1; try other hyperparameters"),
-        (({"net": torch.nn.Linear(1, 1)}, {"accuracy": 1}), NotData, r"the state\[0\]\['net'\] is a Linear"),
+        (({"net": torch.nn.Linear(1, 1)}, {"accuracy": 1}), NotData, r"the state\['net'\] is a Linear"),
         (lambda hp: hp.lrr, AttributeError, "the space has no hyperparameter 'lrr'; did you mean lr?"),
         (lambda hp: hp.noise.scal, AttributeError, "no hyperparameter 'scal'; did you mean scale?"),
     ],
