@@ -19,8 +19,9 @@ tune: $(VENV)/.installed  ## tune PPO on CartPole-v1; rerun to resume
 test: $(VENV)/.installed-test  ## ruff, mypy and the tests
 	@$(MAKE) --no-print-directory -j 2 lint pytest
 
+# Tests wait for processes: three workers keep two cores busy.
 pytest: $(VENV)/.installed-test  ## the tests
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile
 
 lint: $(VENV)/.installed-test  ## ruff and mypy
 	$(BIN)/ruff check .
