@@ -45,11 +45,8 @@ class A2CLearner(OnPolicyLearner):
         return -average(log_probs * advantages, batch.get("weights")), {}
 
     def kernel(self) -> LossTerms:
-        terms, standardized = (
-            (self.coefficient("vf_coef"), self.coefficient("ent_coef")),
-            self.normalize_advantage is True,
-        )
-        return loss_terms(*terms, standardized=standardized, critic_loss=self.hp.critic_loss)
+        terms = self.coefficient("vf_coef"), self.coefficient("ent_coef")
+        return loss_terms(*terms, standardized=self.normalize_advantage is True, critic_loss=self.hp.critic_loss)
 
 
 class A2C(Task):

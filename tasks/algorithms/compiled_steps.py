@@ -80,10 +80,8 @@ class CompiledSteps:
         action = batch["action"].reshape(*self._rows.shape, -1).float()
         rows = (batch["obs"], batch["next_obs"], action, learner.total_reward(batch), batch["discount"])
         tick()
-        given, lr = (
-            GivenBatch(True, *(x.contiguous().numpy() for x in rows)),
-            learner.scheduled(learner.hp.optimizer.lr),
-        )
+        given = GivenBatch(True, *(x.contiguous().numpy() for x in rows))
+        lr = learner.scheduled(learner.hp.optimizer.lr)
         self.take(draw, UNSCALED, given, lr, learner.progress.updates)
         return dict(self.metrics()), self.errors
 
