@@ -403,6 +403,7 @@ class Resumable:
             "learner": learner.member_state(member),
         }
 
+    @checked()
     def state_dict(self, destination: Tree | None = None, prefix: str = "", keep_vars: bool = False) -> Tree:
         """Return a copy of the complete state: everything the future depends on.
 
