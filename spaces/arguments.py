@@ -75,7 +75,8 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     hints = dict[str, Any]()
     for name, parameter in signature(function).parameters.items():
         try:
-            # one by one, since get_type_hints fails as a whole on a name that only type checkers import
+            # the function's own annotations, no input; one by one, since get_type_hints fails as a whole on a name that
+            # only type checkers import
             hint = eval(parameter.annotation, function.__globals__)
         except (NameError, TypeError):
             continue

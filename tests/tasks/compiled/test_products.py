@@ -79,7 +79,7 @@ print(FUSED, LANES, hashlib.sha256(out.tobytes()).hexdigest())
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the other processors are of this kind")
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="runs machine code of several x86 processors")
 def test_the_width_of_vectors_is_no_part_of_a_result() -> None:
     """Machine code for other processors is compiled and run here."""
 
