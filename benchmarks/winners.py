@@ -1,12 +1,12 @@
-"""Compare winners of `rekindle tune`, trained again, with Stable-Baselines3's defaults.
+"""Compare winners of `rekindle tune`, trained again, with Stable-Baselines3's PPO.
 
     OMP_NUM_THREADS=1 python benchmarks/winners.py FOLDER [--env CartPole-v1 ...] [--trials 16] [--epochs 27]
 
 In each environment, by default the 20 of `record_trainings.py`, a study of PPO searches; its best trial is trained
-again on fresh seeds, and so is Stable-Baselines3's PPO with its defaults, for as many steps (the task `sb3:PPO`). All
-are measured on the same 20 episodes. Everything is stored in FOLDER, so the same command continues; several commands
-may train in other environments at the same time. A line has interquartile means over seeds and their 95% intervals by
-the bootstrap (Agarwal et al. 2021, arXiv:2108.13264), which are too narrow for few seeds.
+again on fresh seeds, and so is Stable-Baselines3's PPO for as many steps, with its defaults and with rl-zoo3's settings
+where `zoo.py` has some. All are measured on the same 20 episodes. Everything is stored in FOLDER, so the same command
+continues; several commands may train in other environments at the same time. A line has interquartile means over seeds
+and their 95% intervals by the bootstrap (Agarwal et al. 2021, arXiv:2108.13264), which are too narrow for few seeds.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from typing import Any
 import numpy as np
 import rekindle
 from rekindle.benchmarks.record_trainings import ENVIRONMENTS
+from rekindle.benchmarks.zoo import DEFAULTS, TUNED
 from rekindle.spaces import unflatten
 from rekindle.studies.statistics.aggregates import iqm
 from rekindle.studies.statistics.intervals import interval
-from rekindle.tasks import load
+from rekindle.tasks import Task
+from rekindle.tasks.adapters.sb3 import SB3
+from stable_baselines3 import PPO
 
 FIRST_SEED = 1000  # of the trainings after a search, whose seed is 0
 EPISODES = 20
 EPOCH_STEPS = 4096
-SB3 = {"n_steps": 2048, "ent_coef": 1e-8}  # its defaults where the task has others; 0 is below the range of ent_coef
 
 
 def trained(
-    store: rekindle.Store, task: str, env: Mapping[str, Any], values: Mapping[str, Any], seeds: int, epochs: int
+    store: rekindle.Store, task: type[Task], env: Mapping[str, Any], values: Mapping[str, Any], seeds: int, epochs: int
 ) -> list[float]:
     """Return the mean return of each of several agents, which are trained or were stored."""
     means = []
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
-        agent = load(task)(env, seed=seed, storage=store).init(**unflatten(values))
+        agent = task(env, seed=seed, storage=store).init(**unflatten(values))
         try:
             agent.fit(epochs)
             means.append(float(agent.evaluate(EPISODES)))
@@ -46,10 +48,29 @@ def trained(
     return means
 
 
-def shown(means: list[float]) -> str:
-    """Return the interquartile mean of returns and its interval in words."""
-    value, low, high = interval(iqm, np.array([means]).T)
-    return f"{value:9.4g} ({low:.4g} to {high:.4g}, {len(means)} seeds)"
+def peers(store: rekindle.Store, name: str, env: Mapping[str, Any], seeds: int, epochs: int) -> dict[str, list[float]]:
+    """Return the mean returns of agents of Stable-Baselines3's PPO, by the origin of its settings."""
+    sides: dict[str, tuple[type[PPO], dict[str, Any]]] = {"SB3's defaults": (PPO, {})}
+    if name in TUNED:
+        sides["rl-zoo3's settings"] = TUNED[name]
+    steps = {"epoch_steps": EPOCH_STEPS, "total_steps": epochs * EPOCH_STEPS}
+    return {
+        side: trained(store, SB3(algorithm), env, {**DEFAULTS, **values, **steps}, seeds, epochs)
+        for side, (algorithm, values) in sides.items()
+    }
+
+
+def bounds(means: list[float]) -> tuple[float, float, float]:
+    """Return the interquartile mean of returns and its interval."""
+    return interval(iqm, np.array([means]).T)
+
+
+def verdict(ours: list[float], others: Mapping[str, list[float]]) -> str:
+    """Return where the winner stands among the other sides."""
+    value, _, high = bounds(ours)
+    below = [side for side, means in others.items() if value < bounds(means)[0]]
+    clearly = [side for side in below if high < bounds(others[side])[1]]
+    return f"below {' and '.join(below)}{', beyond intervals' if clearly else ''}" if below else "at least the best"
 
 
 def main() -> None:
@@ -68,10 +89,12 @@ def main() -> None:
             fixed = {"epoch_steps": EPOCH_STEPS}
             study = rekindle.tune("ppo", env, storage=store, study="search", fixed=fixed, progress=False, **size)
             assert study.best is not None, f"no trial in {name} has a result"
-            ours = trained(store, "ppo", env, study.best.hyperparameters, options.seeds, options.epochs)
-            peer = {**SB3, "epoch_steps": EPOCH_STEPS, "total_steps": options.epochs * EPOCH_STEPS}
-            theirs = trained(store, "sb3:PPO", env, peer, options.peers, options.epochs)
-        print(f"{name:26} Rekindle's winner {shown(ours)}   SB3's defaults {shown(theirs)}", flush=True)
+            ours = trained(store, rekindle.PPO, env, study.best.hyperparameters, options.seeds, options.epochs)
+            others = peers(store, name, env, options.peers, options.epochs)
+        for side, means in {"Rekindle's winner": ours, **others}.items():
+            value, low, high = bounds(means)
+            print(f"{name:26} {side:18} {value:9.4g} ({low:.4g} to {high:.4g}, {len(means)} seeds)")
+        print(f"{name:26} Rekindle's winner is {verdict(ours, others)}", flush=True)
 
 
 if __name__ == "__main__":
