@@ -215,6 +215,11 @@ def _fix_others(
 
     if twice := sorted({name for name in search if search.count(name) > 1}):
         raise BadConfig(f"--search names {twice[0]} twice; leave one out")
+    if both := sorted({*search} & {*flatten(fixed)}):
+        raise BadConfig(
+            f"a hyperparameter is fixed or searched, but {both[0]} is both; leave out --set {both[0]} or "
+            f"--search {both[0]}"
+        )
     defaults = defaults_except(open_space(algorithm, EnvSpec.of(env), fixed, priors), [*search, *priors])
     return dict(unflatten(flatten(defaults) | flatten(fixed)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -127,8 +127,8 @@ def epochs_of(arguments: argparse.Namespace, algorithm: type[Task], values: Mapp
     return ":".join([*(str(-(-int(part) // epoch_steps)) for part in parts[:2]), *parts[2:]])
 
 
-def expand_files(assignments: Sequence[str]) -> list[str]:
-    """Replace each ``@FILE`` by assignments; direct assignments win.
+def expand_files(assignments: Sequence[str], searched: Collection[str] = ()) -> list[str]:
+    """Replace each ``@FILE`` by assignments; direct ones and searches win.
 
     A file holds hyperparameters, nested or by dotted name, or an object with them under "hyperparameters", as printed
     by ``rekindle show --json`` and ``train --json``. A later file overrides an earlier one.
@@ -137,7 +137,7 @@ def expand_files(assignments: Sequence[str]) -> list[str]:
         ValueError: a file cannot be read or holds no hyperparameters.
     """
     direct = [text for text in assignments if not text.startswith("@")]
-    names = {text.partition("=")[0].strip() for text in direct}
+    names = {*searched, *(text.partition("=")[0].strip() for text in direct)}
     values: dict[str, Any] = {}
     for text in assignments:
         if text.startswith("@"):

@@ -252,11 +252,13 @@ def _config(
     """
     warm_start.check_options(arguments)
     algorithm = load(arguments.task)
-    fixed = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
+    priors = options.priors_of(arguments.prior)
+    assignments = options.expand_files(arguments.set, {*arguments.search, *priors})
+    fixed = options.space(arguments, algorithm).parse(*assignments)
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
     fixed = unflatten({**decided, **flatten(fixed)})
     environments = [options.trained_env(arguments, text) for text in (arguments.env, *arguments.others)]
-    epochs, priors = options.epochs_of(arguments, algorithm, fixed), options.priors_of(arguments.prior)
+    epochs = options.epochs_of(arguments, algorithm, fixed)
     tried = [options.read_hyperparameters(text, "--try") for text in getattr(arguments, "try")]
     settings: dict[str, Any] = {name: getattr(arguments, name) for name in STUDY}
     how: dict[str, Any] = {"epochs": epochs, "fixed": fixed, "priors": priors, "known": tried, "sized": sized}

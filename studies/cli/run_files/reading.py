@@ -74,22 +74,29 @@ def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) 
         raise ValueError(f"a training has one environment, but {file} has {len(environments)}; tune it")
     words += [env if isinstance(env, str) else json.dumps(env) for env in environments]
     if "hyperparameters" in content:
-        words += ["--set", f"@{file}"]  # typed assignments override these
+        words += ["--set", f"@{file}"]  # typed assignments, and what is searched, override these
     allowed = places(parsers[argv[0]])
     elsewhere = {path: action for name in COMMANDS for path, action in places(parsers[name]).items()}
     options = {word.partition("=")[0] for word in typed}
     for path, value in _options(content):
         if path not in elsewhere:
             raise ValueError(f"{file}: there is no {path!r} in a run file{near(path, elsewhere)}")
+        if path == "study.search" and isinstance(value, list):
+            value = [name for name in value if name not in _typed(typed, "--set")] or value
         action = allowed.get(path)  # `train` takes a study's file, too, and ignores options that only studies have
         if action is not None and not options & {*action.option_strings, INSTEAD.get(action.option_strings[0])}:
             words += _words(action, value, f"{file}: {path}")
-    after = (word for before, word in pairwise(typed) if before == "--prior")
-    typed_priors = {word.partition("=")[0].strip() for word in after}
     for name, prior in _flat(content.get("ranges", {})):
-        if "ranges" in allowed and name not in typed_priors:
+        if "ranges" in allowed and name not in {*_typed(typed, "--prior"), *_typed(typed, "--set")}:
             words += ["--prior", f"{name}={prior}"]
     return [*words, *typed, *(["--", *program] if program else [])]
+
+
+def _typed(words: Sequence[str], option: str) -> set[str]:
+    """Return the names that follow an option, as in ``--set=NAME=VALUE``."""
+    after = [word for before, word in pairwise(words) if before == option]
+    joined = [word.removeprefix(f"{option}=") for word in words if word.startswith(f"{option}=")]
+    return {word.partition("=")[0].strip() for word in (*after, *joined)}
 
 
 def _options(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

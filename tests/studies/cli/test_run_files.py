@@ -14,6 +14,7 @@ from rekindle.studies.cli.parsers import make_parser
 from rekindle.studies.cli.run_files.reading import COMMANDS, places
 from rekindle.studies.cli.run_files.writing import to_toml
 from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import Config
 from studying import TINY
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -138,6 +139,30 @@ def test_a_study_is_made_of_a_file_and_again_of_the_one_it_writes(
     assert cli("create", saved, "--storage", sqlite_url)[0] == 0  # no StudyMismatch
     status, _, errors = cli("create", file, "--trials", "3", "--set", "vf_coef=0.25", "--storage", sqlite_url)
     assert (status, "differs in" in errors) == (2, True)
+
+
+def test_a_typed_search_or_value_wins_over_the_file(tmp_path: Path, sqlite_url: str, cli: Cli) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(
+        'task = "surrogate"\n[hyperparameters]\nlr = 0.01\nseconds = 0\n[study]\ntrials = 4\n'
+        'search = ["gamma", "lr"]\n[ranges]\nwidth = "ordinal(16, 32)"\n'
+    )
+
+    def created(*words: str) -> tuple[dict[str, Any], list[str]]:
+        study = " ".join(words)
+        status, _, errors = cli("create", str(file), *words, f"--study={study}", "--storage", sqlite_url)
+        assert status == 0, errors
+        with Store(sqlite_url) as store:
+            config = Config.from_json(store.study(study).config, study)
+        return config.fixed, sorted(config.searched.flat())
+
+    assert created("--set=noise=0.5") == ({"noise": 0.5, "seconds": 0, "epoch_steps": 1}, ["gamma", "lr", "width"])
+    assert created("--search=lr", "--try", f"@{file}")[1] == ["lr", "width"]
+    assert created("--prior", "seconds=uniform(0, 1)", "--set=noise=0")[1] == ["gamma", "lr", "seconds", "width"]
+    assert created("--set", "gamma=0.9", "--set", "width=64")[1] == ["lr"]
+    status, _, errors = cli("create", str(file), "--search", "lr", "--set", "lr=1e-3", "--storage", sqlite_url)
+    assert (status, errors.count("\n")) == (2, 1)
+    assert "lr is both; leave out --set lr or --search lr" in errors
 
 
 def test_files_that_options_take_are_not_the_run_file(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
