@@ -19,7 +19,7 @@ from ..experience.replay_buffer import CompiledReplayBuffer
 from ..networks.acting import is_replayed
 from ..networks.mlp import MLP
 from ..runtime.progress import tick
-from .off_policy_learner import Batch, OffPolicyLearner
+from .off_policy_learner import Batch, OffPolicyLearner, ReplaySteps
 
 NONE, NO_ROWS = np.empty((0, 0), np.float32), np.empty((0, 0, 0), np.float32)
 UNSCALED = Scaling(False, NONE, NONE)
@@ -27,13 +27,12 @@ NO_BATCH = GivenBatch(False, NO_ROWS, NO_ROWS, NO_ROWS, NONE, NONE)
 NO_TABLE = Transitions(NO_ROWS, np.empty((0, 0), np.int64), 0, 0, NONE)
 
 
-class CompiledSteps:
+class CompiledSteps(ReplaySteps):
     """The gradient steps of P members by kernels.
 
     Attributes:
-        learner: the learner.
         run: module of kernels.
-        gathers: whether the kernel also gathers the batches, so that calling this object takes all steps.
+        gathers: whether the kernel also gathers the batches.
         table: its transitions.
         errors: errors (P, B) of the last step, which become priorities.
     """
@@ -41,8 +40,9 @@ class CompiledSteps:
     errors: Tensor
 
     def __init__(self, learner: OffPolicyLearner, run: ModuleType):
+        super().__init__(learner)
         hp, replay = learner.hp, learner.replay
-        self.learner, self.run, self.table = learner, run, NO_TABLE
+        self.run, self.table = run, NO_TABLE
         if isinstance(replay, CompiledReplayBuffer):
             self.table = Transitions(*replay.table, hp.n_step, hp.num_envs, learner.gamma.numpy())
         self.gathers = self.table is not NO_TABLE and learner.is_plain
@@ -59,7 +59,8 @@ class CompiledSteps:
         return cls(learner, run, **form) if run is not None and all(map(is_replayed, networks)) else None
 
     def __call__(self) -> dict[str, Tensor]:
-        """Do what `OffPolicyLearner.learn` does."""
+        if not self.gathers:
+            return super().__call__()
         learner, sampler, progress = self.learner, self.learner.sampler, self.learner.progress
         lr, moments = learner.scheduled(learner.hp.optimizer.lr), learner.obs_normalizer
         scaling = UNSCALED if moments is None else Scaling(True, *moments.of_batches())
@@ -74,7 +75,6 @@ class CompiledSteps:
         return {**self.metrics(), "lr": lr.squeeze(1)}
 
     def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Do what `OffPolicyLearner.update` does."""
         learner, weight = self.learner, batch.get("weight")
         draw = Draw(self._rows, weight is not None, NONE if weight is None else weight.contiguous().numpy())
         action = batch["action"].reshape(*self._rows.shape, -1).float()

@@ -107,7 +107,7 @@ class OffPolicyLearner(Learner):
         "guidance",
     )
     refillable = ("replay", "priorities", "sequences")
-    scratch = (*Learner.scratch, "compiled_steps")
+    scratch = (*Learner.scratch, "steps")
     policy: ReplayPolicy
     memory: ActingMemory | None = None
     sequences: Sequences | None = None
@@ -164,7 +164,7 @@ class OffPolicyLearner(Learner):
     def iterate(self) -> dict[str, Tensor]:
         filling = self.filling
         self.collect()
-        return self.learn() if self.envs.learns and not filling else {}
+        return self.steps() if self.envs.learns and not filling else {}
 
     # --- acting ---
 
@@ -234,26 +234,10 @@ class OffPolicyLearner(Learner):
 
     # --- learning ---
 
-    def learn(self) -> dict[str, Tensor]:
-        """Take `num_updates` gradient steps, and return the last one's metrics."""
-        steps = self.compiled_steps
-        if steps is not None and steps.gathers:
-            return steps()
-        update, metrics = self.update if steps is None else steps.update, {}
-        for _ in range(self.hp.num_updates):
-            rows, batch = self.draw()
-            self.progress.updates += 1
-            metrics, errors = update(batch)
-            self.sampler.update(rows, errors)
-            if self.hp.resets and self.progress.updates % self.hp.resets == 0:
-                self.reset_networks()
-            metrics = {**metrics, **self.guide(batch, self.progress.updates)}
-        return {**metrics, "lr": self.scheduled(self.hp.optimizer.lr).squeeze(1)}
-
     @cached_property
-    def compiled_steps(self) -> Any:
-        """The `CompiledSteps` of the gradient steps, or None, see `kernel`."""
-        return self.kernel()
+    def steps(self) -> ReplaySteps:
+        """Gradient steps on drawn batches, by kernels or by torch."""
+        return self.kernel() or ReplaySteps(self)
 
     @property
     def is_plain(self) -> bool:
@@ -369,3 +353,28 @@ class OffPolicyLearner(Learner):
             self.turns.clear()
         if self.memory is not None:
             self.memory.reset(np.ones((self.members, self.hp.num_envs), np.bool_))
+
+
+class ReplaySteps:
+    """Gradient steps on drawn batches, one by one."""
+
+    def __init__(self, learner: OffPolicyLearner):
+        self.learner = learner
+
+    def __call__(self) -> dict[str, Tensor]:
+        """Take `num_updates` gradient steps, and return the last one's metrics."""
+        learner, hp, progress = self.learner, self.learner.hp, self.learner.progress
+        metrics: dict[str, Tensor] = {}
+        for _ in range(hp.num_updates):
+            rows, batch = learner.draw()
+            progress.updates += 1
+            metrics, errors = self.update(batch)
+            learner.sampler.update(rows, errors)
+            if hp.resets and progress.updates % hp.resets == 0:
+                learner.reset_networks()
+            metrics = {**metrics, **learner.guide(batch, progress.updates)}
+        return {**metrics, "lr": learner.scheduled(hp.optimizer.lr).squeeze(1)}
+
+    def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """Do what `OffPolicyLearner.update` does."""
+        return self.learner.update(batch)

@@ -152,7 +152,7 @@ class ActorCriticLearner(OffPolicyLearner):
     """
 
     in_kernel: ClassVar[tuple[str, ...]] = (
-        *("learn", "draw", "update", "step", "critic_loss", "actor_loss", "total_reward", "guide", "network_form"),
+        *("draw", "update", "step", "critic_loss", "actor_loss", "total_reward", "guide", "network_form"),
     )
     parts: ClassVar[tuple[str, ...]] = (
         *OffPolicyLearner.parts,

@@ -105,7 +105,7 @@ class DQNLearner(OffPolicyLearner):
     knows_masks = True
     hyperparameters = dqn_space(lr=1e-3, **distribution_space())
     parts = (*OffPolicyLearner.parts, "optimizer")
-    in_kernel = ("learn", "update", "step", "losses", "targets", "total_reward", "guide")
+    in_kernel = ("update", "step", "losses", "targets", "total_reward", "guide")
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:

@@ -9,6 +9,8 @@ import torch
 from rekindle import DQN
 from rekindle.spaces import unflatten
 from rekindle.tasks.algorithms.dqn.dqn import DQNLearner
+from rekindle.tasks.algorithms.dqn.steps import QSteps
+from rekindle.tasks.algorithms.off_policy_learner import ReplaySteps
 from rekindle.tasks.compiled.loading import without_kernels
 from torch import Tensor
 
@@ -69,8 +71,8 @@ def unequal(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_has_the_same_bits_on_batches_that_are_given(case: str, env: str) -> None:
     own, plain = learner_of(CASES[case], env=env), learner_of(CASES[case], env=env)
-    assert own.compiled_steps.gathers
-    plain.compiled_steps.gathers = False
+    assert own.steps.gathers
+    plain.steps.gathers = False
     result = trained(own)
     assert any(name.startswith("grad_norm.q") for name in result)
     assert unequal(result, trained(plain)) == []
@@ -86,7 +88,7 @@ def test_a_members_steps_do_not_depend_on_its_cohort() -> None:
 def test_values_that_are_not_numbers_spread_and_spare_other_members(compiled: bool, distribution: str) -> None:
     learner = learner_of({"distribution": distribution})
     if not compiled:
-        learner.compiled_steps = None
+        learner.steps = ReplaySteps(learner)
     learner.policy.target.vector[1] = torch.nan
     left = trained(learner)
     assert not left["vector"][1].isfinite().any()
@@ -102,12 +104,12 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_other_steps_are_taken_operation_by_operation(case: str) -> None:
-    assert learner_of(OTHERS[case], 1).compiled_steps is None
+    assert type(learner_of(OTHERS[case], 1).steps) is ReplaySteps
 
 
 def test_no_kernel_takes_steps_without_kernels() -> None:
     with without_kernels():
-        assert learner_of({}, 1).compiled_steps is None
+        assert type(learner_of({}, 1).steps) is ReplaySteps
 
 
 def test_a_replaced_part_of_a_step_is_used() -> None:
@@ -118,6 +120,6 @@ def test_a_replaced_part_of_a_step_is_used() -> None:
             return torch.zeros_like(super().targets(batch, values))
 
     learner = learner_of({}, 1, Zero)
-    assert learner.compiled_steps is None
-    assert learner_of({}, 1).compiled_steps is not None
+    assert type(learner.steps) is ReplaySteps
+    assert isinstance(learner_of({}, 1).steps, QSteps)
     assert unequal(trained(learner), trained(learner_of({}, 1))) != []

@@ -10,6 +10,7 @@ import pytest
 from rekindle import SAC, CrossQ, EnvSpec
 from rekindle.spaces import unflatten
 from rekindle.tasks.algorithms.continuous.sac import SACLearner
+from rekindle.tasks.algorithms.off_policy_learner import ReplaySteps
 from rekindle.tasks.compiled.loading import without_kernels
 from test_dqn_steps import unequal
 from torch import Tensor
@@ -75,8 +76,8 @@ def trained(learner: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_has_the_same_bits_on_batches_that_are_given(case: str) -> None:
     own, plain = learner_of(CASES[case]), learner_of(CASES[case])
-    assert own.compiled_steps.gathers
-    plain.compiled_steps.gathers = False
+    assert own.steps.gathers
+    plain.steps.gathers = False
     result = trained(own)
     assert any(name.startswith("grad_norm.critic") for name in result)
     assert unequal(result, trained(plain)) == []
@@ -85,7 +86,7 @@ def test_a_step_has_the_same_bits_on_batches_that_are_given(case: str) -> None:
 def test_a_soft_step_takes_observations_of_one_number() -> None:
     env = EnvSpec.of({"id": "Pendulum-v1", "wrappers": [{"entry_point": "test_sac_steps:SpeedAlone"}]})
     own, plain = learner_of({}, env=env), learner_of({}, env=env)
-    plain.compiled_steps.gathers = False
+    plain.steps.gathers = False
     assert unequal(trained(own), trained(plain)) == []
 
 
@@ -100,14 +101,14 @@ OTHERS: dict[str, dict[str, Any]] = {"a memory": {"model.memory": "gru", "learni
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_other_soft_steps_are_taken_operation_by_operation(case: str) -> None:
-    assert learner_of(OTHERS[case], 1).compiled_steps is None
+    assert type(learner_of(OTHERS[case], 1).steps) is ReplaySteps
 
 
 def test_crossqs_steps_and_those_without_kernels_are_taken_operation_by_operation() -> None:
     task = CrossQ("Pendulum-v1").init(**unflatten(SMALL))
-    assert CrossQ.learner(task.env, [0], [task.hyperparameters or {}]).compiled_steps is None
+    assert type(CrossQ.learner(task.env, [0], [task.hyperparameters or {}]).steps) is ReplaySteps
     with without_kernels():
-        assert learner_of({}, 1).compiled_steps is None
+        assert type(learner_of({}, 1).steps) is ReplaySteps
 
 
 def test_a_replaced_loss_of_the_critics_is_used() -> None:
@@ -118,5 +119,5 @@ def test_a_replaced_loss_of_the_critics_is_used() -> None:
             return super().total_reward(batch) / 2
 
     learner = learner_of({}, 1, Half)
-    assert learner.compiled_steps is None
+    assert type(learner.steps) is ReplaySteps
     assert unequal(trained(learner), trained(learner_of({}, 1))) != []

@@ -11,6 +11,7 @@ import torch
 from rekindle import DDPG, DQN, QRDQN, SAC, TD3, TQC
 from rekindle.spaces import unflatten
 from rekindle.tasks import Task
+from rekindle.tasks.algorithms.off_policy_learner import ReplaySteps
 from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.evaluation import one_thread
 from rekindle.tasks.experience.prioritized import sum_tree
@@ -148,10 +149,10 @@ def test_a_gradient_step_is_that_of_torch(case: str) -> None:
         own = learner()
         with without_kernels():
             plain = learner()
-            assert plain.compiled_steps is None
+            assert type(plain.steps) is ReplaySteps
             plain.tally.count = own.tally.count = 0  # norms are measured in some steps only
             expected, theirs = plain.update(plain.draw()[1])
-        result, errors = own.compiled_steps.update(own.draw()[1])
+        result, errors = own.steps.update(own.draw()[1])
     assert result.keys() == expected.keys()
     torch.testing.assert_close(errors, theirs, rtol=1e-4, atol=1e-5)
     for name, value in expected.items():
