@@ -72,15 +72,14 @@ def spent_by(
     budget = rows.config.options.get("budget")
     if not budget:
         return None
-    spent, trials = {"epochs": 0, "steps": 0, "seconds": 0}, {trial.uid: trial for trial in rows.trials.values()}
-    if "seconds" in budget:
-        spent["seconds"] = int(sum(store.trained_for(list(trials)).values()))
+    trials = {trial.uid: trial for trial in rows.trials.values()}
+    seconds = int(sum(store.trained_for(list(trials)).values())) if "seconds" in budget else 0
+    epochs, steps = 0, sum(row.eval_steps or 0 for row in rows.segments.values())
     reached = store.reached(list(trials))
     for uid, trial in trials.items():
-        epochs = max(0, max(reached.get(uid, 0), unsaved.get(uid, 0)) - trial.inherited)
-        spent["epochs"] += epochs
-        spent["steps"] += epochs * trial.epoch_steps
-    spent["steps"] += sum(row.eval_steps or 0 for row in rows.segments.values())
+        trained = max(0, max(reached.get(uid, 0), unsaved.get(uid, 0)) - trial.inherited)
+        epochs, steps = epochs + trained, steps + trained * trial.epoch_steps
+    spent = {"epochs": epochs, "steps": steps, "seconds": seconds}
     over = next((unit for unit, most in budget.items() if spent[unit] >= most), None)
     return None if over is None else (over, spent)
 

@@ -226,7 +226,7 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
 def _content(config: Config) -> tuple[Any, ...]:
     """Return all in which confirmations may differ, except their seeds."""
     form = Confirmation.of(config)
-    parts = (form.trials, form.claims, form.seeds, form.defaults, config.options["known"])
+    parts = (form.trials, form.claims, form.seeds, form.defaults, config.first_trials)
     scale = [list(map(float, ends)) for ends in config.options.get(SCALE, ())]
     return (*parts, scale, config.options["seeds"], config.rungs, config.task_version, config.eval_episodes)
 
@@ -311,7 +311,7 @@ def confirmation_view(
         candidate = CandidateView(
             trial=number,
             defaults=n == confirmation.defaults,
-            hyperparameters=dict(config.options["known"][n]),
+            hyperparameters=dict(config.first_trials[n]),
             claim=_turned(config, claim) if claim is not None and number in claimed else None,
             race=_race(config, pairs, n),
             estimate=estimate,
@@ -365,7 +365,7 @@ def _changes(of: Config, config: Config, trials: Sequence[TrialView], finalists:
     """
     top, *_ = _numbers(config)
     ranked = [trial for trial in rank(trials, objectives_of(of)) if trial.epochs >= of.rungs[-1]]
-    stored = [] if of.rungs[-1] > config.rungs[0] else config.options["known"]
+    stored = [] if of.rungs[-1] > config.rungs[0] else config.first_trials
     excluded = {trial.number for trial in trials if trial.excluded}
     changes = ChangesView(
         best=[trial.number for trial in _different(ranked)[:top] if dict(flatten(trial.hyperparameters)) not in stored],

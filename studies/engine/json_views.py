@@ -17,7 +17,7 @@ from ..schedulers.confirming import Confirmation, estimates, winner_of
 from ..schedulers.registry import plan, remembered, without_excluded
 from ..schedulers.seeds import collapse, is_racing, seeds_of
 from ..statistics.rank_correlation import FEWEST, pool, unrestricted
-from ..storage.branches import BRANCH
+from ..storage.branches import BRANCH, Start
 from ..storage.commands import EXCLUDE, PAUSE, PROBE, STOP, hold_of
 from ..storage.locks.owner import Owner
 from ..storage.retention import reasons
@@ -533,6 +533,7 @@ def _lineage(store: Store, uid: str, epochs: int) -> list[AncestorView]:
         rows[uid] = epochs
         for event in store.events(uid):
             if event.kind == BRANCH:
-                uid, epochs = event.data["parent"], event.data["epochs"]
+                start = Start.of(event.data)
+                uid, epochs = start.uid, start.epochs
                 break
     return [AncestorView(uid=uid, until=epochs) for uid, epochs in reversed(rows.items())]

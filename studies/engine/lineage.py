@@ -74,14 +74,14 @@ def lineage(store: Store, uid: str) -> list[LineageTask]:
 
 
 def _start(store: Store, uid: str, identity: Mapping[str, Any]) -> Start | None:
-    if "start" not in identity:
+    if (digest := identity.get("start")) is None:
         return None
     for event in store.events(uid):
-        if event.kind == BRANCH and event.data.get("state") == identity["start"]:
-            return Start(event.data["parent"], event.data["epochs"], event.data["state"])
+        if event.kind == BRANCH and event.data.get("state") == digest:
+            return Start.of(event.data)
     raise LineageError(
         f"a branch's events say what it starts from, but those of task {uid} do not, and no policy "
-        f"{identity['start'][:12]} is stored; give --warm-start again, or import it"
+        f"{digest[:12]} is stored; give --warm-start again, or import it"
     )
 
 

@@ -278,8 +278,8 @@ def frozen(config: Config, row: Row, started: float | None) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial
 
     trial, segments, curve = row
-    ends = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
-    ends["cancelled"] = TrialState.FAIL
+    failed = dict.fromkeys(("failed", "cancelled"), TrialState.FAIL)
+    ends = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, **failed}
     waiting = TrialState.WAITING if started is None else TrialState.RUNNING
     state = TrialState.FAIL if trial.excluded else ends.get(trial.state, waiting)
     done = [row for row in segments if row.state == "done"]

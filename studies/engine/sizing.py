@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadConfig, UnknownStudy
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from ...tasks.task import Task
     from ..storage.store import Store
 
-Sized = Mapping[str, Any]
 CANDIDATES, SEEDS = 1, 3  # of the confirmation at the end
 SPARE = 0.75  # of the time, for evaluations and for hyperparameters that are slower than the defaults, as most are
 TRIALS = (64, 32, 16, 8)
@@ -38,16 +38,31 @@ ATTEMPTS = 3  # in an environment that fails
 SMALL = {"num_steps": 64, "learning_starts": 256}  # so that gradient steps follow soon
 
 
+@dataclass(frozen=True)
+class Sized:
+    """Time and paces from which the size of a study follows.
+
+    Attributes:
+        seconds: time of all trainings together.
+        paces: seconds of a step, by algorithm.
+        refused: why others cannot train, by algorithm.
+    """
+
+    seconds: float
+    paces: Mapping[str, float]
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value}
+
+
 def sizes(sized: Sized) -> tuple[int, dict[str, int]]:
     """Return the number of trials, and an epoch's steps by algorithm.
-
-    Args:
-        sized: {seconds (of all trainings together), paces {algorithm: seconds per step}}.
 
     Raises:
         BadConfig: the time is too short for any training.
     """
-    seconds, paces = sized["seconds"], sized["paces"]
+    seconds, paces = sized.seconds, sized.paces
     fastest = min(paces.values())
     for trials in TRIALS:
         epoch = seconds * (1 - SPARE) / (EPOCHS * (trials / SAVING + CANDIDATES * SEEDS))
@@ -92,8 +107,7 @@ def size_of_budget(store: Store, name: str, config: Config, algorithm: type[Task
         paces, refused = paces_in(env, names, config.seed)
         stored = _stored(store, name)  # another process may have been quicker
         if stored is None:
-            measured = {"seconds": config.options["budget"]["seconds"], "paces": paces}
-            return measured | ({"refused": refused} if refused else {})
+            return Sized(config.options["budget"]["seconds"], paces, refused)
     return stored
 
 
@@ -101,17 +115,18 @@ def described(sized: Sized) -> str:
     """Return the size of a study in words."""
     trials, steps = sizes(sized)
     longest = ", ".join(f"{name} {EPOCHS * count:,}" for name, count in steps.items())
-    slow = [name for name in sized["paces"] if name not in steps]
+    slow = [name for name in sized.paces if name not in steps]
     without = f"; too slow for this time: {', '.join(slow)}" if slow else ""
-    without += "".join(f"; {name} is left out: {reason}" for name, reason in sized.get("refused", {}).items())
-    return f"{in_words(sized['seconds'])} pay {trials} trials of {longest} steps{without}"
+    without += "".join(f"; {name} is left out: {reason}" for name, reason in sized.refused.items())
+    return f"{in_words(sized.seconds)} pay {trials} trials of {longest} steps{without}"
 
 
 def _stored(store: Store, name: str) -> Sized | None:
     try:
-        return Config.from_json(store.study(name).config, name).options.get(SIZED)
+        stored = Config.from_json(store.study(name).config, name).options.get(SIZED)
     except UnknownStudy:
         return None
+    return None if stored is None else Sized(**stored)
 
 
 def paces_in(env: EnvSpec, names: Sequence[str], seed: int) -> tuple[dict[str, float], dict[str, str]]:

@@ -35,7 +35,7 @@ from ..study.portfolio import portfolio_option
 from ..study.searched import defaults_except, known_values, open_space, with_preset
 from .checked_config import make_config, make_population
 from .evaluating import eval_steps_of
-from .sizing import sizes
+from .sizing import Sized, sizes
 
 if TYPE_CHECKING:
     from ...tasks.task import Task
@@ -53,7 +53,7 @@ def study_config(
     fixed: Mapping[str, Any] | None = None,
     priors: Mapping[str, str] | None = None,
     known: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
-    sized: Mapping[str, Any] | None = None,
+    sized: Sized | None = None,
     **options: Unpack[StudyOptions],
 ) -> Config:
     """Return the configuration of a study from the options of `rekindle tune`.
@@ -126,7 +126,7 @@ def _stored_options(
     several: Sequence[Mapping[str, Any]],
     scheduler: str,
     racing: bool,
-    sized: Mapping[str, Any] | None,
+    sized: Sized | None,
 ) -> dict[str, Any]:
     """Return what a configuration stores of the options."""
     if several:
@@ -139,7 +139,7 @@ def _stored_options(
     if is_single and good and sampling(sampler_name(options["sampler"] or "tpe")).pruned:
         stored[GOOD] = good
     if sized is not None:
-        stored[SIZED] = dict(sized)
+        stored[SIZED] = sized.to_json()
         stored.pop("budget", None)  # it gave the size; a study that it ended would have no answer
     check_bounds(stored, scheduler, algorithm)
     return stored

@@ -34,12 +34,12 @@ def timeline(
     Returns:
         The timeline; None if nothing was trained.
     """
-    taken = [event for event in events if event.kind in TAKEN and "owner" in event.data]
+    taken = [event for event in events if event.kind in TAKEN and event.owner]
     if not taken:
         return None
     numbers = {trial.uid: trial.configuration for trial in trials}
     finished = {trial.uid: trial.finished for trial in trials if trial.finished is not None}
-    names = _names([event.data["owner"] for event in taken])
+    names = _names([event.owner for event in taken])
     begin = min(event.created for event in taken)
     last = max([*(event.created for event in taken), *finished.values()])
     work: dict[str, list[_Span]] = {name: [] for name in names.values()}
@@ -55,7 +55,7 @@ def timeline(
     holder: dict[str, str] = {}
     for event in events:
         if event.kind in TAKEN:
-            holder[event.uid] = names.get(event.data.get("owner", ""), "")
+            holder[event.uid] = names.get(event.owner, "")
         elif event.kind == FAILED and holder.get(event.uid) and event.created <= last:
             text = f"{event.data.get('kind')} ({'retried' if event.data.get('retry') else 'for good'})"
             at, trial = event.created - begin, numbers[event.uid]
@@ -121,17 +121,17 @@ def _leases(
     of_owner: dict[str, list[float]] = {}
     for event in taken:
         of_task.setdefault(event.uid, []).append(event)
-        of_owner.setdefault(event.data["owner"], []).append(event.created)
+        of_owner.setdefault(event.owner, []).append(event.created)
     for times in of_owner.values():
         times.sort()
     losses = []
     for event in taken:
-        owner, uid, at, token = event.data["owner"], event.uid, event.created, event.data.get("token", -1)
-        after = next((event for event in of_task[uid] if event.data.get("token", -1) > token), None)
+        owner, uid, at, token = event.owner, event.uid, event.created, event.token
+        after = next((event for event in of_task[uid] if event.token > token), None)
         ends = [after.created if after else finished.get(uid, last), *_first_after(of_owner[owner], at + TOGETHER)]
         stored = saved.get((uid, token), at)
         end = kept = stored if stored > at else min(ends)
-        if after and after.kind == TAKEOVER and after.data["token"] == token + 1 and "lost" in after.data:
+        if after and after.kind == TAKEOVER and after.token == token + 1 and "lost" in after.data:
             kept = max(at, after.data["saved"])
             end = kept + after.data["lost"]
         losses.append(_Lease(owner, uid, event.kind, event.data.get("epochs", 0), at, kept, end))

@@ -33,6 +33,11 @@ class Start:
     epochs: int
     digest: str
 
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Start:
+        """Return the start that the data of a BRANCH event record."""
+        return cls(data["parent"], data["epochs"], data["state"])
+
 
 def create_branch(connection: Connection, uid: str, identity: Mapping[str, Any], start: Start) -> bool:
     """Create a task that starts from another task's state.

@@ -63,6 +63,16 @@ class Event:
     kind: str
     data: dict[str, Any]
 
+    @property
+    def owner(self) -> str:
+        """Process that took the task's lease; "" for other events."""
+        return str(self.data.get("owner", ""))
+
+    @property
+    def token(self) -> int:
+        """Fencing token of that lease; -1 for other events."""
+        return int(self.data.get("token", -1))
+
 
 @dataclass(frozen=True)
 class Claim:

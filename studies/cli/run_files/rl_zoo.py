@@ -474,19 +474,20 @@ class _Entry:
         self.values |= {"exploration.noise": ours, "exploration.std": std}
 
     def _normalization(self) -> None:
-        normalization = {name: self.take(f"normalize.{name}", default=value) for name, value in NORMALIZE.items()}
+        values = {name: self.take(f"normalize.{name}", default=value) for name, value in NORMALIZE.items()}
         on = self.take("normalize", default=any(path.startswith("normalize.") for path in self.entry)) is True
         self.take("normalize.gamma")
-        if self.images and on and normalization["norm_obs"]:
+        of_obs, of_reward = (bool(values.pop(name)) and on for name in ("norm_obs", "norm_reward"))
+        if self.images and of_obs:
             self.departures.append("normalize.norm_obs: True (images are not normalized)")
-            normalization["norm_obs"] = False
-        for name in ("clip_obs", "clip_reward", "epsilon"):
-            if normalization[name] != NORMALIZE[name]:
+            of_obs = False
+        for name, value in values.items():
+            if value != NORMALIZE[name]:
                 del self.settings.names[f"normalize.{name}"]
-        self.set("normalize.norm_obs", "normalize_obs", bool(on and normalization["norm_obs"]))
+        self.set("normalize.norm_obs", "normalize_obs", of_obs)
         reward = "normalize_reward" if "normalize_reward" in self.space else "scale_reward"
-        self.set("normalize.norm_reward", reward, bool(on and normalization["norm_reward"]))
-        if reward not in self.space and self.values[reward]:
+        self.set("normalize.norm_reward", reward, of_reward)
+        if reward not in self.space and of_reward:
             self.departures.append("normalize.norm_reward: True (rewards are as they are)")
 
     def _environment(self) -> str | dict[str, Any]:

@@ -12,7 +12,7 @@ import rekindle
 import slow_envs
 from rekindle.studies.cli import main
 from rekindle.studies.engine import sizing
-from rekindle.studies.engine.sizing import pace, sizes
+from rekindle.studies.engine.sizing import Sized, pace, sizes
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import SIZED
@@ -27,7 +27,7 @@ CREATE = ["create", "auto", "CartPole-v1", "--study", "s", "--budget", "256s", "
 def test_an_epoch_takes_the_same_time_with_each_algorithm(seconds: int, trials: int) -> None:
     """All trainings together take n / 3 + 3 full ones of 27 epochs, in a quarter of the time."""
     paces = {"ppo": 1e-4, "sac": 1e-3, "tqc": 10.0}
-    result, steps = sizes({"seconds": seconds, "paces": paces})
+    result, steps = sizes(Sized(seconds, paces))
     epoch = 0.25 * seconds / (27 * (result / 3 + 3))
     assert result == trials
     assert steps == {name: math.floor(epoch / paces[name]) for name in ("ppo", "sac")}
@@ -37,7 +37,7 @@ def test_an_epoch_takes_the_same_time_with_each_algorithm(seconds: int, trials: 
 def test_too_little_time_is_refused_with_the_time_that_is_enough() -> None:
     """A training of 10,000 steps of 10 s takes 100,000 s, and 8 / 3 + 3 of them 567,000 s, a quarter of 26.2 days."""
     with pytest.raises(BadConfig, match=r"a step takes 10 s here, and of a budget of 30m each of 8 .* give 26.2d"):
-        sizes({"seconds": 1800, "paces": {"ppo": 10.0, "sac": 11.0}})
+        sizes(Sized(1800, {"ppo": 10.0, "sac": 11.0}))
 
 
 def test_an_environment_whose_episodes_never_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_an_algorithm_that_cannot_train_is_left_out_with_its_reason(monkeypatch:
     env = rekindle.EnvSpec("CartPole-v1")
     paces, refused = sizing.paces_in(env, ["sac", "ppo", "dqn"], 0)
     assert (paces, refused) == ({"ppo": 1e-3}, {"sac": "no room", "dqn": "no room"})
-    assert "; sac is left out: no room" in sizing.described({"seconds": 256, "paces": paces, "refused": refused})
+    assert "; sac is left out: no room" in sizing.described(Sized(256, paces, refused))
     with pytest.raises(ValueError, match="no room"):
         sizing.paces_in(env, ["sac", "dqn"], 0)
 
