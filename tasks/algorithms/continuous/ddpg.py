@@ -69,15 +69,15 @@ class DDPGLearner(ActorCriticLearner):
 
     @captured
     def step(
-        self, batch: Batch, noise: Tensor, tau: Tensor, moves_actor: bool, measured: bool
+        self, batch: Batch, noise: Tensor, tau: Tensor | None, moves_actor: bool, measured: bool
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Take the gradient step of `update`.
 
         Args:
             batch: tensors (P, B, ...).
             noise: standard normal numbers for the next actions, (P, B, k).
-            tau: fraction by which the targets move, (P, 1); 0 leaves them.
-            moves_actor: whether actor and targets move, too.
+            tau: fraction by which the targets move, (P, 1); 0 or None leaves them.
+            moves_actor: whether the actor moves, too.
             measured: whether metrics include the gradients' norms.
         """
         reward, batch = self.total_reward(batch), self.policy.encode(batch)
@@ -89,8 +89,8 @@ class DDPGLearner(ActorCriticLearner):
         if moves_actor:
             actor_loss = self.actor_loss(batch)
             actor = self.descend_actor(actor_loss)
-            self.follow(self.alpha(), tau)
             report |= {"actor_loss": actor_loss.detach().mean(1), **(norms(actor, "actor") if measured else {})}
+        self.follow(None, tau)
         return report, errors[:, 0]
 
     def next_actions(self, batch: Batch, noise: Tensor) -> Tensor:

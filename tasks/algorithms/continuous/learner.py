@@ -321,12 +321,13 @@ class ActorCriticLearner(OffPolicyLearner):
         """Return the coefficients of the policy's entropies, (P, terms)."""
         return self.hp.gamma[:, :0]
 
-    def due(self, number: int) -> tuple[bool, Tensor]:
-        """Return whether the actor moves in a gradient step, and tau.
+    def due(self, number: int) -> tuple[bool, Tensor | None]:
+        """Return whether the actor moves in gradient step 1, 2, ..., and tau.
 
-        The targets move by this fraction, (P, 1).
+        The targets move by this fraction, (P, 1); None leaves them.
         """
-        return True, self.hp.tau * (number % self.hp.target_update_interval.long() == 0)
+        moves_actor = number % vars(self.hp).get("policy_delay", 1) == 0
+        return moves_actor, self.hp.tau * (number % self.hp.target_update_interval.long() == 0)
 
     def subset(self, number: int) -> Tensor | None:
         """Return the target critics of a gradient step, (P, m).
@@ -335,12 +336,15 @@ class ActorCriticLearner(OffPolicyLearner):
         """
         return None
 
-    def follow(self, entropies: Tensor, tau: Tensor) -> None:
+    def follow(self, entropies: Tensor | None, tau: Tensor | None) -> None:
         """Move entropy coefficients and targets after actor and critics.
 
-        The targets move by the fraction tau (P, 1). The mean entropies of the batch are (P, terms).
+        Args:
+            entropies: mean entropies of the batch, (P, terms); None if the actor has not moved.
+            tau: fraction by which the targets move, (P, 1); None leaves them.
         """
-        self.policy.move_target(tau)
+        if tau is not None:
+            self.policy.move_target(tau)
 
     @property
     def perceptrons(self) -> list[MLP | None]:

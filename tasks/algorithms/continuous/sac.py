@@ -74,14 +74,25 @@ def ensemble_space() -> Space:
     """Return the hyperparameters of the critics' form and number.
 
     Targets follow the least value of `subset` critics of an `ensemble`, drawn at random for each gradient step, and the
-    policy the mean of all: Chen et al. (2021), arXiv:2101.05982 (REDQ), with num_updates = 20, ensemble = 10 and
-    subset = 2.
+    policy the mean of all: Chen et al. (2021), arXiv:2101.05982 (REDQ), with num_updates = policy_delay = 20,
+    ensemble = 10 and subset = 2. With `mean`, the policy follows the mean of two critics, too, as in DroQ.
     """
     rest: dict[str, Any] = {"structural": True, "search": False, "silent": True}
     return critic_space(
         ensemble=integer(2, 10, default=2, accept=(2, 100), help="number of critics", **rest),
         subset=integer(1, 10, default=2, accept=(1, 100), help="critics whose least value is the target", **rest),
+        mean=categorical(
+            False, True, default=False, when={"ensemble": TWINS}, help="the policy follows the critics' mean", **rest
+        ),
     )
+
+
+def delay_space() -> Dimension:
+    """Return the hyperparameter that makes the policy move less often than the critics."""
+    return integer(
+        1, 20, default=1, accept=(1, 1000), structural=True, search=False, silent=True,
+        help="gradient steps of the critics for each of the policy and its entropy coefficients",
+    )  # fmt: skip
 
 
 class SACLearner(ActorCriticLearner):
@@ -89,10 +100,13 @@ class SACLearner(ActorCriticLearner):
 
     Attributes:
         has_ensemble: whether there are other critics than two, whose lesser value counts.
+        follows_mean: whether the policy follows the mean of the critics.
         coefficients: coefficients of the policy's entropies.
     """
 
-    hyperparameters = actor_critic_space(lr=3e-4, entropy=entropy_space(), critic=ensemble_space(), **sde_space())
+    hyperparameters = actor_critic_space(
+        lr=3e-4, entropy=entropy_space(), critic=ensemble_space(), policy_delay=delay_space(), **sde_space()
+    )
     parts = (*ActorCriticLearner.parts, "coefficients")
     in_kernel: ClassVar[tuple[str, ...]] = (*ActorCriticLearner.in_kernel, "of_subset")
     knows_masks = True
@@ -146,6 +160,7 @@ class SACLearner(ActorCriticLearner):
         hp = self.hp
         critic = vars(vars(hp).get("critic", SimpleNamespace()))
         self.has_ensemble = (critic.get("ensemble", TWINS), critic.get("subset", TWINS)) != (TWINS, TWINS)
+        self.follows_mean = self.has_ensemble or critic.get("mean", False)
         self.subset_draws = Draws(self.keys("subset"), (self.policy.copies,))
         self.entropy_lr = hp.optimizer.lr if hp.entropy.lr is None else hp.entropy.lr
         self.coefficients = self.new_coefficients()
@@ -175,8 +190,9 @@ class SACLearner(ActorCriticLearner):
     def alpha(self) -> Tensor:
         return self.coefficients.alpha
 
-    def follow(self, entropies: Tensor, tau: Tensor) -> None:
-        self.coefficients.descend(entropies, self.scheduled(self.entropy_lr))
+    def follow(self, entropies: Tensor | None, tau: Tensor | None) -> None:
+        if entropies is not None:
+            self.coefficients.descend(entropies, self.scheduled(self.entropy_lr))
         super().follow(entropies, tau)
 
     def subset(self, number: int) -> Tensor | None:
@@ -188,16 +204,20 @@ class SACLearner(ActorCriticLearner):
         number = self.progress.updates
         if (subset := self.subset(number)) is not None:
             batch = {**batch, "subset": subset}
-        return self.step(batch, self.update_noise(number), self.due(number)[1], self.measured)
+        moves_actor, tau = self.due(number)
+        return self.step(batch, self.update_noise(number), tau, moves_actor, self.measured)
 
     @captured
-    def step(self, batch: Batch, noise: Tensor, tau: Tensor, measured: bool) -> tuple[dict[str, Tensor], Tensor]:
+    def step(
+        self, batch: Batch, noise: Tensor, tau: Tensor | None, moves_actor: bool, measured: bool
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """Take the gradient step of `update`.
 
         Args:
             batch: tensors (P, B, ...).
             noise: standard normal numbers for the actions, (P, 2 B, k).
-            tau: fraction by which the targets move, (P, 1); 0 leaves them.
+            tau: fraction by which the targets move, (P, 1); 0 or None leaves them.
+            moves_actor: whether actor and entropy coefficients move, too.
             measured: whether metrics include the gradients' norms.
         """
         policy, rows, mask = self.policy, self.hp.batch_size, batch.get("mask")
@@ -209,19 +229,17 @@ class SACLearner(ActorCriticLearner):
 
         critic_loss, errors, q = self.critic_loss(batch, reward, next_sample, alpha)
         critics = self.descend_critics(critic_loss)
-        actor_loss = masked(self.actor_loss(batch, sample, alpha), mask)
-        actor = self.descend_actor(actor_loss)
-        entropies = masked(sample.entropies.detach(), mask).mean(1)
-        self.follow(entropies + self.forbidden_entropy(batch, policy.mask) if policy.mask else entropies, tau)
-        report = {
-            "critic_loss": critic_loss.detach().mean(1),
-            "actor_loss": actor_loss.detach().mean(1),
-            "q": q,
-            "alpha": alpha.mean(1),
-            "entropy": entropies.sum(1),
-        }
-        if measured:
-            report |= {**norms(actor, "actor"), **norms(critics, self.critic_spans)}
+        report = {"critic_loss": critic_loss.detach().mean(1), "q": q, "alpha": alpha.mean(1)}
+        report |= norms(critics, self.critic_spans) if measured else {}
+        entropies = None
+        if moves_actor:
+            actor_loss = masked(self.actor_loss(batch, sample, alpha), mask)
+            actor = self.descend_actor(actor_loss)
+            entropies = masked(sample.entropies.detach(), mask).mean(1)
+            report |= {"actor_loss": actor_loss.detach().mean(1), "entropy": entropies.sum(1)}
+            report |= norms(actor, "actor") if measured else {}
+            entropies = entropies + self.forbidden_entropy(batch, policy.mask) if policy.mask else entropies
+        self.follow(entropies, tau)
         return report, errors[:, 0]
 
     def forbidden_entropy(self, batch: Batch, mask: slice) -> Tensor:
@@ -265,12 +283,12 @@ class SACLearner(ActorCriticLearner):
 
             J = mean α log π(c|s) - minᵢ qᵢ(s, c)
 
-        arXiv:1812.05905, eq. 9. The action c is a function of the policy's outputs and of noise, which lets the
-        gradient pass.
+        arXiv:1812.05905, eq. 9. In place of the least qᵢ may be their mean. The action c is a function of the policy's
+        outputs and of noise, which lets the gradient pass.
         """
         q = self.policy.q(batch, sample.continuous)
         mean = q.transpose(1, 3).contiguous().mean(-1).transpose(1, 2)
-        return -soft_value(mean if self.has_ensemble else q.min(1).values, sample, alpha)
+        return -soft_value(mean if self.follows_mean else q.min(1).values, sample, alpha)
 
     def of_subset(self, next_q: Tensor, subset: Tensor | None) -> Tensor:
         """Select the values of a subset of critics.
@@ -283,7 +301,7 @@ class SACLearner(ActorCriticLearner):
         return next_q.gather(1, index)
 
     def kernel(self) -> ActorCriticSteps | None:
-        return ActorCriticSteps.covering(self, self.perceptrons, mean=self.has_ensemble)
+        return ActorCriticSteps.covering(self, self.perceptrons, mean=self.follows_mean)
 
     @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -88,16 +88,16 @@ class ActorCriticSteps(CompiledSteps):
         rest = (noise, self.alpha.numpy(), heard, self.moves_actor, *steps)
         with FlushedDenormals():
             self.run.descend_actor_critic(draw, scaling, self.table, given, *self._constant, *rest)
-        if self.moves_actor:
-            learner.follow(self.entropies.mean(1), tau)
+        learner.follow(self.entropies.mean(1) if self.moves_actor else None, tau)
 
     def metrics(self) -> Mapping[str, Tensor]:
         measured = self.learner.measured
         report = {"critic_loss": self.critic_losses.mean(1), "q": self.values.mean((1, 2))}
         report |= norms(self.critics.clipped, self.learner.critic_spans) if measured else {}
-        if self.alpha.shape[1]:
-            report |= {"alpha": self.alpha.mean(1), "entropy": self.entropies.mean(1).sum(1)}
+        is_soft = self.alpha.shape[1] > 0
+        report |= {"alpha": self.alpha.mean(1)} if is_soft else {}
         if self.moves_actor:
             report["actor_loss"] = self.actor_losses.mean(1)
+            report |= {"entropy": self.entropies.mean(1).sum(1)} if is_soft else {}
             report |= norms(self.actor.clipped, "actor") if measured else {}
         return report

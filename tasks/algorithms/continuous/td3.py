@@ -47,8 +47,9 @@ class TD3Learner(DDPGLearner):
     )
     copies = 2
 
-    def due(self, number: int) -> tuple[bool, Tensor]:
-        return number % self.hp.policy_delay == 0, self.hp.tau
+    def due(self, number: int) -> tuple[bool, Tensor | None]:
+        moves = number % self.hp.policy_delay == 0
+        return moves, self.hp.tau if moves else None
 
     def next_actions(self, batch: Batch, noise: Tensor) -> Tensor:
         """Return the smoothed actions for the next observations, (P, B, k).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, ClassVar
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from rekindle import SAC
 from rekindle.spaces import unflatten
 from rekindle.tasks.algorithms.continuous.actions import SoftSample
+from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.testing import VariantSuite
 
 SMALL: dict[str, Any] = {
@@ -29,7 +31,7 @@ class TestPendulum(VariantSuite):
     task = SAC
     env = "Pendulum-v1"
     hyperparameters: ClassVar = {**SMALL, "max_grad_norm": 0.1}
-    variants: ClassVar = ({"num_updates": 3}, {"critic.subset": 5, "use_sde": True})
+    variants: ClassVar = ({"num_updates": 4, "policy_delay": 3}, {"critic.subset": 5, "use_sde": True})
     inert = frozenset({"entropy.alpha", "entropy.choice_target", "target_update_interval"})
 
 
@@ -96,3 +98,35 @@ def test_a_subset_larger_than_the_ensemble_is_refused_and_two_critics_keep_their
         SAC("Pendulum-v1").init(critic={"ensemble": 3, "subset": 4})
     plain = SAC("Pendulum-v1", seed=1).init()
     assert plain.uid == SAC("Pendulum-v1", seed=1).init(critic={"ensemble": 2, "subset": 2}).uid
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_delayed_policy_moves_with_every_third_step_of_the_critics(is_compiled: bool) -> None:
+    with contextlib.nullcontext() if is_compiled else without_kernels():
+        learner = learner_of(**{"policy_delay": 3, "critic.ensemble": 2, "critic.mean": True})
+        assert (learner.compiled_steps is not None) is is_compiled
+        policy, moves = learner.policy, []
+
+        def parts() -> list[torch.Tensor]:
+            vectors = (policy.actor_vector, learner.alpha(), policy.critic_vector, policy.target_vector)
+            return [vector.clone() for vector in vectors]
+
+        while learner.progress.updates < 9:
+            before, updates = parts(), learner.progress.updates
+            learner.iterate()
+            if learner.progress.updates > updates:
+                moves.append([not x.equal(y) for x, y in zip(before, parts(), strict=True)])
+    assert moves == [[moves_actor] * 2 + [True] * 2 for moves_actor in (False, False, True) * 3]
+
+
+def test_a_policy_may_follow_the_mean_of_two_critics() -> None:
+    """By hand: the mean of 4 and 1 is 2.5, and the bonus is 0.1 * 2."""
+    learner = learner_of(**{"critic.ensemble": 2, "critic.mean": True})
+
+    class Constant:
+        def q(self, *arguments: Any) -> torch.Tensor:
+            return torch.tensor([4.0, 1.0]).view(1, 2, 1, 1).repeat(2, 1, 16, 1)
+
+    learner.policy = Constant()
+    sample = SoftSample(torch.zeros(2, 16, 1), None, torch.full((2, 16, 1), 2.0))
+    torch.testing.assert_close(learner.actor_loss({}, sample, torch.full((2, 1), 0.1)), torch.full((2, 16), -2.7))

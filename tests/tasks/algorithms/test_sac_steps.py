@@ -35,6 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "by priority, n steps": {"replay.name": "prioritized", "n_step": 3, "replay.beta_horizon": 200},
     "Huber's loss, scaled observations": {"critic_loss": "huber", "normalize_obs": True, "max_grad_norm": 0.1},
     "constant entropy": {"entropy.learn": False, "entropy.alpha": 0.2, "target_update_interval": 3, "num_updates": 2},
+    "a delayed policy that follows the mean": {"policy_delay": 3, "critic.mean": True},
     "AdamW": {"optimizer.name": "adamw", "critic_lr": 0.01, "entropy.lr": 0.02, **COSINE},
     "rmsprop": {"optimizer.name": "rmsprop", "optimizer.momentum": 0.5, "model.activation": "elu"},
     "state-dependent noise": {"use_sde": True, "sde_sample_freq": 3, "sde_clip_mean": 0.5},
