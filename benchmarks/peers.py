@@ -20,6 +20,8 @@ def stable_baselines(algorithm: str, env: Any, seed: int | None, hp: dict[str, A
     from stable_baselines3.common.env_util import make_vec_env
 
     name = NAMES.get(algorithm, algorithm)
+    if name == "ars":
+        return _ars(env, seed, hp)
     activation = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}[hp["model.activation"]]
     common: dict[str, Any] = {"seed": seed, "device": "cpu", "learning_rate": _lr(hp, steps), "gamma": hp["gamma"]}
     worlds = make_vec_env(env, n_envs=hp["num_envs"], seed=seed) if isinstance(env, str) else env
@@ -87,6 +89,18 @@ def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], common: dict[str
         **sde,
         **common,
         **more,
+    )
+
+
+def _ars(env: Any, seed: int | None, hp: dict[str, Any]) -> Any:
+    import sb3_contrib
+
+    if hp["model.layers"] or hp["normalize_obs"]:
+        raise SystemExit("ARS is compared with linear policies of observations as they are; leave both out")
+    rest = {name: hp[name] for name in ("delta_std", "zero_policy", "alive_bonus_offset")}
+    top = max(1, round(hp["top_fraction"] * hp["deltas"]))
+    return sb3_contrib.ARS(
+        "LinearPolicy", env, n_delta=hp["deltas"], n_top=top, learning_rate=hp["lr"], seed=seed, **rest
     )
 
 
