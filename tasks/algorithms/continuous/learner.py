@@ -322,9 +322,9 @@ class ActorCriticLearner(OffPolicyLearner):
         return self.hp.gamma[:, :0]
 
     def due(self, number: int) -> tuple[bool, Tensor | None]:
-        """Return whether the actor moves in gradient step 1, 2, ..., and tau.
+        """Return whether the actor moves in a gradient step, and tau.
 
-        The targets move by this fraction, (P, 1); None leaves them.
+        Steps are numbered from 1. The targets move by tau, (P, 1); None leaves them.
         """
         moves_actor = number % vars(self.hp).get("policy_delay", 1) == 0
         return moves_actor, self.hp.tau * (number % self.hp.target_update_interval.long() == 0)

@@ -88,7 +88,7 @@ def ensemble_space() -> Space:
 
 
 def delay_space() -> Dimension:
-    """Return the hyperparameter that makes the policy move less often than the critics."""
+    """Return the hyperparameter of the policy's delay behind the critics."""
     return integer(
         1, 20, default=1, accept=(1, 1000), structural=True, search=False, silent=True,
         help="gradient steps of the critics for each of the policy and its entropy coefficients",
