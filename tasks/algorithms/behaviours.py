@@ -47,7 +47,7 @@ from ..runtime.metric_means import Tally
 from ..task import Task
 from .contest import OPPONENTS, Act, Around, Contest, Opponent, random_actor
 from .players import RANDOM, PlayerActor, check_player, frozen, player_actor, player_extras
-from .self_play import SelfPlay, self_play_space
+from .self_play import SelfPlay, check_self_play, self_play_space
 from .sharing import ALGORITHM, SELF_PLAY, algorithm_values, check_extras, extended, extras_of
 
 ALGORITHMS = ("ppo", "ppo2", "a2c", "dqn", "qrdqn", "sac", "td3", "ddpg", "tqc", "crossq")
@@ -535,6 +535,8 @@ def rival_teams(env: EnvSpec) -> dict[str, tuple[int, ...]]:
 def _check_teams(env: EnvSpec, values: Mapping[str, Any]) -> None:
     """Raise ValueError unless self-play has two teams that change together."""
     playing = {name: values[name][SELF_PLAY] for name in roster_of(env).learning if values[name][SELF_PLAY]["use"]}
+    for name, options in playing.items():
+        check_self_play(name, options)
     if playing and len(teams := competing_teams(env, values)) < 2:
         raise ValueError(
             f"{env.id}: self-play is played between two teams or more, but the agents of {', '.join(playing)} are in "

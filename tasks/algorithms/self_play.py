@@ -7,9 +7,11 @@ and everything here happens between two blocks.
     window          copies that the pool holds; a new one replaces the oldest
     swap_steps      steps of the other agents between two draws of the policy that plays them
     play_against_latest_model_ratio     probability that it is the latest policy instead of one of the pool
+    initial_ratio   probability that it is the initial policy, which then never leaves the pool; not ML-Agents'
     team_change     steps of the learning agents after which the next team learns
     initial_elo     rating at the beginning, see `SelfPlay.rate`
 
+A policy that meets only recent ones gets weaker against others: Bansal et al. (2018), arXiv:1710.03748.
 Steps are those of agents: with two agents in a team, a step of the environment counts as two.
 
 Notation: P members, B rows of a behaviour: its agents in all environments of a member.
@@ -36,6 +38,7 @@ from ..rng import streams
 from .contest import Act, Array
 
 USED: dict[str, Any] = {"use": True}
+INITIAL_HELP = "probability of the initial policy as the opponent, so that a policy still wins against weak ones"
 
 
 def self_play_space() -> Space:
@@ -48,6 +51,7 @@ def self_play_space() -> Space:
         return real(low, high, default=default, structural=True, search=False, when=USED, help=text)
 
     learn, latest = "learn against past policies of the other teams", "probability of the latest policy as the opponent"
+    initial = real(0.0, 1.0, default=0.0, structural=True, search=False, silent=True, when=USED, help=INITIAL_HELP)
     return Space(
         use=categorical(False, True, default=False, structural=True, search=False, help=learn),
         save_steps=steps(20_000, "steps of the learning agents between two copies in the pool"),
@@ -55,8 +59,24 @@ def self_play_space() -> Space:
         swap_steps=steps(2_000, "steps of the opponents between two draws of their policy"),
         window=steps(10, "past policies in the pool; raise it for more varied opponents"),
         play_against_latest_model_ratio=number(0.0, 1.0, 0.5, latest),
+        initial_ratio=initial,
         initial_elo=number(-1e6, 1e6, 1200.0, "rating before the first game"),
     )
+
+
+def check_self_play(name: str, options: Mapping[str, Any]) -> None:
+    """Raise ValueError if a behaviour's options of self-play contradict each other."""
+    latest, initial = options["play_against_latest_model_ratio"], options["initial_ratio"]
+    if latest + initial > 1:
+        raise ValueError(
+            f"{name}.self_play: play_against_latest_model_ratio and initial_ratio are probabilities of two opponents, "
+            f"which are at most 1 together, but got {latest:g} and {initial:g}; lower one of them"
+        )
+    if initial and options["window"] < 2:
+        raise ValueError(
+            f"{name}.self_play: with an initial_ratio the initial policy stays in the pool, so window must be 2 or "
+            f"more, but got {options['window']}"
+        )
 
 
 class SelfPlay:
@@ -152,14 +172,20 @@ class SelfPlay:
         learning = self.view.agents - others
         if after * learning // hp.save_steps > before * learning // hp.save_steps:
             for member in range(self.learner.members):
-                self._save(member, self.saved % hp.window)
+                self._save(member, self.due_slot())
             self.saved += 1
         if changed or after * others // hp.swap_steps > before * others // hp.swap_steps:
-            latest, which = streams.uniform(self.keys[:, None], np.arange(2) + 2 * after).T
-            drawn = (which * min(self.saved, hp.window)).astype(np.int64)
-            for member in range(self.learner.members):
-                newest = latest[member] < hp.play_against_latest_model_ratio
-                self._play(member, hp.window if newest else int(drawn[member]))
+            which, uniform = streams.uniform(self.keys[:, None], np.arange(2) + 2 * after).T
+            drawn = (uniform * min(self.saved, hp.window)).astype(np.int64)
+            latest = which < hp.play_against_latest_model_ratio
+            initial = ~latest & (which < hp.play_against_latest_model_ratio + hp.initial_ratio)
+            for member, opponent in enumerate(np.where(latest, hp.window, np.where(initial, 0, drawn)).tolist()):
+                self._play(member, opponent)
+
+    def due_slot(self) -> int:
+        """Return the index in the pool of the oldest policy that may be replaced."""
+        kept = int(self.hp.initial_ratio > 0)
+        return kept + (self.saved - kept) % (self.hp.window - kept)
 
     def _save(self, member: int, slot: int) -> None:
         """Copy a member's policy into its pool."""

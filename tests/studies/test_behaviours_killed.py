@@ -14,7 +14,7 @@ import pytest
 
 PPO = {"num_steps": 16, "num_minibatches": 2, "update_epochs": 2, "target_kl": None}
 DQN = {"algorithm": "dqn", "learning_starts": 32, "batch_size": 16}
-SELF_PLAY = {"use": True, "save_steps": 24, "swap_steps": 16, "team_change": 48, "window": 3}
+SELF_PLAY = {"use": True, "save_steps": 24, "swap_steps": 16, "team_change": 48, "window": 3, "initial_ratio": 0.25}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "agents that leave": ("Hunt", {"hunter": PPO, "deer": DQN}),
     "self-play": ("Nim", {"player": {**PPO, "self_play": SELF_PLAY}}),

@@ -27,7 +27,7 @@ from rekindle.tasks.rng import streams
 from rekindle.tasks.runtime.lockstep import Lockstep
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 
-HUNT = "pettingzoo/hunt_env:Hunt"
+HUNT, NIM = "pettingzoo/hunt_env:Hunt", "pettingzoo/hunt_env:Nim"
 SMALL: dict[str, Any] = {
     "epoch_steps": 64,
     "num_envs": 2,
@@ -127,7 +127,7 @@ class TestPursuit(VariantSuite):
 
 class TestSelfPlay(VariantSuite):
     task = Behaviours
-    env = "pettingzoo/hunt_env:Nim"
+    env = NIM
     hyperparameters: ClassVar = {
         "epoch_steps": 64,
         "num_envs": 2,
@@ -165,6 +165,19 @@ def test_teams_learn_in_turn_against_policies_of_the_pool() -> None:
     assert pool.saved == 3
     assert not torch.equal(pool.policies[0, 0], initial)
     assert torch.equal(packed(pool.past, 0), pool.policies[0, pool.opponent[0]])
+
+
+def test_the_initial_policy_stays_in_the_pool_if_it_plays() -> None:
+    learner, pool = self_play_of(initial_ratio=1.0, play_against_latest_model_ratio=0.0)
+    initial, opponents = pool.policies[0, 0].clone(), []
+    while learner.env_steps < 96:  # each block of 32 steps ends with a copy, a draw and another team
+        learner.run_block()
+        opponents.append(int(pool.opponent[0]))
+    assert pool.saved == 4
+    assert torch.equal(pool.policies[0, 0], initial)
+    assert torch.equal(pool.policies[0, 1], packed(learner.learners["player"], 0))  # the newest replaced the others
+    assert {*opponents} == {0}
+    assert torch.equal(packed(pool.past, 0), initial)
 
 
 def test_a_rating_changes_by_what_the_result_exceeds_the_expectation() -> None:
@@ -451,6 +464,18 @@ def test_agents_act_by_name() -> None:
         (HUNT, {"deer.algorithm": "poca"}, ValueError, "not 'poca' .*; in its place, ppo learns with a central critic"),
         (HUNT, {"deer.algorithm": "random"}, ValueError, "not 'random' .*; what does not learn is a player: --player"),
         ("pettingzoo/hunt_env:Mismatched", {}, UnsupportedSpace, "hunter_0 is .* and that of hunter_1 is"),
+        (
+            NIM,
+            {"player.self_play.use": True, "player.self_play.initial_ratio": 0.6},
+            ValueError,
+            "at most 1 together, but got 0.5 and 0.6",
+        ),
+        (
+            NIM,
+            {"player.self_play.use": True, "player.self_play.initial_ratio": 0.1, "player.self_play.window": 1},
+            ValueError,
+            "window must be 2 or more, but got 1",
+        ),
         (HUNT, {"hunter.self_play.use": True}, ValueError, "two teams or more, but the agents of hunter are in"),
         (
             HUNT,
