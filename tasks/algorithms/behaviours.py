@@ -341,7 +341,8 @@ class BehavioursLearner(Learner):
 
         def act(obs: np.ndarray) -> np.ndarray:
             form, roster = self.shared.form, self.shared.roster
-            actions = {name: act(form.observed(roster.behaviours[name], obs)) for name, act in actors.items()}
+            joint = form.read(obs)
+            actions = {name: act(form.observed(roster.behaviours[name], joint)) for name, act in actors.items()}
             return form.joined(actions, (self.members, episodes))
 
         return act

@@ -65,7 +65,7 @@ def self_play_space() -> Space:
 
 
 def check_self_play(name: str, options: Mapping[str, Any]) -> None:
-    """Raise ValueError if a behaviour's options of self-play contradict each other."""
+    """Raise ValueError if options of self-play contradict each other."""
     latest, initial = options["play_against_latest_model_ratio"], options["initial_ratio"]
     if latest + initial > 1:
         raise ValueError(
@@ -183,7 +183,7 @@ class SelfPlay:
                 self._play(member, opponent)
 
     def due_slot(self) -> int:
-        """Return the index in the pool of the oldest policy that may be replaced."""
+        """Return the slot of the oldest policy that a copy may replace."""
         kept = int(self.hp.initial_ratio > 0)
         return kept + (self.saved - kept) % (self.hp.window - kept)
 

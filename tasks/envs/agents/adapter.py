@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import inspect
 import reprlib
+from array import array
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from functools import reduce
 from importlib import import_module
+from operator import add
 from types import ModuleType
 from typing import Any
 
@@ -82,6 +85,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
             raise EnvSpecError(
                 f"{self.name}: agents are known beforehand, but possible_agents is empty; list all that may appear"
             )
+        self.all_agents, self.known = [*self.agents], frozenset(self.agents)
         self.groups = grouped(self.agents, spec.behaviours, self.name)
         self.observed = [self._space("observation_space", agent) for agent in self.agents]
         self.acted = [self._space("action_space", agent) for agent in self.agents]
@@ -140,7 +144,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
     def _checked(self, method: str, parts: Sequence[str], result: Any) -> Sequence[Mapping[str, Any]]:
         """Return a result, checked to have a dict for each part."""
         whole = isinstance(result, tuple) and len(result) == len(parts)
-        if not (whole and all(isinstance(part, Mapping) for part in result)):
+        if not (whole and ({*map(type, result)} == {dict} or all(isinstance(part, Mapping) for part in result))):
             raise EnvSpecError(
                 f"{self.name}: {method} returns ({', '.join(parts)}), each a dict by agent, as PettingZoo's parallel "
                 f"environments do, but it returned {reprlib.repr(result)}; fix it"
@@ -179,25 +183,31 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         parts = ("observations", "rewards", "terminations", "truncations", "infos")
         observations, rewards, terminated, truncated, infos = self._checked("step", parts, self.env.step(actions))
         numbers = self._numbers(rewards)
-        total = 0.0
-        for agent, reward in zip(self.agents, numbers, strict=True):
-            if reward and agent not in before:
-                raise EnvSpecError(
-                    f"{self.name}: only agents that were present before a step get a reward for it, but {agent!r}, "
-                    f"which was absent, got {reward:g}; give it in the step in which the agent leaves"
-                )
-            total += reward
-            self.returns[agent] += reward
+        if len(before) < len(self.agents):
+            self._check_absent(before, numbers)
+        if self.reports:
+            for agent, reward in zip(self.agents, numbers, strict=True):
+                self.returns[agent] += reward
+        total = reduce(add, numbers, 0.0)  # sum() rounds otherwise since Python 3.12
         outcomes = self._outcomes(numbers, terminated, truncated)
         over = not self.env.agents
         cut = over and bool(outcomes[:, TRUNCATED].any())
         return self._observation(observations, outcomes), total, over and not cut, cut, self._with_returns(infos)
 
+    def _check_absent(self, before: Sequence[str], rewards: Sequence[float]) -> None:
+        """Raise EnvSpecError if an agent got a reward in its absence."""
+        for agent, reward in zip(self.agents, rewards, strict=True):
+            if reward and agent not in before:
+                raise EnvSpecError(
+                    f"{self.name}: only agents that were present before a step get a reward for it, but {agent!r}, "
+                    f"which was absent, got {reward:g}; give it in the step in which the agent leaves"
+                )
+
     def _numbers(self, rewards: Mapping[str, Any]) -> list[float]:
         """Return the rewards of all agents; those of absent ones are 0."""
         self._check_names("rewards", rewards)
         try:
-            return [float(rewards[agent]) if agent in rewards else 0.0 for agent in self.agents]
+            return [float(rewards.get(agent, 0.0)) for agent in self.agents]
         except (TypeError, ValueError):
             return [self._number(agent, rewards.get(agent, 0.0)) for agent in self.agents]
 
@@ -228,12 +238,11 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         self, rewards: Sequence[float], terminated: Mapping[str, Any], truncated: Mapping[str, Any]
     ) -> NDArray[np.float32]:
         """Return outcomes (A, 5) of a step, with current presence and turns."""
-        self._check_names("agents", self.env.agents)
         outcomes = self.all_act.copy()
-        with np.errstate(over="ignore"):  # a reward above 3e38 becomes infinite
-            outcomes[:, REWARD] = rewards
-        all_stay = len(self.env.agents) == len(self.agents) and not self.turns
+        outcomes[:, REWARD] = array("f", rewards)  # a reward above 3e38 becomes infinite
+        all_stay = not self.turns and [*self.env.agents] == self.all_agents
         if not all_stay or any(terminated.values()) or any(truncated.values()):
+            self._check_names("agents", self.env.agents)
             present = self._present()
             acting = self._acting() if self.turns else present
             outcomes[:, TERMINATED:] = [
@@ -243,15 +252,15 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         return outcomes
 
     def _observation(self, observations: Mapping[str, Any], outcomes: NDArray[np.float32]) -> Observation:
-        for agent in self.env.agents:
-            if agent not in observations:
-                raise EnvSpecError(f"{self.name}: every present agent gets an observation, but {agent!r} got none")
+        if missing := [agent for agent in self.env.agents if agent not in observations]:
+            raise EnvSpecError(f"{self.name}: every present agent gets an observation, but {missing[0]!r} got none")
         self.seen = tuple(map(observations.get, self.agents, self.blanks))
         joint = {AGENTS: self.seen, OUTCOMES: outcomes}
         return joint | {STATE: self._state().reshape(-1)} if self.has_state else joint
 
     def _check_names(self, entry: str, names: Any) -> None:
-        if unknown := [name for name in names if name not in self.returns]:
+        if not self.known.issuperset(names):
+            unknown = [name for name in names if name not in self.known]
             raise EnvSpecError(
                 f"{self.name}: possible_agents lists all agents, but {entry} has {unknown[0]!r}, and there are only "
                 f"{', '.join(self.agents)}"

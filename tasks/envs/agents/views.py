@@ -55,6 +55,20 @@ class Extras(NamedTuple):
 PLAIN = Extras()
 
 
+class Rows(NamedTuple):
+    """Joint observations, and what they say of A agents.
+
+    Attributes:
+        flat: the observations, (P * N, ...).
+        numbers: their numbers, (P * N, D).
+        outcomes: outcomes of the step, (P, N, A, 5).
+    """
+
+    flat: Array
+    numbers: Array
+    outcomes: NDArray[np.float32]
+
+
 class JointForm:
     """Conversion between joint observations and actions and those of each behaviour.
 
@@ -78,7 +92,7 @@ class JointForm:
             name: name of the environment in error messages.
             extras: what each behaviour's observations have besides; nothing if absent.
         """
-        self.extras = extras
+        self.extras = {name: x for name, x in extras.items() if x != PLAIN}
         self.encoder = Observations(observation, name)
         self.encoders = {b.name: Observations(b.observation, name) for b in roster.behaviours.values()}
         self.numbers, self.images = self._parts(observation, len(roster.agents))
@@ -123,24 +137,23 @@ class JointForm:
         mask = mask_in(shape)
         return (width,) if mask is None else MaskedShape(width, mask)
 
-    def outcomes(self, joint: Array) -> NDArray[np.float32]:
-        """Return the outcomes (P, N, agents, 5) in joint observations."""
-        flat = self.encoder.numbers(joint.reshape(-1, *self.encoder.shape))
-        assert flat is not None
-        agents = len(self.numbers)
-        return flat[:, -agents * OUTCOME :].reshape(*joint.shape[:2], agents, OUTCOME)
-
-    def observed(self, behaviour: Behaviour, joint: Array) -> Array:
-        """Return a behaviour's observations (P, N * A, ...)."""
+    def read(self, joint: Array) -> Rows:
+        """Return what joint observations (P, N, ...) hold."""
         flat = joint.reshape(-1, *self.encoder.shape)
         numbers = self.encoder.numbers(flat)
         assert numbers is not None
+        agents = len(self.numbers)
+        return Rows(flat, numbers, numbers[:, -agents * OUTCOME :].reshape(*joint.shape[:2], agents, OUTCOME))
+
+    def observed(self, behaviour: Behaviour, joint: Rows) -> Array:
+        """Return a behaviour's observations (P, N * A, ...)."""
+        flat, numbers, members = joint.flat, joint.numbers, len(joint.outcomes)
         encoder, form = self.encoders[behaviour.name], (len(flat), len(behaviour.slots))
         if encoder.kind == "vector":
             out = numbers[:, self.places[behaviour.name]].copy()
-            if self.extras.get(behaviour.name, PLAIN) == PLAIN:
-                return out.reshape(len(joint), -1, *encoder.shape)
-            return self._seen(behaviour, out.reshape(*form, *encoder.shape), numbers, len(joint))
+            if behaviour.name not in self.extras:
+                return out.reshape(members, -1, *encoder.shape)
+            return self._seen(behaviour, out.reshape(*form, *encoder.shape), numbers, members)
         out = np.zeros((*form, *encoder.shape), encoder.dtype)
         for index, slot in enumerate(behaviour.slots):
             columns = self.numbers[slot]
@@ -151,7 +164,7 @@ class JointForm:
                 continue
             row = np.concatenate([np.ascontiguousarray(numbers[:, columns]).view(np.uint8), *pictures], 1)
             out[:, index, 0, : row.shape[1]] = row
-        return self._seen(behaviour, out, numbers, len(joint))
+        return self._seen(behaviour, out, numbers, members)
 
     def _seen(self, behaviour: Behaviour, observations: Array, numbers: Array, members: int) -> Array:
         """Return observations (P, N * A, ...) with their extras."""
@@ -237,12 +250,12 @@ class BehaviourView(Envs):
 
     def see(self) -> None:
         """Read the shared environments' current observations."""
-        joint = self.shared.envs.obs
-        outcomes = self._outcomes(self.shared.form.outcomes(joint))
-        self._look(self.shared.form.observed(self.behaviour, joint), outcomes[..., TERMINATED:] > 0)
+        joint = self.shared.form.read(self.shared.envs.obs)
+        self.shared.running = b""
+        self._look(self.shared.form.observed(self.behaviour, joint), self._flags(joint))
 
     def _look(self, obs: Array, flags: NDArray[np.bool_]) -> None:
-        """Take in observations (P, B, ...) and outcomes as flags."""
+        """Take in observations (P, B, ...) and flags (P, B, 4)."""
         self.obs, self.here, acts = obs, flags[..., PRESENT - TERMINATED], flags[..., ACTS - TERMINATED]
         if self.spec.all_act and not acts.all():
             raise EnvSpecError(
@@ -257,42 +270,57 @@ class BehaviourView(Envs):
         self.ghosts, self.learns = ghosts, not ghosts.all()
         self.see()
 
-    def _outcomes(self, outcomes: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return this behaviour's outcomes (P, B, 5)."""
-        return outcomes[:, :, self.slots].reshape(self.num_members, self.num_envs, OUTCOME)
+    def _part(self, of_agents: Array) -> Array:
+        """Return its agents' part of (P, N, A, ...), (P, B, ...)."""
+        return of_agents[:, :, self.slots].reshape(self.num_members, self.num_envs, *of_agents.shape[3:])
 
     def step(self, actions: Array) -> StepResult:
         return self.shared.step(self, actions)
 
-    def receive(self, step: StepResult) -> StepResult:
-        """Return this behaviour's part of a joint step, and see what follows."""
-        outcomes = self._outcomes(self.shared.form.outcomes(step.next_obs))
-        reward, flags = outcomes[..., REWARD].copy(), outcomes[..., TERMINATED:] > 0
-        terminated, truncated = np.zeros((2, *self.here.shape), np.bool_)
-        next_obs = self.shared.form.observed(self.behaviour, step.next_obs)
+    def _flags(self, joint: Rows) -> NDArray[np.bool_]:
+        """Return this behaviour's outcomes from TERMINATED on, (P, B, 4)."""
+        return self._part(joint.outcomes[..., TERMINATED:]) > 0
+
+    def receive(self, step: StepResult, joint: Rows, steady: bool) -> StepResult:
+        """Return this behaviour's part of a joint step, and see what follows.
+
+        In a `steady` step no agent came, left or took turns, and no episode ended.
+        """
+        reward, next_obs = (
+            self._part(joint.outcomes[..., REWARD]).copy(),
+            self.shared.form.observed(self.behaviour, joint),
+        )
         self.returns += reward.reshape(-1)
         self.elapsed += self.here.reshape(-1)
         if self.ghosts is not None:
             reward[:, self.ghosts] = 0
-        over_now, over = terminated, step.terminated | step.truncated
-        if over.any() or flags[..., : PRESENT - TERMINATED].any():
+        terminated, truncated = np.zeros((2, *self.here.shape), np.bool_)
+        over = terminated
+        if steady:
+            self.obs = next_obs
+        else:
+            flags = self._flags(joint)
             terminated = self.here & flags[..., 0]
             # A time limit of the shared environment truncates the agents that are still there.
-            cut = flags[..., TRUNCATED - TERMINATED] | np.repeat(over, self.agents, 1)
+            cut = flags[..., TRUNCATED - TERMINATED] | np.repeat(step.terminated | step.truncated, self.agents, 1)
             truncated = self.here & ~terminated & cut
-            over_now = terminated | truncated
-            ended = np.flatnonzero(over_now)
-            counted = ended if self.ghosts is None else ended[~self.ghosts[ended % self.num_envs]]
-            self._finished.append((counted, self.returns[counted].copy(), self.elapsed[counted].copy()))
-            self.returns[ended], self.elapsed[ended] = 0, 0
-        if self.shared.envs.obs is step.next_obs:  # no episode ended, so the next step begins there
-            self._look(next_obs, flags)
-        else:
-            self.see()
+            over = terminated | truncated
+            if over.any():
+                self._end(np.flatnonzero(over))
+            if self.shared.envs.obs is step.next_obs:  # no episode ended, so the next step begins there
+                self._look(next_obs, flags)
+            else:
+                self.see()
         step = StepResult(next_obs, reward, terminated, truncated)
         if self.on_step is not None:
-            self.on_step(step, over_now)
+            self.on_step(step, over)
         return step
+
+    def _end(self, ended: NDArray[np.int64]) -> None:
+        """Count the episodes that ended, of these environments."""
+        counted = ended if self.ghosts is None else ended[~self.ghosts[ended % self.num_envs]]
+        self._finished.append((counted, self.returns[counted].copy(), self.elapsed[counted].copy()))
+        self.returns[ended], self.elapsed[ended] = 0, 0
 
     def abandon(self, mask: Array) -> None:
         raise NotImplementedError(f"{self.spec.id}: the agents of a shared environment cannot begin anew one by one")
@@ -330,7 +358,10 @@ class SharedEnvs:
             single behaviour steps alone.
         players: functions of observations (P, B, ...) that act for behaviours without a learner, by name.
         replace: functions of a behaviour's actions (P, B, ...), by its name, that replace those of other policies.
+        running: who is present and acts, as bytes of the last outcomes; empty if that is not sure.
     """
+
+    scratch = ("running",)  # it saves time only
 
     def __init__(
         self, envs: Envs, roster: Roster, extras: Mapping[str, Extras] = MappingProxyType({}), competing: bool = False
@@ -342,6 +373,7 @@ class SharedEnvs:
         self.actions: dict[str, Array] = {}
         self.results: dict[str, StepResult] = {}
         self.meet: Callable[[str], None] | None = None
+        self.running = b""
         self.replace: dict[str, Callable[[Array], Array]] = {}
         self.players: dict[str, Callable[[Array], Array]] = {}
         self.views = {name: BehaviourView(self, behaviour) for name, behaviour in roster.behaviours.items()}
@@ -358,8 +390,15 @@ class SharedEnvs:
 
     def exchange(self) -> None:
         """Step the joint environments with the actions of all behaviours."""
-        actions = {name: self.replace[name](x) if name in self.replace else x for name, x in self.actions.items()}
-        actions |= {name: act(self.views[name].obs) for name, act in self.players.items()}
+        actions, self.actions = self.actions, {}
+        for name, replaced in self.replace.items():
+            actions[name] = replaced(actions[name])
+        for name, act in self.players.items():
+            actions[name] = act(self.views[name].obs)
         step = self.envs.step(self.form.joined(actions, (self.envs.num_members, self.envs.num_envs)))
-        self.actions = {}
-        self.results = {name: view.receive(step) for name, view in self.views.items()}
+        joint = self.form.read(step.next_obs)
+        goes_on, flags = self.envs.obs is step.next_obs, joint.outcomes[..., TERMINATED:]
+        steady = goes_on and flags.tobytes() == self.running
+        if not steady:
+            self.running = b"" if flags[..., : PRESENT - TERMINATED].any() else flags.tobytes()
+        self.results = {name: view.receive(step, joint, steady) for name, view in self.views.items()}

@@ -311,12 +311,12 @@ def _write_parts(parts: list[tuple[Path, Writer, slice]], space: Space) -> Write
     leaf_spaces = [leaf for _, leaf in leaves(space)]
     if not all(isinstance(leaf, spaces.Box) and not is_image(leaf) for leaf in leaf_spaces):
         return write
-    shapes = [leaf.shape for leaf in leaf_spaces]
+    shapes, gather = [leaf.shape for leaf in leaf_spaces], _gatherer(space)
 
     def write_arrays(value: Any, out: Array) -> None:
         """Copy arrays of the usual shapes all at once."""
         arrays: list[Any] = []
-        _gather(space, value, arrays)
+        gather(value, arrays)
         if {*map(type, arrays)} == {np.ndarray} and [array.shape for array in arrays] == shapes:
             np.concatenate(arrays, axis=None, out=out, casting="unsafe")
         else:
@@ -325,15 +325,22 @@ def _write_parts(parts: list[tuple[Path, Writer, slice]], space: Space) -> Write
     return write_arrays
 
 
-def _gather(space: Space, value: Any, arrays: list[Any]) -> None:
-    """Append the parts of an observation, which may have another form."""
+def _gatherer(space: Space) -> Callable[[Any, list[Any]], None]:
+    """Return a function that appends the parts of an observation.
+
+    The observation may have another form than the space says.
+    """
     if isinstance(space, spaces.Dict):
-        for name, part in space.spaces.items():
-            _gather(part, value[name], arrays)
-    elif isinstance(space, spaces.Tuple) and isinstance(value, tuple):
-        arrays.extend(value)
-    else:
-        arrays.append(value)
+        parts = [(name, _gatherer(part)) for name, part in space.spaces.items()]
+
+        def gather(value: Any, arrays: list[Any]) -> None:
+            for name, gather_part in parts:
+                gather_part(value[name], arrays)
+
+        return gather
+    if isinstance(space, spaces.Tuple):
+        return lambda value, arrays: arrays.extend(value) if isinstance(value, tuple) else arrays.append(value)
+    return lambda value, arrays: arrays.append(value)
 
 
 def _write_mixed(numbers: Writer, images: list[tuple[Path, Writer]], shape: MixedShape) -> Writer:
@@ -435,6 +442,7 @@ class Actions:
                 f"{env}: actions must be Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of these "
                 f"with bounded Boxes of floats, but action_space is {space}; add a wrapper that turns it into one"
             )
+        self.chosen = isinstance(space, Joined) and space.starts is not None  # nothing to clip
         self.whole = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer)
         # A learner sees a MultiDiscrete or MultiBinary as one row of choices; a Box keeps its shape.
         rows = isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary)
@@ -453,6 +461,8 @@ class Actions:
         """Return actions as environments take them, (P * N, *shape)."""
         actions = actions.reshape(-1, *self.shape)
         space = self.space
+        if self.chosen:
+            return actions
         if isinstance(space, spaces.Box | Joined):
             # np.clip takes five times as long; NaN of a diverged policy becomes a bound, as it may crash a simulator
             actions = np.fmin(np.fmax(actions, space.low), space.high)
