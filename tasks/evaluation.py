@@ -43,12 +43,14 @@ class Measured(NamedTuple):
 class Evaluated(NamedTuple):
     """Objective of a member, and the episodes and steps that measured it.
 
-    For particles these are the episodes of each, and the steps of all.
+    For particles these are the episodes of each, and the steps of all. `error` is the standard error over episodes;
+    None for fewer than two.
     """
 
     value: float
     episodes: int
     steps: int
+    error: float | None = None
 
 
 class Playing(Protocol):
@@ -142,11 +144,12 @@ def evaluate_within(
     returns = measured.returns.reshape(lengths.shape)
     result = []
     for returns_of, lasted in zip(returns, lengths, strict=True):
-        means = [
-            particle[: np.count_nonzero(played)].mean() for particle, played in zip(returns_of, lasted, strict=True)
-        ]
-        count = int(np.count_nonzero(lasted, axis=1).max())
-        result.append(Evaluated(float(np.array(means).mean()), count, int(lasted.sum())))
+        played = [particle[steps > 0] for particle, steps in zip(returns_of, lasted, strict=True)]
+        mean = float(np.array([particle.mean() for particle in played]).mean())
+        counts, error = [len(particle) for particle in played], None
+        if min(counts) > 1:
+            error = math.hypot(*(particle.std(ddof=1) / math.sqrt(len(particle)) for particle in played)) / len(played)
+        result.append(Evaluated(mean, max(counts), int(lasted.sum()), error))
     return result
 
 

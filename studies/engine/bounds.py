@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .study_rows import StudyRows
 
 Z = 1.645  # a normal variable exceeds its mean by more standard deviations once in twenty
-NOISE = "return_error"  # metric of studies with a plateau: the standard error of the return
+NOISE = "return_error"  # metric that held the standard error of the return before rows did
 
 
 def is_lifted(bound: str, data: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
@@ -157,6 +157,8 @@ def _noise(store: Store, rows: StudyRows, row: Segment) -> float:
     It comes from the spread over seeds, or over episodes if there is one seed.
     """
     seeds = seeds_of(rows.config)
+    if seeds == 1 and row.eval_error is not None:
+        return row.eval_error
     if seeds == 1:
         return dict(store.metrics(rows.trials[row.number].uid)).get(row.epochs, {}).get(NOISE, 0.0)
     rows_of_trial = (rows.segments.get((row.number * seeds + n, row.rung)) for n in range(seeds))

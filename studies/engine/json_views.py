@@ -110,10 +110,12 @@ def trial_view(config: Config, trial: Trial, segments: Sequence[Segment], in_tra
                 objectives=row.objectives,
                 digest=row.digest,
                 eval_steps=row.eval_steps,
+                eval_error=row.eval_error,
                 violation=violated,
             )
             for row, violated in zip(segments, violations, strict=True)
         ],
+        eval_error=last.eval_error if last else None,
         violation=violations[segments.index(last)] if last else None,
     )
 

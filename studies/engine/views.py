@@ -127,6 +127,7 @@ class RungView(ResultView):
     objectives: Objectives
     digest: Annotated[str | None, "digest of the state"]
     eval_steps: Annotated[int | None, "environment steps that measured it, if known"] = None
+    eval_error: Annotated[float | None, "standard error of the return over its episodes, if known"] = None
     violation: Violation = None
 
 
@@ -182,6 +183,7 @@ class TrialView(ResultView):
     hyperparameters: Values
     error: Annotated[str | None, "why the trial failed"]
     rungs: Annotated[Sequence[RungView], "results, rung by rung"]
+    eval_error: Annotated[float | None, "standard error of the return there, over its episodes, if known"] = None
     seeds: Annotated[Sequence[SeedView] | None, "trainings, if trials have several seeds"] = None
     environments: Annotated[
         Mapping[str, float | None] | None, "mean of the returns in each environment, if the study has several"

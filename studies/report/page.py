@@ -14,7 +14,7 @@ from ..methods import scheduling
 from ..options.constraints import Constraint
 from ..shell import quoted
 from ..study.number_text import in_digits
-from ..study.objectives import MINIMIZE
+from ..study.objectives import MINIMIZE, RETURN
 from . import figures, results, what_mattered
 from .content import ReportView
 from .drawing import escape, number
@@ -207,9 +207,11 @@ def _trials(report: ReportView) -> str:
     metrics = {name: name for name in study.objectives}
     metrics |= {Constraint.of(text).name: text for text in study.constraints or ()}
     candidate = ["candidate"] * (scheduling(study.scheduler).confirms)
-    heads = ["trial", *candidate, "state", "epochs", *metrics.values(), *names, "digest", "replay"]
-    kinds = ["n", *("" for _ in candidate), "", "n", *("n" for _ in metrics), *("n" for _ in names), "", ""]
+    spread = ["±"] if RETURN in metrics and any(trial.eval_error is not None for trial in study.trials) else []
+    heads = ["trial", *candidate, "state", "epochs", *metrics.values(), *spread, *names, "digest", "replay"]
+    kinds = ["n", *("" for _ in candidate), "", *("n" for _ in ("epochs", *metrics, *spread, *names)), "", ""]
     columns = [in_digits(by_number[n].result(name) for n in order) for name in metrics]
+    spreads = in_digits(by_number[n].eval_error for n in order)
     cell: Callable[[str, object, str], str] = lambda kind, value, text: (  # noqa: E731
         f"<td{' class=n' if kind else ''}{f' data-v={value!r}' if isinstance(value, float) else ''}>{text}</td>"
     )
@@ -222,6 +224,7 @@ def _trials(report: ReportView) -> str:
         values += [(None, escape(described(trial.candidate)))] if trial.candidate else []
         values += [(None, state), (trial.epochs, str(trial.epochs))]
         values += [(trial.result(name), column[index]) for name, column in zip(metrics, columns, strict=True)]
+        values += [(trial.eval_error, spreads[index]) for _ in spread]
         values += [(v, escape(number(v))) for v in (trial.hyperparameters.get(name) for name in names)]
         # Seeds that a race spared have trained nothing that could be replayed.
         trained = [training for training in trial.trainings if training.epochs or training.state != "pruned"]

@@ -122,18 +122,18 @@ def _state(config: Config, group: Sequence[Trial]) -> str:
 
 
 def _segment(config: Config, number: int, group: Sequence[Segment], scale: Scale | None) -> Segment:
-    first = min(group, key=lambda row: row.number)
+    first = replace(min(group, key=lambda row: row.number), number=number, seeds=1, eval_error=None)
     state = next((state for state in ("ready", "failed") if any(row.state == state for row in group)), "done")
     if state != "done":
-        return replace(first, number=number, seeds=1, state=state, score=None, objectives=None, digest=None)
+        return replace(first, state=state, score=None, objectives=None, digest=None)
     if scale is not None:
         score = across(config, group, scale)
         objectives = _across(config, score, group)
-        return replace(first, number=number, seeds=1, state=state, score=score, objectives=objectives)
+        return replace(first, state=state, score=score, objectives=objectives)
     aggregate = AGGREGATES[config.options["aggregate"]]
     score = aggregate([score_of(row) for row in group])
     objectives = _objectives(config, group, aggregate)
-    return replace(first, number=number, seeds=1, state=state, score=score, objectives=objectives)
+    return replace(first, state=state, score=score, objectives=objectives)
 
 
 def _estimate(config: Config, number: int, group: Sequence[Segment]) -> Segment | None:
@@ -143,13 +143,14 @@ def _estimate(config: Config, number: int, group: Sequence[Segment]) -> Segment 
     """
     if (rows := estimating_rows(config, group)) is None:
         return None
-    first, done = min(group, key=lambda row: row.number), [row for row in rows if row.state == "done"]
+    first = replace(min(group, key=lambda row: row.number), number=number, seeds=1, eval_error=None)
+    done = [row for row in rows if row.state == "done"]
     if len(done) < FEWEST:
-        return replace(first, number=number, seeds=1, state="failed", score=None, objectives=None, digest=None)
+        return replace(first, state="failed", score=None, objectives=None, digest=None)
     score = AGGREGATES["mean"]([score_of(row) for row in done])
     mean = AGGREGATES["mean"]
     objectives = _across(config, score, done) if is_across(config) else _objectives(config, done, mean)
-    return replace(first, number=number, seeds=1, state="done", score=score, objectives=objectives)
+    return replace(first, state="done", score=score, objectives=objectives)
 
 
 def _objectives(

@@ -206,6 +206,7 @@ class Segment(_OfReplicate):
         score: the return, or the first of other ``objectives``; higher is better.
         objectives: values of all objectives, and the return.
         eval_steps: environment steps that measured the result; None if unknown.
+        eval_error: standard error of the return over the episodes that measured it; None if unknown.
     """
 
     rung: int
@@ -215,6 +216,7 @@ class Segment(_OfReplicate):
     digest: str | None = None
     objectives: dict[str, float] | None = None
     eval_steps: int | None = None
+    eval_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -254,6 +256,7 @@ class Result:
     metrics: Sequence[tuple[int, Metrics]] = ()
     objectives: Mapping[str, float] | None = None
     eval_steps: int | None = None
+    eval_error: float | None = None
 
 
 def score_of(segment: Segment | Result) -> float:

@@ -243,7 +243,8 @@ def finish_segment(connection: Connection, name: str, result: Result, revision: 
     state, objectives = "failed" if result.score is None else "done", result.objectives and dict(result.objectives)
     values = {"state": state, "score": result.score, "digest": result.digest, "objectives": objectives}
     ready = segment.update().where(which, segment.c.state == "ready")
-    if not connection.execute(ready.values(**values, eval_steps=result.eval_steps, revision=revision)).rowcount:
+    measured = {"eval_steps": result.eval_steps, "eval_error": result.eval_error, "revision": revision}
+    if not connection.execute(ready.values(**values, **measured)).rowcount:
         columns = [segment.c[name] for name in values]
         _same_again(label, connection.execute(sa.select(*columns).where(which)).one_or_none(), values)
 

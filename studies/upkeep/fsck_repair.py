@@ -106,7 +106,8 @@ def _reopen(connection: Connection, name: str, number: int, rung: int) -> int:
     study_rows.revise(connection, name, rewrite=True)
     ended = (trial.c.study == name) & (trial.c.number == number) & trial.c.state.in_(["complete", "pruned"])
     connection.execute(trial.update().where(ended).values(state="running", finished=None))
-    values = {"state": "ready", "score": None, "digest": None, "objectives": None, "eval_steps": None}
+    results = dict.fromkeys(("score", "digest", "objectives", "eval_steps", "eval_error"))
+    values = {"state": "ready", **results}
     return connection.execute(segment.update().where(_segment(name, number, rung)).values(**values)).rowcount
 
 

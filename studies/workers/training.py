@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,12 +17,11 @@ from ...tasks.runtime import EVALUATION_ENVS
 from ...tasks.runtime.interrupts import Interrupts
 from ...tasks.runtime.observers import EpochEvent
 from ...tasks.task import Task
-from ..engine.bounds import NOISE, overdue, spent_by, standard_error
+from ..engine.bounds import overdue, spent_by
 from ..engine.lineage import bring_start, lineage, retrain
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import DamagedCheckpoint, LeaseLost, TaskBusy
 from ..schedulers.confirming import episodes_seed
-from ..schedulers.seeds import seeds_of
 from ..storage.commands import CANCELLED, hold_of
 from ..storage.locks.leases import StoreLease
 from ..storage.rows import Result, score_of
@@ -211,7 +209,7 @@ class Training:
 
     def _result(self, item: ReadySegment, task: Task) -> list[Result]:
         """Return a task's result; nothing if its return is no finite number."""
-        score, episodes, steps = self._measure(task)
+        score, episodes, steps, error = self._measure(task)
         segment, member = item.segment, self.tasks[task.uid]
         if not abs(score) <= LARGEST:
             cure = task.ref.learner.cure(task.ref.member) if task.ref else "try a lower learning rate"
@@ -224,16 +222,11 @@ class Training:
             score = point(objectives_of(self.runner.config), measured)[0]
         if not violation(constraints_of(self.runner.config), measured):
             check_goal(self.store, self.runner.name, segment, score, task, untrained, self._stop_if_asked)
-        noise = {}
-        replayed = self.objective == RETURN and task.learner.needs_env is not False  # each seed has other episodes
-        if "plateau" in self.runner.config.options and seeds_of(self.runner.config) == 1 and replayed:
-            returns = task.returns(seed=self.episodes, on_step=self._stop_if_asked)
-            noise = {NOISE: standard_error(returns) * math.sqrt(len(returns) / episodes)}
         objective = score if measured is None else measured.get(self.objective)
         values = {} if objective is None else task.score_metrics(objective, episodes)
-        metrics = [(segment.epochs, values | (measured or {}) | noise)]
+        metrics = [(segment.epochs, values | (measured or {}))]
         lease = self.storage.leases[task.uid]
-        return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured, steps)]
+        return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured, steps, error)]
 
     def _retrain(self, item: ReadySegment) -> Task:
         """Retrain a task whose checkpoint is beyond the end of this segment.

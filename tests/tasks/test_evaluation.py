@@ -200,8 +200,10 @@ def test_an_evaluation_within_steps_is_the_mean_of_the_first_of_all_episodes(env
     whole = measure_episodes(learner)
     for steps in (1.0, 150.0, 400.0, None):
         result = evaluate_within(learner, steps)
-        for returns, lengths, (value, episodes, taken) in zip(whole.returns, whole.lengths, result, strict=True):
+        for returns, lengths, (value, episodes, taken, error) in zip(whole.returns, whole.lengths, result, strict=True):
             assert value == returns[:episodes].mean()
+            assert (error is None) == (episodes == 1)
+            assert error is None or error == pytest.approx(returns[:episodes].std(ddof=1) / episodes**0.5)
             assert taken == lengths[:episodes].sum()
         assert evaluate_within(alone.member_ref().learner, steps) == [result[1]]
     assert {each.episodes for each in evaluate_within(learner, 1.0)} == {1}
@@ -211,7 +213,9 @@ def test_an_evaluation_within_steps_is_the_mean_of_the_first_of_all_episodes(env
 def test_each_particle_has_its_share_of_the_steps() -> None:
     task = SVPG("CartPole-v1").init(**SMALL, num_particles=2)
     task.fit(1)
-    [(value, _, steps)] = evaluate_within(task.member_ref().learner, 240.0)
+    [(value, _, steps, error)] = evaluate_within(task.member_ref().learner, 240.0)
     returns = measure_episodes(task.member_ref().learner, steps=240.0).returns.reshape(2, -1)
     assert value == pytest.approx(statistics.fmean(float(np.nanmean(each)) for each in returns))
     assert 2 * 20 < np.nansum(returns) == steps < 480  # a return of CartPole is its episode's length
+    each = [row[~np.isnan(row)] for row in returns]
+    assert error == pytest.approx(sum(row.var(ddof=1) / len(row) for row in each) ** 0.5 / 2)  # of a mean of two means

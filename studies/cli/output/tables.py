@@ -219,13 +219,15 @@ def trials_table(study: StudyView) -> Table:
     further = {name: name for name in others} | {name: text for name, text in bounds.items() if name != main}
     several = ["front"] if len(study.objectives) > 1 else []
     confirms = scheduling(study.scheduler).confirms
+    errors = in_digits(trial.eval_error if main == RETURN else None for trial in study.trials)
+    spread = ["±"] if any(errors) else []
     origin = "branches from" if branches else "candidate" if confirms else "bracket"
     table = _table(
         f"{study.study}: {title(study.task, *environments_of(study))}, seed {study.seed}"
         + (f", {study.aggregate} of results on one scale" if study.environments else "")
         + ("" if main == RETURN else f", {study.objectives[main]} {main}")
         + (", estimates on fresh seeds" if confirms else ""),
-        ["trial", origin, "uid", "state", *rungs, *further.values(), *several, "digest"],
+        ["trial", origin, "uid", "state", *rungs, *spread, *further.values(), *several, "digest"],
         left=["candidate", "uid", "state", "front", "digest"],
         collapse_padding=True,  # lets four rungs fit on a terminal
     )
@@ -241,6 +243,7 @@ def trials_table(study: StudyView) -> Table:
             Text(trial.uid[:8], "cyan"),
             Text(state_text(trial), colors.get(trial.state, "")),
             *(results.get(rung, "") for rung in range(len(rungs))),
+            *(errors[index] for _ in spread),
             *(column[index] for column in measured),
             *("*" if trial.number in study.front else "" for _ in several),
             (trial.digest or "")[:12],

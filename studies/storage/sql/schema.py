@@ -16,7 +16,7 @@ from ...errors import SchemaMismatch
 from .columns import Attributes, Double, Integer, Json, LargeBinary, Numbers, Text
 from .columns import Now as Now
 
-VERSION = 8
+VERSION = 9
 CHUNK = 500  # rows per statement
 _LOCK = 0x72656B69  # arbitrary id of the advisory lock that a process holds while it creates or upgrades the tables
 
@@ -128,6 +128,7 @@ segment = _table(
     Column("revision", Integer, nullable=False, server_default="0"),  # revision of the study that last wrote the row
     Column("objectives", Numbers),  # values by name, unless the return is the only objective
     Column("eval_steps", Integer),  # environment steps that measured the result; null if unknown
+    Column("eval_error", Double),  # standard error of the return over its episodes; null if unknown
     sa.ForeignKeyConstraint(["study", "number"], ["rk_trial.study", "rk_trial.number"]),
     Index("rk_segment_revision", "study", "revision"),
 )
@@ -178,6 +179,11 @@ def _trained(connection: Connection) -> None:
     connection.execute(sa.text(f"ALTER TABLE rk_task ADD COLUMN trained {number} DEFAULT '0' NOT NULL"))
 
 
+def _eval_error(connection: Connection) -> None:
+    number = Double().compile(connection.dialect)
+    connection.execute(sa.text(f"ALTER TABLE rk_segment ADD COLUMN eval_error {number}"))
+
+
 def _within_epoch(connection: Connection) -> None:
     connection.execute(sa.text("ALTER TABLE rk_checkpoint ADD COLUMN within_epoch INTEGER DEFAULT '0' NOT NULL"))
     for id, manifest in connection.execute(sa.text("SELECT id, manifest FROM rk_checkpoint")).all():
@@ -194,6 +200,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _trained,
     _within_epoch,
     _statements("ALTER TABLE rk_segment ADD COLUMN eval_steps INTEGER"),
+    _eval_error,
 )
 
 

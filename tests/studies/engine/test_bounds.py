@@ -375,7 +375,7 @@ def test_a_better_trial_within_the_noise_is_not_better(sqlite_url: str) -> None:
         assert Worker(store, "s").run()
         rows = StudyRows(store, "s")
         first, second = (rows.segments[number, 0] for number in (0, 1))
-        errors = [dict(store.metrics(rows.trials[number].uid))[1]["return_error"] for number in (0, 1)]
+        errors = [rows.segments[number, 0].eval_error or 0.0 for number in (0, 1)]
         assert all(0.1 < error < 10 for error in errors)  # of twenty episodes of some 20 steps
         noise = bounds.Z * math.hypot(*errors)
         for gain, better in ((0.9, False), (1.1, True), (-1.0, False)):

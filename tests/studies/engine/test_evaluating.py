@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import statistics
 from dataclasses import replace
 from typing import Any
 
@@ -74,7 +76,12 @@ def test_results_of_few_episodes_do_not_depend_on_workers(sqlite_url: str) -> No
             task = config.make_task(load("ppo"), store.trials("alone")[row.number].params, None)
             task.fit(row.epochs)
             [own] = evaluate_within(task.member_ref().learner, config.eval_steps(row.epochs, TINY))
-            assert (row.score, row.eval_steps) == (own.value, own.steps)
+            assert (row.score, row.eval_steps, row.eval_error) == (own.value, own.steps, own.error)
+            if own.episodes == 1:
+                assert own.error is None
+            else:
+                spread = statistics.stdev(task.returns(own.episodes))
+                assert own.error == pytest.approx(spread / math.sqrt(own.episodes))
         total = sum(row.eval_steps or 0 for row in rows)
         view = study_json(store, "alone")
         assert view["eval_steps"] == summary_view(store, "alone").eval_steps == total > 0

@@ -104,8 +104,9 @@ def test_a_migration_tells_which_checkpoints_lie_within_an_epoch(url: str) -> No
             manifest = pack({"learner": {"tally": {"count": count}}}).manifest
             with store.open(uid, {}) as lease:
                 store.save([Write(lease, 2, manifest)])
-        for later in ("rk_checkpoint DROP COLUMN within_epoch", "rk_segment DROP COLUMN eval_steps"):
-            store.database.write(lambda c, later=later: c.execute(sa.text(f"ALTER TABLE {later}")))  # type: ignore[misc]
+        later = {"rk_checkpoint": ("within_epoch",), "rk_segment": ("eval_steps", "eval_error")}
+        for statement in (f"ALTER TABLE {table} DROP COLUMN {name}" for table in later for name in later[table]):
+            store.database.write(lambda c, text=statement: c.execute(sa.text(text)))  # type: ignore[misc]
         store.database.write(lambda c: c.execute(schema.schema.update().values(version=6)))
     with Store(url) as store:
         assert [store.checkpoints(uid)[0].within_epoch for uid in "ab"] == [False, True]
