@@ -188,6 +188,8 @@ def cures(config: Config, probe: Probe) -> str:
     cures = []
     if seen and zeros == 1:
         cures.append("make sure that the environment gives rewards: a probe saw only zeros")
+    if observations and observations.high == 0:
+        cures.append("make sure that observations differ: a probe saw only equal ones")
     if ways := [f"--set {name}=true" for name in exploration if name in off]:
         cures.append(f"explore more ({', '.join(ways)})")
     if observations and "normalize_obs" in off:

@@ -146,12 +146,15 @@ def test_the_cure_fits_the_environment_and_the_end_of_tune_tells_it(
     assert "importances need results that are better than those of an untrained policy" in said
 
 
-def test_a_study_of_all_algorithms_in_an_environment_without_rewards_is_told_to_check_these() -> None:
+def test_a_study_in_an_environment_without_rewards_or_with_equal_observations_is_told_to_check_these() -> None:
     results: dict[str, Any] = {"random": [0.0] * 3, "untrained": [], "zero_rewards": 1.0, "actions": "Discrete"}
     results |= {"lengths": [9] * 3, "terminated": 3, "slow": None, "failures": [], "seed": 0, "steps": 27}
     results |= {"masks": False, "goals": False, **dict.fromkeys(("rewards", "observations", "restore"))}
     config = study_config(load("auto"), "CartPole-v1", trials=8, epochs="1:9")
-    output = cures(config, described(results))
-    assert output == (
-        "make sure that the environment gives rewards: a probe saw only zeros, or train longer (--epochs 1:27)"
+    longer = "train longer (--epochs 1:27)"
+    rewards = "make sure that the environment gives rewards: a probe saw only zeros"
+    assert cures(config, described(results)) == f"{rewards}, or {longer}"
+    results["observations"] = {"low": 0.0, "high": 0.0, "mean": 1.0, "drift": 0.0}
+    assert cures(config, described(results)) == (
+        f"{rewards}, make sure that observations differ: a probe saw only equal ones, or {longer}"
     )
