@@ -9,6 +9,7 @@ import pytest
 import torch
 from rekindle import SAC
 from rekindle.spaces import unflatten
+from rekindle.tasks.algorithms.compiled_steps import CompiledSteps
 from rekindle.tasks.algorithms.continuous.actions import SoftSample
 from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.testing import VariantSuite
@@ -104,7 +105,7 @@ def test_a_subset_larger_than_the_ensemble_is_refused_and_two_critics_keep_their
 def test_a_delayed_policy_moves_with_every_third_step_of_the_critics(is_compiled: bool) -> None:
     with contextlib.nullcontext() if is_compiled else without_kernels():
         learner = learner_of(**{"policy_delay": 3, "critic.ensemble": 2, "critic.mean": True})
-        assert (learner.compiled_steps is not None) is is_compiled
+        assert isinstance(learner.steps, CompiledSteps) is is_compiled
         policy, moves = learner.policy, []
 
         def parts() -> list[torch.Tensor]:
