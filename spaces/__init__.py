@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .custom_priors import with_priors
     from .dimension import Dimension
     from .dimensions import (
+        argument,
         categorical,
         curve,
         entry,
@@ -44,6 +45,7 @@ __all__ = [
     "SpaceError",
     "UnknownParameter",
     "WrongType",
+    "argument",
     "categorical",
     "curve",
     "entry",

@@ -1,19 +1,23 @@
-"""Dimensions of listed values: ordinal, categorical, entry and fixed."""
+"""Dimensions of listed values: ordinal, categorical, entry and fixed; and of arguments, which are any data."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ..plugins import offers
 from .dimension import Dimension
 from .errors import VALUES, OutOfRange, SpaceError, WrongType, near
 from .ranges import Bounds, Integer, Real, bound
-from .values import Value, canonical, identity
+from .values import Default, Value, canonical, display, identity
 
 CALL = re.compile(r"(?P<name>\w[\w.-]*(:[A-Za-z_][\w.]*)?)(?P<arguments>\(.*\))?", re.DOTALL)
 
@@ -179,6 +183,81 @@ class Entry(Categorical):
                 names = [*map(str, self.values), *offers(self.group).names]
                 raise OutOfRange(f"{error}{near(str(value), names)}") from None
             return str(call)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument(Dimension):
+    """An argument of a function of another library: None for its default, or data.
+
+    A dict becomes its JSON text, and a class in it "package.module:Class". An argument is structural, and a study
+    searches it only with a prior, such as choices(['{"net_arch": [64]}', '{"net_arch": [256]}']).
+    """
+
+    default: Default = None
+    structural: bool = True
+    search: bool = False
+
+    @property
+    def expects(self) -> str:
+        return f"None, a number, a text, a list, {CLASS}, or a dict as text, such as '{{\"width\": [64, 64]}}'"
+
+    def check(self, value: object, name: str) -> Value:
+        try:
+            plain = _data(value, name)
+            content = _dict(plain, name) if isinstance(plain, str) else plain
+        except ValueError as error:
+            raise WrongType(f"{name} must be {self.expects}, but {error}") from None
+        return json.dumps(content, sort_keys=True) if isinstance(content, dict) else canonical(plain, name)
+
+    def at(self, u: float) -> Value:
+        return canonical(self.default, "the default")
+
+    def value(self, checked: Value) -> Any:
+        """Return what a checked value stands for: a dict for its text."""
+        return (_dict(checked, "value") or checked) if isinstance(checked, str) else checked
+
+
+def _data(value: Any, place: str) -> Any:
+    """Return a value with classes by name and tuples as lists.
+
+    Raises:
+        ValueError: a part of it is not data.
+    """
+    if isinstance(value, type) and "<locals>" not in value.__qualname__:
+        return name_of(value)
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _data(item, f"{place}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_data(item, f"{place}[{index}]") for index, item in enumerate(value)]
+    try:
+        return canonical(value, place)
+    except SpaceError:
+        cure = "; move the class to the top level of a module" if isinstance(value, type) else ""
+        raise ValueError(f"{place} is {display(value)}{cure}") from None
+
+
+def _dict(text: str, place: str) -> dict[str, Any] | None:
+    """Return the dict that a text in braces describes; None for another text."""
+    if not text.lstrip().startswith("{"):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            if isinstance(content := read(text.strip()), dict):
+                return dict(_data(content, place))
+    raise ValueError(f"{place} is {display(text)}, which is no dict")
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name by which other processes find a function or class.
+
+    A script that runs is named as if it were imported.
+    """
+    module = function.__module__
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec else Path(file).stem if file else module
+    return f"{module}:{function.__qualname__}"
 
 
 class Call(NamedTuple):

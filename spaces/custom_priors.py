@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from .choices import Choice, Fixed
+from .choices import Argument, Choice, Fixed
 from .dimension import Dimension, Maybe
 from .errors import SpaceError, UnknownParameter, near
 from .priors import parse, render
@@ -59,7 +59,7 @@ def _allowed(dimension: Dimension | None, values: Sequence[Value]) -> tuple[Valu
 
 def _replaced(old: Dimension, text: str, name: str) -> Dimension:
     new = parse(text, name)
-    if isinstance(new, Fidelity | Curve | Sizes | Fixed):
+    if isinstance(new, Fidelity | Curve | Sizes | Fixed | Argument):
         raise SpaceError(f"{name}: a prior must be searched, but got {text}; to fix a value write {name}=VALUE")
     if new.when or not new.search:
         raise SpaceError(

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-from .choices import Categorical, Entry, Fixed, Ordinal
+from .choices import Argument, Categorical, Entry, Fixed, Ordinal
 from .dimension import Dimension, Maybe
 from .ranges import Bounds, Curve, Fidelity, Integer, NearOne, Normal, Real, Sizes
 
@@ -193,6 +193,17 @@ def sizes(low: int, high: int, **common: Unpack[Common]) -> Sizes:
         common: see the module.
     """
     return Sizes(low=low, high=high, **common)
+
+
+def argument(**common: Unpack[Common]) -> Argument:
+    """Return a dimension of any data, the default None.
+
+    It is structural, and searched only if a user gives it a prior.
+
+    Args:
+        common: see the module.
+    """
+    return Argument(**common)
 
 
 def entry(*values: Any, group: str, **common: Unpack[Common]) -> Entry:

@@ -20,7 +20,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from . import dimensions as words
-from .choices import Categorical, Choice, Entry, Fixed, Ordinal
+from .choices import Argument, Categorical, Choice, Entry, Fixed, Ordinal
 from .dimension import Dimension, Maybe
 from .errors import SpaceError
 from .ranges import Curve, Fidelity, Integer, NearOne, Normal, Range, Real, Sizes
@@ -85,6 +85,8 @@ def _spell(dimension: Dimension) -> tuple[str, list[str], dict[str, Any]]:
             return "curve", [repr(low), repr(high)], {}
         case Sizes(low=low, high=high):
             return "sizes", [repr(low), repr(high)], {}
+        case Argument():
+            return "argument", [], {}
         case Entry(values=values, group=group):
             return "entry", [repr(list(values))], {"group": group}
         case Fixed(value=value):
@@ -178,5 +180,6 @@ _WORDS: dict[str, Callable[..., Dimension]] = {
     "curve": words.curve,
     "sizes": words.sizes,
     "entry": _entry,
+    "argument": words.argument,
     "maybe": words.maybe,
 }

@@ -11,7 +11,7 @@ from inspect import isroutine
 from numbers import Integral
 from typing import Any, NoReturn
 
-from .choices import CLASS, Categorical, Choice, Fixed
+from .choices import CLASS, Argument, Categorical, Choice, Fixed
 from .conditions import Row, Unresolved, rows
 from .dimension import Dimension, Maybe
 from .errors import MissingParameter, SpaceError, UnknownParameter, WrongType, near
@@ -392,7 +392,8 @@ class Space(Mapping[str, "Dimension | Space"]):
         """
         flat: dict[str, Any] = {}
         for path, value in flatten(values).items():
-            if callable(value) and path in self:
+            named = isinstance(value, type) and isinstance(self._flat.get(path), Argument)
+            if callable(value) and path in self and not named:
                 noun, cure = "a function", self._instead_of_a_function(path)
                 if not isroutine(value):
                     noun, cure = "an object", self._instead_of_an_object(path)

@@ -18,10 +18,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
 
@@ -30,6 +28,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import Space
+from ...spaces.choices import name_of
 from ...spaces.errors import near
 from ..base_learner import BaseLearner
 from ..errors import NotData, NotInitialized
@@ -233,19 +232,6 @@ class Hyperparameters(SimpleNamespace):
         if name.startswith("__"):  # asked by libraries that inspect objects
             raise AttributeError(name)
         raise AttributeError(f"the space has no hyperparameter {name!r}{near(name, [*vars(self)])}")
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """Return the name by which other processes find a function.
-
-    A script that runs is named as if it were imported.
-    """
-    module = function.__module__
-    if module == "__main__":
-        main = sys.modules["__main__"]
-        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-        module = spec.name if spec else Path(file).stem if file else module
-    return f"{module}:{function.__qualname__}"
 
 
 def _further(function: Function) -> tuple[str, ...]:

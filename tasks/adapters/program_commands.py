@@ -17,7 +17,8 @@ from ...spaces import Space
 from ...spaces.errors import near
 
 PREFIX = "command:"
-PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.]*)\}")
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.]*)\}|\{(\{[A-Za-z_][\w.]*\})\}")  # {{name}} is the text {name}
+ALMOST = r"\{{{{1,2}}\s*{}\s*([:!,][^{{}}]*)?\}}{{1,2}}"  # {{lr}}, {lr:.3f} and { lr } are text
 OWN = ("epochs", "checkpoint", "seed", "device")  # placeholders beside the hyperparameters
 NEEDED = ("epochs", "checkpoint")
 SETTINGS = ("space", "objective", "bounds", "lines", "pattern", "version")
@@ -83,20 +84,21 @@ class ProgramCommand:
 
     def _check(self) -> None:
         """Raise ValueError unless words, hyperparameters and reports match."""
-        used = {name for word in self.run for name in PLACEHOLDER.findall(word)}
+        used = {match[1] for word in self.run for match in PLACEHOLDER.finditer(word) if match[1]}
         names = self.space.flat()
         for name in sorted(used - {*OWN, *names}):
             raise ValueError(
                 f"each placeholder is a hyperparameter, or one of {', '.join(OWN)}, but {{{name}}} is neither"
-                f"{near(name, [*names, *OWN])}"
+                f"{near(name, [*names, *OWN])}; {{{{{name}}}}} is the text in braces"
             )
         for name in [*names, *NEEDED]:
             if name in names and name in OWN:
                 raise ValueError(f"{{{name}}} is a placeholder of its own, so no hyperparameter may have the name")
             if name not in used:
+                almost = re.search(ALMOST.format(re.escape(name)), " ".join(self.run))
+                instead = f", and {almost[0]} is a text; write" if almost else "; add it, such as"
                 raise ValueError(
-                    f"the program must get {name}, but its command has no {{{name}}}; add it, such as "
-                    f"--{name} {{{name}}}"
+                    f"the program must get {name}, but its command has no {{{name}}}{instead} --{name} {{{name}}}"
                 )
         if self.lines and self.pattern:
             raise ValueError("a program reports by lines or by a pattern, but both are given; leave one out")
@@ -161,7 +163,7 @@ class ProgramCommand:
         """
 
         def text(match: re.Match[str]) -> str:
-            value = values.get(match[1], ...)
-            return match[0] if value is ... else value if isinstance(value, str) else json.dumps(value)
+            value = values.get(match[1] or "", match[2] or match[0])
+            return value if isinstance(value, str) else json.dumps(value)
 
         return [PLACEHOLDER.sub(text, word) for word in self.run]

@@ -12,12 +12,14 @@ import copy
 import importlib
 import inspect
 import random
+import re
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
+from operator import attrgetter
 from typing import Any, ClassVar, overload
 
 import gymnasium as gym
@@ -35,7 +37,8 @@ try:
 except ImportError as error:
     raise ImportError(f"sb3: tasks need Stable-Baselines3: pip install stable-baselines3 ({error})") from error
 
-from ...spaces import Space, categorical, integer, log_real, near_one, ordinal, real
+from ...spaces import Space, argument, categorical, integer, log_real, near_one, ordinal, real
+from ...spaces.choices import Argument, name_of
 from ...spaces.errors import near
 from ...spaces.values import flatten
 from ..base_learner import BaseLearner
@@ -43,14 +46,13 @@ from ..checkpoint.state import Tree
 from ..envs import EnvSpec, make_envs, spaces_of
 from ..envs.base.envs import Envs
 from ..envs.base.masks import mask_in
-from ..errors import Diverged, StateMismatch, UnsupportedSpace, is_lack_of_memory
+from ..errors import Diverged, NotData, StateMismatch, UnsupportedSpace, is_lack_of_memory
 from ..evaluation import evaluation_keys
 from ..identity import EnvLike
 from ..registry import load
 from ..rng import streams
 from ..task import Task
 from .data import decode, encode
-from .functions import name_of
 
 COMMON = Space(
     learning_rate=log_real(1e-5, 1e-2, default=3e-4),
@@ -119,6 +121,17 @@ NORMALIZE = Space(
 )
 POLICIES = {"ARS": ("LinearPolicy", ""), "RecurrentPPO": ("MlpLstmPolicy", "CnnLstmPolicy")}  # for vectors, images
 OWN = ("num_envs", "epoch_steps", "total_steps", "noise_std", "normalize")  # hyperparameters that no algorithm takes
+ELSEWHERE = {  # arguments of algorithms that a task decides, and how
+    "env": "the environment of the task",
+    "seed": "the seed of the task",
+    "device": "the device of the task",
+    "action_noise": "noise_std, the deviation of Gaussian noise",
+    "tensorboard_log": "--log tensorboard:DIR",
+    "verbose": "the progress of the task",
+    "monitor_wrapper": "the task's environments, which report their episodes",
+    "callback": "fit(until=...), or a subclass whose learn adds it",
+    "_init_setup_model": "the task, which sets the model up",
+}
 
 
 class TaskVecEnv(VecEnv):
@@ -252,11 +265,18 @@ class SB3Learner(BaseLearner):
         if (normalize := self.values["normalize"]) != "none":
             what = {"norm_obs": normalize != "reward", "norm_reward": normalize != "obs"}
             self.venv = VecNormalize(self.venv, gamma=self.values.get("gamma", 0.99), **what)
-        options = {name: value for name, value in self.values.items() if name not in OWN}
+        options, space = dict[str, Any](), self.hyperparameters.flat()
+        for name, value in self.values.items():
+            if not isinstance(dimension := space[name], Argument):
+                options |= {} if name in OWN else {name: value}
+            elif value is not None:
+                options[name] = _with_classes(dimension.value(value), f"{self.place}: {name}")
         if "noise_std" in self.values:
             size = self.venv.action_space.shape or ()
             options["action_noise"] = NormalActionNoise(np.zeros(size), self.values["noise_std"] * np.ones(size))
-        policy = POLICIES.get(self.base, ("MlpPolicy", "CnnPolicy"))[self.envs.obs_kind == "image"]
+        usual = POLICIES.get(self.base, ("MlpPolicy", "CnnPolicy"))[self.envs.obs_kind == "image"]
+        given = [name for name in options if isinstance(space.get(name), Argument)]
+        policy = options.pop("policy", usual)
         before = self.generator_states()
         try:
             seed = streams.seed_of(self.seeds[0], "sb3")
@@ -265,10 +285,12 @@ class SB3Learner(BaseLearner):
                     warnings.filterwarnings("ignore", advice, UserWarning)
                 self.model = self.model_class(policy, self.venv, seed=seed, device=self.device, **options)
             self.generators = self.generator_states()
-        except (AssertionError, ValueError, RuntimeError) as error:  # actions, images, their size
+        except (AssertionError, TypeError, ValueError, RuntimeError) as error:  # actions, images, their size
             if is_lack_of_memory(error):
                 raise
-            raise UnsupportedSpace(f"{self.algorithm()} cannot act in {self.env.id}: {error}") from error
+            these = f" with its {' and '.join(given)}" if given else ""
+            problem = str(error).partition("\n")[0]
+            raise UnsupportedSpace(f"{self.algorithm()} cannot act in {self.env.id}{these}: {problem}") from error
         finally:
             self.set_generator_states(before)
         self.model.horizon = self.values["total_steps"]  # type: ignore[attr-defined]
@@ -335,6 +357,7 @@ class SB3Learner(BaseLearner):
     ) -> Callable[[np.ndarray], np.ndarray]:
         """Return a function that acts, see `Learner.actor`."""
         draw, steps, memory = keys or partial(evaluation_keys, 1), count(), None
+        explores = not deterministic and getattr(self.model, "use_sde", False)
 
         @torch.no_grad()
         def act(obs: np.ndarray) -> np.ndarray:
@@ -347,6 +370,8 @@ class SB3Learner(BaseLearner):
                 seen = self.venv.normalize_obs(seen)
             seed = int(draw(f"sb3 {step}")[0] >> np.uint64(33))
             with nullcontext() if deterministic else self.seeded(seed):
+                if explores and not step:
+                    self.model.policy.reset_noise(len(seen))  # type: ignore[operator]  # gSDE has it
                 actions, memory = self.model.predict(seen, memory, **options)
             return np.asarray(actions)[None]
 
@@ -434,8 +459,8 @@ def _set_moments(venv: VecEnv, name: str, values: Any) -> None:
 def _state(model: BaseAlgorithm) -> dict[str, Any]:
     """Return everything in a model that is data, by attribute."""
     options = {}
-    taken = [inspect.signature(part).parameters for part in type(model).__mro__ if issubclass(part, BaseAlgorithm)]
-    supplied = {"start_time", "horizon"}.union(*taken) - {"policy"}  # a branch has its own values of what it is given
+    # a branch has its own values of what it is given
+    supplied = {"start_time", "horizon", *_parameters(type(model).__mro__)} - {"policy"}
     for name, value in vars(model).items():
         if name in supplied:
             continue
@@ -453,7 +478,7 @@ def _data(value: Any) -> Any:
     if isinstance(value, torch.optim.Optimizer):
         return value.state_dict()
     if isinstance(value, ReplayBuffer):
-        return {name: x for name, x in vars(value).items() if isinstance(x, np.ndarray) or name in ("pos", "full")}
+        return _content(value)
     if isinstance(value, deque) or (isinstance(value, list) and all(isinstance(part, Mapping) for part in value)):
         return [*value]  # results of episodes
     if isinstance(value, tuple) and all(_data(part) is not ... for part in value):  # such as the states of an LSTM
@@ -461,6 +486,32 @@ def _data(value: Any) -> Any:
     if value is None or isinstance(value, Tensor | np.ndarray | bool | int | float):
         return value
     return ...
+
+
+def _content(buffer: ReplayBuffer) -> dict[str, Any]:
+    """Return what a replay buffer has gathered, by attribute.
+
+    Raises:
+        NotData: it holds something else than data.
+    """
+    content = {}
+    for name, value in vars(buffer).items():
+        if name in ("obs_shape", "action_dim", *_parameters(type(buffer).__mro__)):
+            continue
+        content[name] = _data(value)
+        if content[name] is ...:
+            raise NotData(
+                f"a replay buffer holds arrays, numbers and tensors, but {type(buffer).__name__} has a "
+                f"{type(value).__name__} as {name}; keep its numbers in arrays"
+            )
+    return content
+
+
+def _parameters(line: Sequence[type]) -> set[str]:
+    """Return the names of the arguments of a class and its bases."""
+    signatures = [inspect.signature(part) for part in line if "__init__" in vars(part) and part is not object]
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name for one in signatures for name, x in one.parameters.items() if x.kind not in several}
 
 
 def _optimizers(module: nn.Module) -> Iterator[tuple[str, torch.optim.Optimizer]]:
@@ -518,26 +569,29 @@ def SB3(  # noqa: N802
 ) -> type[Task] | Task:
     """Return an algorithm or its subclass as a task class or task.
 
-    A subclass may choose its policy and any other argument in its constructor. Other processes import it, so it must
-    be at the top level of a module.
+    Other processes import a subclass, and the classes among the options, such as a policy, so they must be at the top
+    level of a module.
 
     Args:
         model_class: class of Stable-Baselines3 or sb3_contrib, or one that derives from it.
         env: environment of the task; None returns the class.
-        options: further arguments of the task, such as its seed, its storage and fixed hyperparameters.
+        options: arguments of the task, such as its seed and its storage, and of the algorithm, which are fixed
+            hyperparameters, such as ``policy_kwargs={"net_arch": [64], "activation_fn": torch.nn.ReLU}``.
 
     Raises:
         ValueError: the class is none of these, or cannot be imported.
-        TypeError: an option is an argument of the algorithm's that only a class can choose.
+        TypeError: an option is an argument of the algorithm's that a task decides otherwise.
     """
     name = model_class.__name__ if model_class is _library(model_class.__name__) else name_of(model_class)
     task: type[Task] = load(f"sb3:{name}")
-    taken = {*task.learner.hyperparameters, *inspect.signature(Task).parameters}
-    if refused := sorted((options.keys() & inspect.signature(model_class).parameters.keys()) - taken):
-        raise TypeError(
-            f"{refused[0]} of {name} is no hyperparameter; derive a class from it, at the top level of a module, whose "
-            f"constructor passes {refused[0]} on, and give that class"
-        )
+    if env is None and options:
+        raise TypeError(f"{next(iter(options))} belongs to a task of sb3:{name}, but there is no env; give one")
+    space = task.learner.hyperparameters.flat()
+    for option, value in options.items():
+        if option in ELSEWHERE and option not in inspect.signature(Task).parameters:
+            raise TypeError(f"a task of sb3:{name} takes no {option}; it has {ELSEWHERE[option]}")
+        if isinstance(dimension := space.get(option), Argument):
+            options[option] = dimension.check(value, option)
     return task if env is None else task(env, **options)
 
 
@@ -548,6 +602,24 @@ def _library(name: str) -> type[BaseAlgorithm] | None:
         with suppress(ImportError):
             algorithm = getattr(importlib.import_module("sb3_contrib"), name, None)
     return algorithm
+
+
+def _with_classes(value: Any, place: str) -> Any:
+    """Return data with the classes that it names as package.module:Class."""
+    if isinstance(value, Mapping):
+        return {name: _with_classes(item, place) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_classes(item, place) for item in value]
+    if not isinstance(value, str) or not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", value):
+        return value
+    module, _, name = value.partition(":")
+    try:
+        named = attrgetter(name)(importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{place} names the class {value}, which cannot be imported: {error}") from error
+    if not isinstance(named, type):
+        raise ValueError(f"{place} names classes only, but {value} is {named!r}")
+    return named
 
 
 def _subclass(path: str) -> type[BaseAlgorithm]:
@@ -584,6 +656,9 @@ def model(name: str) -> type[Task]:
     space = {key: entry for part in (COMMON, *SPACES[base], NORMALIZE) for key, entry in part.items()}
     if base == "ARS":  # returns are not discounted
         del space["gamma"]
+    line = algorithm.__mro__[: [part.__name__ for part in algorithm.__mro__].index(base) + 1]
+    others = sorted(_parameters(line) - {*space, *ELSEWHERE})
+    space |= {name: argument(silent=True, help="None for the algorithm's own default") for name in others}
     content = {
         "__module__": __name__,
         "model_class": resumable(algorithm),

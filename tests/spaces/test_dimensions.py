@@ -15,6 +15,7 @@ from rekindle.spaces import (
     OutOfRange,
     SpaceError,
     WrongType,
+    argument,
     categorical,
     curve,
     entry,
@@ -297,3 +298,21 @@ def test_a_list_that_is_handed_out_is_not_the_dimensions_own() -> None:
 def test_a_message_shows_the_beginning_of_a_long_value(length: int, shown: str) -> None:
     with pytest.raises(WrongType, match=rf"not {re.escape(shown)} \(str\)"):
         real(0, 1, default=0).check(length * "x", "lr")
+
+
+def test_an_argument_is_data_with_classes_by_name() -> None:
+    dimension = argument()
+    checked = '{"act": "builtins:int", "sizes": [64, {"b": null}]}'
+    for value in (
+        {"sizes": (64, {"b": None}), "act": int},
+        checked,
+        "{'sizes': [64, {'b': None}], 'act': 'builtins:int'}",
+    ):
+        assert dimension.check(value, "x") == checked
+    assert dimension.value(checked) == {"act": "builtins:int", "sizes": [64, {"b": None}]}
+    assert [dimension.check(value, "x") for value in (None, 3, -0.5, True, "auto", (1, 2))] == [
+        None, 3, -0.5, True, "auto", [1, 2],
+    ]  # fmt: skip
+    for value in (len, {1: 2}, {"a": [float("nan")]}, "{3}", "{", object()):
+        with pytest.raises(WrongType, match=r"^x must be None, a number, .* or a dict as text, .*, but x"):
+            dimension.check(value, "x")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rekindle.spaces import (
     Dimension,
     SpaceError,
+    argument,
     categorical,
     curve,
     entry,
@@ -50,6 +51,7 @@ TEXTS = {
     "maybe(loguniform(0.003, 0.1), default_value=None)": maybe(log_real(3e-3, 0.1), default=None),
     "sizes(1, 512, default_value=[64, 32], search=False, structural=True)": sizes(1, 512, default=[64, 32]),
     "entry(['a', 'b'], group='g', default_value='m:C(k=1)')": entry("a", "b", group="g", default="m:C(k=1)"),
+    "argument(default_value='{\"a\": [1]}', search=False, structural=True)": argument(default={"a": (1,)}),
     "curve(0.0, 1.0, default_value=[[0.0, 1.0]], when={'a': 'b'})": curve(0, 1, default=[[0, 1]], when={"a": "b"}),
     "uniform(0.0, 1.0, when={'name': 'sgd'})": real(0, 1, when={"name": "sgd"}),
     "uniform(0.0, 1.0, when={'a.b': (1, None), 'c': [1]})": real(0, 1, when={"a.b": (1, None), "c": [1]}),

@@ -169,6 +169,9 @@ def test_a_program_that_trains_too_far_is_ended_at_its_target() -> None:
     [
         (["x", "{lrr}"], {}, r"or one of epochs, checkpoint, seed, device, but \{lrr\} is neither; did you mean lr"),
         (["x", "{epochs}{checkpoint}"], {}, r"must get lr, but its command has no \{lr\}; add it, such as --lr \{lr\}"),
+        (["x", "{{lr}} {epochs}{checkpoint}"], {}, r"must get lr, .* and \{\{lr\}\} is a text; write --lr \{lr\}"),
+        (["x", "{lr:.3f} {epochs}{checkpoint}"], {}, r"must get lr, .* and \{lr:.3f\} is a text; write --lr \{lr\}"),
+        (["x", "{lr} {foo}"], {}, r"\{foo\} is neither; \{\{foo\}\} is the text in braces"),
         (["x", "{lr}{epochs}"], {}, r"must get checkpoint, but its command has no \{checkpoint\}"),
         ([], {}, "a program needs a command line; add it at the end: -- python train.py"),
         (None, {"objectiv": "x"}, "settings are space, objective, .* but got objectiv; did you mean objective"),
@@ -194,6 +197,13 @@ def test_a_name_holds_the_whole_command() -> None:
     assert made.words(values)[2:] == ["0.5", "3", "1", "/d", "a"]
     with pytest.raises(ValueError, match=r"a program is named command:\{...\}, with run and space, but 'command:x'"):
         load("command:x")
+
+
+def test_braces_that_are_no_placeholder_are_text() -> None:
+    words = ["x", '{"opt":{"lr":{lr}}, "act": "{act}"}', "${{lr}} {}{0} {lr:.1f} {a: {lr}}", "{epochs}", "{checkpoint}"]
+    made = ProgramCommand.of(words, {"space": {**SPACE, "act": "choices(['a', '{lr}'])"}})
+    written = made.words({"lr": 0.5, "act": "{lr}", "epochs": 1, "checkpoint": "/d"})
+    assert written[1:3] == ['{"opt":{"lr":0.5}, "act": "{lr}"}', "${lr} {}{0} {lr:.1f} {a: 0.5}"]
 
 
 def test_a_program_that_is_not_installed_is_named() -> None:

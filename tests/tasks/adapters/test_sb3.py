@@ -15,7 +15,7 @@ from rekindle.studies.workers.goal_tests import play
 from rekindle.tasks import EnvSpec, load
 from rekindle.tasks.adapters.sb3 import OWN, POLICIES, SB3, SPACES, NormalActionNoise, TaskVecEnv
 from rekindle.tasks.envs import make_envs
-from rekindle.tasks.errors import Diverged, UnsupportedSpace
+from rekindle.tasks.errors import Diverged, NotData, UnsupportedSpace
 from rekindle.tasks.rng import streams
 from rekindle.tasks.runtime.fingerprint import InexactWarning
 from rekindle.tasks.testing import ExactnessSuite
@@ -252,5 +252,55 @@ def test_the_goal_of_a_study_is_confirmed_by_different_episodes() -> None:
 def test_a_model_class_with_an_environment_is_a_task() -> None:
     task = SB3(own_models.Wide, "CartPole-v1", seed=2, n_steps=16)
     assert (task.seed, task.init().hyperparameters["n_steps"]) == (2, 16)  # type: ignore[index]  # it is initialized
-    with pytest.raises(TypeError, match="policy_kwargs of PPO is no hyperparameter; derive a class from it"):
-        SB3(stable_baselines3.PPO, "CartPole-v1", seed=1, policy_kwargs={"net_arch": [8]})
+    with pytest.raises(TypeError, match="seed belongs to a task of sb3:PPO, but there is no env"):
+        SB3(stable_baselines3.PPO, seed=2)  # type: ignore[call-overload]  # that is what is refused
+
+
+EXPLORING = {"use_sde": True, "ent_coef": "auto_0.1", "n_steps": 2, "gradient_steps": 2}
+FEATURES = {"features_extractor_class": own_models.Features, "features_extractor_kwargs": {"features_dim": 4}}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("PPO", {"policy_kwargs": {"net_arch": {"pi": [4], "vf": [5]}, "activation_fn": torch.nn.ReLU, **FEATURES}}),
+        pytest.param("A2C", {"policy": own_models.Tanhless, "rms_prop_eps": 1e-3}, marks=pytest.mark.slow),
+        pytest.param("DQN", {"replay_buffer_class": own_models.CountingBuffer}, marks=pytest.mark.slow),
+        pytest.param("SAC", {"policy_kwargs": {"net_arch": [16]}, **EXPLORING}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_model_with_arguments_of_the_user_resumes_exactly(name: str, arguments: dict[str, Any]) -> None:
+    env, values = SMALL[name]
+    whole, first = (SB3(getattr(stable_baselines3, name), env, **values, **arguments).init() for _ in range(2))
+    resumed = load(f"sb3:{name}")(env).init(**(whole.hyperparameters or {}))  # as another process makes it
+    whole.fit(2)
+    first.fit(1)
+    resumed.load_state_dict(first.state_dict())
+    resumed.fit(2)
+    assert (resumed.uid, resumed.digest) == (whole.uid, whole.digest)
+    assert resumed.returns(2, deterministic=False) == whole.returns(2, deterministic=False)
+    assert whole.uid != load(f"sb3:{name}")(env).init(**values).uid
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"verbose": 1}, TypeError, "a task of sb3:DQN takes no verbose; it has the progress of the task"),
+        ({"policy_kwargs": {"net_arc": [8]}}, UnsupportedSpace, "with its policy_kwargs: .* argument 'net_arc'"),
+        (
+            {"policy_kwargs": {"activation_fn": torch.tanh}},
+            ValueError,
+            r"but policy_kwargs\['activation_fn'\] is <built",
+        ),
+        ({"policy_kwargs": {"activation_fn": "torch.nn:Rel"}}, ValueError, "class torch.nn:Rel, which cannot be imp"),
+        ({"policy_kwargs": {"activation_fn": "torch:tanh"}}, ValueError, "names classes only, but torch:tanh is"),
+        ({"policy_kwargs": '{"net_arch": [8]'}, ValueError, "dict as text, .* which is no dict"),
+        ({"policy": "own_models:Own"}, ValueError, "policy names the class own_models:Own, which cannot be imported"),
+        ({"replay_buffer_class": own_models.Tree}, NotData, "Tree has a object as tree; keep its numbers in"),
+    ],
+)
+def test_arguments_that_are_no_data_are_refused(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        SB3(stable_baselines3.DQN, "CartPole-v1", **SMALL["DQN"][1], **arguments).init().state_dict()
