@@ -107,6 +107,8 @@ class Registry:
         for point in sorted(offers(self.group), key=lambda point: (point.name, point.value)):
             error = ""
             try:
+                if point.name in self.homes:
+                    raise self._ambiguous(point.name, [_origin(point), "Rekindle's own"])
                 self.load(point.name)
             except PluginError as failure:
                 error = " ".join(str(failure).split())
@@ -114,14 +116,16 @@ class Registry:
             yield Plugin(self.kind, point.name, point.value, package, version, error)
 
     def _point(self, name: str) -> EntryPoint | None:
-        points = [*offers(self.group).select(name=name)]
-        if len(points) + (name in self.homes) > 1:
-            origins = [*map(_origin, points), *(["Rekindle's own"] if name in self.homes else [])]
-            raise PluginError(
-                f"{self.kind}s must have names of their own, but {name!r} is {' and '.join(sorted(origins))}; give "
-                "yours another name, in its class and among its package's entry points"
-            )
+        points = [*offers(self.group).select(name=name)] if name not in self.homes else []  # ours are not replaced
+        if len(points) > 1:
+            raise self._ambiguous(name, [*map(_origin, points)])
         return points[0] if points else None
+
+    def _ambiguous(self, name: str, origins: list[str]) -> PluginError:
+        return PluginError(
+            f"{self.kind}s must have names of their own, but {name!r} is {' and '.join(sorted(origins))}; give yours "
+            "another name, in its class and among its package's entry points"
+        )
 
     def _offered(self, point: EntryPoint) -> Any:
         try:

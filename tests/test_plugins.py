@@ -85,8 +85,20 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "broken_module.py").write_text("raise RuntimeError('no licence\\nfound')\n")
     groups = ("[rekindle.schedulers]", "broken = broken_module:Mine", "shape = json:JSONDecoder", "pbt = json:dumps")
     more = ("[rekindle.samplers]", "no-of = json:JSONDecoder", "[rekindle.sinks]", "nothing = json:JSONDecoder")
-    envs = ("[rekindle.environments]", "Twice-v0 = json:A", "Gone-v0 = no_such_module:Env")
-    offer(tmp_path, "one", *groups, *more, *envs)
+    envs = (
+        "[rekindle.environments]",
+        "Twice-v0 = json:A",
+        "Gone-v0 = no_such_module:Env",
+        "Text-v0 = json:JSONDecoder",
+    )
+    more += (
+        *envs,
+        "CartPole-v1 = gymnasium:Env",
+        "No id = gymnasium:Env",
+        "[rekindle.encoders]",
+        "net = json:JSONDecoder",
+    )
+    offer(tmp_path, "one", *groups, *more)
     offer(tmp_path, "two", "[rekindle.environments]", "Twice-v0 = json:B")
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
@@ -102,7 +114,6 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             "shape",
             r"methods of rekindle's Scheduler, but json:JSONDecoder of one .* without observe, plan",
         ),
-        (OF_SCHEDULERS, "pbt", r"names of their own, but 'pbt' is Rekindle's own and json:dumps of one"),
         (OF_SCHEDULERS, "halvin", r"a scheduler must be one of adaptive, .* but got 'halvin'; did you mean halving\?"),
         (OF_SAMPLERS, "no-of", r"a class with a method of\(draw\), but json:JSONDecoder of one"),
         (OF_SINKS, "nothing", r"but json:JSONDecoder of one lacks last, write, end, flush, close"),
@@ -123,9 +134,15 @@ def test_faulty_plugins_are_listed_in_a_line_each_and_disturb_nothing_else(fault
     errors = {plugin["name"]: plugin["error"] for plugin in json.loads(result.stdout)["plugins"]}
     assert errors["broken"].endswith("cannot be imported: RuntimeError: no licence found")
     assert all(errors.values())
+    assert "'pbt' is Rekindle's own and json:dumps of one; give yours another name" in errors["pbt"]
+    assert "'CartPole-v1' is Gymnasium's; give gymnasium:Env of one another one" in errors["CartPole-v1"]
+    assert "must be a class derived from gymnasium.Env, but json:JSONDecoder of one is" in errors["Text-v0"]
+    assert "is written Name-v0, but that of gymnasium:Env of one is 'No id'" in errors["No id"]
+    assert "must be a class derived from torch.nn.Module" in errors["net"]
     assert not any("\n" in error for error in errors.values())
     assert (result.returncode, result.stderr) == (1, "")
     assert run(faulty, "space", "a2c").returncode == 0
+    assert OF_SCHEDULERS.load("pbt").__name__ == "PBT"
 
 
 def test_every_object_of_ours_is_importable() -> None:

@@ -166,7 +166,8 @@ def _imported(name: str) -> Callable[..., Any]:
 
 
 def _problem(name: str, offered: Any, origin: str) -> str:
-    return "" if callable(offered) else f"model.encoder {origin} must be a class, but is {offered!r}"
+    good = issubclass(offered, nn.Module) if isinstance(offered, type) else callable(offered)
+    return "" if good else f"model.encoder {origin} must be a class derived from torch.nn.Module, but is {offered!r}"
 
 
 OF_ENCODERS = Registry("encoder", GROUP, {}, _problem)

@@ -30,7 +30,16 @@ class EnvSpecError(TaskError, ValueError):
 
 
 def _problem(name: str, offered: Any, origin: str) -> str:
-    return "" if callable(offered) else f"an environment must be a class, but {origin} is {offered!r}"
+    bases = (gymnasium.Env, gymnasium.vector.VectorEnv)
+    if not callable(offered) or (isinstance(offered, type) and not issubclass(offered, bases)):
+        return f"an environment must be a class derived from gymnasium.Env, but {origin} is {offered!r}"
+    if name in gymnasium.registry and gymnasium.registry[name].entry_point != origin.partition(" ")[0]:
+        return f"environments must have ids of their own, but {name!r} is Gymnasium's; give {origin} another one"
+    try:
+        gymnasium.envs.registration.parse_env_id(name)
+    except gymnasium.error.Error:
+        return f"the id of an environment is written Name-v0, but that of {origin} is {name!r}; give it another one"
+    return ""
 
 
 OF_ENVIRONMENTS = Registry("environment", "rekindle.environments", {}, _problem)

@@ -164,6 +164,7 @@ def test_parameters_are_those_of_one_call_of_learn(name: str) -> None:
     if normalized:
         envs = VecNormalize(envs, gamma=0.99)
     options = {key: value for key, value in (task.hyperparameters or {}).items() if key not in OWN}
+    options = {key: value for key, value in options.items() if value is not None}
     if "noise_std" in (task.hyperparameters or {}):
         options["action_noise"] = NormalActionNoise(np.zeros(1), np.full(1, task.hyperparameters["noise_std"]))
     seed, threads, before = streams.seed_of(3, "sb3"), torch.get_num_threads(), np.random.get_state()

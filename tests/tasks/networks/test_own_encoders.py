@@ -123,7 +123,7 @@ def test_width_and_layers_are_not_searched_beside_hidden() -> None:
         ),
         ({"encoder": "own_nets:Population(size=3)"}, BadEncoder, r"forward must take observations of shape \(B, \*"),
         ({"encoder": "own_nets:Double"}, BadEncoder, "parameters are float32, but scale is not"),
-        ({"encoder": "own_nets:number"}, BadEncoder, "own_nets:number must be a class, but is 3"),
+        ({"encoder": "own_nets:number"}, BadEncoder, "number must be a class derived from torch.nn.Module, but"),
         ({"encoder": "own_nets:Flat"}, BadEncoder, r"must return features of shape \(B, F\), but of B = 2 .* \(\)"),
         ({"encoder": "own_nets:Counting"}, BadEncoder, "buffers must be constants, but calls changes; make it a param"),
         ({"encoder": "own_nets:no_module"}, BadEncoder, "must be a torch.nn.Module, but is a str"),
