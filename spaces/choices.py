@@ -1,4 +1,4 @@
-"""Dimensions of listed values: ordinal, categorical, entry and fixed; and of arguments, which are any data."""
+"""Dimensions of listed values: ordinal, categorical, entry and fixed; also arguments."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class Entry(Categorical):
 
 @dataclass(frozen=True, kw_only=True)
 class Argument(Dimension):
-    """An argument of a function of another library: None for its default, or data.
+    """An argument for another library: None for its default, or data.
 
     A dict becomes its JSON text, and a class in it "package.module:Class". An argument is structural, and a study
     searches it only with a prior, such as choices(['{"net_arch": [64]}', '{"net_arch": [256]}']).
@@ -237,7 +237,7 @@ def _data(value: Any, place: str) -> Any:
 
 
 def _dict(text: str, place: str) -> dict[str, Any] | None:
-    """Return the dict that a text in braces describes; None for another text."""
+    """Return the dict that a text in braces describes, else None."""
     if not text.lstrip().startswith("{"):
         return None
     for read in (json.loads, ast.literal_eval):
