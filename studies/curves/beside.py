@@ -27,6 +27,7 @@ class Copier:
         crew: processes that have already imported its modules, if any.
 
     Attributes:
+        process: process that copies; None before it starts.
         wrote_all: whether the process has ended and copied everything.
     """
 
@@ -41,7 +42,7 @@ class Copier:
     ):
         self.url, self.name, self.options, self.say, self.crew = url, name, options, say, crew
         self.wrote_all = False
-        self._process: CommandProcess | None = None
+        self.process: CommandProcess | None = None
         self._lock, self._over = threading.Lock(), False
         self._timer = threading.Timer(delay, self._start)
         self._timer.daemon = True
@@ -51,15 +52,15 @@ class Copier:
         words = ["export-curves", "--follow", "--with-parent", *self.options, "--", self.name]
         with self._lock:
             if not self._over:
-                self._process = CommandProcess(words, self.url, self.crew)
+                self.process = CommandProcess(words, self.url, self.crew)
 
     def end(self) -> None:
         """Let the process write the rest, and report a failure."""
         self._timer.cancel()
         with self._lock:
             self._over = True
-        if self._process is not None:
-            self._finish(self._process)
+        if self.process is not None:
+            self._finish(self.process)
 
     def _finish(self, process: CommandProcess) -> None:
         process.end_stdin()

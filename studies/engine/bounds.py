@@ -131,7 +131,7 @@ def stop_if_plateau(store: Store, rows: StudyRows) -> bool:
         if trial.excluded:
             continue
         row = last.get(trial.number)
-        better = row is not None and (best is None or _is_better(store, rows, row, best))
+        better = row is not None and (best is None or is_better(store, rows, row, best))
         best, unimproved = (row, 0) if better else (best, unimproved + 1)
     if best is None or unimproved < most:
         return False
@@ -142,16 +142,16 @@ def stop_if_plateau(store: Store, rows: StudyRows) -> bool:
     return True
 
 
-def _is_better(store: Store, rows: StudyRows, row: Segment, best: Segment) -> bool:
+def is_better(store: Store, rows: StudyRows, row: Segment, best: Segment) -> bool:
     if row.epochs != best.epochs:
         return row.epochs > best.epochs
     (feasible, score), (least, highest) = worth(rows.config, row), worth(rows.config, best)
     if feasible != least or score <= highest:
         return feasible > least
-    return score - highest > Z * math.hypot(_noise(store, rows, row), _noise(store, rows, best))
+    return score - highest > Z * math.hypot(noise_of(store, rows, row), noise_of(store, rows, best))
 
 
-def _noise(store: Store, rows: StudyRows, row: Segment) -> float:
+def noise_of(store: Store, rows: StudyRows, row: Segment) -> float:
     """Return the standard error of a configuration's score.
 
     It comes from the spread over seeds, or over episodes if there is one seed.

@@ -92,7 +92,7 @@ class Training:
             results = []
             for item in self.items:
                 if (task := self.tasks.get(item.trial.uid)) is not None and task.bad is None:
-                    results += self._result(item, self._retrain(item) if item.trial.uid in ahead else task)
+                    results += self.results_of(item, self._retrain(item) if item.trial.uid in ahead else task)
             write_leased(lambda leases: self.store.finish_segments(self.runner.name, leases), results, self._drop)
             self.results = {
                 result.lease.uid: _described(result) for result in results if result.lease.uid not in self.lost
@@ -129,7 +129,7 @@ class Training:
         Commands given in the meantime are obeyed first.
         """
         assert isinstance(event.task, Task)
-        self._obey(event)
+        self.obey(event)
         if event.epoch in self.runner.config.rungs:
             event.metrics.update(self._score_metrics(event.task))
 
@@ -147,7 +147,7 @@ class Training:
         if passed and at_its_end and task.score_in(task.metrics) is None:
             task.stored.add_metrics(self._score_metrics(task))
 
-    def _obey(self, event: EpochEvent) -> None:
+    def obey(self, event: EpochEvent) -> None:
         """Stop cancelled members, or all if the study is stopped or paused.
 
         A cohort that has reached the end of its segments is still evaluated, as its training would otherwise be
@@ -184,7 +184,7 @@ class Training:
     def _living(self) -> dict[str, Task]:
         return {uid: task for uid, task in self.tasks.items() if task.bad is None}
 
-    def _measure(self, task: Task) -> Evaluated:
+    def measure(self, task: Task) -> Evaluated:
         """Return a task's score, measured together with those of its cohort.
 
         Earlier metrics do not say which steps measured a return; measuring again gives the same one.
@@ -199,7 +199,7 @@ class Training:
         return self.measured[learner, task.epochs][member]
 
     def _score_metrics(self, task: Task) -> Metrics:
-        measured = self._measure(task)
+        measured = self.measure(task)
         return task.score_metrics(measured.value, measured.episodes)
 
     def _stop_if_asked(self, *step: object) -> None:
@@ -207,9 +207,9 @@ class Training:
         if self.runner.stop() or Interrupts.pending_anywhere():
             raise Stopped("an evaluation was asked to stop by SIGTERM; the state is saved, and any worker repeats it")
 
-    def _result(self, item: ReadySegment, task: Task) -> list[Result]:
+    def results_of(self, item: ReadySegment, task: Task) -> list[Result]:
         """Return a task's result; nothing if its return is no finite number."""
-        score, episodes, steps, error = self._measure(task)
+        score, episodes, steps, error = self.measure(task)
         segment, member = item.segment, self.tasks[task.uid]
         if not abs(score) <= LARGEST:
             cure = task.ref.learner.cure(task.ref.member) if task.ref else "try a lower learning rate"

@@ -75,7 +75,7 @@ def _load() -> ModuleType | None:
     if config.DISABLE_JIT:  # the loops would run as Python code, and machine code that they call would not
         return None
     before = config.CACHE_DIR
-    folder = _folder(before)
+    folder = cache_folder(before)
     new = not folder.exists()
     _remove_unused(folder)
     config.CACHE_DIR = str(folder)
@@ -105,7 +105,7 @@ def _import() -> ModuleType:
         return compiled
 
 
-def _folder(given: str) -> Path:
+def cache_folder(given: str) -> Path:
     """Return the folder for machine code.
 
     Each version of the source files has a folder of its own, since numba notices changes only in a kernel's own file.

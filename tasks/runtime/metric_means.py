@@ -34,12 +34,13 @@ class Tally:
 
     Attributes:
         count: number of reports so far.
+        unread: reports that are not in the sums yet.
     """
 
     def __init__(self, members: int):
         self.members, self.count = members, 0
         self._sums: dict[str, NDArray[np.float64]] = {}  # (2, P): totals, and numbers of reports that had the metric
-        self._unread: list[Report] = []
+        self.unread: list[Report] = []
 
     @torch.no_grad()
     def add(self, report: Mapping[str, Tensor]) -> None:
@@ -51,13 +52,13 @@ class Tally:
         which = report.members if isinstance(report, MemberMetrics) else None
         if report:
             values = torch.stack([value.reshape(-1) for value in report.values()])
-            self._unread.append(([*report], values, which))
-        if len(self._unread) >= TOGETHER:
+            self.unread.append(([*report], values, which))
+        if len(self.unread) >= TOGETHER:
             self._read()
 
     def _read(self) -> None:
         """Add the pending reports to the sums, those with equal names together."""
-        unread, self._unread = self._unread, []
+        unread, self.unread = self.unread, []
         while unread:
             names = unread[0][0]
             same = next((i for i, (others, *_) in enumerate(unread) if others != names), len(unread))

@@ -47,7 +47,7 @@ _NETWORK = {
     "tcp_user_timeout": 30_000,
 }
 _PREPARE = "prepare_threshold"  # psycopg's option, which a URL could give as text only
-_BUSY_SECONDS = 5.0  # time that the database itself waits for a lock; then the transaction is retried here
+BUSY_SECONDS = 5.0  # time that the database itself waits for a lock; then the transaction is retried here
 
 
 class _Gone(Exception):
@@ -85,7 +85,7 @@ class Database:
         A forked child calls it, too, and leaves its parent's connections alone.
         """
         sqlite = self.url.get_backend_name() == "sqlite"
-        arguments = {"timeout": _BUSY_SECONDS} if sqlite else driver_arguments(self.url)
+        arguments = {"timeout": BUSY_SECONDS} if sqlite else driver_arguments(self.url)
         try:
             self.engine = sa.create_engine(self.url, connect_args=arguments, hide_parameters=True)
         except ModuleNotFoundError as error:
@@ -194,7 +194,7 @@ class Database:
     def _begin_postgresql(self, connection: Connection) -> None:
         """Limit this transaction alone."""
         # Limits of a session would reach other clients of a pooler, and not this one's next transaction.
-        limits = {"lock_timeout": _BUSY_SECONDS, "idle_in_transaction_session_timeout": self.stall}
+        limits = {"lock_timeout": BUSY_SECONDS, "idle_in_transaction_session_timeout": self.stall}
         settings = (f"set_config('{name}', '{round(1000 * seconds)}', true)" for name, seconds in limits.items())
         connection.exec_driver_sql(f"SELECT {', '.join(settings)}")
 

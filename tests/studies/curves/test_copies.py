@@ -174,8 +174,8 @@ def test_a_killed_copier_harms_nothing_and_the_next_one_completes_its_files(stor
     said: list[str] = []
     options = ["--to", f"tensorboard:{tmp_path}"]
     killed = Copier(store.url, "s", options, 0.0, said.append)
-    assert killed._process is not None
-    os.kill(int(killed._process.name), signal.SIGKILL)
+    assert killed.process is not None
+    os.kill(int(killed.process.name), signal.SIGKILL)
     killed.end()
     assert not killed.wrote_all
     assert said == [
@@ -199,7 +199,7 @@ def test_a_copier_that_is_not_done_in_time_is_ended(store: Store, monkeypatch: p
 def test_a_short_training_starts_no_copier_that_would_come_later(store: Store) -> None:
     copier = Copier(store.url, "s", [], 60.0, pytest.fail)
     copier.end()
-    assert copier._process is None
+    assert copier.process is None
     assert not copier.wrote_all
 
 

@@ -90,8 +90,8 @@ def test_mlflow_holds_each_epoch_once_and_in_order_although_its_writer_is_killed
     client = MlflowClient(f"sqlite:///{path}")  # makes the tables
     killed = Copier(store.url, "s", ["--to", f"mlflow:{path}"], 0.0, said.append)
     wait_until(lambda: any(of_mlflow(path).values()))
-    assert killed._process is not None
-    os.kill(killed._process.process.pid, signal.SIGKILL)
+    assert killed.process is not None
+    os.kill(killed.process.process.pid, signal.SIGKILL)
     killed.end()
     Copier(store.url, "s", ["--to", f"mlflow:{path}"], 0.0, said.append).end()
     assert copy(store, f"mlflow:{path}") == 0

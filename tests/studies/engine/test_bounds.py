@@ -89,7 +89,7 @@ def test_trainings_that_spent_the_budget_get_results_even_if_their_process_died(
     config = tiny(4, (1, 2, 2), cohort=4, options={"budget": parse_budget("2epochs")})
     with Store(sqlite_url) as store:
         start_study(store, "s", config)
-        for method in ("_measure", "_result"):  # before the last epoch is saved, and after
+        for method in ("measure", "results_of"):  # before the last epoch is saved, and after
             with monkeypatch.context() as patch:
 
                 def die(training: training.Training, *arguments: object) -> None:
@@ -109,7 +109,7 @@ def test_a_budget_or_trial_time_that_was_raised_meanwhile_stops_nothing(
 ) -> None:
     monkeypatch.setattr(training, "LOOK_EVERY", 0.0)
     config = surrogate(4, options={"budget": parse_budget("2epochs"), "trial_time": 1e-9})
-    obey, given = training.Training._obey, list[str]()
+    obey, given = training.Training.obey, list[str]()
 
     def raise_first(self: training.Training, event: Any) -> None:
         if not given:
@@ -117,7 +117,7 @@ def test_a_budget_or_trial_time_that_was_raised_meanwhile_stops_nothing(
             start_study(store, "s", surrogate(4, options={"budget": parse_budget("999epochs"), "trial_time": 1e9}))
         obey(self, event)
 
-    monkeypatch.setattr(training.Training, "_obey", raise_first)
+    monkeypatch.setattr(training.Training, "obey", raise_first)
     with Store(sqlite_url) as store:
         start_study(store, "s", config)
         assert Worker(store, "s").run()
@@ -380,8 +380,8 @@ def test_a_better_trial_within_the_noise_is_not_better(sqlite_url: str) -> None:
         noise = bounds.Z * math.hypot(*errors)
         for gain, better in ((0.9, False), (1.1, True), (-1.0, False)):
             row = replace(second, score=score_of(first) + gain * noise)
-            assert bounds._is_better(store, rows, row, first) is better
-        assert bounds._is_better(store, rows, replace(second, epochs=2, score=0.0), first)
+            assert bounds.is_better(store, rows, row, first) is better
+        assert bounds.is_better(store, rows, replace(second, epochs=2, score=0.0), first)
 
 
 def test_the_noise_of_several_seeds_is_their_standard_error(sqlite_url: str) -> None:
@@ -391,9 +391,9 @@ def test_the_noise_of_several_seeds_is_their_standard_error(sqlite_url: str) -> 
     rows.segments = {**done, (0, 0): Segment(0, rung=0, epochs=1, state="done", score=99.0)}
     configuration = Segment(1, rung=0, epochs=1, state="done", score=4.0)
     with Store(sqlite_url) as store:
-        assert bounds._noise(store, rows, configuration) == pytest.approx(3 / math.sqrt(3))
+        assert bounds.noise_of(store, rows, configuration) == pytest.approx(3 / math.sqrt(3))
         rows.segments[5, 0] = Segment(5, rung=0, epochs=1, state="failed")
-        assert bounds._noise(store, rows, configuration) == pytest.approx(math.sqrt(4.5) / math.sqrt(2))
+        assert bounds.noise_of(store, rows, configuration) == pytest.approx(math.sqrt(4.5) / math.sqrt(2))
 
 
 def test_goals_and_plateaus_are_of_one_return() -> None:

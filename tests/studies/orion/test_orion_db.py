@@ -480,7 +480,7 @@ def test_now_is_the_clock_of_the_database_in_utc(db: RekindleSQL) -> None:
 def test_a_busy_database_is_tried_again_for_so_long_and_then_times_out(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rekindle.studies.storage.sql.database._BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("rekindle.studies.storage.sql.database.BUSY_SECONDS", 0.1)
     database = RekindleSQL(host=sqlite_url, timeout=0.3)
     other = sa.create_engine(sqlite_url, connect_args={"isolation_level": None, "timeout": 0.1})
     with other.connect() as connection:

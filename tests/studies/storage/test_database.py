@@ -222,7 +222,7 @@ Store(sys.argv[1]).database.write(block)
 def test_a_locked_database_is_waited_for_and_not_for_ever(
     sqlite_url: str, child: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rekindle.studies.storage.sql.database._BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("rekindle.studies.storage.sql.database.BUSY_SECONDS", 0.05)
     with Store(sqlite_url, retry=0.2) as store:
         blocker = child(BLOCK, sqlite_url)
         assert blocker.hear() == "blocked"

@@ -213,7 +213,7 @@ def test_a_file_of_an_earlier_version_is_written_anew_once(sqlite_url: str) -> N
 
 
 def test_a_file_that_others_write_is_shrunk_another_time(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rekindle.studies.storage.sql.database._BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("rekindle.studies.storage.sql.database.BUSY_SECONDS", 0.05)
     with Store(sqlite_url) as store:
         sample.fill(store)
         bulky(store, 8)

@@ -138,14 +138,14 @@ def test_a_result_is_tested_against_the_goal_of_now(sqlite_url: str, monkeypatch
     """Not against that of the time when its training began, which a user may have changed since."""
     with Store(sqlite_url) as store:
         start_study(store, "s", tiny(2, (1, 1, 2), options={"goal": {"return": 12.0}}))
-        result = Training._result
+        result = Training.results_of
 
         def raised_before(training: Training, *arguments: Any) -> Any:
             if not store.commands("s"):
                 Study("s", store).extend(goal="return:400")
             return result(training, *arguments)
 
-        monkeypatch.setattr(Training, "_result", raised_before)
+        monkeypatch.setattr(Training, "results_of", raised_before)
         assert Worker(store, "s").run()
         assert [command.kind for command in store.commands("s")] == ["bound"]
 

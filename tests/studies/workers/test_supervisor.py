@@ -103,7 +103,7 @@ def test_a_worker_that_is_killed_while_it_evaluates_what_spent_the_budget_is_rep
             def die(training: Training, *arguments: object) -> None:
                 raise KeyboardInterrupt
 
-            patch.setattr(Training, "_result", die)
+            patch.setattr(Training, "results_of", die)
             with pytest.raises(KeyboardInterrupt):
                 Worker(store, "s").run()
         assert ([row.state for row in store.segments("s")], store.commands("s")) == (["ready"], [])

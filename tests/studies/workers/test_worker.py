@@ -161,7 +161,7 @@ def test_a_stop_just_at_a_rung_that_a_trial_passes_loses_no_part_of_its_curve(
 ) -> None:
     monkeypatch.setattr("rekindle.studies.workers.training.LOOK_EVERY", 0.0)
     config, stopped = tiny(8, (1, 4, 2), scheduler="hyperband", sampler="random"), list[int]()
-    obey = Training._obey
+    obey = Training.obey
 
     def stop_at_first(training: Training, event: EpochEvent) -> None:
         if event.epoch < training.epochs and not stopped:
@@ -171,7 +171,7 @@ def test_a_stop_just_at_a_rung_that_a_trial_passes_loses_no_part_of_its_curve(
             Steering(training.store, "s").pause()
         obey(training, event)
 
-    monkeypatch.setattr(Training, "_obey", stop_at_first)
+    monkeypatch.setattr(Training, "obey", stop_at_first)
     with Store(sqlite_url) as store:
         start_study(store, "s", config)
         assert not Worker(store, "s").run(lambda: bool(stopped))

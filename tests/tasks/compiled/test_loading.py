@@ -61,7 +61,7 @@ print(out.min(), out.max())
 @pytest.mark.parametrize("cut", ["off_policy.store*.nbc", "off_policy.store*.nbi"])
 def test_machine_code_that_a_crash_cut_short_is_compiled_again(cut: str, tmp_path: Path) -> None:
     assert loading.kernels() is not None
-    own = loading._folder(numba.config.CACHE_DIR)
+    own = loading.cache_folder(numba.config.CACHE_DIR)
     shutil.copytree(own, tmp_path / own.name, ignore=shutil.ignore_patterns("*.tmp.*"))
     for file in tmp_path.rglob(cut):  # one of each checkout on this machine
         os.truncate(file, 10)
@@ -95,16 +95,16 @@ def test_a_user_without_a_home_keeps_no_machine_code(monkeypatch: pytest.MonkeyP
 
 
 def test_versions_and_processors_have_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = loading._folder("")
+    own = loading.cache_folder("")
     monkeypatch.setattr(numba.config, "CPU_NAME", "nehalem")
-    other = loading._folder("")
+    other = loading.cache_folder("")
     monkeypatch.setattr(numba, "__version__", "0.0")
-    assert len({own, other, loading._folder("")}) == 3
+    assert len({own, other, loading.cache_folder("")}) == 3
 
 
 def test_machine_code_that_was_not_used_for_a_month_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, old, recent = (
-        loading._folder(str(tmp_path)),
+        loading.cache_folder(str(tmp_path)),
         tmp_path / f"kernels-{'0a' * 8}",
         tmp_path / f"kernels-{'1' * 16}",
     )

@@ -62,7 +62,7 @@ def test_reports_of_a_long_epoch_are_not_all_kept() -> None:
     tally, made = Tally(1), []
     for _ in range(3 * TOGETHER):
         tally.add({"loss": torch.ones(1)})
-        made.append(weakref.ref(tally._unread[-1][1]) if tally._unread else None)
+        made.append(weakref.ref(tally.unread[-1][1]) if tally.unread else None)
     assert sum(report is not None and report() is not None for report in made) < TOGETHER
 
 
@@ -70,4 +70,4 @@ def test_a_report_keeps_no_graph_alive() -> None:
     weight = torch.ones(1, requires_grad=True)
     tally = Tally(1)
     tally.add({"loss": weight * 2})
-    assert not tally._unread[0][1].requires_grad
+    assert not tally.unread[0][1].requires_grad
