@@ -239,6 +239,7 @@ def _check_members(
 ) -> None:
     """Raise BadConfig for arguments of `make_population` that contradict each other."""
     check_count("population", population, MOST_AT_ONCE)
+    check_count("interval", interval)
     if population < 2:
         raise BadConfig("the members of a population copy each other, but --population is 1; give it at least 2")
     if interval > epochs:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ...spaces import flatten, unflatten
 from ..errors import BadConfig
 from ..methods import POPULATION, sampling, scheduling
-from ..options.entries import check_count
 from ..options.option import Group, with_keywords
 from ..options.study_options import DEFAULTS, STUDY, StudyOptions, entries_of
 from ..samplers.registry import sampler_name
@@ -263,7 +262,6 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
         )
     if "plateau" not in options:
         return
-    check_count("plateau", options["plateau"])
     population = scheduling(scheduler).population
     if population or len(objectives) > 1:
         what = "the members of a population depend on each other" if population else "a Pareto front has no best"

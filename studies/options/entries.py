@@ -1,4 +1,8 @@
-"""Options as stored configurations hold them: parsing, and checks."""
+"""Options as stored configurations hold them.
+
+A function that parses takes what the user gives, a text or in Python a number, and returns what is stored. One that
+checks takes what a database holds, which an older version or another program may have written.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +22,16 @@ WEIGHTS = (0.001, 1000.0)  # smallest and largest weight of a study
 MOST_GRID_POINTS = 10_000  # of one range
 
 
-def check_count(name: str, value: object, most: int = MOST) -> None:
-    """Raise BadConfig unless the value is an integer from 1 to `most`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadConfig(f"{name} must be an integer of at least 1, but got {value!r}")
+def check_count(name: str, value: object, most: int = MOST, least: int = 1) -> int:
+    """Return an integer from `least` to `most`, or raise BadConfig."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BadConfig(f"{name} must be an integer of at least {least}, but got {value!r}")
     if value > most:
         raise BadConfig(f"{name} must be {most} at most, but got {value}")
+    return value
 
 
-def is_count(value: Any, least: int = 1, most: int = MOST) -> bool:
+def is_count(value: object, least: int = 1, most: int = MOST) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
@@ -73,18 +78,12 @@ def parse_plateau(value: int | str) -> int:
         if not (value.isascii() and value.isdecimal() and 0 < len(value) < 12):
             raise BadConfig(f"--plateau must be a number of trials, such as 20, but got {value!r}")
         value = int(value)
-    check_count("plateau", value)
-    return value
+    return check_count("plateau", value)
 
 
-def count(name: str) -> StoredEntry:
-    """Return the entry of an option that counts from 1."""
-
-    def parse(value: int) -> int:
-        check_count(name, value)
-        return value
-
-    return StoredEntry(parse, is_count)
+def count(name: str, least: int = 1, most: int = MOST) -> StoredEntry:
+    """Return the entry of an option that is an integer."""
+    return StoredEntry(lambda value: check_count(name, value, most, least), lambda value: is_count(value, least, most))
 
 
 def parse_trial_time(time: float | str) -> float:
@@ -140,5 +139,4 @@ GOAL = StoredEntry(parse_goal, _is_goal)
 PLATEAU = StoredEntry(parse_plateau, is_count)
 TRIAL_TIME = StoredEntry(parse_trial_time, lambda value: isinstance(value, int | float) and 0 < value < math.inf)
 WEIGHT = StoredEntry(parse_weight, _is_weight)
-GRID_POINTS = StoredEntry(lambda points: points, lambda value: is_count(value, 1, MOST_GRID_POINTS))
 SNAPSHOTS = StoredEntry(parse_snapshots, _is_keep)

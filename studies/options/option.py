@@ -45,8 +45,8 @@ class StoredEntry(NamedTuple):
     """Entry of an option in the stored configuration of a study.
 
     Attributes:
-        parse: returns the entry of a value; raises BadConfig for an invalid one.
-        is_valid: checks an entry that a database holds.
+        parse: returns the entry of what the user gives, a text or in Python a number; may raise BadConfig.
+        is_valid: returns whether an entry that a database holds is one that `parse` could return.
     """
 
     parse: Callable[[Any], Any]

@@ -153,7 +153,7 @@ class StudyOptions(TypedDict, total=False):
             "with --sampler grid: points of each range including both ends, evenly spaced on its linear or log scale; "
             "of a list of values, all are used (default: 5)",
             Group.SEARCH,
-            entry=entries.GRID_POINTS,
+            entry=entries.count("grid_points", 2, entries.MOST_GRID_POINTS),
         ),
     ]
     generation: Annotated[

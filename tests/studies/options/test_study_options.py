@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import rekindle
@@ -15,7 +15,7 @@ from rekindle.studies.engine.runner import MUTABLE
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.options.entries import PLATEAU
 from rekindle.studies.options.option import Group, Option, words
-from rekindle.studies.options.study_options import BOUNDS, EXTENDED, STUDY
+from rekindle.studies.options.study_options import BOUNDS, EXTENDED, STUDY, StudyOptions
 from rekindle.studies.options.worker_options import WORKER
 from rekindle.studies.study.stored_form import invalid_field
 from rekindle.tasks import load
@@ -61,6 +61,16 @@ def test_an_entry_is_stored_and_checked(name: str) -> None:
     assert invalid_field(form) == ""
     form["options"][name] = [object]
     assert invalid_field(form).startswith(f"its options.{name} is ")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, hint in get_type_hints(StudyOptions).items() if hint in (int, int | None)]
+)
+def test_a_number_that_is_no_integer_is_refused_by_name(name: str) -> None:
+    more: dict[str, Any] = {"scheduler": "pbt"} if STUDY[name].group is Group.POPULATION else {}
+    for value in ("5x", True):
+        with pytest.raises(ValueError, match=rf"{name} must be a\w* (non-negative )?(integer|number)"):
+            study_config(load("surrogate"), "CartPole-v1", **{**more, name: value})
 
 
 def test_extend_takes_what_is_declared_for_it() -> None:
