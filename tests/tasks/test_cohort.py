@@ -8,6 +8,8 @@ from typing import Any
 
 import optuna
 import pytest
+import tiny
+from rekindle.spaces import unflatten
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent
 from rekindle.tasks.algorithms import on_policy_learner
@@ -15,14 +17,7 @@ from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.errors import Diverged
 from rekindle.tasks.evaluation import one_thread
 
-SMALL: dict[str, Any] = {
-    "num_steps": 16,
-    "num_envs": 3,
-    "num_minibatches": 2,
-    "update_epochs": 2,
-    "epoch_steps": 96,
-    "model": {"width": 16, "layers": 1},
-}
+SMALL: dict[str, Any] = unflatten(tiny.ROLLOUTS)
 RATES = [1e-3, 3e-3, 1e-2, 1e-4]
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+import tiny
 import torch
-from rekindle.spaces import SpaceError, fidelity, flatten
+from rekindle.spaces import SpaceError, fidelity, flatten, unflatten
 from rekindle.spaces.errors import ARGUMENTS, SYNONYMS
 from rekindle.studies.errors import StoreError
 from rekindle.studies.storage.store import Store
@@ -27,14 +28,7 @@ from rekindle.tasks.checkpoint.state import copy, difference, pack
 from rekindle.tasks.errors import Diverged, NotInitialized, Stopped
 from rekindle.tasks.registry import task_of
 
-SMALL: dict[str, Any] = {
-    "num_steps": 16,
-    "num_envs": 4,
-    "num_minibatches": 2,
-    "update_epochs": 2,
-    "epoch_steps": 128,
-    "model": {"width": 16, "layers": 1},
-}
+SMALL: dict[str, Any] = unflatten({**tiny.ROLLOUTS, "num_envs": 4, "epoch_steps": 128})
 
 
 def make(seed: int = 1, env: str = "CartPole-v1", storage: Store | None = None, **changes: Any) -> PPO:

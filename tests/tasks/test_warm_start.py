@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import nursery
 import pytest
+import tiny
 import torch
 from rekindle.spaces import flatten, unflatten
 from rekindle.studies.storage.store import Store
@@ -19,14 +20,7 @@ from rekindle.tasks.errors import NotInitialized
 from rekindle.tasks.testing import VariantSuite
 from rekindle.tasks.warm_start import WarmStart, policy_in, policy_tree
 
-SMALL: dict[str, Any] = {
-    "num_steps": 16,
-    "num_envs": 3,
-    "num_minibatches": 2,
-    "update_epochs": 2,
-    "epoch_steps": 96,
-    "model": {"width": 16, "layers": 1},
-}
+SMALL: dict[str, Any] = unflatten(tiny.ROLLOUTS)
 OFF: dict[str, Any] = {
     "buffer_size": 512,
     "learning_starts": 64,

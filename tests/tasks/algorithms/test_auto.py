@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 from rekindle import EnvSpec
 from rekindle.spaces import flatten
 from rekindle.studies.engine.tune_options import study_config
@@ -17,14 +18,7 @@ from studying import TINY
 
 BOX = ("ppo", "sac", "td3", "tqc", "crossq", "trpo", "ars")
 DISCRETE = ("ppo", "sac", "dqn", "qrdqn", "pqn", "trpo", "ars")
-REPLAY = {
-    "epoch_steps": 64,
-    "num_envs": 2,
-    "learning_starts": 32,
-    "batch_size": 16,
-    "buffer_size": 200,
-    "model.width": 8,
-}
+REPLAY: dict[str, Any] = {**tiny.REPLAY, "num_envs": 2, "learning_starts": 32, "model.width": 8}
 OWN: dict[str, dict[str, Any]] = {"ppo": TINY, "pqn": TINY, "trpo": TINY, "ars": {"epoch_steps": 64, "deltas": 4}}
 OWN |= dict.fromkeys(("sac", "dqn", "qrdqn"), REPLAY)
 FIXED = {f"{name}.{path}": value for name, values in OWN.items() for path, value in values.items()}

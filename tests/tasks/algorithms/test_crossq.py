@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
+import tiny
 import torch
 from rekindle import CrossQ
 from rekindle.spaces import unflatten
@@ -13,12 +14,8 @@ from rekindle.tasks.networks import renorm
 from rekindle.tasks.testing import ExactnessSuite
 
 SMALL: dict[str, Any] = {
-    "epoch_steps": 64,
-    "learning_starts": 40,
-    "batch_size": 16,
-    "buffer_size": 200,
+    **tiny.REPLAY,
     "optimizer.lr": 0.003,
-    "model.width": 16,
     "model.critic_width": 24,
     "entropy.alpha": 0.2,
     "policy_delay": 2,

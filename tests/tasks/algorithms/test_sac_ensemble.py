@@ -6,6 +6,7 @@ import contextlib
 from typing import Any, ClassVar
 
 import pytest
+import tiny
 import torch
 from rekindle import SAC
 from rekindle.spaces import unflatten
@@ -15,13 +16,9 @@ from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.testing import VariantSuite
 
 SMALL: dict[str, Any] = {
-    "epoch_steps": 64,
-    "learning_starts": 40,
-    "batch_size": 16,
-    "buffer_size": 200,
+    **tiny.REPLAY,
     "optimizer.lr": 0.003,
     "tau": 0.05,
-    "model.width": 16,
     "entropy.alpha": 0.2,
     "critic.ensemble": 5,
     "critic.subset": 2,

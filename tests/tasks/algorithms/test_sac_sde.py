@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from rekindle import SAC
 from rekindle.spaces import unflatten
@@ -13,11 +14,9 @@ from rekindle.tasks.algorithms.continuous.sac import SACLearner
 from rekindle.tasks.errors import UnsupportedSpace
 
 SMALL: dict[str, Any] = {
+    **tiny.REPLAY,
     "epoch_steps": 96,
-    "learning_starts": 40,
     "batch_size": 32,
-    "buffer_size": 200,
-    "model.width": 16,
     "model.activation": "tanh",
     "use_sde": True,
     "sde_sample_freq": 4,

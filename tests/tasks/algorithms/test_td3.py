@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from rekindle import DDPG, TD3
 from rekindle.spaces import unflatten
@@ -16,16 +17,7 @@ from rekindle.tasks.rng import streams
 from rekindle.tasks.rng.draws import Normals
 from rekindle.tasks.testing import ExactnessSuite
 
-SMALL: dict[str, Any] = {
-    "epoch_steps": 64,
-    "learning_starts": 40,
-    "batch_size": 16,
-    "buffer_size": 200,
-    "optimizer.lr": 0.003,
-    "critic_lr": 0.003,
-    "tau": 0.05,
-    "model.width": 16,
-}
+SMALL: dict[str, Any] = {**tiny.REPLAY, "optimizer.lr": 0.003, "critic_lr": 0.003, "tau": 0.05}
 
 
 class TestDDPG(ExactnessSuite):

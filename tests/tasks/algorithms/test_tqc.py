@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
+import tiny
 import torch
 from rekindle import TQC
 from rekindle.spaces import unflatten
@@ -13,16 +14,7 @@ from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from sb3_contrib.common.utils import quantile_huber_loss
 
-SMALL: dict[str, Any] = {
-    "epoch_steps": 64,
-    "learning_starts": 40,
-    "batch_size": 16,
-    "buffer_size": 200,
-    "optimizer.lr": 0.003,
-    "tau": 0.05,
-    "model.width": 16,
-    "entropy.alpha": 0.2,
-}
+SMALL: dict[str, Any] = {**tiny.REPLAY, "optimizer.lr": 0.003, "tau": 0.05, "entropy.alpha": 0.2}
 SEQUENCES = {"model.memory": "lstm", "model.sequence_length": 4, "model.burn_in": 2}
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
+from rekindle.spaces import unflatten
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import DQN, PPO, SAC, Cohort, StateMismatch, TaskError
 from rekindle.tasks.algorithms.ppo import PPOLearner
@@ -15,15 +17,7 @@ from rekindle.tasks.checkpoint.retention import Keep, keep_of
 from rekindle.tasks.checkpoint.state import difference, unpack
 from rekindle.tasks.errors import Stopped
 
-SMALL: dict[str, Any] = {
-    "num_steps": 16,
-    "num_envs": 3,
-    "num_minibatches": 2,
-    "update_epochs": 2,
-    "epoch_steps": 48,
-    "optimizer": {"lr": 0.01},
-    "model": {"width": 16, "layers": 1},
-}
+SMALL: dict[str, Any] = unflatten({**tiny.ROLLOUTS, "epoch_steps": 48, "optimizer.lr": 0.01})
 
 OFF: dict[str, Any] = {"learning_starts": 64, "buffer_size": 500, "batch_size": 16, "epoch_steps": 150}
 OFF |= {"model": {"width": 16}, "num_steps": 10, "num_updates": 1, "num_envs": 1}

@@ -18,6 +18,7 @@ import numpy as np
 import nursery
 import psutil
 import pytest
+import tiny
 from rekindle import DQN, PPO, Cohort, Store
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
@@ -45,14 +46,7 @@ SPECS = {
     "dict": EnvSpec("own_envs:DictWalk-v0"),
 }
 SEEDS = [3, 8]
-SMALL: dict[str, Any] = {
-    "num_steps": 16,
-    "num_envs": 3,
-    "num_minibatches": 2,
-    "update_epochs": 1,
-    "epoch_steps": 48,
-    "model": {"width": 8, "layers": 1},
-}
+SMALL: dict[str, Any] = unflatten({**tiny.ROLLOUTS, "update_epochs": 1, "epoch_steps": 48, "model.width": 8})
 
 
 @pytest.fixture(autouse=True)

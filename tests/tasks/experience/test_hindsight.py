@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from rekindle import DQN, SAC
 from rekindle.tasks.checkpoint.state import copy
@@ -16,14 +17,7 @@ from rekindle.tasks.experience.replay_buffer import Field, transition_fields
 from rekindle.tasks.rng import streams
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 
-SMALL: dict[str, Any] = {
-    "epoch_steps": 64,
-    "learning_starts": 40,
-    "batch_size": 16,
-    "buffer_size": 80,
-    "optimizer.lr": 0.003,
-    "model.width": 16,
-}
+SMALL: dict[str, Any] = {**tiny.REPLAY, "buffer_size": 80, "optimizer.lr": 0.003}
 RARE = frozenset({"entropy.choice_target", "target_update_interval", "target_interval"})
 
 
