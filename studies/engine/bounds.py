@@ -57,6 +57,11 @@ def resume_if_lifted(connection: Connection, name: str, who: str = "", why: str 
         hold(connection, name, RESUME, who or command.who, why)
 
 
+def stop_at_bounds(store: Store, rows: StudyRows) -> bool:
+    """Stop a study at a bound that it has reached; return whether."""
+    return stop_if_spent(store, rows) or stop_if_plateau(store, rows)
+
+
 def spent_by(
     store: Store, rows: StudyRows, unsaved: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[str, dict[str, int]] | None:

@@ -30,7 +30,7 @@ from ..study.config import EVAL_STEPS, GOOD, WIDENS, Config
 from ..study.environments import environment_of
 from ..study.objectives import ranks_by_score
 from ..study.plan import Branch, Plan
-from .bounds import resume_if_lifted, stop_if_plateau, stop_if_spent
+from .bounds import resume_if_lifted, stop_at_bounds
 from .checked_config import load_task
 from .study_rows import StudyRows
 
@@ -152,7 +152,7 @@ class StudyRunner:
         rows = self.rows
         rows.refresh()
         runs = rows.hold is None and not rows.plan().complete
-        if runs and (stop_if_spent(self.store, rows) or stop_if_plateau(self.store, rows)):
+        if runs and stop_at_bounds(self.store, rows):
             rows.refresh()
         while rows.hold is None and (plan := rows.plan()):  # more rows may follow from those just written
             self.raise_if_asked()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from .durations import parse_duration
 
@@ -115,7 +117,7 @@ def retention(text: str) -> str:
     return text
 
 
-TYPES = {
+TYPES: dict[str, Callable[[str], Any]] = {
     "N": positive,
     "SECONDS": seconds,
     "EPOCH": positive,

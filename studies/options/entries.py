@@ -72,15 +72,6 @@ def _is_goal(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(value[name], int | float) for name in value)
 
 
-def parse_plateau(value: int | str) -> int:
-    """Return a number of trials, which `extend` takes as text."""
-    if isinstance(value, str):
-        if not (value.isascii() and value.isdecimal() and 0 < len(value) < 12):
-            raise BadConfig(f"--plateau must be a number of trials, such as 20, but got {value!r}")
-        value = int(value)
-    return check_count("plateau", value)
-
-
 def count(name: str, least: int = 1, most: int = MOST) -> StoredEntry:
     """Return the entry of an option that is an integer."""
     return StoredEntry(lambda value: check_count(name, value, most, least), lambda value: is_count(value, least, most))
@@ -136,7 +127,6 @@ def _is_keep(value: Any) -> bool:
 CONSTRAINTS = StoredEntry(parse_constraints, are_constraints)
 BUDGET = StoredEntry(parse_budget, _is_budget)
 GOAL = StoredEntry(parse_goal, _is_goal)
-PLATEAU = StoredEntry(parse_plateau, is_count)
 TRIAL_TIME = StoredEntry(parse_trial_time, lambda value: isinstance(value, int | float) and 0 < value < math.inf)
 WEIGHT = StoredEntry(parse_weight, _is_weight)
 SNAPSHOTS = StoredEntry(parse_snapshots, _is_keep)

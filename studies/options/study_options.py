@@ -115,7 +115,7 @@ class StudyOptions(TypedDict, total=False):
             "N",
             "stop after this many trials in a row without an improvement beyond the noise of evaluation",
             Group.SIZE,
-            entry=entries.PLATEAU,
+            entry=entries.count("plateau"),
             mutable=True,
             extend="trials without an improvement after which it stops; off: none",
             bound=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from ...options.conversions import TYPES
@@ -89,6 +89,12 @@ def declare(parser: Container, options: Mapping[str, Option], *names: str) -> No
         if declaration.parse is not None:
             more["type"] = declaration.parse
         option(parser, f"--{name.replace('_', '-')} {declaration.placeholder}".rstrip(), declaration.help, **more)
+
+
+def or_off(declaration: Option) -> Callable[[str], Any]:
+    """Return an option's conversion, which leaves "off" as it is."""
+    parse = declaration.parse or TYPES.get(declaration.placeholder, str)
+    return lambda text: text if text == "off" else parse(text)
 
 
 def in_group(options: Mapping[str, Option], *groups: Group) -> list[str]:

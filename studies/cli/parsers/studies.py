@@ -12,7 +12,7 @@ from ...options.study_options import EXTENDED, STUDY
 from ...options.worker_options import WORKER
 from ...orion.trial import is_under_orion
 from ...study import FRESH_SEEDS, TOP
-from .parser import MANY, Container, Parser, command, declare, in_group, option
+from .parser import MANY, Container, Parser, command, declare, in_group, option, or_off
 from .shared import add_backends, add_outputs, add_task
 
 WORKERS = "worker processes (default: one per core; with Ray, as many as fit on the cluster)"
@@ -149,5 +149,5 @@ def add_steering(commands: Any) -> None:
             option(parser, "--prior NAME=PRIOR", f"{text}; may be repeated", **MANY)
             for changed, declaration in EXTENDED.items():
                 form = f"--{changed.replace('_', '-')} {declaration.placeholder}"
-                option(parser, form, declaration.extend, type=str)  # "off" is no number
+                option(parser, form, declaration.extend, type=or_off(declaration))
         option(parser, "--why TEXT", "reason, for later readers of the study", default="")

@@ -20,6 +20,7 @@ import slow_envs
 from rekindle.studies import Study
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.live_progress import Progress
+from rekindle.studies.cli.parsers import make_parser
 from rekindle.studies.engine import bounds
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
@@ -28,7 +29,7 @@ from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig, CommandRefused
 from rekindle.studies.failures import FAILED
 from rekindle.studies.options.durations import in_words, parse_duration
-from rekindle.studies.options.entries import parse_budget, parse_plateau
+from rekindle.studies.options.entries import parse_budget
 from rekindle.studies.schedulers.seeds import seed_options
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage import commands
@@ -331,7 +332,7 @@ def test_a_bound_is_lifted_by_extending_the_study(sqlite_url: str, monkeypatch: 
             ({"budget": "5"}, "--budget must be a number of at least 1 with a unit"),
             ({"goal": "475"}, "--goal must be return:VALUE, such as return:475, but got '475'"),
             ({"goal": "return:nan"}, "--goal must be return:VALUE"),
-            ({"plateau": "few"}, "--plateau must be a number of trials, such as 20, but got 'few'"),
+            ({"plateau": "few"}, "plateau must be an integer of at least 1, but got 'few'"),
         ):
             with pytest.raises((CommandRefused, BadConfig), match=error):
                 study.extend(**given)  # type: ignore[arg-type]
@@ -419,11 +420,14 @@ def test_a_goal_needs_episodes_that_can_be_played_again() -> None:
         study_config(load("own_functions:climb"), None, epochs=3, goal="return:1")
 
 
-def test_a_plateau_is_a_number_of_trials() -> None:
-    assert parse_plateau("20") == 20
+def test_a_plateau_is_a_number_of_trials_or_off(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = make_parser()
+    for text, value in (("20", 20), ("off", "off")):
+        assert parser.parse_args(["extend", "s", "--plateau", text]).plateau == value
     for text in ("0", "-1", "1e3", "x", "", "²"):
-        with pytest.raises(BadConfig, match="plateau must be a"):
-            parse_plateau(text)
+        with pytest.raises(SystemExit):
+            parser.parse_args(["extend", "s", f"--plateau={text}"])
+        assert "argument --plateau: must be a number of at least 1, but got" in capsys.readouterr().err
 
 
 def test_a_trial_that_trained_for_longer_than_it_may_is_told(sqlite_url: str) -> None:

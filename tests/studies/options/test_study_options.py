@@ -13,7 +13,7 @@ from rekindle.studies.cli.parsers import make_parser
 from rekindle.studies.cli.run_files.reading import expand, places
 from rekindle.studies.engine.runner import MUTABLE
 from rekindle.studies.engine.tune_options import study_config
-from rekindle.studies.options.entries import PLATEAU
+from rekindle.studies.options.entries import count
 from rekindle.studies.options.option import Group, Option, words
 from rekindle.studies.options.study_options import BOUNDS, EXTENDED, STUDY, StudyOptions
 from rekindle.studies.options.worker_options import WORKER
@@ -81,9 +81,12 @@ def test_extend_takes_what_is_declared_for_it() -> None:
 
 
 def test_a_new_option_needs_its_declaration_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    option = Option("N", "trials after which the study naps", Group.SIZE, entry=PLATEAU, extend="naps; off: none")
-    monkeypatch.setitem(STUDY, "nap_after", option)
+    stored = {"entry": count("nap_after"), "extend": "naps; off: none"}
+    option = Option("N", "trials after which the study naps", Group.SIZE, **stored)
+    for table in (STUDY, EXTENDED):
+        monkeypatch.setitem(table, "nap_after", option)
     parser = make_parser()
+    assert parser.parse_args(["extend", "s", "--nap-after", "3"]).nap_after == 3
     assert "--nap-after N         trials after which the study naps" in parser.commands["tune"].format_help()
     (tmp_path / "run.toml").write_text('task = "ppo"\nenv = "CartPole-v1"\nepochs = "1:4"\n[study]\nnap_after = 20\n')
     line = expand(parser.commands, ["create", str(tmp_path / "run.toml")])
