@@ -10,6 +10,7 @@ import torch
 from mask_envs import ACTIONS
 from rekindle import A2C, ARS, DQN, PPO, SAC
 from rekindle.tasks.algorithms.continuous.actions import SoftActions
+from rekindle.tasks.algorithms.continuous.entropy import forbidden_entropy
 from rekindle.tasks.envs import EnvSpec, make_envs
 from rekindle.tasks.envs.base.encode import Observations
 from rekindle.tasks.envs.base.masks import legal, without_choice
@@ -90,8 +91,8 @@ def test_soft_policies_draw_allowed_choices_only_and_aim_at_their_entropy() -> N
     obs[0, 0, columns] = torch.tensor([1.0, 0, 0, 0, 1])
     obs[0, 1, columns] = 1
     # The targets of 2 and of 5 choices are log(2) / 2 and log(5) / 2 instead of twice the latter.
-    decrease = learner.forbidden_entropy({"obs": obs}, columns).item()
-    assert learner.target_entropy().item() - decrease == pytest.approx((np.log(2) + np.log(5)) / 4, rel=1e-5)
+    decrease = forbidden_entropy(learner.hp, choices, obs, columns).item()
+    assert learner.coefficients.targets.item() - decrease == pytest.approx((np.log(2) + np.log(5)) / 4, rel=1e-5)
 
 
 def test_forbidden_logits_get_no_gradient_and_add_no_entropy() -> None:

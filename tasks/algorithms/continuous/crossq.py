@@ -21,10 +21,11 @@ from ...envs import EnvSpec, spaces_of
 from ...networks.optimizers import norms, optimizer_space
 from ...task import Task
 from .actions import SoftActions, SoftHead, check_continuous
+from .entropy import entropy_space
 from .learner import actor_critic_space, check_vectors, check_without_memory, model_space
 from .networks import Batch, NetworkForm
 from .renorm_networks import RenormActorCritics
-from .sac import SACLearner, entropy_space
+from .sac import SACLearner
 
 
 class CrossQLearner(SACLearner):

@@ -5,14 +5,33 @@ Notation: P members, terms of the entropy: one for continuous numbers, then one 
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
+from ....spaces import Space, categorical, log_real, maybe, real
 from ...checkpoint.member_state import Stacked
+from ...networks.masks import allowed_in
 from ...networks.mlp import Parameters
 from ...networks.optimizers import optimizer_of
+from .actions import SoftActions
+
+
+def entropy_space() -> Space:
+    """Return the hyperparameters of the entropy's coefficients.
+
+    `alpha` is the coefficient, or its initial value if it is learned. The target entropy is -`target` per continuous
+    number, and `choice_target` log n for a choice of n.
+    """
+    return Space(
+        learn=categorical(True, False, default=True, structural=True),
+        alpha=log_real(1e-3, 1.0, default=1.0, accept=(1e-12, 1e6)),
+        lr=maybe(log_real(3e-5, 1e-2, accept=(0.0, 100.0)), default=None, search=False),  # None: the optimizer's
+        target=real(0.25, 2.0, default=1.0, accept=(-100.0, 100.0), when={"learn": True}),
+        choice_target=real(0.05, 0.98, default=0.3, accept=(0.0, 1.0), when={"learn": True}),
+    )
 
 
 class FixedEntropy:
@@ -64,3 +83,25 @@ class LearnedEntropy(Stacked):
         """
         self._gradient[:, : self.targets.shape[1]] = entropies - self.targets
         self._optimizer.step(self._gradient, lr)
+
+
+def new_entropy(hp: SimpleNamespace, actions: SoftActions) -> LearnedEntropy | FixedEntropy:
+    """Return coefficients for the values of a task, at their initial values."""
+    if not hp.entropy.learn:
+        return FixedEntropy(hp.entropy.alpha.repeat(1, actions.entropy_terms))
+    k, n = actions.continuous_dim, actions.num_discrete
+    continuous = [-hp.entropy.target * k] if k else []
+    discrete = [hp.entropy.choice_target * math.log(n)] if n > 1 else []
+    return LearnedEntropy(hp.entropy.alpha, torch.cat(continuous + discrete, 1), hp.optimizer)
+
+
+def forbidden_entropy(hp: SimpleNamespace, actions: SoftActions, obs: Tensor, mask: slice) -> Tensor:
+    """Return the mean decrease of target entropies by masks, (P, 1).
+
+    The target of a choice among m allowed ones is `choice_target` log m. Masks are in columns of observations (P, B,
+    numbers).
+    """
+    share = vars(hp.entropy).get("choice_target", 0.0)
+    counts = actions.allowed(allowed_in(obs, mask)).sum(-1).clamp(min=1)
+    decrease: Tensor = share * (actions.num_discrete / counts).log().mean(1, keepdim=True)
+    return decrease

@@ -30,7 +30,7 @@ from ...experience.normalizers import RewardNormalizer
 from ...experience.replay_buffer import Index
 from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences
-from ...networks.encoders import encoder_choice, needs_encoder
+from ...networks.encoders import ENCODERS, encoder_choice, needs_encoder
 from ...networks.mlp import MLP, actor_layers, critic_layers
 from ...networks.optimizers import Clipped, network_spans, optimizer_of, optimizer_space, schedule_space
 from ...rng.draws import Normals
@@ -136,6 +136,17 @@ def check_vectors(values: Mapping[str, Any], env: EnvSpec, algorithm: str, reaso
     if needs_encoder(SimpleNamespace(**values["model"]), shape):
         raise UnsupportedSpace(
             f"{algorithm} on {env.id}: {reason}, but observations of shape {shape} need one; use SAC or TQC"
+        )
+
+
+def check_mask(values: Mapping[str, Any], env: EnvSpec, algorithm: str) -> None:
+    """Raise UnsupportedSpace if something hides an action mask from the policy."""
+    observations, model = Observations(spaces_of(env).observation, env.id), SimpleNamespace(**values["model"])
+    encoded = observations.kind != "vector" or model.encoder not in ENCODERS
+    if observations.mask is not None and (model.memory != "none" or encoded):
+        raise UnsupportedSpace(
+            f"{algorithm} on {env.id}: a memory or an encoder hides the action mask from the policy, but "
+            f"model.memory is {model.memory!r} and model.encoder {model.encoder!r}; leave them out, or use ppo"
         )
 
 

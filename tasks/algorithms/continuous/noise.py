@@ -3,7 +3,8 @@
     Gaussian:             n_t ~ N(0, σ²)
     Ornstein-Uhlenbeck:   n_t = (1 - θ) n_{t-1} + σ z_t,   z_t ~ N(0, 1),   θ = 0.15
 
-The second is that of Lillicrap et al. (2016), arXiv:1509.02971, section 7; it begins at 0 in every episode.
+The second is that of Lillicrap et al. (2016), arXiv:1509.02971, section 7; it begins at 0 in every episode. State-
+dependent exploration is in `actions`.
 
 Notation: P members, N environments, k numbers in an action.
 """
@@ -19,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ....spaces import Space, categorical, real
+from ....spaces import Dimension, Space, categorical, integer, maybe, real
 from ...checkpoint.member_state import Stacked
 from ...rng.draws import Normals
 from ...rng.streams import Bits
@@ -55,6 +56,22 @@ def noise_space(name: str, std: float) -> Space:
             help="scale of the noise, for actions between -1 and 1",
         ),
     )
+
+
+def sde_space() -> dict[str, Dimension | Space]:
+    """Return the hyperparameters of state-dependent exploration, see `actions`.
+
+    Its noise is drawn every `sde_sample_freq` steps. `sde_std_init` is the initial standard deviation when all
+    activations of the last hidden layer are 1 or -1. `sde_clip_mean` bounds the means before they are squashed, against
+    overflow, as in Stable-Baselines3.
+    """
+    use = {"use_sde": True}
+    return {
+        "use_sde": categorical(False, True, default=False, structural=True, search=False),
+        "sde_sample_freq": integer(1, 1_000_000, default=64, structural=True, search=False, when=use),
+        "sde_std_init": real(0.1, 1.5, default=1.0, accept=(1e-3, 100.0), search=False, when=use),
+        "sde_clip_mean": maybe(real(1.0, 5.0, accept=(1e-3, 1e3)), default=None, search=False, silent=True, when=use),
+    }
 
 
 def no_noise(step: int, outputs: Tensor, z: Tensor) -> tuple[None, None]:

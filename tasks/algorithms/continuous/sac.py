@@ -11,7 +11,6 @@ Notation: P members, N environments, B batch, k continuous numbers and n choices
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -19,80 +18,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ....spaces import Dimension, Space, categorical, integer, log_real, maybe, real
 from ...checkpoint.member_state import Stacked
 from ...cuda.graphs import captured
 from ...envs import EnvSpec, spaces_of
-from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
-from ...networks.encoders import ENCODERS
-from ...networks.masks import allowed_in
 from ...networks.optimizers import norms
 from ...rng.draws import Draws
 from ...task import Task
 from .actions import SoftActions, SoftSample, soft_head
-from .entropy import FixedEntropy, LearnedEntropy
-from .learner import ActorCriticLearner, actor_critic_space, critic_space, masked, squares
+from .ensemble import TWINS, check_subset, delay_space, ensemble_space
+from .entropy import FixedEntropy, LearnedEntropy, entropy_space, forbidden_entropy, new_entropy
+from .learner import ActorCriticLearner, actor_critic_space, check_mask, masked, squares
 from .networks import Batch, NetworkForm
+from .noise import sde_space
 from .steps import ActorCriticSteps
-
-TWINS = 2
-
-
-def entropy_space() -> Space:
-    """Return the hyperparameters of the entropy's coefficients.
-
-    `alpha` is the coefficient, or its initial value if it is learned. The target entropy is -`target` per continuous
-    number, and `choice_target` log n for a choice of n.
-    """
-    return Space(
-        learn=categorical(True, False, default=True, structural=True),
-        alpha=log_real(1e-3, 1.0, default=1.0, accept=(1e-12, 1e6)),
-        lr=maybe(log_real(3e-5, 1e-2, accept=(0.0, 100.0)), default=None, search=False),  # None: the optimizer's
-        target=real(0.25, 2.0, default=1.0, accept=(-100.0, 100.0), when={"learn": True}),
-        choice_target=real(0.05, 0.98, default=0.3, accept=(0.0, 1.0), when={"learn": True}),
-    )
-
-
-def sde_space() -> dict[str, Dimension | Space]:
-    """Return the hyperparameters of state-dependent exploration, see `actions`.
-
-    Its noise is drawn every `sde_sample_freq` steps. `sde_std_init` is the initial standard deviation when all
-    activations of the last hidden layer are 1 or -1. `sde_clip_mean` bounds the means before they are squashed, against
-    overflow, as in Stable-Baselines3.
-    """
-    use = {"use_sde": True}
-    return {
-        "use_sde": categorical(False, True, default=False, structural=True, search=False),
-        "sde_sample_freq": integer(1, 1_000_000, default=64, structural=True, search=False, when=use),
-        "sde_std_init": real(0.1, 1.5, default=1.0, accept=(1e-3, 100.0), search=False, when=use),
-        "sde_clip_mean": maybe(real(1.0, 5.0, accept=(1e-3, 1e3)), default=None, search=False, silent=True, when=use),
-    }
-
-
-def ensemble_space() -> Space:
-    """Return the hyperparameters of the critics' form and number.
-
-    Targets follow the least value of `subset` critics of an `ensemble`, drawn at random for each gradient step, and the
-    policy the mean of all: Chen et al. (2021), arXiv:2101.05982 (REDQ), with num_updates = policy_delay = 20,
-    ensemble = 10 and subset = 2. With `mean`, the policy follows the mean of two critics, too, as in DroQ.
-    """
-    rest: dict[str, Any] = {"structural": True, "search": False, "silent": True}
-    return critic_space(
-        ensemble=integer(2, 10, default=2, accept=(2, 100), help="number of critics", **rest),
-        subset=integer(1, 10, default=2, accept=(1, 100), help="critics whose least value is the target", **rest),
-        mean=categorical(
-            False, True, default=False, when={"ensemble": TWINS}, help="the policy follows the critics' mean", **rest
-        ),
-    )
-
-
-def delay_space() -> Dimension:
-    """Return the hyperparameter of the policy's delay behind the critics."""
-    return integer(
-        1, 20, default=1, accept=(1, 1000), structural=True, search=False, silent=True,
-        help="gradient steps of the critics for each of the policy and its entropy coefficients",
-    )  # fmt: skip
 
 
 class SACLearner(ActorCriticLearner):
@@ -121,12 +60,7 @@ class SACLearner(ActorCriticLearner):
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         super().check(values)
-        critic = values.get("critic", {})
-        if "subset" in critic and critic["subset"] > critic["ensemble"]:
-            raise ValueError(
-                f"{cls.algorithm()}: targets take a subset of the critics, but critic.subset is {critic['subset']} and "
-                f"critic.ensemble {critic['ensemble']}; raise critic.ensemble or lower critic.subset"
-            )
+        check_subset(values, cls.algorithm())
 
     @classmethod
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
@@ -136,14 +70,7 @@ class SACLearner(ActorCriticLearner):
                 f"{cls.algorithm()} on {env.id}: use_sde explores in a Box of floats, but got {spaces_of(env).action}; "
                 "leave use_sde out"
             )
-        observations = Observations(spaces_of(env).observation, env.id)
-        model = SimpleNamespace(**values["model"])
-        encoded = observations.kind != "vector" or model.encoder not in ENCODERS
-        if observations.mask is not None and (model.memory != "none" or encoded):
-            raise UnsupportedSpace(
-                f"{cls.algorithm()} on {env.id}: a memory or an encoder hides the action mask from the policy, but "
-                f"model.memory is {model.memory!r} and model.encoder {model.encoder!r}; leave them out, or use ppo"
-            )
+        check_mask(values, env, cls.algorithm())
 
     @classmethod
     def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
@@ -163,29 +90,12 @@ class SACLearner(ActorCriticLearner):
         self.follows_mean = self.has_ensemble or critic.get("mean", False)
         self.subset_draws = Draws(self.keys("subset"), (self.policy.copies,))
         self.entropy_lr = hp.optimizer.lr if hp.entropy.lr is None else hp.entropy.lr
-        self.coefficients = self.new_coefficients()
-
-    def new_coefficients(self) -> LearnedEntropy | FixedEntropy:
-        """Return the entropy's coefficients, at their initial values."""
-        hp = self.hp
-        if hp.entropy.learn:
-            return LearnedEntropy(hp.entropy.alpha, self.target_entropy(), hp.optimizer)
-        return FixedEntropy(hp.entropy.alpha.repeat(1, self.actions.entropy_terms))
+        self.coefficients = new_entropy(hp, self.actions)
 
     def new_parts(self, seeds: list[int]) -> dict[str, Stacked]:
-        coefficients = self.new_coefficients()
+        coefficients = new_entropy(self.hp, self.actions)
         learned = {"coefficients": coefficients} if isinstance(coefficients, LearnedEntropy) else {}
         return {**super().new_parts(seeds), **learned}
-
-    def target_entropy(self) -> Tensor:
-        """Return the target entropies, (P, entropy_terms).
-
-        They are -`target` per continuous number, and `choice_target` log n for a choice of n.
-        """
-        hp, k, n = self.hp.entropy, self.actions.continuous_dim, self.actions.num_discrete
-        continuous = [-hp.target * k] if k else []
-        discrete = [hp.choice_target * math.log(n)] if n > 1 else []
-        return torch.cat(continuous + discrete, 1)
 
     def alpha(self) -> Tensor:
         return self.coefficients.alpha
@@ -238,19 +148,13 @@ class SACLearner(ActorCriticLearner):
             entropies = masked(sample.entropies.detach(), mask).mean(1)
             report |= {"actor_loss": actor_loss.detach().mean(1), "entropy": entropies.sum(1)}
             report |= norms(actor, "actor") if measured else {}
-            entropies = entropies + self.forbidden_entropy(batch, policy.mask) if policy.mask else entropies
+            entropies = (
+                entropies + forbidden_entropy(self.hp, self.actions, batch["obs"], policy.mask)
+                if policy.mask
+                else entropies
+            )
         self.follow(entropies, tau)
         return report, errors[:, 0]
-
-    def forbidden_entropy(self, batch: Batch, mask: slice) -> Tensor:
-        """Return the mean decrease of target entropies by masks, (P, 1).
-
-        The target of a choice among m allowed ones is `choice_target` log m.
-        """
-        share = vars(self.hp.entropy).get("choice_target", 0.0)
-        counts = self.actions.allowed(allowed_in(batch["obs"], mask)).sum(-1).clamp(min=1)
-        decrease: Tensor = share * (self.actions.num_discrete / counts).log().mean(1, keepdim=True)
-        return decrease
 
     def critic_loss(
         self, batch: Batch, reward: Tensor, next_sample: SoftSample, alpha: Tensor

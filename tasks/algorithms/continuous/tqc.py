@@ -19,9 +19,11 @@ from ....spaces import integer
 from ...envs import EnvSpec, spaces_of
 from ...task import Task
 from .actions import SoftActions, SoftSample, check_continuous, soft_head
+from .entropy import entropy_space
 from .learner import actor_critic_space, masked
 from .networks import Batch, NetworkForm
-from .sac import SACLearner, entropy_space, sde_space
+from .noise import sde_space
+from .sac import SACLearner
 from .steps import ActorCriticSteps
 
 

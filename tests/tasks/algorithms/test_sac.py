@@ -429,9 +429,9 @@ class TestEntropyCoefficient:
         assert "coefficients" not in task.state_dict()["learner"]
 
     def test_the_targets_are_by_the_numbers_and_choices_of_the_space(self) -> None:
-        assert learner().target_entropy().tolist() == [[-1.0], [-1.0]]
+        assert learner().coefficients.targets.tolist() == [[-1.0], [-1.0]]
         half = learner("CartPole-v1", seeds=(0,), **{"entropy.choice_target": 0.5})
-        assert half.target_entropy().tolist() == [[pytest.approx(0.5 * math.log(2))]]
+        assert half.coefficients.targets.tolist() == [[pytest.approx(0.5 * math.log(2))]]
 
 
 class TestRewardScale:
