@@ -36,7 +36,7 @@ from ..networks.actor_critic import ActorCritic
 from ..networks.distributions import Categorical, Numbers
 from ..networks.encoders import ENCODERS, check_encoder, encoder_choice, encoder_for, unused_width
 from ..networks.layer_norm import LayerNormMLP
-from ..networks.masks import FORBIDDEN
+from ..networks.masked_logits import FORBIDDEN
 from ..networks.mlp import Network, Parameters, actor_layers, initialize, shapes_of
 from ..networks.optimizers import Clipped, norms, optimizer_of, optimizer_space, schedule, schedule_space
 from ..rng.streams import Keys

@@ -26,7 +26,7 @@ from ..rng import streams
 from ..runtime.progress import at_work
 from .base.curriculum import KWARGS
 from .base.encode import Actions, Observations
-from .base.masks import playable
+from .base.masks import with_legal_actions
 from .base.spec import EnvSpec
 from .factory import allows_one, spaces_of
 from .gym.make import Env, make_env
@@ -81,7 +81,7 @@ def _goals(spec: EnvSpec) -> Goals:
             spec, "asks a second environment for rewards", "a pool, a behaviour, a simulator or arguments drawn anew"
         )
     with guards_of(spec.id).always:
-        env = playable(make_env(spec))
+        env = with_legal_actions(make_env(spec))
         if not env.has_wrapper_attr("compute_reward"):
             raise _refusal(spec, "needs the method compute_reward(achieved_goal, desired_goal, info)", "none")
         achieved, desired, rewards, ends = _steps(env, spec)

@@ -21,7 +21,7 @@ from ..envs.base.masks import actor_columns_in, mask_in
 from .distributions import Distribution, distribution_for, finite
 from .encoders import ENCODERS, Encoder, SharedLayers, encoder_choice, encoder_for
 from .goal_conditioning import GoalEncoder, goal_choice
-from .masks import allowed_in, masked_logits
+from .masked_logits import allowed_in, masked_logits
 from .mlp import MLP, Layers, Parameters, actor_layers, affine, critic_layers, initialize, shapes_of
 from .sde import state_dependent
 

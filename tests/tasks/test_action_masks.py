@@ -18,7 +18,7 @@ from rekindle.tasks.envs.base.spec import EnvSpecError
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.experience.exploration import UniformActions
 from rekindle.tasks.networks.distributions import Bernoulli, Categorical, MultiCategorical
-from rekindle.tasks.networks.masks import masked_logits
+from rekindle.tasks.networks.masked_logits import masked_logits
 from rekindle.tasks.rng import streams
 
 FORBIDDING = "mask_envs:Forbidding-v0"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ....spaces import Space, categorical, log_real, maybe, real
 from ...checkpoint.member_state import Stacked
-from ...networks.masks import allowed_in
+from ...networks.masked_logits import allowed_in
 from ...networks.mlp import Parameters
 from ...networks.optimizers import optimizer_of
 from .actions import SoftActions

@@ -18,7 +18,7 @@ from ...cuda.graphs import captured
 from ...networks.acting import acting_mlp
 from ...networks.distributions import log_softmax
 from ...networks.layer_norm import LayerNormMLP
-from ...networks.masks import FORBIDDEN, allowed_in
+from ...networks.masked_logits import FORBIDDEN, allowed_in
 from ...networks.mlp import MLP, Network, Parameters, actor_layers, affine, critic_layers, initialize, shapes_of
 from ...networks.recurrent import ActingMemory, Core
 from ...networks.residual import ResidualMLP

@@ -30,7 +30,7 @@ from ...experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
 from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences
 from ...networks.encoders import Unlearned, encoder_choice
-from ...networks.masks import FORBIDDEN, allowed_in
+from ...networks.masked_logits import FORBIDDEN, allowed_in
 from ...networks.optimizers import norms, optimizer_of, optimizer_space, schedule_space
 from ...rng.draws import Normals
 from ...rng.streams import Keys

@@ -210,6 +210,6 @@ def has_mask(env: gym.Env[Any, Any]) -> bool:
     return isinstance(space, spaces.Dict) and MASK in space.spaces and isinstance(env.action_space, CHOICES)
 
 
-def playable(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+def with_legal_actions(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     """Return an environment in which any recorded action can be played."""
     return LegalActions(env) if has_mask(env) else env

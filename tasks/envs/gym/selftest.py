@@ -29,7 +29,7 @@ from ..base import info
 from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations
 from ..base.envs import Array
-from ..base.masks import playable
+from ..base.masks import with_legal_actions
 from ..base.spec import EnvSpec, EnvSpecError, reset_result
 from . import snapshot
 from .chance import watched_generators
@@ -225,7 +225,7 @@ def _tested_with(generators: Sequence[str], spec: EnvSpec, draw: int, alone: boo
                 raise _SingleInstance from None
             next(count)
             made.callback(close_env, env, spec)
-            return playable(env)
+            return with_legal_actions(env)
 
         trial = _Trial(spec, new, made.close, generators, alone)
         try:
@@ -381,7 +381,7 @@ def _drawn_episode(trial: _Trial, like: Env, episode: Episode) -> list[Record]:
     """Return the records of an episode in an own environment."""
     if trial.alone:
         trial.close()
-    env = playable(make_drawn(trial.spec, trial.generators, episode.parameters, like))
+    env = with_legal_actions(make_drawn(trial.spec, trial.generators, episode.parameters, like))
     try:
         return _episode(trial, env, episode)
     finally:
@@ -421,7 +421,7 @@ def _alone(trial: _Trial, episode: Episode) -> list[Record]:
     """Return the records of an episode in a new environment."""
     if trial.alone:
         trial.close()
-    env = playable(make_env(trial.spec, trial.generators))
+    env = with_legal_actions(make_env(trial.spec, trial.generators))
     try:
         return [*_records(trial, env, episode)]
     finally:

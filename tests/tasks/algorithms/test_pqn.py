@@ -11,7 +11,7 @@ from rekindle.spaces import unflatten
 from rekindle.tasks.algorithms.pqn import EpsilonChoice
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.networks.layer_norm import LayerNormMLP
-from rekindle.tasks.networks.masks import FORBIDDEN
+from rekindle.tasks.networks.masked_logits import FORBIDDEN
 from rekindle.tasks.networks.mlp import Parameters, initialize
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 
