@@ -116,7 +116,7 @@ def evaluate(
     if (score := learner.score()) is not None:
         return score
     episodes = episodes or learner.eval_episodes
-    returns = evaluate_episodes(learner, episodes, on_step=on_step, env=env, seed=seed).reshape(-1, episodes)
+    returns = measure_episodes(learner, episodes, on_step=on_step, env=env, seed=seed).returns.reshape(-1, episodes)
     means: np.ndarray = returns.mean(1).reshape(learner.members, -1).mean(1)
     return means
 
@@ -151,19 +151,6 @@ def evaluate_within(
             error = math.hypot(*(particle.std(ddof=1) / math.sqrt(len(particle)) for particle in played)) / len(played)
         result.append(Evaluated(mean, max(counts), int(lasted.sum()), error))
     return result
-
-
-@one_thread()
-def evaluate_episodes(
-    learner: BaseLearner,
-    episodes: int = EVALUATION_EPISODES,
-    deterministic: bool = True,
-    on_step: OnStep | None = None,
-    env: EnvSpec | None = None,
-    seed: int = EVALUATION_SEED,
-) -> np.ndarray:
-    """Return the returns of all episodes, (P, episodes), see `measure_episodes`."""
-    return measure_episodes(learner, episodes, deterministic, on_step, env, seed).returns
 
 
 @one_thread()
@@ -386,7 +373,7 @@ def record(learner: BaseLearner, member: int, episodes: int, deterministic: bool
     learner = acting(learner)
     steps: list[list[np.ndarray]] = []
     keep: OnStep = lambda *step: steps.append([x[member].copy() for x in step])  # noqa: E731
-    evaluate_episodes(learner, episodes, deterministic, keep, **elsewhere)
+    measure_episodes(learner, episodes, deterministic, keep, **elsewhere)
     obs, actions, running = (np.stack(x, 1) for x in zip(*steps, strict=True))  # (N, T, ...)
     begins = (running & (running.cumsum(1) == 1)).astype(np.float32)
     return Demonstrations.of_envs(learner.envs, obs[running], actions[running], begins[running])

@@ -23,17 +23,7 @@ from .cohort import Cohort
 from .deployment.exporting import format_of, write_program
 from .deployment.predicting import Predictor, player
 from .deployment.video import film
-from .evaluation import (
-    EVALUATION_SEED,
-    OnStep,
-    acting,
-    evaluate,
-    evaluate_episodes,
-    measure_episodes,
-    one_thread,
-    other_env,
-    record,
-)
+from .evaluation import EVALUATION_SEED, OnStep, acting, evaluate, measure_episodes, one_thread, other_env, record
 from .identity import EnvLike, check_seed
 from .learner import Learner
 from .resumable import Resumable
@@ -217,8 +207,8 @@ class Task(Resumable):
         at each step and may raise to stop (see `measure_episodes`).
         """
         learner, member, count = self._evaluated(episodes)
-        rows = evaluate_episodes(learner, count, deterministic, on_step, **self._elsewhere(env, seed))
-        returns: list[float] = rows[member].tolist()
+        measured = measure_episodes(learner, count, deterministic, on_step, **self._elsewhere(env, seed))
+        returns: list[float] = measured.returns[member].tolist()
         return returns
 
     @checked()

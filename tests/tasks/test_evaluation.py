@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 from rekindle import A2C, DQN, PPO, SAC, SVPG, Cohort, EnvSpec
 from rekindle.tasks import Task, evaluation
-from rekindle.tasks.evaluation import (
-    due_episodes,
-    evaluate_episodes,
-    evaluate_within,
-    evaluation_keys,
-    measure_episodes,
-)
+from rekindle.tasks.evaluation import due_episodes, evaluate_within, evaluation_keys, measure_episodes
 
 SMALL: dict[str, Any] = {"num_steps": 8, "num_envs": 4, "epoch_steps": 64, "model": {"width": 16}}
 REPLAY: dict[str, Any] = {
@@ -71,7 +65,7 @@ def test_a_task_with_the_seed_of_evaluation_is_not_trained_on_its_episodes(env: 
     task = PPO(env, seed=0x5EED).init(**SMALL)
     learner = task.build_learner([task])
     trained, evaluated = learner.envs.obs.copy(), []
-    evaluate_episodes(learner, 4, on_step=lambda obs, *_: evaluated.append(obs.copy()))
+    measure_episodes(learner, 4, on_step=lambda obs, *_: evaluated.append(obs.copy()))
     assert evaluated[0].shape == trained.shape
     assert not (evaluated[0] == trained).all(-1).any()
 
@@ -110,8 +104,8 @@ def test_an_episode_counts_once_whether_it_is_terminated_or_truncated(length: in
     learner = task.build_learner([task])
     learner.actor = lambda *_, **__: lambda obs: np.ones(obs.shape[:2], np.int64)  # type: ignore[method-assign]
     began = learner.envs.obs.copy()
-    assert evaluate_episodes(learner, 3).tolist() == [[value] * 3]
-    assert evaluate_episodes(learner, 3).tolist() == [[value] * 3]
+    assert measure_episodes(learner, 3).returns.tolist() == [[value] * 3]
+    assert measure_episodes(learner, 3).returns.tolist() == [[value] * 3]
     assert (learner.envs.obs == began).all()
 
 

@@ -12,7 +12,7 @@ from rekindle import PPO, EnvSpec
 from rekindle.studies.cli import main
 from rekindle.tasks.envs import EnvSpecError, make_envs
 from rekindle.tasks.envs.base.info import EpisodeInfo
-from rekindle.tasks.evaluation import evaluate_episodes
+from rekindle.tasks.evaluation import measure_episodes
 from support_path import SUPPORT
 from test_envs_gym import choose
 
@@ -159,6 +159,6 @@ def test_evaluation_has_each_episodes_entries() -> None:
     task = PPO(SEARCH).init(**SMALL)
     measured = task.measure(5)
     assert set(measured) == {"return", "info.cost", "info.right", "info.count.steps"}
-    assert measured["return"] == task.returns(5) == evaluate_episodes(task.member_ref().learner, 5)[0].tolist()
+    assert measured["return"] == task.returns(5) == measure_episodes(task.member_ref().learner, 5).returns[0].tolist()
     assert all(1 <= steps <= 9 for steps in measured["info.count.steps"])
     assert set(measured["info.right"]) <= {0.0, 1.0}
