@@ -123,25 +123,31 @@ def evaluate(
 
 @one_thread()
 def evaluate_within(
-    learner: BaseLearner, steps: float | None, seed: int = EVALUATION_SEED, on_step: OnStep | None = None
+    learner: BaseLearner, steps: float | None, seed: int = EVALUATION_SEED, on_step: OnStep | None = None, most: int = 0
 ) -> list[Evaluated]:
     """Return each member's objective, measured by the first of its episodes.
 
-    A member plays at least one episode, and further ones, up to the learner's `eval_episodes`, while `steps` last. Its
-    own episodes decide that, so the result is a function of its state and `steps`.
+    A member plays at least one episode, and further ones, up to the learner's `eval_episodes`, while `steps` last. As
+    many follow again and again, until there are `most`, unless all returns are equal. Its own episodes decide that, so
+    the result is a function of its state, `steps` and `most`.
 
     Args:
         learner: learner whose members act.
-        steps: environment steps of each member; None for all episodes.
+        steps: environment steps of each member; None for all of the learner's `eval_episodes`.
         seed: see `measure_episodes`.
         on_step: see `measure_episodes`.
+        most: number of episodes from which no further ones follow.
     """
     episodes = learner.eval_episodes
     if (score := learner.score()) is not None:
         return [Evaluated(value, episodes, 0) for value in score.tolist()]
-    measured = measure_episodes(learner, episodes, on_step=on_step, seed=seed, steps=steps)
-    lengths = measured.lengths.reshape(learner.members, -1, episodes)
-    returns = measured.returns.reshape(lengths.shape)
+    parts, shape = list[Measured](), (learner.members, -1, episodes)  # members, particles, episodes
+    left, first = np.full(learner.members, math.inf if steps is None else max(steps, 1.0)), 0
+    while first == 0 or (first < most and left.any()):
+        parts.append(measure_episodes(learner, episodes, on_step=on_step, seed=seed, steps=left, first=first))
+        returns = np.concatenate([part.returns.reshape(shape) for part in parts], -1)
+        lengths = np.concatenate([part.lengths.reshape(shape) for part in parts], -1)
+        left, first = _left(returns, lengths, steps or 0.0), first + episodes
     result = []
     for returns_of, lasted in zip(returns, lengths, strict=True):
         played = [particle[steps > 0] for particle, steps in zip(returns_of, lasted, strict=True)]
@@ -153,6 +159,23 @@ def evaluate_within(
     return result
 
 
+def _left(returns: np.ndarray, lengths: np.ndarray, steps: float) -> np.ndarray:
+    """Return the steps (members,) of further episodes.
+
+    There are none for a member whose returns are all equal, that has not played all episodes so far, or whose steps do
+    not last for another one of each particle.
+
+    Args:
+        returns: (members, particles, episodes), NaN where none was played.
+        lengths: of the same shape, 0 where none was played.
+        steps: of all of a member's episodes together.
+    """
+    left = steps - lengths.sum((1, 2))
+    differ = np.nanmax(returns, axis=(1, 2)) > np.nanmin(returns, axis=(1, 2))
+    goes_on = differ & (lengths > 0).all((1, 2)) & (left >= lengths.mean(-1).sum(-1))
+    return np.where(goes_on, left, 0.0)
+
+
 @one_thread()
 def measure_episodes(
     learner: BaseLearner,
@@ -161,7 +184,8 @@ def measure_episodes(
     on_step: OnStep | None = None,
     env: EnvSpec | None = None,
     seed: int = EVALUATION_SEED,
-    steps: float | None = None,
+    steps: np.ndarray | float | None = None,
+    first: int = 0,
 ) -> Measured:
     """Measure evaluation episodes, and return arrays of shape (P, episodes).
 
@@ -176,7 +200,9 @@ def measure_episodes(
             the episodes that are still running.
         env: another environment with the same spaces; None for the learner's own.
         seed: seed of the episodes and of random actions, the same for every member.
-        steps: steps of each member after which it begins no further episode, see `evaluate_within`; None to play all.
+        steps: steps of each member (P,) after which it begins no further episode, see `evaluate_within`; 0 for no
+            episode at all, None to play all.
+        first: number of the first episode.
 
     Raises:
         UnsupportedSpace: the learner has neither episodes nor a score.
@@ -194,7 +220,9 @@ def measure_episodes(
     lengths = np.zeros(returns.shape, np.int64)
     info = np.full((*returns.shape, len(envs.info.names)), np.nan)
     whole = steps is None or contest is not None  # sides take turns
-    left = math.inf if whole or steps is None else steps * members / players.members  # of each member or particle
+    of_members = np.full(members, math.inf) if whole or steps is None else np.broadcast_to(steps, members)
+    particles = players.members // members
+    left = np.repeat(of_members / particles, particles)  # of each member or particle
 
     def see(*seen: np.ndarray) -> None:
         if on_step is not None:
@@ -202,13 +230,13 @@ def measure_episodes(
 
     try:
         while (due := due_episodes(lengths, left, time_limit(spec))).any():
-            for first in range(0, episodes, envs.num_envs):
-                if not due[:, first : first + envs.num_envs].any():
+            for begin in range(0, episodes, envs.num_envs):
+                if not due[:, begin : begin + envs.num_envs].any():
                     continue
                 keys, actor = partial(evaluation_keys, players.members, seed=seed), (contest or players).actor
                 act = actor(episodes, deterministic, keys)
-                for rows, running, step in played_steps(envs, first, act, due, see):
-                    count = rows.stop - first
+                for rows, running, step in played_steps(envs, begin, act, due, see, first):
+                    count = rows.stop - begin
                     lengths[:, rows] += running[:, rows]
                     returns[:, rows] += step.reward[:, :count] * running[:, rows]
                     ended = running[:, rows] & (step.terminated | step.truncated)[:, :count]
@@ -225,7 +253,7 @@ def measure_episodes(
     return Measured(returns.reshape(members, -1), entries, lengths.reshape(members, -1))
 
 
-def due_episodes(lengths: np.ndarray, steps: float, longest: int | None) -> np.ndarray:
+def due_episodes(lengths: np.ndarray, steps: np.ndarray, longest: int | None) -> np.ndarray:
     """Return a mask (P, E) of the episodes to play next.
 
     The first are as many as surely fit; later ones as many as fit if they are as long as those before, but no more than
@@ -233,25 +261,25 @@ def due_episodes(lengths: np.ndarray, steps: float, longest: int | None) -> np.n
 
     Args:
         lengths: steps of each episode so far (P, E), which are played in order; 0 for those to come.
-        steps: steps of all episodes of a member together, see `evaluate_within`.
+        steps: steps of all episodes of each member together (P,); 0 for none.
         longest: the environment's time limit, if it is known.
     """
     total = lengths.shape[1]
     due = np.zeros(lengths.shape, bool)
-    for row, used in zip(due, lengths, strict=True):
+    for row, used, most in zip(due, lengths, steps, strict=True):
         played, spent = np.count_nonzero(used), used.sum()
-        if math.isinf(steps):
+        if math.isinf(most):
             more = total - played
         elif played == 0:
-            more = max(1, int(steps // longest) if longest else 1)
+            more = max(int(most > 0), int(most // longest) if longest else 0)
         else:
-            more = min(int((steps - spent) * played // spent), played)
+            more = min(int((most - spent) * played // spent), played)
         row[played : played + max(0, more)] = True
     return due
 
 
 def played_steps(
-    envs: Envs, first: int, act: Callable[[np.ndarray], np.ndarray], due: np.ndarray, see: OnStep
+    envs: Envs, first: int, act: Callable[[np.ndarray], np.ndarray], due: np.ndarray, see: OnStep, earlier: int = 0
 ) -> Iterator[tuple[slice, np.ndarray, StepResult]]:
     """Play the due episodes from `first` on, one in each environment.
 
@@ -260,10 +288,11 @@ def played_steps(
 
     Args:
         envs: environments of (P, N) episodes.
-        first: number of the first episode.
+        first: index of the first episode.
         act: function of observations (P, E, ...) that returns actions (P, E, ...).
         due: mask of the episodes to play among all of the members' (P, E).
         see: called before each step with observations, actions (P, E, ...) and running episodes (P, E).
+        earlier: number of episodes before those of `due`.
 
     Yields:
         The episodes that are played, a mask (P, E) of those that are running, which the caller updates, and the result
@@ -272,7 +301,7 @@ def played_steps(
     (members, episodes), running = due.shape, np.zeros_like(due)
     rows = slice(first, min(first + envs.num_envs, episodes))
     rows_of_member = slice(0, rows.stop - first)
-    envs.first = first
+    envs.first = earlier + first
     envs.reset()
     envs.begin_epoch(np.zeros(members, dtype=np.int64))
     running[:, rows] = due[:, rows]

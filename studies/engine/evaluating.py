@@ -3,8 +3,9 @@
 A new study spends about a fifth of its environment steps (SHARE) on evaluations at most. Half of these and more (LAST)
 are for the last rung, where all episodes are played if they fit, since its results are the answer; the others are
 divided among the earlier rungs by the epochs that these add. An evaluation plays its first episodes until its steps are
-spent: many short ones, or few long ones, and always one. The steps belong to the study's configuration, in units of a
-trial's epochs, so results depend on no other trial.
+spent: many short ones, or few long ones, and always one. After the usual number, further ones follow if returns differ,
+up to MOST. The steps belong to the study's configuration, in units of a trial's epochs, so results depend on no other
+trial.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ if TYPE_CHECKING:
 
 SHARE = 0.2  # of all steps of a study
 LAST = 0.55  # of the steps of its evaluations
+MOST = 200  # episodes of an evaluation
 
 
 def eval_steps_of(config: Config, algorithm: type[Task]) -> list[list[float]] | None:
-    """Return the steps of evaluations by rung; None for no limit.
+    """Return steps and episodes of evaluations by rung, or None.
 
-    They are [epochs, steps in epochs of training]. Studies with a plateau need the noise of all episodes, and other
-    objectives than the return, and constraints, are statistics of all.
+    They are [epochs, steps in epochs of training, most episodes]. Studies with a plateau need the noise of all
+    episodes, and other objectives than the return, and constraints, are statistics of all.
 
     Args:
         config: configuration of a new study.
         algorithm: class of its tasks.
     """
-    from ...tasks.envs import EnvSpec, time_limit  # imports gymnasium
+    from ...tasks.envs import EnvSpec, numbers_episodes, time_limit  # imports gymnasium
     from ...tasks.evaluation import plays_episodes  # imports torch
 
     defaults = {name: dimension.default for name, dimension in config.space_in(algorithm).flat().items()}
@@ -46,7 +48,8 @@ def eval_steps_of(config: Config, algorithm: type[Task]) -> list[list[float]] | 
     added = [high - low for low, high in zip((0, *rungs), rungs, strict=False)]
     epochs = [count * more for count, more in zip(counts, added, strict=True)]
     left = sum(epochs) * SHARE / (1 - SHARE)
-    limits = [time_limit(EnvSpec.of(env)) or math.inf for env in config.environments]
+    envs = [EnvSpec.of(env) for env in config.environments]
+    limits = [time_limit(env) or math.inf for env in envs]
     whole = config.eval_episodes * max(limits) / min(sizes)
     shares = list[float]()
     for rung in reversed(range(len(rungs))):
@@ -55,4 +58,5 @@ def eval_steps_of(config: Config, algorithm: type[Task]) -> list[list[float]] | 
             part = max(part, LAST)
         shares.insert(0, min(whole, left * part / max(1, counts[rung])))
         left -= shares[0] * counts[rung]
-    return [[end, round(share, 6)] for end, share in zip(rungs, shares, strict=True)]
+    most = MOST if all(map(numbers_episodes, envs)) else config.eval_episodes
+    return [[end, round(share, 6), most] for end, share in zip(rungs, shares, strict=True)]

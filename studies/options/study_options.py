@@ -203,7 +203,7 @@ class StudyOptions(TypedDict, total=False):
         int | None,
         Option(
             "N",
-            "episodes of each evaluation (default: up to 20, as many as a fifth of the study's steps allows)",
+            "episodes of each evaluation (default: up to 200, as many as a fifth of the study's steps allows)",
             Group.SEEDS,
             entry=entries.count("eval_episodes"),
         ),

@@ -66,7 +66,8 @@ class Config:
             - `eval_episodes`: number of episodes of each evaluation
             - `sized`: {seconds, paces}, from which its size followed, see `engine.sizing`
             - `widens`: whether a probe may widen the search, see `study.widening`
-            - `eval_steps`: [epochs, steps in epochs of training] of an evaluation at each rung, see `engine.evaluating`
+            - `eval_steps`: [epochs, steps in epochs of training, most episodes] of an evaluation at each rung, see
+              `engine.evaluating`
             - `weight`: share of the workers that train several studies
             - `confirmed`: number of fresh seeds that deleted confirmations used
             - `longer`: epochs to which the study was extended
@@ -243,17 +244,17 @@ class Config:
         """Number of episodes of each evaluation, unless its steps end earlier."""
         return int(self.options.get("eval_episodes", EVALUATION_EPISODES))
 
-    def eval_steps(self, epochs: int, hyperparameters: Mapping[str, Any]) -> float | None:
-        """Return the steps of an evaluation; None for no limit.
+    def eval_steps(self, epochs: int, hyperparameters: Mapping[str, Any]) -> tuple[float | None, int]:
+        """Return steps and most episodes of an evaluation; None for no limit.
 
         Args:
             epochs: total epochs.
             hyperparameters: of the trial, whose `epoch_steps` count.
         """
         if (rungs := self.options.get(EVAL_STEPS)) is None:
-            return None
-        share = next((share for end, share in rungs if end >= epochs), rungs[-1][1])
-        return float(share * hyperparameters["epoch_steps"])
+            return None, self.eval_episodes
+        _, share, *most = next((rung for rung in rungs if rung[0] >= epochs), rungs[-1])
+        return float(share * hyperparameters["epoch_steps"]), most[0] if most else self.eval_episodes  # older: no most
 
     def make_task(
         self,

@@ -58,9 +58,16 @@ def _are_learned(value: Any) -> bool:
 
 
 def _are_eval_steps(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(entry, list | tuple) and len(entry) == 2 and is_count(entry[0]) and _is_finite(entry[1])
-        for entry in value
+    return (
+        isinstance(value, list)
+        and all(
+            isinstance(entry, list | tuple)
+            and len(entry) in (2, 3)  # without the most episodes before version 0.2
+            and is_count(entry[0])
+            and _is_finite(entry[1])
+            and all(map(is_count, entry[2:]))
+            for entry in value
+        )
     )
 
 

@@ -194,8 +194,8 @@ class Training:
         learner, member = task.member_ref()
         if (learner, task.epochs) not in self.measured:
             seed = EVALUATION_SEED if self.episodes is None else self.episodes
-            steps = self.runner.config.eval_steps(task.epochs, task.identity.hyperparameters)
-            self.measured[learner, task.epochs] = evaluate_within(learner, steps, seed, self._stop_if_asked)
+            steps, most = self.runner.config.eval_steps(task.epochs, task.identity.hyperparameters)
+            self.measured[learner, task.epochs] = evaluate_within(learner, steps, seed, self._stop_if_asked, most)
         return self.measured[learner, task.epochs][member]
 
     def _score_metrics(self, task: Task) -> Metrics:

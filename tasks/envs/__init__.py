@@ -9,7 +9,7 @@ from __future__ import annotations
 from .base.envs import Envs, Episodes, StepResult
 from .base.joined import Joined
 from .base.spec import EnvSpec, EnvSpecError
-from .factory import allows_one, make_envs, spaces_of, steps_all_at_once, time_limit
+from .factory import allows_one, make_envs, numbers_episodes, spaces_of, steps_all_at_once, time_limit
 from .goals import Goals, goals_of
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "allows_one",
     "goals_of",
     "make_envs",
+    "numbers_episodes",
     "spaces_of",
     "steps_all_at_once",
     "time_limit",

@@ -92,6 +92,11 @@ def time_limit(spec: EnvSpec) -> int | None:
     return None if registered is None else registered.max_episode_steps
 
 
+def numbers_episodes(spec: EnvSpec) -> bool:
+    """Return whether an episode's number decides it, whatever was played before."""
+    return not (is_pool(spec) or is_joint(spec))
+
+
 def allows_one(spec: EnvSpec) -> bool:
     """Return whether only one environment can exist at a time."""
     if not spec or steps_all_at_once(spec):

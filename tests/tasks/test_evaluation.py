@@ -172,13 +172,14 @@ def test_an_environment_of_other_spaces_is_refused(env: Any, message: str) -> No
         ([700], 600, None, 0),
         ([], math.inf, None, 20),
         ([9] * 20, math.inf, None, 0),
+        ([], 0, None, 0),
     ],
 )
 def test_as_many_episodes_are_due_as_the_steps_allow(
     lengths: list[int], steps: float, longest: int | None, count: int
 ) -> None:
     played = np.array([lengths + [0] * (20 - len(lengths))])
-    due = due_episodes(played, steps, longest)
+    due = due_episodes(played, np.array([steps]), longest)
     assert due.nonzero()[1].tolist() == list(range(len(lengths), len(lengths) + count))
 
 
@@ -202,6 +203,31 @@ def test_an_evaluation_within_steps_is_the_mean_of_the_first_of_all_episodes(env
         assert evaluate_within(alone.member_ref().learner, steps) == [result[1]]
     assert {each.episodes for each in evaluate_within(learner, 1.0)} == {1}
     assert [each.value for each in evaluate_within(learner, None)] == [task.evaluate() for task in together]
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1"])
+def test_further_episodes_follow_where_returns_differ_and_steps_last(env: str) -> None:
+    """The next episodes are those of the next numbers, whoever trains beside."""
+
+    def make(seed: int) -> PPO:
+        return PPO(env, seed=seed, eval_episodes=4).init(**SMALL)
+
+    together = [make(seed) for seed in range(2)]
+    Cohort(together).fit(1)
+    learner, alone = together[0].member_ref().learner, make(1)
+    alone.fit(1)
+    parts = [measure_episodes(learner, 4, first=first) for first in (0, 4, 8)]
+    returns, lengths = (np.concatenate([getattr(part, name) for part in parts], 1) for name in ("returns", "lengths"))
+    assert len(np.unique(lengths[0])) > 4  # further episodes differ from the first ones
+    for steps, most in ((30.0, 12), (150.0, 12), (1e6, 12), (1e6, 5), (1e6, 0)):
+        result = evaluate_within(learner, steps, most=most)
+        for own, played, value in zip(returns, lengths, result, strict=True):
+            assert (value.value, value.steps) == (own[: value.episodes].mean(), played[: value.episodes].sum())
+            assert value.episodes <= max(4, -(-most // 4) * 4)
+            assert value.episodes == 1 or played[: value.episodes - 1].sum() < steps
+            differ = len(set(own[:4])) > 1
+            assert steps < 1e6 or value.episodes == (4 if most <= 4 or not differ else 8 if most == 5 else 12)
+        assert evaluate_within(alone.member_ref().learner, steps, most=most) == [result[1]]
 
 
 def test_each_particle_has_its_share_of_the_steps() -> None:

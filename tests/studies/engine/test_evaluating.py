@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from rekindle import tune
-from rekindle.studies.engine.evaluating import SHARE, eval_steps_of
+from rekindle.studies.engine.evaluating import MOST, SHARE, eval_steps_of
 from rekindle.studies.engine.json_views import study_json, summary_view
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.schedulers.registry import scheduler
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import EVAL_STEPS
+from rekindle.studies.study.config import EVAL_STEPS, Config
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
 from rekindle.tasks.evaluation import evaluate_within
@@ -30,12 +30,13 @@ def test_evaluations_may_take_a_fifth_of_a_study(env: str, method: str) -> None:
     counts, ends = scheduler(config).entrants(), [0, *config.rungs]
     training = sum(count * (high - low) for count, (low, high) in zip(counts, itertools.pairwise(ends), strict=True))
     steps = config.options[EVAL_STEPS]
-    evaluating = sum(count * share for count, (_, share) in zip(counts, steps, strict=True))
+    evaluating = sum(count * share for count, (_, share, _) in zip(counts, steps, strict=True))
     assert evaluating <= SHARE * (training + evaluating) * 1.000001
-    assert [end for end, _ in steps] == list(config.rungs)
+    assert [end for end, *_ in steps] == list(config.rungs)
     whole = 20 * {"CartPole-v1": 500, "Pendulum-v1": 200}[env] / 4096  # epochs' steps of all episodes
     assert steps[-1][1] == pytest.approx(whole)
-    assert config.eval_steps(config.rungs[-1] + 1, {"epoch_steps": 64}) == pytest.approx(whole * 64)  # of a longer one
+    longer, most = config.eval_steps(config.rungs[-1] + 1, {"epoch_steps": 64})
+    assert (longer, most) == (pytest.approx(whole * 64), MOST)
 
 
 def test_the_steps_are_divided_by_the_epochs_that_rungs_add() -> None:
@@ -46,9 +47,9 @@ def test_the_steps_are_divided_by_the_epochs_that_rungs_add() -> None:
     last = 4000 / 4096
     left = 21 / 4 - last
     assert config.options[EVAL_STEPS] == [
-        [1, pytest.approx(left * 9 / 15 / 9, abs=1e-6)],
-        [3, pytest.approx(left * 6 / 15 / 3, abs=1e-6)],
-        [9, pytest.approx(last, abs=1e-6)],
+        [1, pytest.approx(left * 9 / 15 / 9, abs=1e-6), MOST],
+        [3, pytest.approx(left * 6 / 15 / 3, abs=1e-6), MOST],
+        [9, pytest.approx(last, abs=1e-6), MOST],
     ]
 
 
@@ -75,7 +76,8 @@ def test_results_of_few_episodes_do_not_depend_on_workers(sqlite_url: str) -> No
         for row in rows:
             task = config.make_task(load("ppo"), store.trials("alone")[row.number].params, None)
             task.fit(row.epochs)
-            [own] = evaluate_within(task.member_ref().learner, config.eval_steps(row.epochs, TINY))
+            within, most = config.eval_steps(row.epochs, TINY)
+            [own] = evaluate_within(task.member_ref().learner, within, most=most)
             assert (row.score, row.eval_steps, row.eval_error) == (own.value, own.steps, own.error)
             if own.episodes == 1:
                 assert own.error is None
@@ -87,6 +89,13 @@ def test_results_of_few_episodes_do_not_depend_on_workers(sqlite_url: str) -> No
         assert view["eval_steps"] == summary_view(store, "alone").eval_steps == total > 0
         results = [rung["eval_steps"] for trial in view["trials"] for rung in trial["rungs"]]
         assert sum(results) == total
+
+
+def test_a_study_without_most_episodes_keeps_the_usual_number() -> None:
+    config = study_config(load("ppo"), "CartPole-v1", trials=8, epochs="1:9")
+    before = [entry[:2] for entry in config.options[EVAL_STEPS]]
+    older = Config.from_json({**config.to_json(), "options": {**config.options, EVAL_STEPS: before}}, "s")
+    assert older.eval_steps(9, {"epoch_steps": 64}) == (config.eval_steps(9, {"epoch_steps": 64})[0], 20)
 
 
 def test_a_study_from_before_keeps_its_rule(sqlite_url: str) -> None:
