@@ -130,9 +130,11 @@ class _Trial:
         self.steps += 1
         seconds = time.monotonic() - self.began
         if seconds > LONG:
+            step = seconds / self.steps
             warnings.warn(
-                f"{self.spec.id}: a step takes {seconds / self.steps:.2g} s; the self-test, which every process makes "
-                f"once, takes up to {TOTAL:,}, as it decides how a state is restored; make steps faster if you can",
+                f"{self.spec.id}: a step takes {step:.2g} s; the self-test, which every process makes once, takes up "
+                f"to {TOTAL:,} ({step * TOTAL / 60:,.0f} minutes), as it decides how a state is restored; make steps "
+                "faster if you can",
                 stacklevel=2,
             )
             self.began = math.inf

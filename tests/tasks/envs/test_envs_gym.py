@@ -547,6 +547,8 @@ def test_mujoco_does_not_tell_at_every_environment_what_is_deprecated_in_its_mod
 def test_a_self_test_that_takes_long_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rekindle.tasks.envs.gym.selftest.LONG", 0.0)
     self_test.cache_clear()
-    with pytest.warns(UserWarning, match=r"Blackjack-v1: a step takes .* s; the self-test, .* 1,500") as warned:
+    with pytest.warns(
+        UserWarning, match=r"Blackjack-v1: a step takes .* s; the self-test, .* 1,500 \(.* minutes\)"
+    ) as warned:
         self_test(EnvSpec("Blackjack-v1"))
     assert len(warned) == 1
