@@ -90,11 +90,20 @@ def _ends(prior: Dimension) -> list[Value]:
     return [prior.at(INSIDE), *default]  # a normal prior has no ends; values outside are drawn again
 
 
+def with_defaults(space: Space) -> Space:
+    """Return the space with medians as defaults where there are none."""
+    missing = {path: d for path, d in space.flat().items() if d.default is REQUIRED}
+    return Space._of({**space.flat(), **{path: replace(d, default=_median(d)) for path, d in missing.items()}})
+
+
 def _default(old: Dimension, new: Dimension, name: str) -> Value:
-    median = (new.dimension if isinstance(new, Maybe) else new).at(0.5)
     if old.default is REQUIRED:
-        return median
+        return _median(new)
     try:
         return new.check(old.default, name)
     except SpaceError:
-        return median
+        return _median(new)
+
+
+def _median(prior: Dimension) -> Value:
+    return (prior.dimension if isinstance(prior, Maybe) else prior).at(0.5)

@@ -38,7 +38,7 @@ from .runtime.progress import tick
 
 
 def stack_hyperparameters(
-    space: Space, values: Sequence[Mapping[str, Any]], device: torch.device | str
+    space: Space, values: Sequence[Mapping[str, Any]], device: torch.device | str, batched: bool = True
 ) -> SimpleNamespace:
     """Stack the hyperparameters of P members.
 
@@ -49,6 +49,7 @@ def stack_hyperparameters(
         space: the hyperparameters.
         values: complete values of each member.
         device: torch device.
+        batched: whether members train in one computation; else values that are no numbers stay plain.
 
     Raises:
         SpaceError: a hyperparameter that is not structural has values that are no numbers.
@@ -60,6 +61,8 @@ def stack_hyperparameters(
         dimension = space.flat()[name]
         dimension = dimension.dimension if isinstance(dimension, Maybe) else dimension
         others = [value for value in getattr(dimension, "values", ()) if not isinstance(value, bool | int | float)]
+        if others and not batched:
+            continue
         if others:
             raise SpaceError(
                 f"{name} must have numbers as values, or be declared with structural=True, since members whose values "
@@ -175,7 +178,7 @@ class BaseLearner:
             collect_graphs()
         self.members, self.env_processes = len(self.seeds), env_processes
         self.refilling = False  # whether the members were loaded without what is `refillable`
-        self.hp = stack_hyperparameters(self.space_in(env), values, self.device)
+        self.hp = stack_hyperparameters(self.space_in(env), values, self.device, self.batched)
         self.assemble(values)
 
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:

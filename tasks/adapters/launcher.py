@@ -88,6 +88,8 @@ def main(parent: int, words: list[str]) -> int:
         prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     pid = start(words)
     status = wait(pid, parent)
+    if status == 0 and (left := len(children(os.getpid()))):
+        os.write(2, f"ended before {left} of its processes, which were killed; it must wait for them\n".encode())
     end_all(pid)
     return 128 - status if status < 0 else status
 

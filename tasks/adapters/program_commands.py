@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from ...spaces import Space
+from ...spaces.custom_priors import with_defaults
 from ...spaces.errors import near
 
 PREFIX = "command:"
@@ -67,7 +68,7 @@ class ProgramCommand:
             )
         if not run:
             raise ValueError("a program needs a command line; add it at the end: -- python train.py --lr {lr}")
-        space = Space.from_priors(settings["space"])
+        space = with_defaults(Space.from_priors(settings["space"]))
         bounds = settings.get("bounds", (None, None))
         texts = {name: settings[name] for name in ("objective", "lines", "pattern") if name in settings}
         for name, text in texts.items():

@@ -125,7 +125,7 @@ def test_a_program_killed_amid_its_write_resumes_from_its_last_whole_folder(tmp_
             "must report in the file log.jsonl of {checkpoint}, but wrote",
         ),
         (["silent"], {"pattern": "(?P<return>x)"}, ProgramError, "but it reported nothing"),
-        (["fork"], {}, ProgramError, "but it reported nothing"),
+        (["fork"], {}, ProgramError, "reported nothing; its last lines:\nended before 1 of its processes, which w"),
         (["nan"], {}, Diverged, "return became nan in epoch 1; try other hyperparameters"),
         (["other"], {}, ProgramError, "must report its objective 'return', but reported 'accuracy'; report it, or set"),
         (
@@ -200,8 +200,16 @@ def test_a_name_holds_the_whole_command() -> None:
 
 
 def test_braces_that_are_no_placeholder_are_text() -> None:
-    words = ["x", '{"opt":{"lr":{lr}}, "act": "{act}"}', "${{lr}} {}{0} {lr:.1f} {a: {lr}}", "{epochs}", "{checkpoint}"]
-    made = ProgramCommand.of(words, {"space": {**SPACE, "act": "choices(['a', '{lr}'])"}})
+    words = [
+        "true",
+        '{"opt":{"lr":{lr}}, "act": "{act}"}',
+        "${{lr}} {}{0} {lr:.1f} {a: {lr}}",
+        "{epochs}",
+        "{checkpoint}",
+    ]
+    made = ProgramCommand.of(words, {"space": {"lr": "loguniform(0.01, 1.0)", "act": "choices(['a', '{lr}'])"}})
+    assert made.space.defaults() == {"lr": pytest.approx(0.1), "act": "{lr}"}
+    assert load(made.name)(seed=1).init().member_ref().learner.values["act"] == "{lr}"  # texts need no structural=True
     written = made.words({"lr": 0.5, "act": "{lr}", "epochs": 1, "checkpoint": "/d"})
     assert written[1:3] == ['{"opt":{"lr":0.5}, "act": "{lr}"}', "${lr} {}{0} {lr:.1f} {a: 0.5}"]
 
