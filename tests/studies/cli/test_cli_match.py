@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,6 +117,47 @@ def test_an_exported_study_has_the_policies_that_play_in_it(cli: Cli, tmp_path: 
     named_policy.cache_clear()
     with Store(urls[1]) as there:
         assert there.task(best.uid).evaluate() == best.value
+
+
+def test_a_study_keeps_the_policy_that_will_play_in_it(cli: Cli, sqlite_url: str, tmp_path: Path) -> None:
+    with Store(sqlite_url) as store:
+        one = trained(store, 1, 1)
+    words = ["create", "behaviours", GAME, "--study", "s", "--trials", "1", "--epochs", "1", "--storage", sqlite_url]
+    status, _, errors = cli(*words, "--search", "player.gamma", "--opponent", one.uid)
+    assert status == 0, errors
+    with Store(sqlite_url) as store:
+        [name] = store.study("s").config["env"]["opponents"]
+        store.database.write(lambda connection: connection.execute(checkpoint.update().values(created=0.0)))
+        gc(store, dry_run=False)
+        assert len(store.checkpoints(name)) == 1
+    assert cli("delete", "s", "--yes", "--storage", sqlite_url)[0] == 0
+    with Store(sqlite_url) as store:
+        gc(store, dry_run=False)
+        assert store.checkpoints(name) == []
+
+
+@pytest.mark.slow
+def test_a_policy_plays_on_ray_as_it_does_here(cli: Cli, sqlite_url: str, postgres_url: str) -> None:
+    """In a process of its own, which keeps Ray's threads away from other tests."""
+    words = ["tune", "behaviours", "pettingzoo/hunt_env:Hunt", "--study", "s", "--trials", "2", "--epochs", "1"]
+    words += ["--search", "hunter.gamma", "--seed", "7", "--set", "epoch_steps=64", "--set", "num_envs=2"]
+    words += ["--set", "hunter.num_steps=16", "--set", "hunter.num_minibatches=2"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    digests = []
+    for url, engine in ((sqlite_url, []), (postgres_url, ["--engine", "ray", "--workers", "1"])):
+        with Store(url) as store:
+            deer = Behaviours("pettingzoo/hunt_env:Hunt", seed=1, storage=store)
+            deer.init(epoch_steps=256, num_envs=2)
+            deer.fit(1)
+            deer.finish()
+        command = [sys.executable, "-m", "rekindle", *words, "--player", f"deer={deer.uid}", "--storage", url, *engine]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        with Store(url) as store:
+            trials = store.trials("s")
+            digests.append([(trial.uid, store.checkpoints(trial.uid)[-1].digest) for trial in trials])
+    assert digests[0] == digests[1]
+    assert len({*digests[0]}) == 2
 
 
 @pytest.mark.slow
