@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...tasks.algorithms.players import RANDOM, policy_in_file, read_named
-from ...tasks.checkpoint.named_policies import NamedPolicy, is_named, named_policy
+from ...tasks.checkpoint.named_policies import NamedPolicy, is_named, named_policy, remember
 from ...tasks.envs import EnvSpec
 from ..storage.store import Store
 from ..storage.stored_policies import put_player
@@ -44,6 +44,8 @@ def stored_policy(text: str, opened: Opened, directory: Path = Path()) -> str:
         return text
     with opened() as store:
         name = text if is_named(text) else put_player(store, _source(store, text, directory).packed(), text)
+        if name != text:
+            remember(name, text)
         named_policy(name)  # keeps it for when the storage is closed
     return name
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import unflatten
-from ..checkpoint.named_policies import NamedPolicy, is_named, named_policy
+from ..checkpoint.named_policies import NamedPolicy, called, is_named, named_policy
 from ..checkpoint.policy_files import metadata_of, read_policy
 from ..envs import EnvSpec, spaces_of
 from ..envs.agents.adapter import is_joint
@@ -72,7 +72,7 @@ def player(env: EnvSpec, name: str, text: str) -> Player:
     """
     subject = f"{env.id}: the player of {name}"
     source = named_policy(text) if is_named(text) else policy_in_file(subject, text)
-    return _fitting(env, name, source, subject, text)
+    return _fitting(env, name, source, subject, called(text))
 
 
 def policy_in_file(subject: str, text: str) -> NamedPolicy:
@@ -128,7 +128,10 @@ def _fitting(env: EnvSpec, name: str, source: NamedPolicy, subject: str, text: s
         prefix = f"{name}."
         policy = {path.removeprefix(prefix): x for path, x in policy.items() if path.startswith(prefix)}
         if not policy:
-            raise ValueError(f"{subject} needs a policy of this behaviour, but {text} has none")
+            raise ValueError(
+                f"{subject} needs a policy of this behaviour, but {text} has those of "
+                f"{', '.join(roster_of(spec).learning)}; name another one"
+            )
         whole = task.learner.space_in(spec).validate(values)
         env_steps = source.epochs * whole["epoch_steps"] * len(roster_of(spec).behaviours[name].slots)
         task, spec, extras = load(whole[name][ALGORITHM]), replace(spec, behaviour=name), extras_of(whole[name])

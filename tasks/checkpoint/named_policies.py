@@ -17,6 +17,7 @@ from .state import Packed, pack, unpack
 from .storage import OPEN, POLICY_PREFIX
 
 FORMAT = 1
+_SOURCES: dict[str, str] = {}  # what people called policies in this process, by their names; for messages only
 
 
 class NamedPolicy(NamedTuple):
@@ -41,6 +42,16 @@ class NamedPolicy(NamedTuple):
 def is_named(text: str) -> bool:
     """Return whether a text is the name of a policy."""
     return text.startswith(POLICY_PREFIX)
+
+
+def remember(name: str, source: str) -> None:
+    """Note which task or file a policy came from."""
+    _SOURCES[name] = source
+
+
+def called(name: str) -> str:
+    """Return what a person called a policy, and its name."""
+    return f"{_SOURCES[name]} ({name})" if name in _SOURCES else name
 
 
 @lru_cache(maxsize=64)

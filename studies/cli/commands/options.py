@@ -61,16 +61,24 @@ def described_env(arguments: argparse.Namespace, text: str | None) -> Any:
         spec,
         info={**spec.info, **entries},
         reward_weights=weights or spec.reward_weights,
-        players={**spec.players, **dict(map(_player, players or ()))},
+        players={**spec.players, **_players(players or ())},
         opponents=[*spec.opponents, *(opponents or ())],
     ).to_json()
 
 
-def _player(text: str) -> tuple[str, str]:
-    name, equals, policy = text.partition("=")
-    if not (name and equals and policy):
-        raise ValueError(f"--player must be BEHAVIOUR=POLICY, such as prey=random, but got {text!r}")
-    return name, policy
+def _players(texts: Sequence[str]) -> dict[str, str]:
+    """Return policies by the behaviours that they play."""
+    players: dict[str, str] = {}
+    for text in texts:
+        name, equals, policy = text.partition("=")
+        if not (name and equals and policy):
+            raise ValueError(f"--player must be BEHAVIOUR=POLICY, such as prey=random, but got {text!r}")
+        if players.setdefault(name, policy) != policy:
+            raise ValueError(
+                f"one policy plays a behaviour, but --player names {players[name]} and {policy} for {name}; leave one "
+                "of them out"
+            )
+    return players
 
 
 def trained_env(arguments: argparse.Namespace, text: str | None) -> Any:

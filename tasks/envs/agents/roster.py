@@ -82,7 +82,7 @@ def roster_of(spec: EnvSpec) -> Roster:
             if name not in behaviours:
                 raise EnvSpecError(
                     f"{spec.id}: players are policies of its behaviours, {', '.join(behaviours)}, but one is of {name}"
-                    f"{near(name, behaviours)}"
+                    f"{near(name, behaviours) or '; name one of them'}"
                 )
         learning = {name: behaviour for name, behaviour in behaviours.items() if name not in spec.players}
         if not learning:

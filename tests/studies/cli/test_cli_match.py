@@ -24,7 +24,7 @@ from rekindle.tasks.errors import UnsupportedSpace
 from studying import TINY
 
 Cli = Callable[..., tuple[int, str, str]]
-GAME = "pettingzoo/hunt_env:Nim"
+GAME, HUNT = "pettingzoo/hunt_env:Nim", "pettingzoo/hunt_env:Hunt"
 
 
 def trained(storage: Store, seed: int, epochs: int) -> Behaviours:
@@ -94,6 +94,9 @@ def test_a_task_a_file_and_random_actions_play(cli: Cli, tmp_path: Path) -> None
         (*words, "--opponent", "no.safetensors"): "must be random, a task (UID, UID@EPOCH, UID@best) or a file, but",
         (*words, "--player", "player"): "--player must be BEHAVIOUR=POLICY, such as prey=random, but got 'player'",
         (*words, "--player", "player=random"): "at least one behaviour learns",
+        (*words, "--player", "x=random"): "behaviours, player, but one is of x; name one of them",
+        (*words, "--player", "player=random", "--player", f"player={file}"): f"names random and {file} for player",
+        ("train", "behaviours", HUNT, "--epochs", "1", "--player", f"deer={file}"): f"but {file} ({name}) has those of",
     }
     for bad, message in refused.items():
         status, _, errors = cli(*bad, *([] if "--storage" in bad else ["--storage", url]))
@@ -139,14 +142,14 @@ def test_a_study_keeps_the_policy_that_will_play_in_it(cli: Cli, sqlite_url: str
 @pytest.mark.slow
 def test_a_policy_plays_on_ray_as_it_does_here(cli: Cli, sqlite_url: str, postgres_url: str) -> None:
     """In a process of its own, which keeps Ray's threads away from other tests."""
-    words = ["tune", "behaviours", "pettingzoo/hunt_env:Hunt", "--study", "s", "--trials", "2", "--epochs", "1"]
+    words = ["tune", "behaviours", HUNT, "--study", "s", "--trials", "2", "--epochs", "1"]
     words += ["--search", "hunter.gamma", "--seed", "7", "--set", "epoch_steps=64", "--set", "num_envs=2"]
     words += ["--set", "hunter.num_steps=16", "--set", "hunter.num_minibatches=2"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     digests = []
     for url, engine in ((sqlite_url, []), (postgres_url, ["--engine", "ray", "--workers", "1"])):
         with Store(url) as store:
-            deer = Behaviours("pettingzoo/hunt_env:Hunt", seed=1, storage=store)
+            deer = Behaviours(HUNT, seed=1, storage=store)
             deer.init(epoch_steps=256, num_envs=2)
             deer.fit(1)
             deer.finish()
@@ -171,6 +174,6 @@ def test_a_match_tells_the_stronger_policy(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_policies_of_other_agents_do_not_play_against_each_other() -> None:
-    game, hunt = Behaviours(GAME, seed=1).init(), Behaviours("pettingzoo/hunt_env:Hunt", seed=1).init()
+    game, hunt = Behaviours(GAME, seed=1).init(), Behaviours(HUNT, seed=1).init()
     with pytest.raises(UnsupportedSpace, match="plays against policies of the same agents with the same spaces"):
         game.match(hunt)
