@@ -7,7 +7,9 @@ import gc
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -60,10 +62,14 @@ gc.set_threshold(5_000, 10, 10)
 @pytest.fixture(scope="session")
 def compiled_kernels() -> None:
     """Kernels for this machine, compiled by one process: half a minute once, which no test has to pay."""
-    from rekindle.tasks.compiled.loading import kernels
+    from rekindle.tasks.compiled.loading import cache_folder, kernels
 
-    with (Path(tempfile.gettempdir()) / "rekindle-kernels.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with (Path(tempfile.gettempdir()) / f"rekindle-{cache_folder('').name}.lock").open("w") as lock:
+        for _ in range(60):  # seconds; a process of low priority may take much longer, and then both compile
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(1)
         kernels()
 
 
