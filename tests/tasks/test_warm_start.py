@@ -191,36 +191,14 @@ class TestWarmPPO(Warm):
 @pytest.mark.slow
 class TestWarmDQN(Warm):
     task = DQN
-    hyperparameters: ClassVar = {
-        "epoch_steps": 128,
-        "learning_starts": 40,
-        "batch_size": 32,
-        "buffer_size": 200,
-        "num_steps": 4,
-        "num_updates": 2,
-        "exploration.horizon": 600,
-        "target_interval": 5,
-        "optimizer.lr": 0.01,
-        "max_grad_norm": 0.5,
-    }
+    hyperparameters: ClassVar = tiny.DQN
 
 
 @pytest.mark.slow
 class TestWarmSAC(Warm):
     task = SAC
     env = "Pendulum-v1"
-    hyperparameters: ClassVar = {
-        "epoch_steps": 96,
-        "learning_starts": 40,
-        "batch_size": 32,
-        "buffer_size": 200,
-        "num_updates": 1,
-        "optimizer.lr": 0.003,
-        "tau": 0.05,
-        "max_grad_norm": 0.5,
-        "model.width": 32,
-        "entropy.alpha": 0.2,
-    }
+    hyperparameters: ClassVar = tiny.SAC
     inert = frozenset({"entropy.alpha", "entropy.choice_target"})
 
 

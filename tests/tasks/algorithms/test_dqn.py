@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from rekindle import DQN, SAC, Cohort, EnvSpec
 from rekindle.spaces import UnknownParameter, flatten, unflatten
@@ -16,18 +17,7 @@ from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.evaluation import evaluate
 from rekindle.tasks.testing import ExactnessSuite
 
-SMALL: dict[str, Any] = {
-    "epoch_steps": 128,
-    "learning_starts": 40,
-    "batch_size": 32,
-    "buffer_size": 200,
-    "num_steps": 4,
-    "num_updates": 2,
-    "exploration.horizon": 600,
-    "target_interval": 5,
-    "optimizer.lr": 0.01,
-    "max_grad_norm": 0.5,
-}
+SMALL = tiny.DQN
 
 
 class TestOnCartPole(ExactnessSuite):

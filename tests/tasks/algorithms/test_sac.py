@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 import pytest
+import tiny
 import torch
 from rekindle import DQN, SAC, EnvSpec
 from rekindle.spaces import unflatten
@@ -20,18 +21,7 @@ from rekindle.tasks.experience.normalizers import RewardNormalizer
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from torch.distributions import Categorical, Normal, TanhTransform, TransformedDistribution
 
-SMALL: dict[str, Any] = {
-    "epoch_steps": 96,
-    "learning_starts": 40,
-    "batch_size": 32,
-    "buffer_size": 200,
-    "num_updates": 1,
-    "optimizer.lr": 0.003,
-    "tau": 0.05,
-    "max_grad_norm": 0.5,
-    "model.width": 32,
-    "entropy.alpha": 0.2,
-}
+SMALL = tiny.SAC
 START = frozenset({"entropy.alpha"})  # where a learned coefficient starts
 BOX = gym.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 HYBRID = gym.spaces.Dict({"mode": gym.spaces.Discrete(2), "push": BOX, "size": gym.spaces.Discrete(3, start=1)})
