@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +55,12 @@ class Player(NamedTuple):
     policy: dict[str, Tensor]
     extras: Extras
     env_steps: int
+
+
+def check_players(env: EnvSpec) -> None:
+    """Raise ValueError unless the policies of an environment can play."""
+    for name, text in (*env.players.items(), *product(roster_of(env).learning, env.opponents)):
+        check_player(env, name, text)
 
 
 def check_player(env: EnvSpec, name: str, text: str) -> None:

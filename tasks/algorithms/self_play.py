@@ -32,7 +32,7 @@ from ...spaces import Space, categorical, integer, real
 from ..checkpoint.chunks import Chunked
 from ..checkpoint.state import Tree
 from ..envs import StepResult
-from ..envs.agents.views import BehaviourView
+from ..envs.agents.views import BehaviourView, SharedEnvs
 from ..learner import Learner
 from ..rng import streams
 from .contest import Act, Array
@@ -226,6 +226,57 @@ class SelfPlay:
         unpack(self.past, member, tree["playing"])
         for name, tensor in self.tensors.items():
             tensor[member].copy_(tree["memory"][name])
+
+
+class Sides:
+    """The behaviours that learn by self-play.
+
+    One team learns at a time, and past policies play the others.
+
+    Attributes:
+        shared: the shared environments.
+        teams: slots of each team, by its name.
+        pools: past policies of each behaviour, by its name.
+    """
+
+    def __init__(self, shared: SharedEnvs, teams: Mapping[str, tuple[int, ...]]) -> None:
+        self.shared, self.teams = shared, teams
+        self.pools: dict[str, SelfPlay] = {}
+
+    def add(self, name: str, pool: SelfPlay) -> None:
+        """Let a behaviour's past policies play."""
+        self.pools[name] = pool
+        self.shared.replace[name], pool.view.on_step = pool.replaced, pool.see
+
+    def learning_team(self, env_steps: int) -> int:
+        """Return the index of the team that learns then."""
+        name, pool = next(iter(self.pools.items()))
+        slots = {*self.shared.roster.behaviours[name].slots}
+        agents = min(len(slots & {*team}) for team in self.teams.values() if slots & {*team})
+        return env_steps * agents // pool.hp.team_change % len(self.teams)
+
+    def take(self, env_steps: int) -> None:
+        """Let the team learn whose turn it is then."""
+        for pool in self.pools.values():
+            team, view = [*self.teams.values()][self.learning_team(env_steps)], pool.view
+            view.give(np.tile([slot not in team for slot in view.behaviour.slots], self.shared.envs.num_envs))
+
+    def begin_block(self, env_steps: int) -> None:
+        """Prepare past policies to act."""
+        for pool in self.pools.values():
+            pool.begin_block(env_steps)
+
+    def end_block(self, before: int, after: int) -> list[str]:
+        """Save and draw policies, and change the team that learns.
+
+        Return the behaviours of which other agents learn from now on.
+        """
+        changed = bool(self.pools) and self.learning_team(before) != self.learning_team(after)
+        for pool in self.pools.values():
+            pool.end_block(before, after, changed)
+        if changed:
+            self.take(after)
+        return [*self.pools] if changed else []
 
 
 def _views(learner: Learner, member: int) -> Iterator[Tensor]:

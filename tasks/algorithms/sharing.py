@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...spaces import Space, categorical
+from ...spaces import Space, categorical, flatten
 from ...spaces.variants import without
 from ..envs import EnvSpec
 from ..envs.agents.roster import roster_of
@@ -14,12 +14,22 @@ from ..envs.agents.views import NONE, OF_ALL, OF_STATE, Extras
 from ..envs.base.encode import Observations
 from ..errors import UnsupportedSpace
 from ..networks.encoders import ENCODERS
+from ..registry import load
 
 ALGORITHM, SELF_PLAY, CRITIC, CENTRAL, IDS = "algorithm", "self_play", "critic", "central", "agent_ids"
 CENTRAL_HELP = "the critic also sees the observations of all agents (joint) or the environment's state(), as in MAPPO"
 IDS_HELP = "add to observations which of the behaviour's agents it is"
 # What the shared environments decide for all behaviours, and what would need environments of a behaviour's own.
 SHARED = ("num_envs", "epoch_steps", "eval_interval")
+# What does not know yet that an agent may be absent, or abandons episodes that others share: name -> the value without.
+UNSHARED = {
+    "min_rollouts": None,
+    "min_steps": None,
+    "overlap": False,
+    "critic.name": "joint",
+    "replay.name": "uniform",
+    "demonstrated_steps": 0,
+}
 
 
 def extended(space: Space) -> dict[str, Any]:
@@ -75,3 +85,47 @@ def algorithm_values(values: Mapping[str, Any]) -> dict[str, Any]:
     if critic := {key: value for key, value in own.pop(CRITIC, {}).items() if key != CENTRAL}:
         own[CRITIC] = critic
     return own
+
+
+def own_values(values: Mapping[str, Any], name: str, agents: int) -> dict[str, Any]:
+    """Return the hyperparameters of a behaviour's learner.
+
+    Its environments are its agents.
+    """
+    own = algorithm_values(values[name])
+    own |= {"num_envs": values["num_envs"] * agents, "epoch_steps": values["epoch_steps"] * agents}
+    space = load(values[name][ALGORITHM]).learner.hyperparameters
+    return own | ({"eval_interval": 0} if "eval_interval" in space else {})
+
+
+def check_behaviour(env: EnvSpec, name: str, values: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a behaviour can learn by these values."""
+    roster, num_envs, epoch_steps = roster_of(env), values["num_envs"], values["epoch_steps"]
+    learner, spec = load(values[name][ALGORITHM]).learner, replace(env, behaviour=name)
+    own = own_values(values, name, len(roster.behaviours[name].slots))
+    flat = flatten(own)
+    for option, without_it in UNSHARED.items():
+        if flat.get(option, without_it) != without_it:
+            raise UnsupportedSpace(
+                f"{name}.{option} must be {without_it!r} where agents share environments, since it knows no "
+                f"absent agents, but got {flat[option]!r}; leave it out"
+            )
+    if "replay" in own and own["model"]["memory"] != "none":
+        raise UnsupportedSpace(
+            f"{name}.model.memory must be 'none' where {learner.algorithm()} replays steps of agents that "
+            f"share environments, but got {own['model']['memory']!r}; use ppo for a memory"
+        )
+    check_extras(env, name, values[name])
+    try:
+        learner.check(own)
+        learner.check_env(spec)
+        learner.check_values_in_env(spec, own)
+    except ValueError as error:
+        raise type(error)(f"behaviour {name}: {error}") from None
+    rollout = own["num_steps"] * num_envs
+    if len(roster.learning) > 1 and epoch_steps % rollout:
+        best = max(1, epoch_steps // rollout) * rollout
+        raise ValueError(
+            f"behaviours end an epoch together, so epoch_steps ({epoch_steps}) must be divisible by "
+            f"{name}.num_steps * num_envs ({rollout}); try epoch_steps={best}"
+        )

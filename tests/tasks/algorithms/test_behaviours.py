@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 from hunt_env import Hunt, Lone
 from rekindle import PPO, Behaviours
-from rekindle.tasks.algorithms.behaviours import BehavioursLearner
+from rekindle.tasks.algorithms.behaviours_learner import BehavioursLearner
 from rekindle.tasks.algorithms.contest import Contest
 from rekindle.tasks.algorithms.players import player
 from rekindle.tasks.algorithms.self_play import SelfPlay, packed
@@ -146,7 +146,7 @@ def self_play_of(**options: Any) -> tuple[BehavioursLearner, SelfPlay]:
     task = Behaviours(TestSelfPlay.env, seed=5).init(**values)
     learner = task.member_ref().learner
     assert isinstance(learner, BehavioursLearner)
-    return learner, learner.self_play["player"]
+    return learner, learner.self_play.pools["player"]
 
 
 def test_teams_learn_in_turn_against_policies_of_the_pool() -> None:
