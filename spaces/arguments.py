@@ -113,6 +113,8 @@ def fits(hint: Any, value: Any) -> bool:
     if base is Callable:
         return callable(value)
     if base is Sequence:
+        if get_args(hint) == (str,) and isinstance(value, list | tuple) and not all(fits(str, text) for text in value):
+            return False
         return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
     if base is Mapping:
         return hasattr(value, "keys") and all(isinstance(name, str) for name in value.keys())  # noqa: SIM118 - a table

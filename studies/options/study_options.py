@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypedDict, cast
+from typing import Annotated, Any, TypedDict, cast, get_type_hints
 
+from ...spaces.arguments import check
+from ..errors import BadConfig
 from ..methods import samplers_described, schedulers_described
 from . import conversions, entries
 from .option import Group, Option, declared
@@ -260,6 +262,7 @@ class StudyOptions(TypedDict, total=False):
 
 STUDY = declared(StudyOptions)
 DEFAULTS = cast(StudyOptions, {name: option.default for name, option in STUDY.items()})
+TEXTS = {name: hint for name, hint in get_type_hints(StudyOptions).items() if hint not in (int, int | None)}
 EXTENDED = {name: option for name, option in STUDY.items() if option.extend}
 BOUNDS = tuple(name for name, option in STUDY.items() if option.bound)
 
@@ -271,5 +274,6 @@ def entries_of(options: Mapping[str, object]) -> dict[str, Any]:
         BadConfig: a value is invalid.
     """
     stored = {name: option.entry for name, option in STUDY.items() if option.entry}
-    names = (name for name in stored if options.get(name) is not None and (options[name] or not STUDY[name].many))
+    names = [name for name in stored if options.get(name) is not None and (options[name] or not STUDY[name].many)]
+    check("a study", {name: TEXTS[name] for name in names if name in TEXTS}, options, BadConfig)
     return {name: stored[name].parse(options[name]) for name in names}

@@ -13,9 +13,10 @@ from rekindle.studies.cli.parsers import make_parser
 from rekindle.studies.cli.run_files.reading import expand, places
 from rekindle.studies.engine.runner import MUTABLE
 from rekindle.studies.engine.tune_options import study_config
+from rekindle.studies.errors import BadConfig
 from rekindle.studies.options.entries import count
 from rekindle.studies.options.option import Group, Option, words
-from rekindle.studies.options.study_options import BOUNDS, EXTENDED, STUDY, StudyOptions
+from rekindle.studies.options.study_options import BOUNDS, EXTENDED, STUDY, StudyOptions, entries_of
 from rekindle.studies.options.worker_options import WORKER
 from rekindle.studies.study.stored_form import invalid_field
 from rekindle.tasks import load
@@ -71,6 +72,16 @@ def test_a_number_that_is_no_integer_is_refused_by_name(name: str) -> None:
     for value in ("5x", True):
         with pytest.raises(ValueError, match=rf"{name} must be a\w* (non-negative )?(integer|number)"):
             study_config(load("surrogate"), "CartPole-v1", **{**more, name: value})
+
+
+@pytest.mark.parametrize("name", ["search", "constraint", "budget", "goal", "trial_time", "snapshots"])
+def test_an_option_of_another_type_is_refused_by_name(name: str) -> None:
+    for value in ([1], {}, b"2h"):
+        with pytest.raises((TypeError, BadConfig), match=rf"tune: {name} is a .*, but got"):
+            rekindle.tune("surrogate", "CartPole-v1", study="", progress=False, **{name: value})  # type: ignore[arg-type]
+        if name != "search":
+            with pytest.raises(BadConfig, match=rf"a study: {name} is a .*, but got"):
+                entries_of({name: value or [0]})
 
 
 def test_extend_takes_what_is_declared_for_it() -> None:
