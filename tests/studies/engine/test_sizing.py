@@ -16,8 +16,10 @@ from rekindle.studies.engine.sizing import Sized, pace, sizes
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import SIZED
+from rekindle.studies.study.stored_form import invalid_field
 from rekindle.tasks import probing
 from rekindle.tasks.envs import make_envs
+from studying import surrogate
 
 PACES = {"ppo": 1e-3, "sac": 1.0, "dqn": 1e-3}
 CREATE = ["create", "auto", "CartPole-v1", "--study", "s", "--budget", "256s", "--json"]
@@ -99,6 +101,15 @@ def test_a_size_is_measured_once(
         options = store.study("s").config["options"]
     assert options[SIZED] == {"seconds": 256, "paces": PACES}
     assert [known["algorithm"] for known in options["known"]] == ["ppo", "dqn"]
+
+
+@pytest.mark.parametrize(
+    "stored", [{"paces": {}}, {"seconds": 9, "paces": PACES, "trials": 8}, {"seconds": 9, "paces": []}]
+)
+def test_a_stored_size_that_this_version_cannot_read_is_refused(stored: dict[str, Any]) -> None:
+    form = surrogate(4).to_json()
+    assert invalid_field(form | {"options": {SIZED: {"seconds": 9, "paces": PACES}}}) == ""
+    assert invalid_field(form | {"options": {SIZED: stored}}).startswith(f"its options.{SIZED} is ")
 
 
 @pytest.mark.parametrize("given", [["--trials", "4"], ["--epochs", "1:3"]])
