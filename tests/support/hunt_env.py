@@ -59,7 +59,7 @@ class Hunt(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no types
         truncated = {agent: self.time >= self.steps and not terminated[agent] for agent in acted}
         self.agents = [agent for agent in acted if not (terminated[agent] or truncated[agent])]
         seen = {**{agent: np.zeros(2 if agent == "deer_0" else 1, np.float32) for agent in acted}, **self._seen()}
-        return seen, rewards, terminated, truncated, {agent: {} for agent in acted}
+        return seen, rewards, terminated, truncated, {agent: {"near": agent in near} for agent in acted}
 
 
 class Mismatched(Hunt):

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ...runtime.warning_filters import changed_filters
 from ..base.encode import Observations, size_of
+from ..base.info import find, number
 from ..base.masks import ALLOWS, MASK, legal, without_choice
 from ..base.spec import JOINT, EnvSpec, EnvSpecError
 from .grouping import grouped
@@ -56,7 +57,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
       agent's action mask forbids is replaced, see `masks.legal`.
     - The reward is the sum of all agents' rewards, added in their order.
     - If the spec names some, ``info["return"]`` has the return so far of each behaviour, the mean over its agents, and
-      ``info["returns"]`` that of each agent.
+      ``info["returns"]`` that of each agent; ``info[BEHAVIOUR]`` has means of entries over its agents that report them.
     - An episode ends when no agent is left. It is truncated if an agent's last step was, and else terminated.
 
     Attributes:
@@ -92,11 +93,22 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         self.blanks = [blank(space) for space in self.observed]
         self.masked = {agent for agent, space in zip(self.agents, self.observed, strict=True) if masked(space)}
         self.has_state, self.reports = spec.state, any(name.startswith(OWN_INFO) for name in spec.info)
+        self.averaged = [(name, entry) for name, entry in map(self._entry, spec.info) if name in self.groups]
         self.all_act = np.zeros((len(self.agents), OUTCOME), np.float32)  # outcomes of a step without ends
         self.all_act[:, PRESENT:] = 1
         entries = {AGENTS: spaces.Tuple(self.observed), OUTCOMES: _unbounded(len(self.agents), OUTCOME)}
         self.observation_space = spaces.Dict(entries | ({STATE: self._state_space()} if spec.state else {}))
         self.action_space = spaces.Tuple(self.acted)
+
+    def _entry(self, name: str) -> tuple[str, str]:
+        """Return the agent or behaviour in an entry's name, and the rest."""
+        owner, dot, entry = name.partition(".")
+        if not (owner and dot and entry):
+            raise EnvSpecError(
+                f"{self.name}: info has entries of each agent, so one is named BEHAVIOUR.ENTRY, such as "
+                f"{next(iter(self.groups))}.{name}, or AGENT.ENTRY, but got {name!r}"
+            )
+        return owner, entry
 
     def _space(self, which: str, agent: str) -> Space:
         space = getattr(self.env, which)(agent)
@@ -213,12 +225,27 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
 
     def _with_returns(self, infos: Mapping[str, Any]) -> dict[str, Any]:
         """Return the agents' info, and the returns that the spec names."""
+        if self.averaged:
+            infos = {**infos, **self._means(infos)}
         if not self.reports:
             return dict(infos)
         of_behaviours = {
             name: sum(self.returns[agent] for agent in agents) / len(agents) for name, agents in self.groups.items()
         }
         return {**infos, RETURN: of_behaviours, RETURNS: dict(self.returns)}
+
+    def _means(self, infos: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return the means of entries over the agents of a behaviour."""
+        means: dict[str, dict[str, Any]] = {}
+        for name, entry in self.averaged:
+            found = (find(infos, f"{agent}.{entry}") for agent in self.groups[name])
+            entries = [x for x in found if x is not None]
+            numbers = [value for x in entries if (value := number(x)) is not None]
+            if len(numbers) < len(entries):  # named as wrong where all entries are read
+                means.setdefault(name, {})[entry] = next(x for x in entries if number(x) is None)
+            elif numbers:
+                means.setdefault(name, {})[entry] = reduce(add, numbers) / len(numbers)
+        return means
 
     def _acting(self) -> list[str]:
         """Return the agents whose actions count now."""

@@ -19,6 +19,7 @@ from rekindle.tasks.algorithms.contest import Contest
 from rekindle.tasks.algorithms.players import player
 from rekindle.tasks.algorithms.self_play import SelfPlay, packed
 from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs
+from rekindle.tasks.envs.agents.adapter import make_joint
 from rekindle.tasks.envs.agents.roster import roster_of
 from rekindle.tasks.envs.agents.views import SharedEnvs
 from rekindle.tasks.errors import UnsupportedSpace
@@ -438,6 +439,13 @@ def test_returns_are_reported_by_behaviour() -> None:
     assert task.evaluate() == pytest.approx(np.mean(total))
 
 
+def test_an_entry_of_info_is_averaged_over_the_agents_that_report_it() -> None:
+    env = make_joint(EnvSpec(HUNT, info={"hunter.near": "last"}))
+    env.reset(seed=2)  # the second hunter stands beside the deer, the first one starves in the fifth step
+    means = [env.step((1, 1, 1))[-1]["hunter"]["near"] for _ in range(8)]
+    assert means == [0.5] * 5 + [1.0] * 3
+
+
 def test_agents_act_by_name() -> None:
     task = Behaviours(HUNT, seed=1).init(**SMALL)
     env = Hunt()
@@ -464,6 +472,12 @@ def test_agents_act_by_name() -> None:
         (HUNT, {"deer.algorithm": "poca"}, ValueError, "not 'poca' .*; in its place, ppo learns with a central critic"),
         (HUNT, {"deer.algorithm": "random"}, ValueError, "not 'random' .*; what does not learn is a player: --player"),
         ("pettingzoo/hunt_env:Mismatched", {}, UnsupportedSpace, "hunter_0 is .* and that of hunter_1 is"),
+        (
+            EnvSpec(HUNT, info={"near": "last"}),
+            {},
+            EnvSpecError,
+            r"BEHAVIOUR.ENTRY, such as hunter.near, or AGENT.ENTRY",
+        ),
         (
             NIM,
             {"player.self_play.use": True, "player.self_play.initial_ratio": 0.6},
