@@ -27,7 +27,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from ...tasks.compiled.loading import kernels
-from ...tasks.runtime.progress import apart
+from ...tasks.runtime.progress import apart, unmark
 from ...tasks.runtime.watcher import not_ignoring
 from . import URL_VARIABLE
 
@@ -242,6 +242,7 @@ def _fork(others: Sequence[int]) -> Forked:
         warnings.simplefilter("ignore", DeprecationWarning)  # about BLAS threads, which handle forks
         pid = os.fork()
     if not pid:
+        unmark()
         signal.signal(signal.SIGINT, not_ignoring)  # Ctrl-C is for the parent
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for descriptor in (*others, to_stdin, from_stderr):

@@ -24,6 +24,7 @@ from . import STUCK, watcher
 _words: Any = [0] * watcher.WORDS
 _limit: float | None = STUCK
 _simulators = 0, ""  # a process, and the name by which it marks what its environments start
+_marks: list[mmap.mmap] = []  # memory by which its forks are found
 
 
 def tick() -> None:
@@ -109,9 +110,35 @@ def simulating() -> Iterator[None]:
         weakref.finalize(watcher, _end_watcher, process, os.getpid())
     os.environ[watcher.STARTED_BY] = _simulators[1]
     try:
-        yield
+        with _marking(_simulators[1]):
+            yield
     finally:
         os.environ.pop(watcher.STARTED_BY, None)
+
+
+@contextmanager
+def _marking(name: str) -> Iterator[None]:
+    """Share memory of this name with the forks of this process."""
+    if not hasattr(os, "memfd_create"):
+        yield
+        return
+    file = os.memfd_create(watcher.MARK + name)
+    os.ftruncate(file, mmap.PAGESIZE)
+    mark = mmap.mmap(file, mmap.PAGESIZE)
+    os.close(file)
+    _marks.append(mark)
+    try:
+        yield
+    finally:
+        mark.close()
+        if mark in _marks:
+            _marks.remove(mark)
+
+
+def unmark() -> None:
+    """Let this fork outlive the process that it was forked from."""
+    while _marks:
+        _marks.pop().close()
 
 
 def starting(name: str) -> dict[str, str]:
@@ -146,7 +173,8 @@ def _watcher(seconds: float, then: Sequence[str], environment: Mapping[str, str]
         faulthandler.register(watcher.TRACE, trace)
         os.environ[watcher.STARTED_BY] = starting(name)[watcher.STARTED_BY]
         try:
-            yield
+            with _marking(name):
+                yield
         finally:
             os.environ.pop(watcher.STARTED_BY, None)  # an environment may have cleared them all
             if before is not None:

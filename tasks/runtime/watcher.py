@@ -22,6 +22,7 @@ ANSWER = 0.5  # seconds in which a process says where it is
 DOING = "while it made or tried its environment"  # without a command, only this is watched
 LAST_WORDS = 30.0  # seconds that the command may take
 STARTED_BY = "REKINDLE_STARTED_BY"  # environment variable of the processes that others start, with the names of these
+MARK = "rekindle-mark-"  # memory that forks share, with the name of the process; they keep its first environment
 PATIENCE = 5.0  # seconds in which such a process ends after SIGTERM
 
 
@@ -58,15 +59,19 @@ def is_paused(pid: int) -> bool:
 def started_by(name: str) -> set[int]:
     """Return the processes that a process has started, wherever they are.
 
-    A new session or parent does not change the variable with which a process began. Only Linux shows it.
+    A new session or parent changes neither the variable with which a process began nor the memory that a fork shares.
+    Only Linux shows them.
     """
-    threads = set()
+    processes = set()
     for entry in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
         with suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
             values = (word.partition(b"=") for word in file.read().split(b"\0"))
             if any(key == STARTED_BY.encode() and name.encode() in value.split(b"/") for key, _, value in values):
-                threads.add(int(entry))
-    return threads - {os.getpid()}
+                processes.add(int(entry))
+        with suppress(OSError), open(f"/proc/{entry}/maps", "rb") as file:
+            if f"{MARK}{name} ".encode() in file.read():
+                processes.add(int(entry))
+    return processes - {os.getpid(), int(name.partition("-")[0])}
 
 
 def end_started_by(name: str, patience: float = PATIENCE) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,31 @@ class OnePort(Simulated):
         super().close()
 
 
+class Forking(Simulated):
+    """A walk that forks a child and a daemon in a session of its own, both of which nobody ends."""
+
+    def __init__(self) -> None:
+        file = os.open(os.environ[VARIABLE], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        for is_daemon in (False, True):
+            if child := os.fork():
+                if is_daemon:
+                    os.waitpid(child, 0)
+                continue
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if is_daemon:
+                os.setsid()
+                if os.fork():
+                    os._exit(0)
+            os.write(file, f"{os.getpid()}\n".encode())
+            time.sleep(600)
+            os._exit(0)
+        os.close(file)
+
+    def close(self) -> None:
+        """End neither."""
+
+
 gym.register("Simulated-v0", entry_point=Simulated)
+gym.register("Forking-v0", entry_point=Forking)
 gym.register("Endless-v0", entry_point=Endless)
 gym.register("OnePort-v0", entry_point=OnePort)

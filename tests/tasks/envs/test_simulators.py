@@ -120,6 +120,17 @@ def test_the_command_line_leaves_no_simulator(
     assert not alive(started())
 
 
+@pytest.mark.parametrize("command", ["train", pytest.param("tune", marks=pytest.mark.slow)])
+def test_the_command_line_leaves_no_fork(command: str, started: Callable[[], list[int]], tmp_path: Path) -> None:
+    words = [command, "ppo", "simulators:Forking-v0", "--epochs", "1", *SETS, "--eval-episodes", "1"]
+    more = ["--trials", "2", "--workers", "1"] if command == "tune" else []
+    run_command = [sys.executable, "-c", TRAIN, *words, *more, "--storage", f"sqlite:///{tmp_path}/s.db"]
+    environment = {**os.environ, "PYTHONPATH": SUPPORT}
+    assert subprocess.run(run_command, env=environment, capture_output=True, check=False).returncode == 0
+    assert len(started()) > 4
+    assert not alive(started())
+
+
 TRAIN = """
 import sys
 from rekindle.studies.cli import main
@@ -127,12 +138,23 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("processes", ["0", pytest.param("2", marks=pytest.mark.slow)])
+FORKING, SIMULATED = EnvSpec("simulators:Forking-v0"), EnvSpec("simulators:Simulated-v0", {"session": True})
+
+
+@pytest.mark.parametrize(
+    ("spec", "processes"),
+    [
+        (SIMULATED, "0"),
+        (FORKING, "0"),
+        pytest.param(SIMULATED, "2", marks=pytest.mark.slow),
+        pytest.param(FORKING, "2", marks=pytest.mark.slow),
+    ],
+)
 def test_simulators_end_with_a_process_that_is_killed(
-    processes: str, started: Callable[[], list[int]], tmp_path: Path
+    spec: EnvSpec, processes: str, started: Callable[[], list[int]], tmp_path: Path
 ) -> None:
     environment = {**os.environ, "PYTHONPATH": SUPPORT}
-    env = EnvSpec("simulators:Simulated-v0", {"session": True}).canonical
+    env = spec.canonical
     words = ["train", "ppo", env, "--epochs", "1000000", *SETS, "--env-processes", processes]
     command = [sys.executable, "-c", TRAIN, *words, "--storage", f"sqlite:///{tmp_path}/s.db"]
     with nursery.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
