@@ -39,7 +39,17 @@ from .importance import (
     importances,
     measurements,
 )
-from .unlearned import EPISODE_RETURN, Finding, bar_of, learned_nothing, nothing_learned, too_short
+from .unlearned import (
+    EPISODE_RETURN,
+    RETURN_EPISODES,
+    Finding,
+    bar_of,
+    episodes_of_best,
+    learned_nothing,
+    nothing_learned,
+    risen,
+    too_short,
+)
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -115,18 +125,20 @@ def diagnose(store: Store, name: str) -> DiagnosisView:
     objective, direction = next(iter(objectives_of(config).items()))
     probe = probe_view(store.commands(name))
     configurations = len(np.unique(observed.numbers))
-    bar = bar_of(config, probe, configurations)
-    unlearned = learned_nothing(observed, bar)  # then hyperparameters explain noise
+    curves = store.curves(name, (objective, EPISODE_RETURN, RETURN_EPISODES))
+    bar = bar_of(config, probe, configurations, episodes_of_best(replicates, runs, curves))
+    above = risen(probe, replicates, curves)
+    unlearned = learned_nothing(observed, bar, above)  # then hyperparameters explain noise
     explained = ImportancesView() if unlearned else importances(observed, -1 if direction == MINIMIZE else 1)
     events, saved = store.events_of_study(name), store.saved_last(name)
     shares = {share.name: share for share in explained.importances}
     rows = Rows(config, trials, segments, replicates, runs, observed, shares, explained.pairs, events, saved)
-    findings = [*nothing_learned(config, observed, bar, probe)]
+    findings = [*nothing_learned(config, observed, bar, probe, above)]
     checks = [check for check in CHECKS if not (unlearned and check in OF_RESULTS)]
     findings += [finding for check in checks for finding in check(rows)]
     if not unlearned and not is_across(config):
         last = [number for number in _best_first(rows) if _reached_last(rows, number)]
-        findings += too_short(config, replicates, last, store.curves(name, (objective, EPISODE_RETURN)))
+        findings += too_short(config, replicates, last, curves)
     return DiagnosisView(
         study=name,
         objective=objective,

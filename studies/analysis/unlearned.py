@@ -1,32 +1,31 @@
 """Checks that trials learned something, with cures that fit the environment.
 
 A result counts as learned if it is above the bar: the better of random actions and untrained policies, as a study's
-probe found them, plus the luck of the best of as many untrained trials.
+probe found them, plus the luck of the best of as many untrained trials. Where policies differ much by luck, few results
+are above it; then a training counts, too, whose own episodes have come to return more than all of these.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...spaces.dimension import Dimension
 from ...tasks import load
+from ..engine.bounds import standard_error
 from ..engine.views import FailedProbeView, ProbeView
 from ..statistics.aggregates import Floats
+from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import is_across
 from ..study.number_text import in_digits, in_digits_alone
 from ..study.objectives import DEFAULT, MINIMIZE, RETURN, objectives_of
 from .importance import FEWEST, Measurements
-
-if TYPE_CHECKING:
-    from ..storage.rows import Trial
 
 Probe = ProbeView | FailedProbeView | None
 EPISODES = 20  # of a result, see `tasks.evaluation`
@@ -39,7 +38,8 @@ PARTS, FEWEST_EPOCHS = 5, 10  # of a learning curve
 RISE = 0.1  # of the curve's range, from its last but one part to the last one
 SPARSE = 0.9  # share of rewards that are 0
 UNEVEN = 10.0  # times that a standard deviation of observations is larger than another, or than 1
-EPISODE_RETURN = "episode_return"
+SURE = 3.0  # standard errors of a rise
+EPISODE_RETURN, RETURN_EPISODES = "episode_return", "return_episodes"
 Curve = Sequence[tuple[int, Mapping[str, float]]]
 
 
@@ -59,13 +59,19 @@ class Finding:
     cure: str
 
 
-def bar_of(config: Config, probe: Probe, trials: int) -> float | None:
+def bar_of(config: Config, probe: Probe, trials: int, episodes: float = EPISODES) -> float | None:
     """Return the score above which a result is learned, or None.
 
         min(max(mean random, median untrained) + z s, max(random, untrained) + s),  z = quantile (1 - LUCK)^(1 / trials)
 
     s^2 is the variance of a result: that between untrained policies, by the median absolute deviation, since some are
-    good by luck, and a twentieth of that between episodes, of which a result has 20.
+    good by luck, and that between episodes, divided by their number. No bar is below the best untrained policy.
+
+    Args:
+        config: configuration of the study.
+        probe: probe of its environment.
+        trials: number of configurations.
+        episodes: number of episodes that measured the best result.
     """
     if not isinstance(probe, ProbeView) or objectives_of(config) != DEFAULT or is_across(config):
         return None
@@ -76,10 +82,52 @@ def bar_of(config: Config, probe: Probe, trials: int) -> float | None:
     levels = [*([statistics.fmean(random)] if random else []), *([statistics.median(means)] if means else [])]
     spread = MAD * statistics.median(abs(mean - statistics.median(means)) for mean in means) if means else 0.0
     within = [statistics.variance(returns) for returns in (random, *policies) if len(returns) > 1]
-    noise = math.hypot(spread, math.sqrt(max(within, default=0.0) / EPISODES))
+    noise = math.hypot(spread, math.sqrt(max(within, default=0.0) / episodes))
     z = statistics.NormalDist().inv_cdf((1 - LUCK) ** (1 / max(1, trials)))
-    by_luck = min(max(levels) + z * noise, max(*random, *means, -math.inf) + noise)
-    return max(by_luck, max(levels) + SLIGHT * (max(levels) - min(levels)))
+    results = [
+        value
+        for returns in policies
+        for value in ([statistics.fmean(returns)] if len(returns) <= episodes else returns)
+    ]
+    by_luck = min(max(levels) + z * noise, max(*random, *results, -math.inf) + noise)
+    return max(by_luck, *means, max(levels) + SLIGHT * (max(levels) - min(levels)))
+
+
+def episodes_of_best(trials: Sequence[Trial], segments: Sequence[Segment], curves: Mapping[str, Curve]) -> float:
+    """Return the number of episodes that measured the best result.
+
+    Args:
+        trials: trials with one seed each.
+        segments: their segments.
+        curves: metrics of all tasks by uid.
+    """
+    uids = {trial.number: trial.uid for trial in trials}
+    done = [row for row in segments if row.score is not None]
+    if not done:
+        return EPISODES
+    best = max(done, key=score_of)
+    return dict(curves.get(uids[best.number], ())).get(best.epochs, {}).get(RETURN_EPISODES, EPISODES)
+
+
+def risen(probe: Probe, trials: Sequence[Trial], curves: Mapping[str, Curve]) -> set[int]:
+    """Return the configurations whose training rose above random actions and untrained policies.
+
+    The mean of the last fifth of its epochs is above theirs, less a standard error, since few of their episodes are
+    known, and above that of the first fifth by three standard errors.
+    """
+    if not isinstance(probe, ProbeView):
+        return set()
+    seen = [returns for returns in (probe.random, *probe.untrained) if returns]
+    level = max((statistics.fmean(returns) - standard_error(returns) for returns in seen), default=math.inf)
+    numbers = set()
+    for trial in trials:
+        points = curves.get(trial.uid, ())
+        curve = np.array([values[EPISODE_RETURN] for _, values in points if EPISODE_RETURN in values])
+        if len(curve) >= FEWEST_EPOCHS:
+            first, *_, last = np.array_split(curve, PARTS)
+            if last.mean() > level and last.mean() - first.mean() > SURE * _error(first, last):
+                numbers.add(trial.configuration)
+    return numbers
 
 
 def best_scores(observed: Measurements) -> dict[int, float]:
@@ -90,23 +138,33 @@ def best_scores(observed: Measurements) -> dict[int, float]:
     return best
 
 
-def learned_nothing(observed: Measurements, bar: float | None) -> bool:
-    """Return whether no result is above the bar."""
-    return bar is not None and len(observed.scores) > 0 and float(observed.scores.max()) <= bar
+def learned_nothing(observed: Measurements, bar: float | None, learned: Collection[int] = ()) -> bool:
+    """Return whether no result is above the bar or learned otherwise."""
+    return bar is not None and len(observed.scores) > 0 and float(observed.scores.max()) <= bar and not learned
 
 
-def nothing_learned(config: Config, observed: Measurements, bar: float | None, probe: Probe) -> Iterator[Finding]:
+def nothing_learned(
+    config: Config, observed: Measurements, bar: float | None, probe: Probe, learned: Collection[int] = ()
+) -> Iterator[Finding]:
     """Find studies of which no trial, one, or all alike have learned.
 
     They have at least eight configurations. Without a bar, one has learned if the others' results are equal, within 1%
     of their distance to it.
+
+    Args:
+        config: configuration of the study.
+        observed: its results.
+        bar: see `bar_of`.
+        probe: probe of its environment.
+        learned: configurations that have learned, whatever their results, see `risen`.
     """
     best = best_scores(observed)
     if len(best) < FEWEST:
         return
     top, *others = sorted(best.values(), reverse=True)
+    number = max(best, key=lambda trial: best[trial])
     sign = -1 if next(iter(objectives_of(config).values())) == MINIMIZE else 1
-    if learned_nothing(observed, bar):
+    if learned_nothing(observed, bar, learned):
         assert probe is not None
         baseline = probe.baselines.get("random")
         low, high = in_digits([sign * top, baseline.value if baseline else None])
@@ -117,8 +175,9 @@ def nothing_learned(config: Config, observed: Measurements, bar: float | None, p
         solved = "train for fewer epochs (--epochs), or compare by another --objective"
         cure = solved if bar is not None else f"if none can be better, {solved}; otherwise {cures(config, probe)}"
         yield Finding("equal", f"all results on each rung are equal, at best {in_digits_alone(sign * top)}", cure)
+    elif {*learned} - {number}:
+        return  # further trials have learned, whatever their results
     elif others[0] <= bar if bar is not None else others[0] - others[-1] <= ALIKE * (top - others[0]):
-        number = max(best, key=lambda trial: best[trial])
         one, next_best = in_digits([sign * top, sign * others[0]])
         text = f"only trial {number} of {len(best)} learned anything: it has {one}, and the next one {next_best}"
         cure = f"make sure that it is no luck (rekindle confirm), and search near it; {cures(config, probe)}"
@@ -168,9 +227,17 @@ def _rises(curve: Floats) -> bool:
         return False
     parts = np.array_split(curve, PARTS)
     means = np.array([part.mean() for part in parts])
-    rise, scatter = means[-1] - means[-2], np.diff(np.concatenate(parts[-2:])).std() / math.sqrt(2)
-    error = scatter * math.sqrt(1 / len(parts[-1]) + 1 / len(parts[-2]))
-    return bool(rise > RISE * np.ptp(means) and rise > 2 * error)
+    rise = means[-1] - means[-2]
+    return bool(rise > RISE * np.ptp(means) and rise > 2 * _error(parts[-2], parts[-1]))
+
+
+def _error(one: Floats, other: Floats) -> float:
+    """Return the standard error of the difference of two parts' means.
+
+    Differences of successive epochs tell the scatter, to which a trend adds little.
+    """
+    scatter = np.concatenate([np.diff(one), np.diff(other)]).std() / math.sqrt(2)
+    return float(scatter * math.sqrt(1 / len(one) + 1 / len(other)))
 
 
 def cures(config: Config, probe: Probe) -> str:

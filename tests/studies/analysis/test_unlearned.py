@@ -13,7 +13,7 @@ import rekindle
 from rekindle import PPO, Store
 from rekindle.spaces import unflatten
 from rekindle.studies.analysis.health import diagnose
-from rekindle.studies.analysis.unlearned import cures
+from rekindle.studies.analysis.unlearned import bar_of, cures, risen
 from rekindle.studies.engine.probes import FOUND, described
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.tune_options import study_config
@@ -102,6 +102,39 @@ def test_a_sound_study_raises_no_alarm(tmp_path: Path, env: str) -> None:
         assert (found(diagnosis), diagnosis["unlearned"]) == (set(), False)
 
 
+def seen(**results: Any) -> Any:
+    rest = {"zero_rewards": 0.0, "actions": "Discrete", "lengths": [9] * 3, "terminated": 3, "slow": None}
+    rest |= {"failures": [], "seed": 0, "steps": 27, "masks": False, "goals": False}
+    return described({**rest, **dict.fromkeys(("rewards", "observations", "restore")), **results})
+
+
+def test_a_result_of_one_episode_and_the_best_untrained_policy_are_no_learning() -> None:
+    """Two policies of five return -200 untrained, and an episode in twenty 41."""
+    config = study_config(load("ppo"), "CartPole-v1", trials=8, epochs="1:3")
+    lucky = seen(random=[-700.0, -710.0, -800.0], untrained=[[-2000.0], [-2000.0], [-200.0], [-1980.0], [-200.0]])
+    assert bar_of(config, lucky, 8) == -200
+    pendulum = seen(random=[5.0] * 3, untrained=[[29, 20, 20, 23], [24, 20, 21, 38], [21, 21, 41, 19]])
+    low, high = bar_of(config, pendulum, 8), bar_of(config, pendulum, 8, episodes=1)
+    assert low is not None
+    assert high is not None
+    assert low < 38 < high
+
+
+def test_a_training_that_rises_above_untrained_policies_is_no_false_alarm() -> None:
+    probe = seen(random=[-200.0, -580.0, -428.0], untrained=[[-640.0, -407.0], [-230.0, 23.0], [-331.0, -211.0]])
+    noise = np.random.default_rng(0).normal(0, 20, 27)
+
+    def curve(returns: np.ndarray) -> dict[str, Any]:
+        return {"u": [(epoch, {"episode_return": value}) for epoch, value in enumerate(returns.tolist(), 1)]}
+
+    trials = [Trial(7, "u", {})]
+    assert risen(probe, trials, curve(np.linspace(-300, 150, 27) + noise)) == {7}
+    assert not risen(probe, trials, curve(np.full(27, 150.0) + noise))  # it has not risen
+    assert not risen(probe, trials, curve(np.linspace(-500, -300, 27) + noise))  # it is not above
+    assert not risen(probe, trials, curve(np.linspace(-300, 150, 9)))  # too few epochs
+    assert not risen(None, trials, curve(np.linspace(-300, 150, 27)))
+
+
 @pytest.mark.parametrize("rng", range(4))
 def test_only_one_trial_that_learned_and_results_that_still_rise_are_recognized(tmp_path: Path, rng: int) -> None:
     random, url = np.random.default_rng(rng), f"sqlite:///{tmp_path / 's.db'}"
@@ -147,14 +180,12 @@ def test_the_cure_fits_the_environment_and_the_end_of_tune_tells_it(
 
 
 def test_a_study_in_an_environment_without_rewards_or_with_equal_observations_is_told_to_check_these() -> None:
-    results: dict[str, Any] = {"random": [0.0] * 3, "untrained": [], "zero_rewards": 1.0, "actions": "Discrete"}
-    results |= {"lengths": [9] * 3, "terminated": 3, "slow": None, "failures": [], "seed": 0, "steps": 27}
-    results |= {"masks": False, "goals": False, **dict.fromkeys(("rewards", "observations", "restore"))}
+    results: dict[str, Any] = {"random": [0.0] * 3, "untrained": [], "zero_rewards": 1.0}
     config = study_config(load("auto"), "CartPole-v1", trials=8, epochs="1:9")
     longer = "train longer (--epochs 1:27)"
     rewards = "make sure that the environment gives rewards: a probe saw only zeros"
-    assert cures(config, described(results)) == f"{rewards}, or {longer}"
+    assert cures(config, seen(**results)) == f"{rewards}, or {longer}"
     results["observations"] = {"low": 0.0, "high": 0.0, "mean": 1.0, "drift": 0.0}
-    assert cures(config, described(results)) == (
+    assert cures(config, seen(**results)) == (
         f"{rewards}, make sure that observations differ: a probe saw only equal ones, or {longer}"
     )
