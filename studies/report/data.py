@@ -274,13 +274,15 @@ def _estimating_uids(store: Store, name: str, candidate: int) -> list[str]:
 
 
 def _verdict(config: Config, report: ReportView) -> list[str]:
-    """Return the study's results in sentences."""
-    study, confirmation = report.study, report.confirmation
+    """Return the study's results in sentences, and what ended it."""
+    study, confirmation, ends = report.study, report.confirmation, list[str]()
+    if (command := study.held) is not None:
+        ends.append(f"The study had the {command.kind} by {command.who}{f': {command.why}' if command.why else ''}.")
     trials = sum(not trial.excluded for trial in study.trials)
     if not report.ranked:
         failed = sum(trial.state == "failed" and not trial.excluded for trial in study.trials)
         why = f"all {failed} of its trials failed" if failed and failed == trials else "no trial has a result yet"
-        return [f"The study has nothing to show: {why}."]
+        return [f"The study has nothing to show: {why}.", *ends]
     sentences = []
     best = report.ranked[0]
     if confirmation is not None:
@@ -304,12 +306,9 @@ def _verdict(config: Config, report: ReportView) -> list[str]:
                 "The best of many noisy results is partly luck: "
                 f"`{command_line('confirm', study.study)}` estimates it on fresh seeds."
             )
-    if (command := study.held) is not None:
-        why = f": {command.why}" if command.why else ""
-        sentences.append(f"The study had the {command.kind} by {command.who}{why}.")
-    elif study.state != "complete":
-        sentences.append("The study is not complete.")
-    return [*sentences, _cost(report)]
+    if not ends and study.state != "complete":
+        ends.append("The study is not complete.")
+    return [*sentences, *ends, _cost(report)]
 
 
 def _winner(config: Config, report: ReportView) -> str:

@@ -40,6 +40,7 @@ from rekindle.studies.report.verdicts import described
 from rekindle.studies.storage.rows import Event, Trial
 from rekindle.studies.storage.sql.schema import event
 from rekindle.studies.study.number_text import in_digits_alone
+from rekindle.studies.workers import training
 from sample_study import CONFIG, NAME, execute, fill, uid
 
 EVIL = '<script>alert("x")</script>'
@@ -290,7 +291,11 @@ def test_labels_of_an_axis_stay_apart_and_within_the_drawing() -> None:
     assert places["-2000"] - LETTER * len("-2000") > 12  # the place of the axis's own label
 
 
-def test_a_study_that_was_stopped_says_by_what(tmp_path: Path) -> None:
+@pytest.mark.parametrize("look_every", [0.0, 60.0])  # it stops within its first rung, or after it
+def test_a_study_that_was_stopped_says_by_what(
+    tmp_path: Path, look_every: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "LOOK_EVERY", look_every)
     with Store(f"sqlite:///{tmp_path / 's.db'}") as store:
         same: dict[str, Any] = {"storage": store, "scheduler": "none", "epochs": 3, "trials": 24, "progress": False}
         tune("surrogate", "CartPole-v1", study="s", budget="6epochs", **same)
