@@ -266,9 +266,9 @@ class Task(Resumable):
         """
         predictor = Predictor(*self.member_ref(), str(self))
         options = {"env": self.env, "seed": EVALUATION_SEED, **self._elsewhere(env, seed)}
-        shown = replace(options["env"], state=predictor.learner.env.state)
+        spec = replace(options["env"], state=predictor.learner.env.state)
         predict = partial(predictor, episode_start=None, deterministic=deterministic)
-        return film(shown, options["seed"], predict, Path(path))
+        return film(spec, options["seed"], predict, Path(path))
 
     def recorder(self) -> Recorder:
         """Start recording the policy's observations and actions during training.

@@ -78,7 +78,7 @@ class Rows:
         segments: their segments.
         replicates: trials with one seed each.
         runs: their segments.
-        found: results of the configurations.
+        results: those of the configurations.
         shares: share of the variance by hyperparameter, largest first.
         pairs: see `ImportancesView`.
         events: events of all tasks, including those of excluded trials, oldest first.
@@ -90,7 +90,7 @@ class Rows:
     segments: Sequence[Segment]
     replicates: Sequence[Trial]
     runs: Sequence[Segment]
-    found: Measurements
+    results: Measurements
     shares: Mapping[str, ShareView]
     pairs: Sequence[PairView]
     events: Sequence[Event]
@@ -183,7 +183,7 @@ def best_at_edge(rows: Rows) -> Iterator[Finding]:
 
 
 def _reached_last(rows: Rows, number: int) -> bool:
-    return bool((rows.found.rungs[rows.found.numbers == number] == len(rows.config.rungs) - 1).any())
+    return bool((rows.results.rungs[rows.results.numbers == number] == len(rows.config.rungs) - 1).any())
 
 
 def _best_first(rows: Rows) -> list[int]:
@@ -192,7 +192,7 @@ def _best_first(rows: Rows) -> list[int]:
     The scores on earlier rungs break ties, as in the tables.
     """
     results: dict[int, list[tuple[int, float]]] = {}
-    for number, rung, score in zip(rows.found.numbers, rows.found.rungs, rows.found.scores, strict=True):
+    for number, rung, score in zip(rows.results.numbers, rows.results.rungs, rows.results.scores, strict=True):
         results.setdefault(int(number), []).append((-int(rung), -float(score)))
     return sorted(results, key=lambda number: sorted(results[number]))
 
@@ -232,7 +232,7 @@ def without_effect(rows: Rows) -> Iterator[Finding]:
 
     One that clearly acts together with another is not among them.
     """
-    if len(np.unique(rows.found.numbers)) < FEWEST_TRIALS or len(rows.shares) < 2:
+    if len(np.unique(rows.results.numbers)) < FEWEST_TRIALS or len(rows.shares) < 2:
         return
     together = {name for pair in rows.pairs if pair.low >= CLEAR for name in pair.names}
     for name, share in rows.shares.items():

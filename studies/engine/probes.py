@@ -59,7 +59,7 @@ def request_probe(store: Store, name: str, config: Config, algorithm: type[Task]
     learner = algorithm.learner
     if not (config.env and issubclass(learner, Learner) and len(config.environments) == 1) or store.totals(name).trials:
         return
-    _write(store, name, {ASKED: True}, lambda before: not any(each.kind == PROBE for each in before))
+    _write(store, name, {ASKED: True}, lambda before: not any(command.kind == PROBE for command in before))
 
 
 def probe_if_asked(runner: StudyRunner) -> None:
@@ -91,7 +91,7 @@ def _probe(runner: StudyRunner) -> None:
     elif len(begun) - len(ended) > (RETRY_RULES[KILLED].times or 0):
         data = {LOST: f"{len(begun) - len(ended)} processes that probed it were killed"}
     else:
-        _write(store, name, mark, lambda before: all(each.data.get(BEGUN) != len(begun) for each in before))
+        _write(store, name, mark, lambda before: all(row.data.get(BEGUN) != len(begun) for row in before))
         try:
             identity = runner.config.identity(runner.algorithm, runner.config.fixed)
             results = probe(load(identity.algorithm), identity, on_step=runner.raise_if_asked)

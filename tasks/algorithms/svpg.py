@@ -228,8 +228,8 @@ class SVPGLearner(Learner):
 
     def find_nonfinite(self, metrics: Sequence[Metrics]) -> list[str | None]:
         of_particles = self.particles.find_nonfinite([row for row in metrics for _ in range(self.num_particles)])
-        found = ([of_particles[i] for i in self.particle_indices(member)] for member in range(self.members))
-        return [next(filter(None, reasons), None) for reasons in found]
+        reasons_of = ([of_particles[i] for i in self.particle_indices(member)] for member in range(self.members))
+        return [next(filter(None, reasons), None) for reasons in reasons_of]
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
@@ -308,15 +308,15 @@ class SVPG(Task):
         learner, member = self._particle(particle)
         if state.get("structure") != self.identity.structure:
             raise StateMismatch(f"{self}: the particle is of another structure, {state.get('structure')}")
-        own, given = learner.member_state(member), state["learner"]
-        if own["counters"] != given["counters"]:
+        present, loaded = learner.member_state(member), state["learner"]
+        if present["counters"] != loaded["counters"]:
             raise StateMismatch(
-                f"{self}: particles must be at the same point, but this one is at {given['counters']} "
-                f"and the others at {own['counters']}"
+                f"{self}: particles must be at the same point, but this one is at {loaded['counters']} "
+                f"and the others at {present['counters']}"
             )
-        check_same_form(own["policy"], given["policy"], str(self))
+        check_same_form(present["policy"], loaded["policy"], str(self))
         with BadResumeGuard(self):
-            learner.load_member(member, given)
+            learner.load_member(member, loaded)
             self.branch_from(self.state_dict())
 
     def act(self, observation: Any, particle: int = 0) -> Any:

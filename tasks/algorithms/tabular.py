@@ -142,12 +142,12 @@ def read_table(path: str) -> Table:
         EnvSpecError: there is no such file, or it holds no table.
     """
     try:
-        found = os.stat(path)
+        file = os.stat(path)
     except OSError as error:
         raise EnvSpecError(
             f"tabular trains on a table, an .npz file, but got {path!r}: {error.strerror}; give its path"
         ) from None
-    return _read(path, found.st_mtime_ns, found.st_size)
+    return _read(path, file.st_mtime_ns, file.st_size)
 
 
 @lru_cache(maxsize=8)
@@ -155,32 +155,32 @@ def _read(path: str, *_: int) -> Table:
     try:
         digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
         with open_npz(path) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
+            table = {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError):
         raise EnvSpecError(
             f"a table is an .npz file of arrays without Python objects, but {path} is not; write it by numpy.savez"
         ) from None
     try:
-        meta = json.loads(str(found.get("meta", "{}")))
+        meta = json.loads(str(table.get("meta", "{}")))
     except ValueError:
-        meta = str(found["meta"])
-    columns = {name.removeprefix(PREFIX): found[name] for name in found if name.startswith(PREFIX)}
-    _check(path, found, columns, meta)
-    steps, curves = found["steps"].astype(np.float64), found["curves"].astype(np.float64)
+        meta = str(table["meta"])
+    columns = {name.removeprefix(PREFIX): table[name] for name in table if name.startswith(PREFIX)}
+    _check(path, table, columns, meta)
+    steps, curves = table["steps"].astype(np.float64), table["curves"].astype(np.float64)
     returns = curves if meta.get("maximize", True) else -curves
     trained = 1 if steps[0] == 0 else 0
     return Table(path, digest, columns, steps[trained:], returns[:, :, 0], returns[:, :, trained:])
 
 
-def _check(path: str, found: Mapping[str, np.ndarray], columns: Mapping[str, np.ndarray], meta: Any) -> None:
+def _check(path: str, table: Mapping[str, np.ndarray], columns: Mapping[str, np.ndarray], meta: Any) -> None:
     """Raise EnvSpecError unless the arrays form a table."""
 
     def refuse(law: str, value: object) -> None:
         raise EnvSpecError(f"table {path}: {law}, but {value}; see `python -m pydoc rekindle.tasks.algorithms.tabular`")
 
-    if missing := sorted({"steps", "curves"} - found.keys()) + ([] if columns else [f"{PREFIX}NAME"]):
+    if missing := sorted({"steps", "curves"} - table.keys()) + ([] if columns else [f"{PREFIX}NAME"]):
         refuse("it needs the arrays param.NAME, steps and curves", f"{', '.join(missing)} is missing")
-    steps, curves = found["steps"], found["curves"]
+    steps, curves = table["steps"], table["curves"]
     if curves.ndim != 3 or 0 in curves.shape or curves.dtype.kind not in "fiu":
         refuse("curves are numbers (trainings, seeds, points)", f"they are {curves.dtype} {curves.shape}")
     if steps.shape != curves.shape[2:] or steps.dtype.kind not in "fiu":

@@ -238,8 +238,8 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         """Return the means of entries over the agents of a behaviour."""
         means: dict[str, dict[str, Any]] = {}
         for name, entry in self.averaged:
-            found = (find(infos, f"{agent}.{entry}") for agent in self.groups[name])
-            entries = [x for x in found if x is not None]
+            values = (find(infos, f"{agent}.{entry}") for agent in self.groups[name])
+            entries = [x for x in values if x is not None]
             numbers = [value for x in entries if (value := number(x)) is not None]
             if len(numbers) < len(entries):  # named as wrong where all entries are read
                 means.setdefault(name, {})[entry] = next(x for x in entries if number(x) is None)

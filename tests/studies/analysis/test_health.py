@@ -159,7 +159,7 @@ def test_a_hyperparameter_that_acts_only_together_with_another_has_an_effect() -
     result = Measurements("abc", [range(count)] * 3, [*values], scores, np.arange(count), np.zeros(count, np.intp))
     told = importances(result, 1)
     shares = {share.name: share for share in told.importances}
-    rows: Any = SimpleNamespace(found=result, shares=shares, pairs=told.pairs)
+    rows: Any = SimpleNamespace(results=result, shares=shares, pairs=told.pairs)
     assert max(share.high for share in shares.values()) < 0.05
     assert [finding.text.split()[0] for finding in without_effect(rows)] == ["c"]
 
@@ -232,7 +232,7 @@ def test_the_best_at_an_end_of_any_ordered_dimension_is_told(prior: str, where: 
     everyone = np.arange(256)
     result = Measurements(["x"], [], [], results, everyone, np.zeros(256, np.intp))
     config: Any = SimpleNamespace(searched=space)
-    rows: Any = SimpleNamespace(config=config, trials=trials, found=result, shares={"x": Interval(0.9, 0.8, 1.0)})
+    rows: Any = SimpleNamespace(config=config, trials=trials, results=result, shares={"x": Interval(0.9, 0.8, 1.0)})
     findings = list(best_at_edge(rows))
     assert [finding.text for finding in findings] == ([f"the best values of x are at the {where}"] if where else [])
     if where:
