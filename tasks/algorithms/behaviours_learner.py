@@ -33,7 +33,7 @@ from ..envs.agents.adapter import RETURN, is_joint
 from ..envs.agents.roster import roster_of
 from ..envs.agents.views import OF_STATE, Extras, SharedEnvs
 from ..envs.base.masks import mask_in
-from ..envs.base.spec import JOINT
+from ..envs.base.spec import JOINT, EnvSpecError
 from ..errors import StateMismatch, UnsupportedSpace
 from ..evaluation import evaluation_keys
 from ..learner import Learner
@@ -402,6 +402,11 @@ class BehavioursLearner(Learner):
 def _space(env: EnvSpec) -> Space:
     """Return the hyperparameters in an environment, nested by behaviour."""
     names = list(roster_of(env).learning)
+    if taken := [name for name in names if name in BehavioursLearner.hyperparameters]:
+        raise EnvSpecError(
+            f"{env.id}: a behaviour has another name than hyperparameters of all, but one is {taken[0]!r}; name it in "
+            "the environment's `behaviours`"
+        )
     choice = categorical(*ALGORITHMS, default=ALGORITHMS[0], structural=True, search=False, help=ALGORITHM_HELP)
     assert isinstance(choice, Choice)
 

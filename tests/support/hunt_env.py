@@ -116,15 +116,28 @@ class Wrong(Hunt):
     def __init__(self, what: str = "reset"):
         super().__init__()
         self.what = what
+        if what == "numbers":
+            self.possible_agents: list[Any] = [0, 1]
+        elif what == "twice":
+            self.possible_agents = ["hunter_0", "hunter_0"]
+        elif what == "reserved":
+            self.possible_agents = ["num_envs"]
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return {}[agent] if self.what == "space" else super().observation_space(agent)
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         result = super().reset(seed, options)
+        if self.what == "nobody":
+            self.agents = []
         return result[0] if self.what == "reset" else result
 
     def step(self, actions: dict[str, int]) -> Any:
         seen, rewards, *ends = super().step(actions)
         if self.what == "rewards":
             rewards = dict.fromkeys(rewards)
+        elif self.what == "leaves" and self.time == 2:
+            self.agents.remove("hunter_0")
         elif self.what == "absent":
             rewards["hunter_0"] = 0.5  # also when it has left
         return seen, rewards, *ends

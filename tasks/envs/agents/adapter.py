@@ -86,6 +86,11 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
             raise EnvSpecError(
                 f"{self.name}: agents are known beforehand, but possible_agents is empty; list all that may appear"
             )
+        if any(not isinstance(agent, str) for agent in self.agents) or len({*self.agents}) < len(self.agents):
+            raise EnvSpecError(
+                f"{self.name}: agents have names, each one another string, but possible_agents is "
+                f"{reprlib.repr([*self.agents])}; name them as in walker_0, walker_1"
+            )
         self.all_agents, self.known = [*self.agents], frozenset(self.agents)
         self.groups = grouped(self.agents, spec.behaviours, self.name)
         self.observed = [self._space("observation_space", agent) for agent in self.agents]
@@ -111,7 +116,13 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         return owner, entry
 
     def _space(self, which: str, agent: str) -> Space:
-        space = getattr(self.env, which)(agent)
+        try:
+            space = getattr(self.env, which)(agent)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise EnvSpecError(
+                f"{self.name}: {which}(agent) returns the space of each of possible_agents, but failed for {agent!r}: "
+                f"{error!r}"
+            ) from error
         if not isinstance(space, gym.Space):
             raise EnvSpecError(
                 f"{self.name}: {which}(agent) must return a Gymnasium space, but for {agent!r} got {space!r}"
@@ -150,7 +161,12 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         result = self.env.reset(seed=seed, options=None if options is None else dict(options))
         observations, infos = self._checked("reset", ("observations", "infos"), result)
         self.returns = dict.fromkeys(self.agents, 0.0)
-        first = self._outcomes([0.0] * len(self.agents), {}, {})
+        if not self.env.agents:
+            raise EnvSpecError(
+                f"{self.name}: an episode begins with one agent or more, but after reset there is none in agents; list "
+                "those that are present"
+            )
+        first = self._outcomes((), [0.0] * len(self.agents), {}, {})
         return self._observation(observations, first), self._with_returns(infos)
 
     def _checked(self, method: str, parts: Sequence[str], result: Any) -> Sequence[Mapping[str, Any]]:
@@ -201,7 +217,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
             for agent, reward in zip(self.agents, numbers, strict=True):
                 self.returns[agent] += reward
         total = reduce(add, numbers, 0.0)  # sum() rounds otherwise since Python 3.12
-        outcomes = self._outcomes(numbers, terminated, truncated)
+        outcomes = self._outcomes(before, numbers, terminated, truncated)
         over = not self.env.agents
         cut = over and bool(outcomes[:, TRUNCATED].any())
         return self._observation(observations, outcomes), total, over and not cut, cut, self._with_returns(infos)
@@ -262,7 +278,11 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         return [agent for agent in self.env.agents if not (game.terminations[agent] or game.truncations[agent])]
 
     def _outcomes(
-        self, rewards: Sequence[float], terminated: Mapping[str, Any], truncated: Mapping[str, Any]
+        self,
+        before: Sequence[str],
+        rewards: Sequence[float],
+        terminated: Mapping[str, Any],
+        truncated: Mapping[str, Any],
     ) -> NDArray[np.float32]:
         """Return outcomes (A, 5) of a step, with current presence and turns."""
         outcomes = self.all_act.copy()
@@ -271,6 +291,12 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         if not all_stay or any(terminated.values()) or any(truncated.values()):
             self._check_names("agents", self.env.agents)
             present = self._present()
+            for agent in before:
+                if not (agent in present or terminated.get(agent) or truncated.get(agent)):
+                    raise EnvSpecError(
+                        f"{self.name}: an agent leaves in the step in which it terminates or is truncated, but "
+                        f"{agent!r} has left agents without either; set one of them"
+                    )
             acting = self._acting() if self.turns else present
             outcomes[:, TERMINATED:] = [
                 (bool(terminated.get(agent)), bool(truncated.get(agent)), agent in present, agent in acting)
@@ -348,7 +374,7 @@ def make_joint(spec: EnvSpec) -> JointEnv:
             env = _maker(spec, (ParallelEnv, AECEnv))(**deepcopy(dict(spec.kwargs)))
     except EnvSpecError:
         raise
-    except (TypeError, ValueError, AssertionError) as error:
+    except (TypeError, ValueError, AssertionError, ImportError) as error:
         raise EnvSpecError(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}: {error}") from error
     if isinstance(env, ParallelEnv):
         return JointEnv(env, spec, turns=False)

@@ -361,6 +361,14 @@ def play_wrong(what: str) -> None:
     [
         ("reset", r"reset returns \(observations, infos\), each a dict by agent, as .* but it returned {'deer_0'"),
         ("absent", "only agents that were present before a step get a reward for it, but 'hunter_0', .* got 0.5; give"),
+        (
+            "leaves",
+            "an agent leaves in the step in which it terminates or is truncated, but 'hunter_0' has left agents",
+        ),
+        ("nobody", "an episode begins with one agent or more, but after reset there is none in agents; list"),
+        ("numbers", r"agents have names, each one another string, but possible_agents is \[0, 1\]; name them"),
+        ("twice", "agents have names, each one another string, but possible_agents is .'hunter_0', 'hunter_0'.; name"),
+        ("space", r"observation_space\(agent\) returns the space of each of .* failed for 'hunter_0': KeyError"),
         ("rewards", "a reward is a number, but that of '.*_0' is None; fix it"),
     ],
 )
@@ -472,6 +480,12 @@ def test_agents_act_by_name() -> None:
         (HUNT, {"deer.algorithm": "poca"}, ValueError, "not 'poca' .*; in its place, ppo learns with a central critic"),
         (HUNT, {"deer.algorithm": "random"}, ValueError, "not 'random' .*; what does not learn is a player: --player"),
         ("pettingzoo/hunt_env:Mismatched", {}, UnsupportedSpace, "hunter_0 is .* and that of hunter_1 is"),
+        (
+            EnvSpec("pettingzoo/hunt_env:Wrong", kwargs={"what": "reserved"}),
+            {},
+            EnvSpecError,
+            "a behaviour has another name than hyperparameters of all, but one is 'num_envs'; name it in",
+        ),
         (
             EnvSpec(HUNT, info={"near": "last"}),
             {},
