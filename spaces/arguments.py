@@ -36,11 +36,10 @@ def checked(error: type[Exception] = TypeError) -> Callable[[Function], Function
     """
 
     def decorate(function: Function) -> Function:
-        title = function.__qualname__.removesuffix(".__init__")
-
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
             arguments = signature(function).bind(*args, **keywords).arguments
+            title = _title(function, args)
             for name, hint in _hints(function).items():
                 values = arguments.get(name, {})
                 if isinstance(hint, dict):  # of keywords
@@ -52,6 +51,15 @@ def checked(error: type[Exception] = TypeError) -> Callable[[Function], Function
         return call  # type: ignore[return-value]  # it has the same parameters
 
     return decorate
+
+
+def _title(function: Callable[..., Any], args: Sequence[Any]) -> str:
+    """Return a function's name, with the class of its object."""
+    owner, _, name = function.__qualname__.rpartition(".")
+    kind = args[0] if args and isinstance(args[0], type) else type(args[0]) if args else None
+    if kind is not None and owner in {base.__qualname__ for base in kind.__mro__}:
+        owner = kind.__qualname__
+    return ".".join(part for part in (owner, name) if part not in ("", "__init__"))
 
 
 def check(title: str, hints: Mapping[str, Any], values: Mapping[str, Any], error: type[Exception] = TypeError) -> None:
@@ -127,4 +135,6 @@ def described(hint: Any) -> str:
     if base in (Union, UnionType):
         *parts, last = dict.fromkeys(described(part) for part in get_args(hint))
         return f"{', '.join(parts)} or {last}" if parts else last
+    if base is Sequence and get_args(hint) == (str,):
+        return "a list of texts"
     return NAMES.get(NoneType if base is None else base) or f"a {getattr(base, '__name__', base)}"

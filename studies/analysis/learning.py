@@ -124,7 +124,10 @@ def _copied(store: Store, source: str, config: Config) -> dict[str, Any]:
 
 def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]:
     """Return a study's results as a source; `label` names it in messages."""
-    old = Config.from_json(store.study(name).config, name)
+    try:
+        old = Config.from_json(store.study(name).config, name)
+    except UnknownStudy as error:
+        raise UnknownStudy(f"a source of --learn-from is a study, or URL#STUDY, but {error}") from None
     if old.task != config.task:
         raise BadConfig(
             f"a study learns from studies of its own task, {config.task}, but {label} trains {old.task}; leave it out"

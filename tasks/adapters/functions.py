@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import Space
+from ...spaces.arguments import at_least, fits
 from ...spaces.choices import name_of
 from ...spaces.errors import near
 from ..base_learner import BaseLearner
@@ -87,7 +88,14 @@ def task(
     if not isinstance(space, Space):
         raise ValueError(f"space must be a Space, such as Space(lr=log_real(1e-4, 1e-1, default=1e-2)), not {space!r}")
 
+    for argument, number in (("version", version), ("largest", largest)):
+        at_least("rekindle.task", argument, number, 1)
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2 or not all(fits(float | None, x) for x in bounds):
+        raise ValueError(f"rekindle.task: bounds are two numbers or None, such as (0, 1), but got {bounds!r}")
+
     def decorate(function: Function) -> type[Task]:
+        if not callable(function):
+            raise TypeError(f"rekindle.task makes a function a task, but got {function!r}")
         further = _further(function)
         path = name_of(function)
         learner = type(
@@ -99,7 +107,7 @@ def task(
                 "hyperparameters": space,
                 "objective": name,
                 "direction": direction or "maximize",
-                "bounds": bounds,
+                "bounds": tuple(bounds),
                 "function": staticmethod(function),
                 "further": further,
                 "place": path,

@@ -269,7 +269,7 @@ def test_a_task_takes_numbers_of_numpy(sqlite_url: str) -> None:
         ({"fixed": ["lr=1"]}, r"fixed is a dict by name or None, but got \['lr=1'\]"),
         ({"fixed": {1: 2}}, "fixed is a dict by name or None, but got {1: 2}"),
         ({"priors": {1: "uniform(0, 1)"}}, "priors is a dict by name or None"),
-        ({"search": 5}, "search is a text or a list, but got 5"),
+        ({"search": 5}, "search is a text or a list of texts, but got 5"),
         ({"racing": "yes"}, "racing is true or false, but got 'yes'"),
         ({"trial_time": []}, r"trial_time is a number, a text or None, but got \[\]"),
         ({"callbacks": 3}, "callbacks is a function or a list, but got 3"),

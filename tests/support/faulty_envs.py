@@ -155,6 +155,27 @@ class Once(Drift):
         return super().push(action)
 
 
+class Seedless(Drift):
+    """Refuses seeds."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            raise ValueError("seeds are not supported")
+        return super().reset()
+
+
+class Growing(Drift):
+    """Has more actions after its third reset."""
+
+    resets = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.resets += 1
+        if self.resets > 2:
+            self.action_space = spaces.Box(-1, 1, (2,))
+        return super().reset(seed=seed)
+
+
 class Untidy(Drift):
     """Prints, clears a variable, and leaves a thread and a fork of its process."""
 

@@ -173,9 +173,11 @@ def tune(arguments: argparse.Namespace) -> int:
     tables.print_labels(errors, study)
     if arguments.json:
         return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmed))
+    answered = SIZED in config.options and confirmed is not None and study.best is not None
+    lines = [answer(store, name, Path(f"{name}.safetensors"))] if answered else []  # written even if nobody reads
     status = _print_study(study, confirmed, config, store, findings)
-    if SIZED in config.options and confirmed is not None and study.best is not None:
-        note(new_console(), answer(store, name, Path(f"{name}.safetensors")))
+    for line in lines:
+        note(new_console(), line)
     return status
 
 

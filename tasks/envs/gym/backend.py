@@ -23,9 +23,9 @@ from ..base import info
 from ..base.curriculum import KWARGS
 from ..base.encode import Observations
 from ..base.envs import Array
-from ..base.spec import EnvSpec, EnvSpecError, reset_result
+from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
-from .make import Env, close_env, make_drawn, make_env, of_reset
+from .make import Env, begin_episode, close_env, make_drawn, make_env, of_reset
 from .surroundings import UNGUARDED, Guards
 
 P = ParamSpec("P")
@@ -146,6 +146,7 @@ class InProcess:
         self.used = [False] * count
         self.drawn = any(name.startswith(KWARGS) for name in spec.parameters)  # each episode needs a new environment
         self.encoder = Observations(self.envs[0].observation_space, spec.id)
+        self.actions = self.envs[0].unwrapped.action_space
 
     @guarded
     def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
@@ -156,9 +157,8 @@ class InProcess:
                 close_env(old, self.spec)
                 self.envs[i] = self._new(chosen, old)
             self.used[i] = True
-            reset_options = of_reset(chosen)
-            result = self.envs[i].reset(seed=seed, **({} if reset_options is None else {"options": reset_options}))
-            obs, _ = reset_result(result, self.spec.id)
+            obs = begin_episode(self.envs[i], self.spec, seed, of_reset(chosen))
+            self._check_actions(self.envs[i])
             self.encoder.check(obs, "reset")
             self.encoder.write(obs, out, "reset")
             tick()
@@ -201,8 +201,7 @@ class InProcess:
                 close_env(self.spares.pop(), self.spec)
             self.spares.append(self._new(options, self.envs[index]))
         [env] = self.spares
-        told = of_reset(options)
-        reset_result(env.reset(seed=seed, **({} if told is None else {"options": told})), self.spec.id)
+        begin_episode(env, self.spec, seed, of_reset(options))
         return self._play(env, actions)
 
     def _play(self, env: Env, actions: Array) -> Outcome:
@@ -225,6 +224,16 @@ class InProcess:
     def put(self, indices: Sequence[int], states: Sequence[Array], elapsed: Sequence[int]) -> None:
         for i, state, steps in zip(indices, states, elapsed, strict=True):
             snapshot.put(self.envs[i], state, steps)
+
+    def _check_actions(self, env: Env) -> None:
+        """Raise EnvSpecError if an environment's actions have changed."""
+        actions = env.unwrapped.action_space
+        if actions is not self.actions and actions != self.actions and not self.drawn:
+            raise EnvSpecError(
+                f"{self.spec.id}: all episodes and instances of an environment have one action_space, but after a "
+                f"reset it is {actions}, and at first it was {self.actions}; make it as large as the largest, and tell "
+                "by an action mask what is allowed"
+            )
 
     def _new(self, options: Options, like: Env) -> Env:
         if self.drawn:

@@ -23,7 +23,7 @@ from ..base.curriculum import KWARGS
 from ..base.encode import with_scale
 from ..base.joined import JoinedActions, can_join
 from ..base.masks import CHOICES, MaskInObservation, has_mask, has_method
-from ..base.spec import IN_INFO, EnvSpec, EnvSpecError, with_arrays
+from ..base.spec import IN_INFO, EnvSpec, EnvSpecError, reset_result, with_arrays
 from .chance import OwnGenerators
 from .packages import advice, of_old_gym, register
 from .rewards import WeightedReward
@@ -160,6 +160,34 @@ def of_reset(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return copies of the options of a reset, or None."""
     options = {name: value for name, value in (parameters or {}).items() if not name.startswith(KWARGS)}
     return deepcopy(options) or None
+
+
+def begin_episode(env: Env, spec: EnvSpec, seed: int, options: Mapping[str, Any] | None) -> Any:
+    """Reset an environment with a seed, and return the first observation.
+
+    Args:
+        env: the environment.
+        spec: its spec.
+        seed: seed of the episode.
+        options: options of the reset, None for none.
+
+    Raises:
+        EnvSpecError: it refuses seeds, or returns something else than an observation and info.
+    """
+    more: dict[str, Any] = {} if options is None else {"options": options}
+    try:
+        result = env.reset(seed=seed, **more)
+    except (AssertionError, NotImplementedError, TypeError, ValueError) as error:
+        try:
+            env.reset(**more)
+        except Exception:  # noqa: BLE001 - the first error counts
+            raise error from None
+        raise EnvSpecError(
+            f"{spec.id}: an environment's reset takes any seed from 0 to 2**31 - 1, which makes episodes repeatable, "
+            f"but reset(seed={seed}) raised {type(error).__name__} ({error}), and without a seed it does not; let "
+            "it take all, by super().reset(seed=seed) and draws from self.np_random"
+        ) from error
+    return reset_result(result, spec.id)[0]
 
 
 def _check_version(env: Env, spec: EnvSpec) -> None:

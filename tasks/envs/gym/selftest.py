@@ -30,10 +30,10 @@ from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations
 from ..base.envs import Array
 from ..base.masks import with_legal_actions
-from ..base.spec import EnvSpec, EnvSpecError, reset_result
+from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
 from .chance import watched_generators
-from .make import Env, close_env, make_drawn, make_env, of_reset
+from .make import Env, begin_episode, close_env, make_drawn, make_env, of_reset
 from .rewards import unweighed
 from .single_instance import take_turn
 from .surroundings import guards_of, stopped
@@ -467,8 +467,8 @@ def _first(trial: _Trial, env: Env, seed: int, parameters: dict[str, Any]) -> An
     """Return the first observation of an episode."""
     result = of_reset(parameters)
     tick()
-    options = {} if result is None else {"options": _Watched(result, trial.read)}
-    first, _ = reset_result(_call(trial.spec, env.reset, seed=seed, **options), trial.spec.id)
+    options = None if result is None else _Watched(result, trial.read)
+    first = _call(trial.spec, begin_episode, env, trial.spec, seed, options)
     trial.check(env, first, "reset")
     return first
 

@@ -218,6 +218,18 @@ def test_a_state_that_grows_without_end_is_refused_and_its_last_checkpoint_stays
         (lambda: rekindle.task(space=SPACE, objective="a:max"), ValueError, "NAME:maximize or NAME:minimize, but got"),
         (lambda: rekindle.task(space={"lr": real(0, 1)}, objective="a"), ValueError, "space must be a Space"),  # type: ignore[arg-type]
         (
+            lambda: rekindle.task(space=Space(), objective="a", version=0),
+            ValueError,
+            "version must be an integer of at",
+        ),
+        (
+            lambda: rekindle.task(space=Space(), objective="a", largest=-1),
+            ValueError,
+            "largest must be an integer of at",
+        ),
+        (lambda: rekindle.task(space=Space(), objective="a", bounds=("0", 1)), ValueError, r"but got \('0', 1\)"),  # type: ignore[arg-type]
+        (lambda: rekindle.task(space=Space(), objective="a")(3), TypeError, "makes a function a task, but got 3"),  # type: ignore[arg-type]
+        (
             lambda: rekindle.task(space=SPACE, objective="a")(lambda hp: (None, {})),
             TypeError,
             r"takes hp, state, seed, and epoch and device if it names them, but .*\(hp\): too many positional",

@@ -318,6 +318,18 @@ def test_numbers_outside_of_their_bounds_are_told() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Seedless", r"reset takes any seed .*, but reset\(seed=\d+\) raised ValueError \(seeds are not supported\)"),
+        ("Growing", r"have one action_space, but after a reset it is Box\(.*\(2,\).*at first it was Box\(.*\(1,\)"),
+    ],
+)
+def test_refused_seeds_and_changing_actions_are_named(name: str, words: str) -> None:
+    with pytest.raises(EnvSpecError, match=f"faulty_envs:faults/{name}-v0: .*{words}"):
+        trained(name, 4)
+
+
 @pytest.mark.slow
 def test_wrong_data_in_a_process_is_named_as_it_is_here() -> None:
     with pytest.raises(EnvSpecError, match=r"observation must have the shape \(1,\).*gave the shape") as caught:
