@@ -62,7 +62,7 @@ def _are_eval_steps(value: Any) -> bool:
         isinstance(value, list)
         and all(
             isinstance(entry, list | tuple)
-            and len(entry) in (2, 3)  # without the most episodes before version 0.2
+            and len(entry) in (2, 3)  # an older study has no most episodes
             and is_count(entry[0])
             and _is_finite(entry[1])
             and all(map(is_count, entry[2:]))
