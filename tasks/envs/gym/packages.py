@@ -10,6 +10,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
 
+import gymnasium
+
 from ..base.spec import EnvSpec
 
 REGISTER = {"minatar": ("minatar.gym", "register_envs")}  # functions that register ids on request, by module
@@ -64,8 +66,8 @@ PACKAGES = (
 
 def register(spec: EnvSpec) -> None:
     """Let a package register its ids if it waits for that."""
-    module = spec.id.rpartition(":")[0]
-    if module in REGISTER and find_spec(module) is not None:
+    module, _, name = spec.id.rpartition(":")
+    if module in REGISTER and name not in gymnasium.registry and find_spec(module) is not None:
         home, function = REGISTER[module]
         getattr(import_module(home), function)()
 
