@@ -161,15 +161,17 @@ class Supervisor:
         """
         with stoppable(self._ask):
             self.store.wait_until(lambda: self.received is not None)
+            is_reachable = True
             try:
                 self._watch()
             except StoreError:
                 if self.received is None:  # else the wait for the database was interrupted
                     raise
+                is_reachable = False
             finally:
                 saved = self._end_workers()
         if self.received is not None:
-            raise Interrupted(self.received, saved)
+            raise Interrupted(self.received, saved and is_reachable)
 
     def _ask(self, number: int, frame: object) -> None:
         self.received = signal.Signals(number)

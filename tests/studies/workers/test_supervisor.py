@@ -15,6 +15,7 @@ import pytest
 import slow_envs
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.snapshots import Snapshot
+from rekindle.studies.errors import StoreError
 from rekindle.studies.failures import KILLED, RETRY_RULES
 from rekindle.studies.options.entries import parse_budget
 from rekindle.studies.steering.steering import Steering
@@ -145,6 +146,17 @@ def test_any_exit_status_of_a_worker_is_told(sqlite_url: str, status: int, reaso
         start_study(store, "s", surrogate(2))
         with pytest.raises(WorkersFailed, match=reason):
             Supervisor(store, "s", 1, lambda: Exits(status), Hook(lambda snapshot: None)).run()
+
+
+def test_a_stop_while_the_database_is_away_does_not_say_that_all_is_saved(sqlite_url: str) -> None:
+    def show(snapshot: Snapshot) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise StoreError("the wait was interrupted")
+
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(2))
+        with pytest.raises(Interrupted, match="since the last save is trained again"):
+            Supervisor(store, "s", 1, lambda: Exits(0), Hook(show)).run()
 
 
 @pytest.mark.parametrize("paused", [False, True])
