@@ -51,7 +51,6 @@ def self_play_space() -> Space:
         return real(low, high, default=default, structural=True, search=False, when=USED, help=text)
 
     learn, latest = "learn against past policies of the other teams", "probability of the latest policy as the opponent"
-    initial = real(0.0, 1.0, default=0.0, structural=True, search=False, silent=True, when=USED, help=INITIAL_HELP)
     return Space(
         use=categorical(False, True, default=False, structural=True, search=False, help=learn),
         save_steps=steps(20_000, "steps of the learning agents between two copies in the pool"),
@@ -59,7 +58,9 @@ def self_play_space() -> Space:
         swap_steps=steps(2_000, "steps of the opponents between two draws of their policy"),
         window=steps(10, "past policies in the pool; raise it for more varied opponents"),
         play_against_latest_model_ratio=number(0.0, 1.0, 0.5, latest),
-        initial_ratio=initial,
+        initial_ratio=real(
+            0.0, 1.0, default=0.0, structural=True, search=False, silent=True, when=USED, help=INITIAL_HELP
+        ),
         initial_elo=number(-1e6, 1e6, 1200.0, "rating before the first game"),
     )
 

@@ -286,10 +286,8 @@ class BehaviourView(Envs):
 
         In a `steady` step no agent came, left or took turns, and no episode ended.
         """
-        reward, next_obs = (
-            self._part(joint.outcomes[..., REWARD]).copy(),
-            self.shared.form.observed(self.behaviour, joint),
-        )
+        reward = self._part(joint.outcomes[..., REWARD]).copy()
+        next_obs = self.shared.form.observed(self.behaviour, joint)
         self.returns += reward.reshape(-1)
         self.elapsed += self.here.reshape(-1)
         if self.ghosts is not None:
