@@ -308,7 +308,7 @@ def _state(study: SummaryView) -> tuple[str, str]:
 
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
     """Return a table of names and values."""
-    table = _table(harmless(title), title_justify="left", show_header=False)
+    table = _table(harmless(title), title_justify="left", show_header=False, min_width=len(title))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in flatten(harmless(pairs)).items():
