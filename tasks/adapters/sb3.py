@@ -275,7 +275,6 @@ class SB3Learner(BaseLearner):
             size = self.venv.action_space.shape or ()
             options["action_noise"] = NormalActionNoise(np.zeros(size), self.values["noise_std"] * np.ones(size))
         usual = POLICIES.get(self.base, ("MlpPolicy", "CnnPolicy"))[self.envs.obs_kind == "image"]
-        given = [name for name in options if isinstance(space.get(name), Argument)]
         policy = options.pop("policy", usual)
         before = self.generator_states()
         try:
@@ -288,13 +287,20 @@ class SB3Learner(BaseLearner):
         except (AssertionError, TypeError, ValueError, RuntimeError) as error:  # actions, images, their size
             if is_lack_of_memory(error):
                 raise
-            these = f" with its {' and '.join(given)}" if given else ""
             problem = str(error).partition("\n")[0]
-            raise UnsupportedSpace(f"{self.algorithm()} cannot act in {self.env.id}{these}: {problem}") from error
+            raise UnsupportedSpace(
+                f"{self.algorithm()} cannot act in {self.env.id}{self._with()}: {problem}"
+            ) from error
         finally:
             self.set_generator_states(before)
         self.model.horizon = self.values["total_steps"]  # type: ignore[attr-defined]
         self.kept = ModelPart(self)
+
+    def _with(self) -> str:
+        """Return the names of the user's arguments, for messages."""
+        space = self.hyperparameters.flat()
+        given = [name for name, value in self.values.items() if value is not None and isinstance(space[name], Argument)]
+        return f" with its {' and '.join(given)}" if given else ""
 
     @contextmanager
     def own_generators(self) -> Iterator[None]:
@@ -340,6 +346,10 @@ class SB3Learner(BaseLearner):
         with self.own_generators():
             try:
                 self.model.learn((self.epochs + 1) * self.epoch_size, reset_num_timesteps=first, log_interval=None)  # type: ignore[arg-type]
+            except TypeError as error:
+                if not self._with():
+                    raise
+                raise UnsupportedSpace(f"{self.algorithm()} cannot train{self._with()}: {error}") from error
             except ValueError as error:
                 if (fault := self.envs.faults.get(0)) is None:
                     raise

@@ -287,6 +287,7 @@ def test_a_model_with_arguments_of_the_user_resumes_exactly(name: str, arguments
     ("arguments", "error", "message"),
     [
         ({"verbose": 1}, TypeError, "a task of sb3:DQN takes no verbose; it has the progress of the task"),
+        ({"gradient_steps": "abc"}, UnsupportedSpace, "sb3:DQN cannot train with its gradient_steps: '>=' not"),
         ({"policy_kwargs": {"net_arc": [8]}}, UnsupportedSpace, "with its policy_kwargs: .* argument 'net_arc'"),
         (
             {"policy_kwargs": {"activation_fn": torch.tanh}},
@@ -303,5 +304,10 @@ def test_a_model_with_arguments_of_the_user_resumes_exactly(name: str, arguments
 def test_arguments_that_are_no_data_are_refused(
     arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
+    def train() -> None:
+        task = SB3(stable_baselines3.DQN, "CartPole-v1", **SMALL["DQN"][1], **arguments).init()
+        task.fit(1)
+        task.state_dict()
+
     with pytest.raises(error, match=message):
-        SB3(stable_baselines3.DQN, "CartPole-v1", **SMALL["DQN"][1], **arguments).init().state_dict()
+        train()
