@@ -961,10 +961,10 @@ def test_the_summary_is_for_people() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda task: task.load_state_dict(3), "load_state_dict: state is a dict by name, but got 3"),
-        (lambda task: task.state_dict(3), "state_dict: destination is a dict or None, but got 3"),
-        (lambda task: task.evaluate("x"), "Task.evaluate: episodes is an integer or None, but got 'x'"),
-        (lambda task: task.returns(2, seed=0.5), r"Task.returns: seed is an integer or None, but got 0\.5"),
+        (lambda task: task.load_state_dict(3), "PPO.load_state_dict: state is a dict by name, but got 3"),
+        (lambda task: task.state_dict(3), "PPO.state_dict: destination is a dict or None, but got 3"),
+        (lambda task: task.evaluate("x"), "PPO.evaluate: episodes is an integer or None, but got 'x'"),
+        (lambda task: task.returns(2, seed=0.5), r"PPO.returns: seed is an integer or None, but got 0\.5"),
         (lambda task: Cohort(task), "Cohort: tasks is a list, but got"),
         (lambda task: Cohort([task, 3]), "the members of a cohort must be tasks, but got 3"),
     ],
