@@ -162,6 +162,17 @@ def of_reset(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return deepcopy(options) or None
 
 
+def _refuses(env: Env, seed: int, more: Mapping[str, Any]) -> bool:
+    """Return whether resets fail with a seed again, and not without."""
+    with suppress(Exception):
+        env.reset(seed=seed, **more)
+        return False  # it failed by accident
+    with suppress(Exception):
+        env.reset(**more)
+        return True
+    return False
+
+
 def begin_episode(env: Env, spec: EnvSpec, seed: int, options: Mapping[str, Any] | None) -> Any:
     """Reset an environment with a seed, and return the first observation.
 
@@ -178,10 +189,8 @@ def begin_episode(env: Env, spec: EnvSpec, seed: int, options: Mapping[str, Any]
     try:
         result = env.reset(seed=seed, **more)
     except (AssertionError, NotImplementedError, TypeError, ValueError) as error:
-        try:
-            env.reset(**more)
-        except Exception:  # noqa: BLE001 - the first error counts
-            raise error from None
+        if not _refuses(env, seed, more):
+            raise
         raise EnvSpecError(
             f"{spec.id}: an environment's reset takes any seed from 0 to 2**31 - 1, which makes episodes repeatable, "
             f"but reset(seed={seed}) raised {type(error).__name__} ({error}), and without a seed it does not; let "

@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -17,6 +18,7 @@ from gymnasium import spaces
 from rekindle import PPO, Cohort, EnvSpec, Store
 from rekindle.tasks.envs import EnvSpecError, make_envs
 from rekindle.tasks.envs.base.encode import Observations
+from rekindle.tasks.envs.gym.make import begin_episode
 from rekindle.tasks.envs.gym.selftest import _check_step
 from rekindle.tasks.envs.gym.surroundings import guards_of
 from rekindle.tasks.errors import TaskError, UnsupportedSpace
@@ -328,6 +330,20 @@ def test_numbers_outside_of_their_bounds_are_told() -> None:
 def test_refused_seeds_and_changing_actions_are_named(name: str, words: str) -> None:
     with pytest.raises(EnvSpecError, match=f"faulty_envs:faults/{name}-v0: .*{words}"):
         trained(name, 4)
+
+
+def test_a_reset_that_fails_by_accident_does_not_refuse_seeds() -> None:
+    class Once(gym.Env[Any, Any]):
+        failed = False
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+            if not self.failed:
+                self.failed = True
+                raise ValueError("the map has no way out")
+            return 0, {}
+
+    with pytest.raises(ValueError, match=r"^the map has no way out$"):
+        begin_episode(Once(), EnvSpec("a"), 0, None)
 
 
 @pytest.mark.slow
