@@ -119,13 +119,9 @@ def simulating() -> Iterator[None]:
 @contextmanager
 def _marking(name: str) -> Iterator[None]:
     """Share memory of this name with the forks of this process."""
-    if not hasattr(os, "memfd_create"):
+    if (mark := _shared(watcher.MARK + name)) is None:
         yield
         return
-    file = os.memfd_create(watcher.MARK + name)
-    os.ftruncate(file, mmap.PAGESIZE)
-    mark = mmap.mmap(file, mmap.PAGESIZE)
-    os.close(file)
     _marks.append(mark)
     try:
         yield
@@ -133,6 +129,20 @@ def _marking(name: str) -> Iterator[None]:
         mark.close()
         if mark in _marks:
             _marks.remove(mark)
+
+
+def _shared(name: str) -> mmap.mmap | None:
+    """Return memory of a name, or None if there is none."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    file = os.memfd_create(name)
+    try:
+        os.ftruncate(file, mmap.PAGESIZE)  # which a limit on the size of files may forbid
+        return mmap.mmap(file, mmap.PAGESIZE)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
 
 
 def unmark() -> None:

@@ -126,7 +126,7 @@ def test_structural_hyperparameters_are_fixed_and_the_rest_is_searched() -> None
         ({"explore": "x"}, "explore must be one of perturb, resample, pb2"),
         ({"sampler": "gp"}, "drawn at random, but --sampler is gp"),
         ({"members": 0}, "population must be an integer of at least 1, but got 0"),
-        ({"interval": 0}, "low is 0"),
+        ({"interval": 0}, "interval must be an integer of at least 1, but got 0"),
         ({"interval": 9}, "--interval 9 is above the 6 epochs in all; lower it"),
         ({"members": 1}, "--population is 1; give it at least 2"),
     ],
