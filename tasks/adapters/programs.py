@@ -150,7 +150,7 @@ class Program:
         connection.settimeout(GRACE)
         try:
             content = json.loads(connection.makefile("rb").readline())
-            report = Report(int(content[EPOCH]), {name: float(x) for name, x in content["metrics"].items()})
+            report = Report(_epoch(content[EPOCH]), {name: float(x) for name, x in content["metrics"].items()})
         except (OSError, ValueError, LookupError, TypeError, AttributeError):  # it was killed amid its report
             connection.close()
             return []
@@ -274,10 +274,11 @@ class ProgramLearner(BaseLearner):
                     if report.epoch < target:
                         return measures
                 program.proceed(not beyond)
-            for line in self.matched(program):
+            for named, metrics in self.matched(program):
                 last = time.monotonic()
-                if epoch <= (number := line.epoch or epoch + len(measures)) <= target:
-                    measures[number] = self.checked(line.metrics)
+                number = epoch + len(measures) if named is None else named
+                if epoch <= number <= target:
+                    measures[number] = self.checked(metrics)
             if status is not None:
                 return self.ended(program, status, epoch, target, measures, beyond)
             if stop():
@@ -319,9 +320,10 @@ class ProgramLearner(BaseLearner):
         if self.command.lines:
             measures |= self.read_lines(epoch, target)
         if target not in measures:
-            last = f"its last one is epoch {max(measures)}" if measures else "it reported nothing"
+            after = f" after epoch {epoch - 1}" if epoch > 1 else ""
+            last = f"its last one is epoch {max(measures)}" if measures else f"it reported nothing{after}"
             raise ProgramError(
-                f"{self.title} must report each epoch up to {target} (rekindle.report, or lines or pattern of the "
+                f"{self.title} must report each epoch from 1 to {target} (rekindle.report, or lines or pattern of the "
                 f"space file), but {last}{_quoted(program)}"
             )
         if not beyond:
@@ -329,16 +331,17 @@ class ProgramLearner(BaseLearner):
             self.clean = True
         return measures
 
-    def matched(self, program: Program) -> Iterator[Report]:
-        """Yield the reports in lines of output.
-
-        The epoch is 0 if a line names none.
-        """
+    def matched(self, program: Program) -> Iterator[tuple[int | None, dict[str, float]]]:
+        """Yield epochs, None where a line names none, and metrics."""
         lines, program.lines = program.lines, []
         for match in (re.search(self.command.pattern, line) for line in lines) if self.command.pattern else ():
             if match is not None:
                 numbers = {name: _number(text) for name, text in match.groupdict().items() if text is not None}
-                yield Report(int(numbers.pop(EPOCH, 0)), numbers)
+                try:
+                    epoch = _epoch(numbers.pop(EPOCH)) if EPOCH in numbers else None
+                except ValueError as error:
+                    raise ProgramError(f"{self.title}: {error}, in the line {match.string[:80]!r}") from None
+                yield epoch, numbers
 
     def read_lines(self, epoch: int, target: int) -> dict[int, dict[str, float]]:
         """Return the reports in the file of JSON lines."""
@@ -350,12 +353,12 @@ class ProgramLearner(BaseLearner):
         for line in path.read_text(errors="replace").splitlines():
             try:
                 content = json.loads(line)
-                number = content.pop(EPOCH)
+                number = _epoch(content.pop(EPOCH))
                 numbers = {name: float(x) for name, x in content.items() if isinstance(x, int | float)}
             except (ValueError, LookupError, TypeError, AttributeError):
                 raise ProgramError(
-                    f"{self.title}: a line of {self.command.lines} must be JSON with an epoch and numbers, but is "
-                    f"{line[:80]!r}"
+                    f"{self.title}: a line of {self.command.lines} must be JSON with an epoch (1, 2, ...) and numbers, "
+                    f"but is {line[:80]!r}"
                 ) from None
             if epoch <= number <= target:
                 measures[number] = self.checked(numbers)
@@ -455,6 +458,13 @@ def _signal(status: int) -> str:
     with suppress(ValueError):
         return signal.Signals(status - 128).name
     return f"signal {status - 128}"
+
+
+def _epoch(number: Any) -> int:
+    """Return a reported epoch; raise ValueError unless it is whole."""
+    if isinstance(number, bool) or not isinstance(number, int | float) or number % 1 != 0:
+        raise ValueError(f"an epoch is the number of epochs done so far, but is {number!r}")
+    return int(number)
 
 
 def _number(text: str) -> float:

@@ -55,11 +55,14 @@ for epoch in range(first, int(epochs) + (2 if "beyond" in faults else 1)):
     temporary.write_text(json.dumps(state))
     temporary.rename(place)
     objective = float("nan") if "nan" in faults else -abs(value)
+    label = json.loads(faults[-1]) if "label" in faults else epoch - ("from 0" in faults)
+    if "skip" in faults and epoch == int(epochs):
+        break
     if "lines" in faults:
         with (Path(folder) / "log.jsonl").open("a") as file:
-            file.write(json.dumps({"epoch": epoch, "return": objective, "note": "text"}) + "\n")
+            file.write(json.dumps({"epoch": label, "return": objective, "note": "text"}) + "\n")
     elif "pattern" in faults:
-        print(f"epoch {epoch}: return={objective!r}", flush=True)
+        print(f"epoch {label}: return={objective!r}", flush=True)
     elif "other" in faults:
         report(epoch, accuracy=1.0)
     elif "silent" not in faults:

@@ -24,6 +24,7 @@ from rekindle.tasks.checkpoint.state import pack, unpack
 from rekindle.tasks.errors import Diverged, Hung, ProgramError, ProgramFailed
 from rekindle.tasks.runtime import progress
 
+PATTERN = r"epoch (?P<epoch>\w+): return=(?P<return>\S+)"
 SPACE = {"lr": "loguniform(0.01, 1.0, default_value=0.1)"}
 
 
@@ -50,7 +51,7 @@ def resumed(state: Mapping[str, Any], *faults: str, **settings: Any) -> Task:
     [
         ("", {}),
         ("lines", {"lines": "log.jsonl"}),
-        ("pattern", {"pattern": r"epoch (?P<epoch>\d+): return=(?P<return>\S+)"}),
+        ("pattern", {"pattern": PATTERN}),
         ("pattern", {"pattern": r"return=(?P<return>\S+)"}),
     ],
 )
@@ -69,8 +70,7 @@ def test_resuming_equals_not_stopping(fault: str, settings: dict[str, Any]) -> N
 
 
 def test_reports_of_all_kinds_are_the_same() -> None:
-    pattern = r"epoch (?P<epoch>\d+): return=(?P<return>\S+)"
-    tasks = [make(), make("lines", lines="log.jsonl"), make("pattern", pattern=pattern)]
+    tasks = [make(), make("lines", lines="log.jsonl"), make("pattern", pattern=PATTERN)]
     for task in tasks:
         task.fit(2)
     assert tasks[0].history == tasks[1].history == tasks[2].history
@@ -116,7 +116,7 @@ def test_a_program_killed_amid_its_write_resumes_from_its_last_whole_folder(tmp_
             ["silent"],
             {},
             ProgramError,
-            "must report each epoch up to 2 .*, but it reported nothing; it printed nothing",
+            "must report each epoch from 1 to 2 .*, but it reported nothing; it printed nothing",
         ),
         (
             ["silent"],
@@ -136,6 +136,10 @@ def test_a_program_killed_amid_its_write_resumes_from_its_last_whole_folder(tmp_
         ),
         (["killed"], {}, ProgramFailed, "was killed by SIGKILL, on the way to epoch 2"),
         (["binary", "crash"], {}, ProgramFailed, "last lines:\n\ufffd+"),
+        (["skip"], {}, ProgramError, "from 1 to 2 .*, but it reported nothing after epoch 1"),
+        (["lines", "label", "null"], {"lines": "log.jsonl"}, ProgramError, "JSON with an epoch .1, 2, .... and num"),
+        (["lines", "label", '"1"'], {"lines": "log.jsonl"}, ProgramError, "JSON with an epoch .1, 2, .... and num"),
+        (["pattern", "label", "NaN"], {"pattern": PATTERN}, ProgramError, "done so far, but is nan, in the line"),
         (["pattern"], {"pattern": "epoch (?P<return>.*)"}, ProgramError, "must match a number, but matched '1: return"),
     ],
 )
@@ -146,6 +150,11 @@ def test_faults_of_programs_are_named(
     with pytest.raises(error, match=message):
         task.fit(2)
     assert left() == []
+
+
+def test_epoch_0_in_the_output_is_before_the_first_epoch() -> None:
+    with pytest.raises(ProgramError, match=r"must report each epoch from 1 to 1 .*, but it reported nothing"):
+        make("pattern", "from 0", pattern=PATTERN).fit(1)
 
 
 def test_a_program_that_reports_nothing_for_too_long_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
