@@ -54,7 +54,13 @@ class Folder:
         self._signatures: dict[str, Signature] = {}  # of the files in work that kept has
 
     def keep(self) -> None:
-        """Copy what has changed in `work` into `kept`."""
+        """Copy what has changed in `work` into `kept`.
+
+        Raises:
+            NotData: the program removed the folder, or a name is not UTF-8.
+        """
+        if not self.work.is_dir():
+            raise NotData(f"a program keeps its checkpoint folder, but removed {self.work}; remove only what is in it")
         entries = _entries(self.work)
         for path in [*_entries(self.kept)]:
             if path not in entries or entries[path] != _kind(self.kept / path):

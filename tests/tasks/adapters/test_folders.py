@@ -118,6 +118,13 @@ def test_a_file_that_grows_or_shrinks_is_stored_as_a_new_one(size: int) -> None:
         assert packed(folder).digest == packed(fresh).digest
 
 
+def test_a_folder_that_its_program_removed_is_named() -> None:
+    folder = Folder()
+    folder.work.rmdir()
+    with pytest.raises(NotData, match=r"a program keeps its checkpoint folder, but removed .*; remove only what is in"):
+        folder.keep()
+
+
 def test_a_name_that_is_no_text_is_refused() -> None:
     folder = Folder()
     Path(os.fsdecode(os.fsencode(folder.work) + b"/\xff")).touch()
