@@ -44,7 +44,7 @@ class EpisodesLost(StateMismatch):
 
 
 class NotData(TaskError, TypeError):
-    """A state is not data, or too large."""
+    """A state or a returned value is not data, or too large."""
 
 
 class DamagedState(TaskError):

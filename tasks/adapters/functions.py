@@ -181,22 +181,22 @@ class FunctionLearner(BaseLearner):
         """Return a call's state and metrics.
 
         Raises:
-            TypeError: the function returned something else.
+            NotData: the function returned something else.
         """
         form = f"{self.place} must return its state and its metrics, such as (state, {{{self.objective!r}: 0.9}})"
         if not isinstance(returned, tuple | list) or len(returned) != 2 or not isinstance(returned[1], Mapping):
             got = f"({', '.join(_kind(x) for x in returned)})" if isinstance(returned, tuple) else _kind(returned)
-            raise TypeError(f"{form}, but returned {got}")
+            raise NotData(f"{form}, but returned {got}")
         state, metrics = returned
         numbers: dict[str, float] = {}
         for name, value in metrics.items():
             try:
                 numbers[name] = float(value)
             except (TypeError, ValueError, RuntimeError):
-                raise TypeError(f"{form}; a metric is one number, but {name!r} is a {_kind(value)}") from None
+                raise NotData(f"{form}; a metric is one number, but {name!r} is a {_kind(value)}") from None
         if self.objective not in numbers:
             names = ", ".join(map(repr, numbers)) or "no metric"
-            raise TypeError(f"{form}; its objective is {self.objective!r}, but it returned {names}")
+            raise NotData(f"{form}; its objective is {self.objective!r}, but it returned {names}")
         return state, numbers
 
     def check_size(self, sizes: Mapping[str, int], epoch: int) -> None:

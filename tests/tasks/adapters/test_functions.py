@@ -173,12 +173,12 @@ FORM = r"must return its state and its metrics, such as \(state, \{'accuracy': 0
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (None, TypeError, FORM + ", but returned NoneType"),
-        ({"accuracy": 1.0}, TypeError, FORM + ", but returned dict"),
-        ((None, 0.5), TypeError, FORM + r", but returned \(NoneType, float\)"),
-        ((None, {"accuracy": [1.0]}), TypeError, FORM + "; a metric is one number, but 'accuracy' is a list"),
-        ((None, {"loss": 1.0}), TypeError, FORM + "; its objective is 'accuracy', but it returned 'loss'"),
-        ((None, {}), TypeError, "but it returned no metric"),
+        (None, NotData, FORM + ", but returned NoneType"),
+        ({"accuracy": 1.0}, NotData, FORM + ", but returned dict"),
+        ((None, 0.5), NotData, FORM + r", but returned \(NoneType, float\)"),
+        ((None, {"accuracy": [1.0]}), NotData, FORM + "; a metric is one number, but 'accuracy' is a list"),
+        ((None, {"loss": 1.0}), NotData, FORM + "; its objective is 'accuracy', but it returned 'loss'"),
+        ((None, {}), NotData, "but it returned no metric"),
         ((None, {"accuracy": float("nan")}), Diverged, "accuracy became nan in epoch 1; try other hyperparameters"),
         (({"net": torch.nn.Linear(1, 1)}, {"accuracy": 1}), NotData, r"the state\['net'\] is a Linear"),
         (lambda hp: hp.lrr, AttributeError, "the space has no hyperparameter 'lrr'; did you mean lr?"),
