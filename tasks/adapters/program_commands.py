@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePath
 from typing import Any, Self
 
 from ...spaces import Space
@@ -74,7 +75,7 @@ class ProgramCommand:
         for name, text in texts.items():
             if not isinstance(text, str) or not text:
                 raise ValueError(f"{name} of a program must be text, but is {text!r}")
-        if not isinstance(bounds, list | tuple) or len(bounds) != 2:
+        if not (isinstance(bounds, list | tuple) and len(bounds) == 2 and all(map(_is_bound, bounds))):
             raise ValueError(f"bounds of a program must be two numbers, such as [0, 1], but are {bounds!r}")
         version = settings.get("version", 1)
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
@@ -101,6 +102,10 @@ class ProgramCommand:
                 raise ValueError(
                     f"the program must get {name}, but its command has no {{{name}}}{instead} --{name} {{{name}}}"
                 )
+        if PurePath(self.lines).is_absolute() or ".." in PurePath(self.lines).parts:
+            raise ValueError(
+                f"lines is a file within the checkpoint folder, but is {self.lines!r}; write its name there"
+            )
         if self.lines and self.pattern:
             raise ValueError("a program reports by lines or by a pattern, but both are given; leave one out")
         try:
@@ -168,3 +173,7 @@ class ProgramCommand:
             return value if isinstance(value, str) else json.dumps(value)
 
         return [PLACEHOLDER.sub(text, word) for word in self.run]
+
+
+def _is_bound(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

@@ -189,6 +189,9 @@ def test_a_program_that_trains_too_far_is_ended_at_its_target() -> None:
         (None, {"pattern": "a"}, r"pattern needs a group for the objective, \(\?P<return>...\), but 'a' has none"),
         (None, {"pattern": "(?P<return>.)", "lines": "x"}, "by lines or by a pattern, but both are given"),
         (None, {"version": 0}, "version of a program must be an integer of at least 1, but is 0"),
+        (None, {"lines": "../log.jsonl"}, "lines is a file within the checkpoint folder, but is '../log.jsonl'"),
+        (None, {"lines": "/log.jsonl"}, "lines is a file within the checkpoint folder, but is '/log.jsonl'"),
+        (None, {"bounds": ["a", 1]}, r"bounds of a program must be two numbers, such as \[0, 1\], but are \['a', 1\]"),
         (None, {"bounds": [1]}, r"bounds of a program must be two numbers, such as \[0, 1\], but are \[1\]"),
     ],
 )
