@@ -42,6 +42,9 @@ MAKERS = {
 REFUSED = {
     "sbx": "algorithms of sbx keep their state in JAX, which is not taken over; use Rekindle's own, sb3:NAME, or tune "
     "a script that trains one: rekindle tune command",
+    **dict.fromkeys(
+        ("stable_baselines3", "sb3_contrib"), "its algorithms are tasks by their class names alone, such as sb3:TQC"
+    ),
     "poca": "its attention over the agents that are present is not offered; use the task behaviours, whose ppo takes "
     "a central critic: --set NAME.critic.central=joint",
 }  # reasons, by a name or what precedes its colon

@@ -221,6 +221,8 @@ def test_unknown_algorithms_and_unsuitable_spaces_are_refused() -> None:
         load("sb3:own_models:Missing")
     with pytest.raises(ValueError, match=r"sbx:PPO: algorithms of sbx keep .* or tune a script that trains one"):
         load("sbx:PPO")
+    with pytest.raises(ValueError, match=r"sb3_contrib:TQC: its algorithms are tasks by their class names .* sb3:TQC"):
+        load("sb3_contrib:TQC")
 
 
 def test_no_forbidden_action_is_taken_in_evaluation() -> None:
