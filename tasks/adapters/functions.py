@@ -154,7 +154,10 @@ class FunctionLearner(BaseLearner):
         further = {"epoch": epoch, "device": str(self.device)}
         arguments = Hyperparameters.of(self.space_in(self.env), self.values), before and before[0], self.seeds[0]
         with self.seeded(epoch):
-            returned = type(self).function(*arguments, **{name: further[name] for name in self.further})
+            try:
+                returned = type(self).function(*arguments, **{name: further[name] for name in self.further})
+            except SystemExit as end:  # else the process would end without a word
+                raise NotData(f"{self.form()}, but called sys.exit({end.code!r})") from end
         state, metrics = self.checked(returned)
         try:
             tree = encode((state, metrics), "the state")
@@ -177,13 +180,17 @@ class FunctionLearner(BaseLearner):
             random.setstate(python)
             np.random.set_state(numpy)
 
+    def form(self) -> str:
+        """Return the rule for what the function returns."""
+        return f"{self.place} must return its state and its metrics, such as (state, {{{self.objective!r}: 0.9}})"
+
     def checked(self, returned: Any) -> tuple[Any, dict[str, float]]:
         """Return a call's state and metrics.
 
         Raises:
             NotData: the function returned something else.
         """
-        form = f"{self.place} must return its state and its metrics, such as (state, {{{self.objective!r}: 0.9}})"
+        form = self.form()
         if not isinstance(returned, tuple | list) or len(returned) != 2 or not isinstance(returned[1], Mapping):
             got = f"({', '.join(_kind(x) for x in returned)})" if isinstance(returned, tuple) else _kind(returned)
             raise NotData(f"{form}, but returned {got}")

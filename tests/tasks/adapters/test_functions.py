@@ -178,6 +178,7 @@ FORM = r"must return its state and its metrics, such as \(state, \{'accuracy': 0
         ((None, 0.5), NotData, FORM + r", but returned \(NoneType, float\)"),
         ((None, {"accuracy": [1.0]}), NotData, FORM + "; a metric is one number, but 'accuracy' is a list"),
         ((None, {"loss": 1.0}), NotData, FORM + "; its objective is 'accuracy', but it returned 'loss'"),
+        (lambda hp: sys.exit(3), NotData, FORM + r", but called sys.exit\(3\)"),
         ((None, {}), NotData, "but it returned no metric"),
         ((None, {"accuracy": float("nan")}), Diverged, "accuracy became nan in epoch 1; try other hyperparameters"),
         (({"net": torch.nn.Linear(1, 1)}, {"accuracy": 1}), NotData, r"the state\['net'\] is a Linear"),
