@@ -43,10 +43,15 @@ class Draw(NamedTuple):
         return streams.seed_of(self.config.seed, "suggest", self.number, self.attempt)
 
     @property
+    def constraints_func(self) -> dict[str, Any]:
+        """Argument by which samplers learn how far a trial is infeasible."""
+        if not self.config.options.get("constraint"):
+            return {}
+        return {"constraints_func": lambda trial: trial.system_attrs[CONSTRAINTS]}
+
+    @property
     def constraints(self) -> dict[str, Any]:
         """Argument by which samplers of Optuna 4 obey constraints."""
         import optuna  # slow to import
 
-        if not self.config.options.get("constraint") or int(optuna.__version__.partition(".")[0]) > 4:
-            return {}
-        return {"constraints_func": lambda trial: trial.system_attrs[CONSTRAINTS]}
+        return self.constraints_func if int(optuna.__version__.partition(".")[0]) <= 4 else {}

@@ -1,4 +1,4 @@
-"""Samplers of a user's own: one that draws from global generators, one that nobody can repeat, one that counts."""
+"""Samplers of a user: from global generators, from no repeatable one, early ones, and ones that know constraints."""
 
 from __future__ import annotations
 
@@ -52,3 +52,18 @@ class Bold(TPESampler):
 
 def not_a_sampler() -> None:
     """Be no sampler."""
+
+
+class Cautious(Independent):
+    """Draws the lower bounds once an earlier trial is infeasible, else the upper ones."""
+
+    def __init__(self, constraints_func: Any = None):
+        super().__init__(1.0, 1.0)
+        self.excesses = constraints_func
+
+    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> Any:
+        if self.excesses and any(
+            max(self.excesses(earlier)) > 0 for earlier in study.trials if earlier.state.is_finished()
+        ):
+            self.low = self.high = 0.0
+        return {}

@@ -6,6 +6,7 @@ import functools
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 import own_samplers
@@ -23,8 +24,8 @@ def values(study: rekindle.Study) -> list[object]:
     return [(trial.number, trial.hyperparameters["lr"], trial.digest) for trial in study.trials]
 
 
-def tuned(path: Path, sampler: object, name: str = "one", trials: int = 6) -> rekindle.Study:
-    options = {"sampler": sampler, "scheduler": "none", "generation": 2, "progress": False}
+def tuned(path: Path, sampler: object, name: str = "one", trials: int = 6, **more: object) -> rekindle.Study:
+    options: dict[str, Any] = {**more, "sampler": sampler, "scheduler": "none", "generation": 2, "progress": False}
     storage = f"sqlite:///{path}"
     return rekindle.tune("surrogate", "none", trials=trials, epochs=2, storage=storage, study=name, **options)
 
@@ -52,6 +53,13 @@ def test_arguments_reach_the_sampler(tmp_path: Path) -> None:
     low_lr, high_lr = 1e-5, 1e-1
     space = low.config.space["lr"]
     assert all(rate <= math.sqrt(low_lr * high_lr) * 1.001 for rate in drawn), space
+
+
+def test_a_sampler_of_ones_own_learns_which_trials_are_infeasible(tmp_path: Path) -> None:
+    bounds = {"return<=1e9": 1e-1, "return>=1e9": 1e-5}
+    for bound, expected in bounds.items():
+        study = tuned(tmp_path / f"{expected}.db", "own_samplers:Cautious", trials=4, constraint=bound)
+        assert study.trials[3].hyperparameters["lr"] == pytest.approx(expected), bound
 
 
 @pytest.mark.parametrize("sampler", ["own_samplers:Independent", "own_samplers:Bold(startup=1)"])
