@@ -51,6 +51,10 @@ class DamagedState(TaskError):
     """Stored bytes differ from those that were written."""
 
 
+class EnvSpecError(TaskError, ValueError):
+    """An environment's description is wrong, or not what it is."""
+
+
 class EnvironmentFailed(TaskError):
     """The environment's own code raised an exception or killed its process."""
 

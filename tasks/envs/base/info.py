@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import EnvSpecError
 from ...runtime import INFO
 from .arrays import Array, Tree, to_tensor
 
@@ -64,15 +65,15 @@ def write(info: Mapping[str, Any], names: Sequence[str], out: Array, env: str) -
     """Write the named entries of one step; NaN for missing ones.
 
     Raises:
-        ValueError: an entry is not a number, or there is no dict.
+        EnvSpecError: an entry is not a number, or there is no dict.
     """
     if not isinstance(info, Mapping):
-        raise ValueError(f"{env}: step returns info as a dict, but it is {str(info)[:40]!r}; return one")
+        raise EnvSpecError(f"{env}: step returns info as a dict, but it is {str(info)[:40]!r}; return one")
     for column, name in enumerate(names):
         entry = find(info, name)
         value = math.nan if entry is None else number(entry)
         if value is None:
-            raise ValueError(
+            raise EnvSpecError(
                 f"{env}: what is reported of info must be one number a step, but info[{name!r}] is "
                 f"{str(entry)[:40]!r}; leave it out"
             )

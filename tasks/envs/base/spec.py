@@ -16,17 +16,13 @@ import numpy as np
 from ....plugins import PluginError, Registry
 from ....spaces.errors import near
 from ....spaces.values import plain, whole_number
-from ...errors import TaskError
+from ...errors import EnvSpecError as EnvSpecError
 from .curriculum import parse
 from .info import REDUCTIONS
 
 IN_INFO = "info"
 JOINT = "pettingzoo/"  # prefix of the ids of environments of several agents
 OF_AGENTS = ("behaviours", "teams", "players", "opponents", "all_act", "state")  # attributes that only these have
-
-
-class EnvSpecError(TaskError, ValueError):
-    """An environment's description is wrong, or it cannot be made from it."""
 
 
 def _problem(name: str, offered: Any, origin: str) -> str:

@@ -119,7 +119,9 @@ def test_invalid_values_are_refused(content: dict[str, Any], words: str) -> None
 
 
 def test_an_entry_that_is_no_number_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"info must be one number a step, but info\['word'\] is 'left'; leave it out"):
+    with pytest.raises(
+        EnvSpecError, match=r"info must be one number a step, but info\['word'\] is 'left'; leave it out"
+    ):
         make_envs(EnvSpec("own_envs:Search-v0", info=["word"]), [1], 1)
 
 
