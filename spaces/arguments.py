@@ -56,9 +56,9 @@ def checked(error: type[Exception] = TypeError) -> Callable[[Function], Function
 def _title(function: Callable[..., Any], args: Sequence[Any]) -> str:
     """Return a function's name, with the class of its object."""
     owner, _, name = function.__qualname__.rpartition(".")
-    kind = args[0] if args and isinstance(args[0], type) else type(args[0]) if args else None
-    if kind is not None and owner in {base.__qualname__ for base in kind.__mro__}:
-        owner = kind.__qualname__
+    for first in args[:1]:
+        cls = first if isinstance(first, type) else type(first)
+        owner = cls.__qualname__ if owner in {base.__qualname__ for base in cls.__mro__} else owner
     return ".".join(part for part in (owner, name) if part not in ("", "__init__"))
 
 

@@ -138,6 +138,12 @@ def read(text: str) -> Value:
     return text
 
 
+def under(prefix: str, flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values whose dotted names begin with a prefix, without it."""
+    start = f"{prefix}."
+    return {path.removeprefix(start): value for path, value in flat.items() if path.startswith(start)}
+
+
 def flatten(nested: Mapping[str, Any]) -> dict[str, Any]:
     """Return {'optimizer.lr': 1} for {'optimizer': {'lr': 1}}.
 

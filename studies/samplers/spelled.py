@@ -115,8 +115,8 @@ class Spelled:
                 f"{self.source}; restore the source, or begin a study of another name with the new one"
             )
         takes = inspect.signature(self.sampler).parameters
-        known = draw.constraints if self.sampler.__module__.startswith("optuna.") else draw.constraints_func
-        more = {name: value for name, value in known.items() if name in takes and name not in self.arguments}
+        constraints = draw.constraints if self.sampler.__module__.startswith("optuna.") else draw.constraints_func
+        more = {name: value for name, value in constraints.items() if name in takes and name not in self.arguments}
         return _Seeded(self.made(draw.seed, more), draw.seed)
 
     def remark(self, config: Config) -> str:

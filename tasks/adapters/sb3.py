@@ -299,8 +299,8 @@ class SB3Learner(BaseLearner):
     def _with(self) -> str:
         """Return the names of the user's arguments, for messages."""
         space = self.hyperparameters.flat()
-        given = [name for name, value in self.values.items() if value is not None and isinstance(space[name], Argument)]
-        return f" with its {' and '.join(given)}" if given else ""
+        names = [name for name, value in self.values.items() if value is not None and isinstance(space[name], Argument)]
+        return f" with its {' and '.join(names)}" if names else ""
 
     @contextmanager
     def own_generators(self) -> Iterator[None]:

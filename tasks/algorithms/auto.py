@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Never, cast
 
 from ...spaces import Space, categorical, flatten
+from ...spaces.values import under
 from ..envs import EnvSpec
 from ..errors import UnsupportedSpace
 from ..identity import EnvLike, TaskIdentity
@@ -55,8 +56,7 @@ class AutoLearner(Learner):
     def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
         names = []
         for name in algorithms_in(env):
-            own = {path.removeprefix(f"{name}."): value for path, value in fixed.items() if path.startswith(f"{name}.")}
-            names += [f"{name}.{path}" for path in load(name).learner.without_effect(env, own)]
+            names += [f"{name}.{path}" for path in load(name).learner.without_effect(env, under(name, fixed))]
         return names
 
 
@@ -96,9 +96,7 @@ class Auto(Task):
     def chosen(cls, env: EnvLike, values: Mapping[str, Any]) -> tuple[type[Task], dict[str, Any]]:
         flat = flatten(values)
         name = flat.get(ALGORITHM) or algorithms_in(EnvSpec.of(env))[0]
-        prefix = f"{name}."
-        own = {path.removeprefix(prefix): value for path, value in flat.items() if path.startswith(prefix)}
-        return cast("type[Task]", load(name)), own
+        return cast("type[Task]", load(name)), under(name, flat)
 
     @classmethod
     def starts(cls, env: EnvLike) -> list[dict[str, Any]]:

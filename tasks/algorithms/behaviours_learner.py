@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, integer
 from ...spaces.choices import Choice
+from ...spaces.values import under
 from ...spaces.variants import Variants
 from ..base_learner import check_counters
 from ..checkpoint.member_state import Part
@@ -99,8 +100,8 @@ class BehavioursLearner(Learner):
         names = []
         for name in roster_of(env).learning:
             learner = load(fixed.get(f"{name}.{ALGORITHM}", ALGORITHMS[0])).learner
-            own = {path.removeprefix(f"{name}."): value for path, value in fixed.items() if path.startswith(f"{name}.")}
-            names += [f"{name}.{path}" for path in learner.without_effect(replace(env, behaviour=name), own)]
+            without = learner.without_effect(replace(env, behaviour=name), under(name, fixed))
+            names += [f"{name}.{path}" for path in without]
         return names
 
     # --- training ---
@@ -130,9 +131,9 @@ class BehavioursLearner(Learner):
                 if name in self.env.players:
                     self.players[name] = player_actor(view, self.env, self.env.players[name], seeds, self.device)
                     continue
-                own = [own_values(member, name, view.agents) for member in values]
+                of_members = [own_values(member, name, view.agents) for member in values]
                 learner = load(values[0][name][ALGORITHM]).learner
-                self.learners[name] = learner(view.spec, seeds, own, self.device, envs=view)
+                self.learners[name] = learner(view.spec, seeds, of_members, self.device, envs=view)
         except BaseException:
             self.envs.close()
             raise
@@ -140,8 +141,8 @@ class BehavioursLearner(Learner):
         for name, learner in self.learners.items() if teams else ():
             if (hp := getattr(self.hp, name).self_play).use:
                 view = self.shared.views[name]
-                own = [own_values(member, name, view.agents) for member in values]
-                past = frozen(type(learner), view, learner.seeds, own, self.device)
+                of_members = [own_values(member, name, view.agents) for member in values]
+                past = frozen(type(learner), view, learner.seeds, of_members, self.device)
                 self.self_play.add(name, SelfPlay(learner, past, hp))
         name, self.first = next(iter(self.learners.items()))
         self.agents = self.shared.views[name].agents
