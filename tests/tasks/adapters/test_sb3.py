@@ -13,12 +13,15 @@ import stable_baselines3
 import torch
 from rekindle.studies.workers.goal_tests import play
 from rekindle.tasks import EnvSpec, load
-from rekindle.tasks.adapters.sb3 import OWN, POLICIES, SB3, SPACES, NormalActionNoise, TaskVecEnv
+from rekindle.tasks.adapters.model_envs import TaskVecEnv
+from rekindle.tasks.adapters.model_spaces import OWN, POLICIES, SPACES
+from rekindle.tasks.adapters.sb3 import SB3
 from rekindle.tasks.envs import make_envs
 from rekindle.tasks.errors import Diverged, NotData, UnsupportedSpace
 from rekindle.tasks.rng import streams
 from rekindle.tasks.runtime.fingerprint import InexactWarning
 from rekindle.tasks.testing import ExactnessSuite
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from support_path import SUPPORT
 

@@ -1,0 +1,301 @@
+"""Learner whose members are models of Stable-Baselines3."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from itertools import count
+from operator import attrgetter
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from torch import Tensor
+
+from ...spaces.choices import Argument
+from ...spaces.values import flatten
+from ..base_learner import BaseLearner
+from ..checkpoint.state import Tree
+from ..envs import make_envs
+from ..envs.base.envs import Envs
+from ..envs.base.masks import mask_in
+from ..errors import Diverged, StateMismatch, UnsupportedSpace, is_lack_of_memory
+from ..evaluation import evaluation_keys
+from ..rng import streams
+from .data import decode, encode
+from .model_envs import TaskVecEnv
+from .model_spaces import OWN, POLICIES
+from .model_state import load_state, moments_of, set_moments, state_of
+
+
+def resumable(algorithm: type[BaseAlgorithm]) -> type[BaseAlgorithm]:
+    """Return an algorithm whose `learn` continues where it was.
+
+    Its argument is then the total to reach, and schedules depend on `horizon`, the whole training.
+    """
+
+    class Resumable(algorithm):  # type: ignore[misc,valid-type]  # a class made of another
+        horizon = 0
+
+        def _setup_learn(self, total_timesteps: int, *arguments: Any, **options: Any) -> tuple[int, Any]:
+            _, callback = super()._setup_learn(self.horizon, *arguments, **options)
+            self._total_timesteps = self.horizon
+            return total_timesteps, callback
+
+        def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
+            super()._update_current_progress_remaining(num_timesteps, self.horizon)
+
+    Resumable.__name__ = Resumable.__qualname__ = algorithm.__name__
+    return Resumable
+
+
+class SB3Learner(BaseLearner):
+    """State of a model of Stable-Baselines3.
+
+    Attributes:
+        model_class: the algorithm.
+        base: the algorithm of Stable-Baselines3 that it is or derives from.
+        model: the model.
+        envs: its environments.
+    """
+
+    parts, batched, needs_env = ("kept",), False, True
+    objective, unit = "return", "env_steps"
+    scratch = ("model", "venv", "task_envs", "evaluation_envs")
+    particles = None
+    evaluation_envs: Envs | None = None
+    model_class: ClassVar[type[BaseAlgorithm]]
+    base: ClassVar[str]
+    place: ClassVar[str]
+    env_steps: int
+
+    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
+        self.values = flatten(values[0])
+        super().assemble(values)
+
+    @classmethod
+    def algorithm(cls) -> str:
+        return cls.place
+
+    def build(self) -> None:
+        self.epoch_size = self.values["epoch_steps"]
+        self.envs = make_envs(self.env, self.seeds, self.values["num_envs"], processes=self.env_processes)
+        self.masks = mask_in(self.envs.obs_shape)
+        if self.base == "MaskablePPO" and self.masks is None:
+            raise UnsupportedSpace(
+                f"{self.place} needs an environment that tells an action mask, but {self.env.id} has none; take sb3:PPO"
+            )
+        self.task_envs = TaskVecEnv(self.envs, self.env)
+        self.venv: VecEnv = self.task_envs
+        if (normalize := self.values["normalize"]) != "none":
+            what = {"norm_obs": normalize != "reward", "norm_reward": normalize != "obs"}
+            self.venv = VecNormalize(self.venv, gamma=self.values.get("gamma", 0.99), **what)
+        options, space = dict[str, Any](), self.hyperparameters.flat()
+        for name, value in self.values.items():
+            if not isinstance(dimension := space[name], Argument):
+                options |= {} if name in OWN else {name: value}
+            elif value is not None:
+                options[name] = _with_classes(dimension.value(value), f"{self.place}: {name}")
+        if "noise_std" in self.values:
+            size = self.venv.action_space.shape or ()
+            options["action_noise"] = NormalActionNoise(np.zeros(size), self.values["noise_std"] * np.ones(size))
+        usual = POLICIES.get(self.base, ("MlpPolicy", "CnnPolicy"))[self.envs.obs_kind == "image"]
+        policy = options.pop("policy", usual)
+        before = self.generator_states()
+        try:
+            seed = streams.seed_of(self.seeds[0], "sb3")
+            with warnings.catch_warnings():  # of the user's device, and of minibatches that a study tries
+                for advice in ("You are trying to run .* on the GPU", "You have specified a mini-batch size of"):
+                    warnings.filterwarnings("ignore", advice, UserWarning)
+                self.model = self.model_class(policy, self.venv, seed=seed, device=self.device, **options)
+            self.generators = self.generator_states()
+        except (AssertionError, TypeError, ValueError, RuntimeError) as error:  # actions, images, their size
+            if is_lack_of_memory(error):
+                raise
+            problem = str(error).partition("\n")[0]
+            raise UnsupportedSpace(
+                f"{self.algorithm()} cannot act in {self.env.id}{self._with()}: {problem}"
+            ) from error
+        finally:
+            self.set_generator_states(before)
+        self.model.horizon = self.values["total_steps"]  # type: ignore[attr-defined]
+        self.kept = ModelPart(self)
+
+    def _with(self) -> str:
+        """Return the names of the user's arguments, for messages."""
+        space = self.hyperparameters.flat()
+        names = [name for name, value in self.values.items() if value is not None and isinstance(space[name], Argument)]
+        return f" with its {' and '.join(names)}" if names else ""
+
+    @contextmanager
+    def own_generators(self) -> Iterator[None]:
+        """Use the model's own states of the global random generators."""
+        before = self.generator_states()
+        self.set_generator_states(self.generators)
+        try:
+            yield
+        finally:
+            self.generators = self.generator_states()
+            self.set_generator_states(before)
+
+    def generator_states(self) -> list[Any]:
+        """Return the states of the global random generators, as data."""
+        states = [torch.get_rng_state(), list(np.random.get_state()), random.getstate()]
+        return [*states, torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else states
+
+    def set_generator_states(self, states: Sequence[Any]) -> None:
+        torch.set_rng_state(states[0])
+        np.random.set_state(tuple(states[1]))
+        random.setstate(states[2])
+        if self.device.type == "cuda" and len(states) > 3:  # a state from a CPU has none
+            torch.cuda.set_rng_state(states[3].cpu(), self.device)
+
+    def begin_epoch(self) -> None:
+        self.open(self.envs)
+        self.envs.begin_epoch(np.array([self.epochs]))
+        if self.envs.mode == "restart":
+            self._take_new_episodes()
+
+    def with_new_episodes(self, tree: Mapping[str, Any], member: int = 0) -> Tree:
+        with self.envs.restarts():
+            self.load_member(member, tree)
+        self._take_new_episodes()
+        return self.member_state(member)
+
+    def _take_new_episodes(self) -> None:
+        """Let the model continue in episodes that have just begun."""
+        self.task_envs.begun, self.model._last_obs = True, None  # it resets environments if it has no observation
+
+    def iterate(self) -> Mapping[str, Tensor]:
+        first = self.model.num_timesteps == 0
+        with self.own_generators():
+            try:
+                self.model.learn((self.epochs + 1) * self.epoch_size, reset_num_timesteps=first, log_interval=None)  # type: ignore[arg-type]
+            except TypeError as error:
+                if not self._with():
+                    raise
+                raise UnsupportedSpace(f"{self.algorithm()} cannot train{self._with()}: {error}") from error
+            except ValueError as error:
+                if (fault := self.envs.faults.get(0)) is None:
+                    raise
+                raise Diverged(f"{self.algorithm()}: {fault}") from error  # torch refuses distributions of NaN
+        self.env_steps = self.model.num_timesteps
+        episodes = [info["r"] for info in self.model.ep_info_buffer or ()]
+        metrics = {"episode_return": float(np.mean(episodes))} if episodes else {}
+        return {name: torch.tensor([value], dtype=torch.float64) for name, value in metrics.items()}
+
+    def score(self) -> None:
+        """Return None, since `evaluation` measures episodes instead."""
+
+    def actor(
+        self, episodes: int, deterministic: bool = True, keys: streams.Keys | None = None
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function that acts, see `Learner.actor`."""
+        draw, steps, memory = keys or partial(evaluation_keys, 1), count(), None
+        explores = not deterministic and getattr(self.model, "use_sde", False)
+
+        @torch.no_grad()
+        def act(obs: np.ndarray) -> np.ndarray:
+            nonlocal memory
+            step, seen = next(steps), obs[0]
+            options: dict[str, Any] = {"episode_start": np.full(len(seen), not step), "deterministic": deterministic}
+            if self.base == "MaskablePPO":
+                options["action_masks"] = seen[:, self.masks] > 0.5
+            if isinstance(self.venv, VecNormalize):
+                seen = self.venv.normalize_obs(seen)
+            seed = int(draw(f"sb3 {step}")[0] >> np.uint64(33))
+            with nullcontext() if deterministic else self.seeded(seed):
+                if explores and not step:
+                    self.model.policy.reset_noise(len(seen))  # type: ignore[operator]  # gSDE has it
+                actions, memory = self.model.predict(seen, memory, **options)
+            return np.asarray(actions)[None]
+
+        return act
+
+    @contextmanager
+    def seeded(self, seed: int) -> Iterator[None]:
+        """Seed all that the model draws from, then restore it."""
+        before, space = self.generator_states(), self.model.action_space
+        drawn = space.np_random.bit_generator.state
+        for seed_of in (torch.manual_seed, np.random.seed, random.seed, space.seed):
+            seed_of(seed)
+        try:
+            yield
+        finally:
+            self.set_generator_states(before)
+            space.np_random.bit_generator.state = drawn
+
+    def surroundings(self, member: int) -> Tree:
+        return {"envs": self.envs.member_state(member)}
+
+    def load_surroundings(self, member: int, tree: Mapping[str, Any]) -> None:
+        self.envs.load_member(member, tree["envs"])
+
+    def inexact(self, member: int) -> list[str]:
+        return self.envs.inexact(member)
+
+    def cure(self, member: int) -> str:
+        return self.envs.faults.get(member) or super().cure(member)
+
+    def network_views(self, member: int) -> dict[str, Tensor]:
+        return {name: x.detach() for name, x in self.model.policy.named_parameters()}
+
+    def close(self) -> None:
+        for envs in filter(None, (self.envs, self.evaluation_envs)):
+            envs.close()
+
+
+class ModelPart:
+    """A model as a part of a learner."""
+
+    checks_form = True
+
+    def __init__(self, learner: SB3Learner):
+        self.learner = learner
+
+    def member_state(self, member: int) -> Tree:
+        learner = self.learner
+        episodes = [learner.task_envs.returns, learner.task_envs.lengths]
+        parts = [state_of(learner.model), learner.generators, episodes]
+        return encode(
+            [*parts, moments_of(learner.venv)] if learner.venv is not learner.task_envs else parts, "the model"
+        )
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        learner = self.learner
+        model, generators, episodes, *moments = decode(tree)
+        learner.task_envs.returns, learner.task_envs.lengths = episodes
+        try:
+            load_state(learner.model, model)
+            learner.task_envs.begun = learner.model._last_obs is None
+            for name, values in (moments[0] if moments else {}).items():
+                set_moments(learner.venv, name, values)
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise StateMismatch(f"{learner.algorithm()}: the state is of another model: {error}") from None
+        learner.generators = generators
+
+
+def _with_classes(value: Any, place: str) -> Any:
+    """Return data with the classes that it names as package.module:Class."""
+    if isinstance(value, Mapping):
+        return {name: _with_classes(item, place) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_classes(item, place) for item in value]
+    if not isinstance(value, str) or not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", value):
+        return value
+    module, _, name = value.partition(":")
+    try:
+        named = attrgetter(name)(importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{place} names the class {value}, which cannot be imported: {error}") from error
+    if not isinstance(named, type):
+        raise ValueError(f"{place} names classes only, but {value} is {named!r}")
+    return named

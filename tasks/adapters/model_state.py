@@ -1,0 +1,134 @@
+"""The state of a model of Stable-Baselines3 as data."""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import VecEnv
+from torch import Tensor, nn
+
+from ..errors import NotData
+
+
+def moments_of(venv: VecEnv) -> dict[str, Any]:
+    """Return what VecNormalize has learned, and its environments' running sums."""
+    values: dict[str, Any] = {}
+    for name, value in vars(venv).items():
+        if isinstance(value, RunningMeanStd):
+            values[name] = [value.mean, value.var, value.count]
+        elif isinstance(value, np.ndarray):
+            values[name] = value
+    return values
+
+
+def set_moments(venv: VecEnv, name: str, values: Any) -> None:
+    if isinstance(moments := getattr(venv, name, None), RunningMeanStd):
+        moments.mean, moments.var, moments.count = values
+    else:
+        setattr(venv, name, values)
+
+
+def state_of(model: BaseAlgorithm) -> dict[str, Any]:
+    """Return everything in a model that is data, by attribute."""
+    options = {}
+    # a branch has its own values of what it is given
+    supplied = {"start_time", "horizon", *parameters_of(type(model).__mro__)} - {"policy"}
+    for name, value in vars(model).items():
+        if name in supplied:
+            continue
+        if (content := _data(value)) is not ...:
+            options[name] = content
+    options["action_space"] = model.action_space.np_random.bit_generator.state
+    return options
+
+
+def _data(value: Any) -> Any:
+    """Return an attribute's data; ... if it has none."""
+    if isinstance(value, nn.Module):
+        optimizers = {f"optimizer of {path}": x.state_dict() for path, x in _optimizers(value)}
+        return {"module": value.state_dict(), **optimizers}
+    if isinstance(value, torch.optim.Optimizer):
+        return value.state_dict()
+    if isinstance(value, ReplayBuffer):
+        return _content(value)
+    if isinstance(value, deque) or (isinstance(value, list) and all(isinstance(part, Mapping) for part in value)):
+        return [*value]  # results of episodes
+    if isinstance(value, tuple) and all(_data(part) is not ... for part in value):  # such as the states of an LSTM
+        return tuple(_data(part) for part in value)
+    if value is None or isinstance(value, Tensor | np.ndarray | bool | int | float):
+        return value
+    return ...
+
+
+def _content(buffer: ReplayBuffer) -> dict[str, Any]:
+    """Return what a replay buffer has gathered, by attribute.
+
+    Raises:
+        NotData: it holds something else than data.
+    """
+    content = {}
+    for name, value in vars(buffer).items():
+        if name in ("obs_shape", "action_dim", *parameters_of(type(buffer).__mro__)):
+            continue
+        content[name] = _data(value)
+        if content[name] is ...:
+            raise NotData(
+                f"a replay buffer holds arrays, numbers and tensors, but {type(buffer).__name__} has a "
+                f"{type(value).__name__} as {name}; keep its numbers in arrays"
+            )
+    return content
+
+
+def parameters_of(line: Sequence[type]) -> set[str]:
+    """Return the names of the arguments of a class and its bases."""
+    signatures = [inspect.signature(part) for part in line if "__init__" in vars(part) and part is not object]
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name for one in signatures for name, x in one.parameters.items() if x.kind not in several}
+
+
+def _optimizers(module: nn.Module) -> Iterator[tuple[str, torch.optim.Optimizer]]:
+    """Yield the optimizers that a policy and its networks hold."""
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.optim.Optimizer):
+                yield f"{path}.{name}".lstrip("."), value
+
+
+def load_state(model: BaseAlgorithm, state: Mapping[str, Any]) -> None:
+    for name, content in state.items():
+        value = getattr(model, name, None)
+        if name == "action_space":
+            model.action_space.np_random.bit_generator.state = content
+        elif isinstance(value, nn.Module):
+            value.load_state_dict(content["module"])
+            for path, optimizer in _optimizers(value):
+                optimizer.load_state_dict(content[f"optimizer of {path}"])
+        elif isinstance(value, torch.optim.Optimizer):
+            value.load_state_dict(content)
+        elif isinstance(value, ReplayBuffer):
+            vars(value).update(content)
+        elif isinstance(content, list) and name.startswith("ep_"):
+            setattr(model, name, deque(content, maxlen=model._stats_window_size))
+        elif isinstance(value, Tensor):
+            with torch.no_grad():
+                value.copy_(content)
+        elif isinstance(value, tuple):
+            setattr(model, name, _like(value, content))
+        else:
+            setattr(model, name, content)
+
+
+def _like(value: Any, content: Any) -> Any:
+    """Return data with the types of a nested tuple, and its devices."""
+    if isinstance(value, tuple):
+        parts = [_like(one, other) for one, other in zip(value, content, strict=True)]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return content.to(value.device) if isinstance(value, Tensor) else content
