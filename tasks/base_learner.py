@@ -173,7 +173,9 @@ class BaseLearner:
             env_processes: number of processes that step the environments; 0 steps them in this process.
         """
         self.env, self.seeds, self.device = env, list(seeds), torch.device(device)
-        if self.device.type == "cuda" and self.batched:
+        if self.device.type == "cuda":
+            # Also for a learner of one member: the operators are replaced for the whole process, so without them here
+            # its bits would depend on whether another task has replaced them.
             use_batch_invariant_operators()
             collect_graphs()
         self.members, self.env_processes = len(self.seeds), env_processes

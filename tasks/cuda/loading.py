@@ -25,8 +25,8 @@ def use_batch_invariant_operators() -> None:
     """
     if importlib.util.find_spec("triton") is None:
         raise TaskError(
-            "on CUDA, members of a cohort are computed by Triton, which is not installed; PyTorch for CUDA brings it "
-            "along on Linux, elsewhere take device='cpu'"
+            "on CUDA, sums and batched products are computed by Triton, which is not installed; PyTorch for CUDA "
+            "brings it along on Linux, elsewhere take device='cpu'"
         )
     from .operators import REPLACEMENTS
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -144,3 +146,21 @@ def test_sums_are_taken_in_the_type_of_the_result() -> None:
 def test_arguments_that_torch_refuses_are_refused(wrong: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises((RuntimeError, IndexError)):
         wrong(numbers(2, 3, 4))
+
+
+def test_a_task_of_one_member_has_the_bits_it_has_after_cohorts() -> None:
+    train = """if True:
+    import sys
+    from rekindle.tasks.examples.digits import Digits
+    if sys.argv[1] == "after":
+        from rekindle.tasks.cuda.loading import use_batch_invariant_operators
+        use_batch_invariant_operators()
+    task = Digits(seed=0, device="cuda").init(width=16, batch_size=128)
+    task.fit(2)
+    print(task.digest())
+    """
+    digests = {
+        subprocess.run([sys.executable, "-c", train, when], check=True, capture_output=True, text=True).stdout
+        for when in ("alone", "after")
+    }
+    assert len(digests) == 1
