@@ -138,6 +138,10 @@ class Wrong(Hunt):
             rewards = dict.fromkeys(rewards)
         elif self.what == "leaves" and self.time == 2:
             self.agents.remove("hunter_0")
+        elif self.what == "stays" and self.time == 2:
+            ends[0]["deer_0"] = True
+        elif self.what == "listed twice" and self.time == 2:
+            self.agents.append("deer_0")
         elif self.what == "absent":
             rewards["hunter_0"] = 0.5  # also when it has left
         return seen, rewards, *ends

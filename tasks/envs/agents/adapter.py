@@ -291,11 +291,21 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         if not all_stay or any(terminated.values()) or any(truncated.values()):
             self._check_names("agents", self.env.agents)
             present = self._present()
+            if len({*present}) < len(present):
+                raise EnvSpecError(
+                    f"{self.name}: agents lists each present agent once, but it is {reprlib.repr(present)}; remove the "
+                    "second of each"
+                )
             for agent in before:
-                if not (agent in present or terminated.get(agent) or truncated.get(agent)):
+                ended = bool(terminated.get(agent) or truncated.get(agent))
+                if ended == (agent in present):
                     raise EnvSpecError(
                         f"{self.name}: an agent leaves in the step in which it terminates or is truncated, but "
-                        f"{agent!r} has left agents without either; set one of them"
+                        + (
+                            f"{agent!r} has done so and is still listed; remove it"
+                            if ended
+                            else f"{agent!r} has left agents without either; set one of them"
+                        )
                     )
             acting = self._acting() if self.turns else present
             outcomes[:, TERMINATED:] = [

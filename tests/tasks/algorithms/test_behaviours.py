@@ -365,6 +365,11 @@ def play_wrong(what: str) -> None:
             "leaves",
             "an agent leaves in the step in which it terminates or is truncated, but 'hunter_0' has left agents",
         ),
+        (
+            "stays",
+            "an agent leaves in the step in which it .*, but 'deer_0' has done so and is still listed; remove it",
+        ),
+        ("listed twice", r"agents lists each present agent once, but it is .*'deer_0', 'deer_0'\]; remove"),
         ("nobody", "an episode begins with one agent or more, but after reset there is none in agents; list"),
         ("numbers", r"agents have names, each one another string, but possible_agents is \[0, 1\]; name them"),
         ("twice", "agents have names, each one another string, but possible_agents is .'hunter_0', 'hunter_0'.; name"),
