@@ -27,7 +27,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from ...tasks.compiled.loading import kernels
-from ...tasks.runtime.progress import apart, unmark
+from ...tasks.runtime.progress import marked, unmark
 from ...tasks.runtime.watcher import not_ignoring
 from . import URL_VARIABLE
 
@@ -146,8 +146,9 @@ class CommandProcess:
 
     def __init__(self, words: Sequence[str], url: str, crew: Crew | None = None):
         # The URL may contain a password, and all users can see command lines.
-        environment = {**apart(), URL_VARIABLE: url, "OMP_NUM_THREADS": "1"}
-        self.process = _forked(crew, words, environment) or _started(words, environment, crew)
+        with marked(""):
+            environment = {**os.environ, URL_VARIABLE: url, "OMP_NUM_THREADS": "1"}
+            self.process = _forked(crew, words, environment) or _started(words, environment, crew)
         self.last_words: deque[str] = deque(maxlen=30)
         assert self.process.stderr is not None
         self._listener = threading.Thread(target=self._listen, args=(self.process.stderr,), daemon=True)

@@ -24,7 +24,6 @@ from . import STUCK, watcher
 _words: Any = [0] * watcher.WORDS
 _limit: float | None = STUCK
 _simulators = 0, ""  # a process, and the name by which it marks what its environments start
-_marks: list[mmap.mmap] = []  # memory by which its forks are found
 
 
 def tick() -> None:
@@ -99,7 +98,7 @@ def simulating() -> Iterator[None]:
     Where nobody watches this process, as in a program of the user's, a watcher ends them even if it is killed.
     """
     global _simulators
-    if watcher.STARTED_BY in os.environ:
+    if watcher.STARTED_BY in os.environ or watcher.names_in(watcher.limits()[0]):
         yield
         return
     if _simulators[0] != os.getpid():
@@ -108,57 +107,41 @@ def simulating() -> Iterator[None]:
             os.ftruncate(page.fileno(), 8 * watcher.WORDS)
             process = _start_watcher(_simulators[1], (page.fileno(),) * 2, math.inf, (), os.environ)
         weakref.finalize(watcher, _end_watcher, process, os.getpid())
-    os.environ[watcher.STARTED_BY] = _simulators[1]
-    try:
-        with _marking(_simulators[1]):
-            yield
-    finally:
-        os.environ.pop(watcher.STARTED_BY, None)
+    with marked(_simulators[1]):
+        yield
+
+
+def mark_step() -> tuple[int, int] | None:
+    """Mark processes from now on; return the limits before, if changed."""
+    before = watcher.limits()
+    if watcher.names_in(before[0]) or _simulators[0] != os.getpid():
+        return None
+    watcher.set_limits(watcher.mark(before[0], _simulators[1]), before[1])
+    return before
 
 
 @contextmanager
-def _marking(name: str) -> Iterator[None]:
-    """Share memory of this name with the forks of this process."""
-    if (mark := _shared(watcher.MARK + name)) is None:
-        yield
-        return
-    _marks.append(mark)
+def marked(name: str) -> Iterator[None]:
+    """Mark processes that start inside by a name, "" for no mark."""
+    before, (soft, hard) = os.environ.get(watcher.STARTED_BY, ""), watcher.limits()
+    _mark("/".join(filter(None, (before, name))) if name else "", watcher.mark(soft, name) if name else hard, hard)
     try:
         yield
     finally:
-        mark.close()
-        if mark in _marks:
-            _marks.remove(mark)
+        _mark(before, soft, hard)
 
 
-def _shared(name: str) -> mmap.mmap | None:
-    """Return memory of a name, or None if there is none."""
-    if not hasattr(os, "memfd_create"):
-        return None
-    file = os.memfd_create(name)
-    try:
-        os.ftruncate(file, mmap.PAGESIZE)  # which a limit on the size of files may forbid
-        return mmap.mmap(file, mmap.PAGESIZE)
-    except OSError:
-        return None
-    finally:
-        os.close(file)
+def _mark(names: str, soft: int, hard: int) -> None:
+    watcher.set_limits(soft, hard)
+    os.environ.pop(watcher.STARTED_BY, None)
+    if names:
+        os.environ[watcher.STARTED_BY] = names
 
 
 def unmark() -> None:
     """Let this fork outlive the process that it was forked from."""
-    while _marks:
-        _marks.pop().close()
-
-
-def starting(name: str) -> dict[str, str]:
-    """Return environment variables for processes that a named one starts."""
-    return {**os.environ, watcher.STARTED_BY: "/".join(filter(None, (os.environ.get(watcher.STARTED_BY), name)))}
-
-
-def apart(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return environment variables without the mark of environments' processes."""
-    return {name: value for name, value in environment.items() if name != watcher.STARTED_BY}
+    hard = watcher.limits()[1]
+    _mark("", hard, hard)
 
 
 def new_name() -> str:
@@ -174,21 +157,17 @@ def _restore(words: Any, seconds: float | None) -> None:
 @contextmanager
 def _watcher(seconds: float, then: Sequence[str], environment: Mapping[str, str] | None) -> Iterator[None]:
     """Run the process that watches this one."""
-    name, before = new_name(), os.environ.get(watcher.STARTED_BY)
+    name = new_name()
     with anonymous_file("rekindle-progress") as page, anonymous_file("rekindle-trace") as trace:
         os.ftruncate(page.fileno(), 8 * watcher.WORDS)
         tell_in(memoryview(mmap.mmap(page.fileno(), 8 * watcher.WORDS)).cast("q"))
         files = (page.fileno(), trace.fileno())
         process = _start_watcher(name, files, seconds, then, os.environ if environment is None else environment)
         faulthandler.register(watcher.TRACE, trace)
-        os.environ[watcher.STARTED_BY] = starting(name)[watcher.STARTED_BY]
         try:
-            with _marking(name):
+            with marked(name):
                 yield
         finally:
-            os.environ.pop(watcher.STARTED_BY, None)  # an environment may have cleared them all
-            if before is not None:
-                os.environ[watcher.STARTED_BY] = before
             faulthandler.unregister(watcher.TRACE)
             _end_watcher(process, os.getpid())
 
@@ -198,14 +177,15 @@ def _start_watcher(
 ) -> subprocess.Popen[bytes]:
     """Start the process that watches this one, see `watcher.watch`."""
     arguments = [name, *map(str, files), str(os.getpid()), str(seconds), *then]
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", watcher.__file__, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        env=apart(environment),
-        pass_fds=files,
-        start_new_session=True,  # Ctrl-C reaches this process alone
-    )
+    with marked(""):
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", watcher.__file__, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env={name: value for name, value in environment.items() if name != watcher.STARTED_BY},
+            pass_fds=files,
+            start_new_session=True,  # Ctrl-C reaches this process alone
+        )
 
 
 def _end_watcher(process: subprocess.Popen[bytes], owner: int) -> None:

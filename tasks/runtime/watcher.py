@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -22,7 +23,8 @@ ANSWER = 0.5  # seconds in which a process says where it is
 DOING = "while it made or tried its environment"  # without a command, only this is watched
 LAST_WORDS = 30.0  # seconds that the command may take
 STARTED_BY = "REKINDLE_STARTED_BY"  # environment variable of the processes that others start, with the names of these
-MARK = "rekindle-mark-"  # memory that forks share, with the name of the process; they keep its first environment
+LIMIT = getattr(resource, "RLIMIT_RTTIME", None)  # a limit whose value tells the same, see `mark`
+MARKED, HALF, NAME = 1 << 60, 30, (1 << 30) - 1  # a bit of all marks, and bits of a name in them
 PATIENCE = 5.0  # seconds in which such a process ends after SIGTERM
 
 
@@ -56,20 +58,54 @@ def is_paused(pid: int) -> bool:
     return False
 
 
+def mark(soft: int, name: str) -> int:
+    """Return the soft limit for processes that a named one starts.
+
+    A new session, parent or environment, closed descriptors and other programs leave the limits of a process as they
+    are. The one on time of real-time scheduling has no effect here, and takes any number: the bits of two names. If the
+    limit has marked already, its first name stays.
+    """
+    bits = _bits(name)
+    return MARKED | (names_in(soft) or [bits])[0] << HALF | bits
+
+
+def limits() -> tuple[int, int]:
+    """Return this process's soft and hard limit."""
+    return (-1, -1) if LIMIT is None else resource.getrlimit(LIMIT)
+
+
+def set_limits(soft: int, hard: int) -> None:
+    """Set both limits, unless the hard one is a number.
+
+    Then the variable alone marks.
+    """
+    if LIMIT is not None and hard == resource.RLIM_INFINITY:
+        resource.setrlimit(LIMIT, (soft, hard))
+
+
+def _bits(name: str) -> int:
+    return int(name.partition("-")[2], 16) & NAME
+
+
+def names_in(soft: int) -> list[int]:
+    """Return the bits of both names in a soft limit, if any."""
+    return [soft >> HALF & NAME, soft & NAME] if soft >> 2 * HALF == 1 else []
+
+
 def started_by(name: str) -> set[int]:
     """Return the processes that a process has started, wherever they are.
 
-    A new session or parent changes neither the variable with which a process began nor the memory that a fork shares.
-    Only Linux shows them.
+    The variable with which a process began tells it, or its limit, see `mark`. Only Linux shows them.
     """
     processes = set()
     for entry in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
+        with suppress(OSError, IndexError), open(f"/proc/{entry}/limits", "rb") as file:
+            soft = file.read().partition(b"Max realtime timeout")[2].split()[0]
+            if soft.isdigit() and _bits(name) in names_in(int(soft)):
+                processes.add(int(entry))
         with suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
             values = (word.partition(b"=") for word in file.read().split(b"\0"))
             if any(key == STARTED_BY.encode() and name.encode() in value.split(b"/") for key, _, value in values):
-                processes.add(int(entry))
-        with suppress(OSError), open(f"/proc/{entry}/maps", "rb") as file:
-            if f"{MARK}{name} ".encode() in file.read():
                 processes.add(int(entry))
     return processes - {os.getpid(), int(name.partition("-")[0])}
 

@@ -37,7 +37,6 @@ PACKAGES = [
     *("optuna", "alembic.command", "sqlalchemy.orm", "sqlalchemy.dialects.sqlite", "psycopg", "psutil"),
     *("sqlalchemy.dialects.postgresql.psycopg", "gymnasium.envs.classic_control", "rich.live", "rich.table"),
 ]
-MARK = "REKINDLE_STARTED_BY"  # a command ends what has this variable, but the nursery outlives it
 STREAMS = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 SIGNATURE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
 
@@ -113,12 +112,14 @@ def close() -> None:
 
 
 def _start_nursery() -> Nursery:
+    from rekindle.tasks.runtime.progress import marked
+
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
+    with theirs, marked(""):  # a command ends what is marked, but the nursery outlives it
         process = subprocess.Popen(
             [sys.executable, "-c", START, str(theirs.fileno()), str(Path(__file__).parent)],
             pass_fds=[theirs.fileno()],
-            env={**{name: os.environ[name] for name in os.environ if name != MARK}, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 
 VARIABLE = "REKINDLE_TESTS_SIMULATORS"  # a file of which each line is the pid of a simulator
+SLEEP_FILE = shutil.which("sleep") or ""
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
 
@@ -35,8 +37,10 @@ class Simulated(gym.Env[Any, Any]):
     observation_space = gym.spaces.Box(-9, 9, (1,))
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, session: bool = False, broken: bool = False) -> None:
-        self.simulator = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, start_new_session=session)
+    def __init__(self, session: bool = False, broken: bool = False, variables: dict[str, str] | None = None) -> None:
+        self.simulator = subprocess.Popen(
+            [SLEEP_FILE, "600"], stdin=subprocess.DEVNULL, start_new_session=session, env=variables
+        )
         if name := os.environ.get(VARIABLE):
             with Path(name).open("a") as file:
                 file.write(f"{self.simulator.pid}\n")
@@ -89,7 +93,10 @@ class OnePort(Simulated):
 
 
 class Forking(Simulated):
-    """A walk that forks a child and a daemon in a session of its own, both of which nobody ends."""
+    """A walk that forks a child and a daemon, and starts a program in a step; nobody ends them.
+
+    Daemon and program have a session, an environment and descriptors of their own.
+    """
 
     def __init__(self) -> None:
         file = os.open(os.environ[VARIABLE], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -104,12 +111,22 @@ class Forking(Simulated):
                 if os.fork():
                     os._exit(0)
             os.write(file, f"{os.getpid()}\n".encode())
+            if is_daemon:  # another program, without any trace of where it comes from
+                os.closerange(0, 1000)
+                os.execve(SLEEP_FILE, ["sleep", "600"], {})
             time.sleep(600)
             os._exit(0)
         os.close(file)
+        self.programs = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if not self.programs:
+            super().__init__(session=True, variables={})
+        self.programs = 1
+        return super().step(action)
 
     def close(self) -> None:
-        """End neither."""
+        """End nothing."""
 
 
 gym.register("Simulated-v0", entry_point=Simulated)

@@ -71,10 +71,10 @@ class Child:
             # It imports environments from the same folders, and uses one thread: the parallelism is the processes.
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
             self.name = progress.new_name()
-            with progress.simulating():
+            with progress.simulating(), progress.marked(self.name):
                 self.process = subprocess.Popen(
                     [sys.executable, "-m", "rekindle.tasks.envs.processes.child", str(its.fileno()), str(memory)],
-                    env={**progress.starting(self.name), "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **HASHES},
+                    env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **HASHES},
                     stdin=subprocess.DEVNULL,
                     pass_fds=(its.fileno(), memory),
                     process_group=0,  # Ctrl-C reaches the parent alone

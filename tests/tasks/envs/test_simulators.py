@@ -167,22 +167,21 @@ def test_simulators_end_with_a_process_that_is_killed(
 
 
 PROGRAM = """
-import subprocess, sys
+import json, subprocess, sys
 from rekindle import PPO
 values = dict(num_steps=16, num_minibatches=2, update_epochs=1, epoch_steps=32, num_envs=2)
-spec = {"id": "simulators:Simulated-v0", "kwargs": {"session": True}}
-task = PPO(spec, env_processes=int(sys.argv[1])).init(**values)
+task = PPO(json.loads(sys.argv[1]), env_processes=int(sys.argv[2])).init(**values)
 task.fit(1)
 print(subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL).pid, flush=True)
 task.fit(1_000_000)
 """
 
 
-@pytest.mark.parametrize("processes", ["0", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("spec", "processes"), [(FORKING, "0"), pytest.param(SIMULATED, "2", marks=pytest.mark.slow)])
 def test_simulators_end_with_a_program_that_is_killed_and_the_program_s_processes_do_not(
-    processes: str, started: Callable[[], list[int]]
+    spec: EnvSpec, processes: str, started: Callable[[], list[int]]
 ) -> None:
-    command = [sys.executable, "-c", PROGRAM, processes]
+    command = [sys.executable, "-c", PROGRAM, spec.canonical, processes]
     with nursery.Popen(command, env={**os.environ, "PYTHONPATH": SUPPORT}, stdout=subprocess.PIPE) as process:
         own = int(process.stdout.readline())
         assert alive(started())
