@@ -245,7 +245,10 @@ class Envs(ABC):
 
     def inexact(self, i: int) -> list[str]:
         """Return reasons why member i is not bit-exact, with remedies."""
-        always = f"{self.spec.id} restarts at each epoch, and not bit for bit: {self.reason}; {self.cure}"
+        claim = "restarts at each epoch, and not bit for bit"
+        if self.spec.restore:
+            claim = f"is restored as declared (restore={self.spec.restore}), so nobody knows whether bit for bit"
+        always = f"{self.spec.id} {claim}: {self.reason}; {self.cure}"
         return [*([] if self.exact else [always]), *self.found.get(i, ())]
 
     @property

@@ -21,6 +21,7 @@ from .curriculum import parse
 from .info import REDUCTIONS
 
 IN_INFO = "info"
+RESTORES = ("restart", "replay", "renew", "snapshot")
 JOINT = "pettingzoo/"  # prefix of the ids of environments of several agents
 OF_AGENTS = ("behaviours", "teams", "players", "opponents", "all_act", "state")  # attributes that only these have
 
@@ -72,6 +73,9 @@ class EnvSpec:
             so by itself.
         scale: largest value of its uint8 images, where their space says 255 but the values are codes, as in MiniGrid's
             grids (10). Values are divided by it. None trusts the bounds of the space.
+        restore: how its state is restored, declared instead of tested, for simulators whose steps take long: "restart"
+            begins each epoch with new environments; "replay" repeats the running episode's actions, "renew" in a new
+            environment for each episode; "snapshot" is for MuJoCo and Atari. "" leaves it to the self-test.
         reward_weights: weights of the parts of a reward that is a vector, as in MO-Gymnasium; their sums over an
             episode are reported as `return.0`, `return.1` and so on. See `gym.rewards`.
 
@@ -96,6 +100,7 @@ class EnvSpec:
     state: bool = False
     scale: int | None = None
     reward_weights: Sequence[float] = ()
+    restore: str = ""
 
     def __post_init__(self) -> None:
         others = self.kwargs or self.wrappers or self.max_episode_steps is not None or self.parameters
@@ -113,6 +118,11 @@ class EnvSpec:
         whole = isinstance(self.scale, int) and not isinstance(self.scale, bool)
         if self.scale is not None and not (whole and 1 <= self.scale <= 255):
             raise EnvSpecError(f"{self.id}: scale must be an integer from 1 to 255 or None, but got {self.scale!r}")
+        if self.restore not in ("", *RESTORES):
+            raise EnvSpecError(
+                f"{self.id}: restore must be {', '.join(RESTORES)}, or be left out for a self-test, but got "
+                f"{self.restore!r}"
+            )
         self._register()
         # Stored in the form that JSON gives back (tuples become lists), so that equal specs compare equal.
         object.__setattr__(self, "kwargs", _plain(self.kwargs, f"{self.id}: kwargs"))
@@ -217,6 +227,7 @@ class EnvSpec:
             "state": self.state,
             "scale": self.scale,
             "reward_weights": list(self.reward_weights),
+            "restore": self.restore,
         }
         return content | {name: value for name, value in later.items() if value}
 

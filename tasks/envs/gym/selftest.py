@@ -40,8 +40,8 @@ from .surroundings import guards_of, stopped
 
 EPISODES, STEPS, IMAGE_STEPS = 6, 100, 40  # long episodes, and steps of the longest, for vectors and for images
 SHORT, SHORT_STEPS = 24, 6  # short episodes: what survives a reset shows at their beginnings
-TOTAL = 1_500  # steps of a whole test, about
-LONG = 30.0  # seconds after which a warning tells that it takes long
+TOTAL = 1_500  # steps of a whole test, about, if it finds nothing
+LONG = 10.0  # seconds after which a warning tells that it takes long
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
 DRAWS = (0, 0, 1, 2)  # of seeds and actions, for each attempt; the second one tells failing always from failing once
 
@@ -132,9 +132,9 @@ class _Trial:
         if seconds > LONG:
             step = seconds / self.steps
             warnings.warn(
-                f"{self.spec.id}: a step takes {step:.2g} s; the self-test, which every process makes once, takes up "
-                f"to {TOTAL:,} ({step * TOTAL / 60:,.0f} minutes), as it decides how a state is restored; make steps "
-                "faster if you can",
+                f"{self.spec.id}: the self-test, which finds out how a state is restored, takes {TOTAL:,} steps or "
+                f"more in each process; at {step:.2g} s a step that is {step * TOTAL / 60:,.0f} minutes; to go "
+                'without it, declare the way in the environment\'s JSON: {"id": ..., "restore": "restart"}',
                 stacklevel=2,
             )
             self.began = math.inf
@@ -231,7 +231,7 @@ def _tested_with(generators: Sequence[str], spec: EnvSpec, draw: int, alone: boo
 
         trial = _Trial(spec, new, made.close, generators, alone)
         try:
-            restore = _compare(trial, draw)
+            restore = (_declared if spec.restore else _compare)(trial, draw)
         except _SingleInstance:
             return _tested_with(generators, spec, draw, alone=True)
         _check_read(trial)
@@ -291,6 +291,17 @@ def _check_read(trial: _Trial) -> None:
                 f"{trial.spec.id}: parameters are options that the environment's reset reads, but it does not read "
                 f"{name!r}; an argument of its constructor is named '{KWARGS}{name}'"
             )
+
+
+def _declared(trial: _Trial, draw: int) -> Restore:
+    """Return the declared way to restore, after one step, which is checked."""
+    env, mode = trial.new(), trial.spec.restore
+    if mode == "snapshot" and not snapshot.has_snapshot(env):
+        raise EnvSpecError(f"{trial.spec.id}: snapshots are those of MuJoCo and Atari; declare restore as 'replay'")
+    episode = _plan(env, trial.spec, draw)[0]
+    _episode(trial, env, episode._replace(actions=episode.actions[:1]))
+    renew, cure = mode == "renew", "leave restore out, and the self-test finds the exact way, if there is one"
+    return Restore("replay" if renew else mode, False, "this was not tested", renew, cure=cure)
 
 
 def _compare(trial: _Trial, draw: int) -> Restore:

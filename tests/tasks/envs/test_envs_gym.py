@@ -547,8 +547,37 @@ def test_mujoco_does_not_tell_at_every_environment_what_is_deprecated_in_its_mod
 def test_a_self_test_that_takes_long_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rekindle.tasks.envs.gym.selftest.LONG", 0.0)
     self_test.cache_clear()
-    with pytest.warns(
-        UserWarning, match=r"Blackjack-v1: a step takes .* s; the self-test, .* 1,500 \(.* minutes\)"
-    ) as warned:
+    words = r"Blackjack-v1: the self-test, .* 1,500 steps or more, .* minutes; .*\"restore\": \"restart\""
+    with pytest.warns(UserWarning, match=words) as warned:
         self_test(EnvSpec("Blackjack-v1"))
     assert len(warned) == 1
+
+
+@pytest.mark.parametrize(
+    ("declared", "mode", "renew"),
+    [("restart", "restart", False), ("replay", "replay", False), ("renew", "replay", True)],
+)
+def test_a_declared_way_to_restore_takes_the_place_of_the_self_test(
+    declared: str, mode: str, renew: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(SUPPORT)
+    monkeypatch.setenv("REKINDLE_TESTS_STEPS", str(tmp_path))
+    envs = make_envs(EnvSpec("slow_envs:Slow-v0", restore=declared), [1], 2)
+    assert isinstance(envs, GymEnvs)
+    assert [file.stat().st_size for file in tmp_path.iterdir()] == [1], "one step, whose result is checked"
+    assert (envs.mode, envs.restore.renew, envs.exact) == (mode, renew, False)
+    [label] = envs.inexact(0)
+    assert f"is restored as declared (restore={declared})" in label
+    assert "was not tested; leave restore out" in label
+
+
+def test_a_declared_way_to_restore_is_one_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SUPPORT)
+    with pytest.raises(EnvSpecError, match=r"must be restart, replay, renew, snapshot, .* but got 'resume'"):
+        EnvSpec("slow_envs:Slow-v0", restore="resume")
+    with pytest.raises(EnvSpecError, match=r"snapshots are those of MuJoCo and Atari; declare restore as 'replay'"):
+        make_envs(EnvSpec("slow_envs:Slow-v0", restore="snapshot"), [1], 1)
+    with pytest.raises(EnvSpecError, match=r"CartPole-v1: restore .* leave it out"):
+        make_envs(EnvSpec("CartPole-v1", restore="replay"), [1], 1)
+    snapshots = make_envs(EnvSpec("InvertedPendulum-v5", restore="snapshot"), [1], 1)
+    assert snapshots.mode == "snapshot"
