@@ -57,6 +57,10 @@ class StudyMismatch(StoreError, ValueError):
     """A study of the same name with another configuration."""
 
 
+class MachineMismatch(StoreError):
+    """A machine without what a study trains with, as it was."""
+
+
 class UnknownStudy(StoreError, LookupError):
     """A name that no study has."""
 

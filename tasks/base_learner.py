@@ -155,6 +155,15 @@ class BaseLearner:
         if isinstance(space := vars(cls).get("hyperparameters"), Space):
             cls.hyperparameters = space.explained(explanation)
 
+    @classmethod
+    def files(cls) -> Mapping[str, str]:
+        """Return digests of files that training starts on this machine, by name."""
+        return {}
+
+    @classmethod
+    def check_machine(cls) -> None:
+        """Raise TaskError if this machine lacks what training starts."""
+
     def __init__(
         self,
         env: EnvSpec,

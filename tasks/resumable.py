@@ -267,7 +267,8 @@ class Resumable:
         refillable = self.learner.refillable
         refilled = state is not None and bool(refillable) and not state.keys() & refillable
         modules = [type(self).__module__, self.learner.__module__, *self.env.modules]
-        code = {**code_of(modules), **self.learner.code}
+        files = {f"code of {name}": digest for name, digest in self.learner.files().items()}
+        code = {**code_of(modules), **self.learner.code, **files}
         self.stored.note_init(self.device, code, None if state is None else saved, refilled)
 
     def _load(self, saved: Saved) -> Tree | None:

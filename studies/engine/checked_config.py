@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,16 +10,26 @@ from typing import TYPE_CHECKING, Any
 from ...spaces import flatten, unflatten
 from ...spaces.dimension import Maybe
 from ...spaces.space import ENABLED
-from ..errors import BadConfig, StoreError, StudyMismatch
+from ...tasks.errors import TaskError
+from ..errors import BadConfig, MachineMismatch, StoreError, StudyMismatch
 from ..methods import POPULATION, SAMPLERS, searches
 from ..options.entries import check_count
 from ..options.study_options import MEMBERS
-from ..samplers.registry import check_exhausted, check_sampler, sampler_name, sampler_remark, size_of, source_options
+from ..samplers.registry import (
+    check_exhausted,
+    check_sampler,
+    check_source,
+    sampler_name,
+    sampler_remark,
+    size_of,
+    source_options,
+)
 from ..schedulers.pb2 import check_pb2
 from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
 from ..schedulers.registry import without_finalist
-from ..study.config import Config, check_at_once, check_end, check_epochs, choose
+from ..shell import command_line
+from ..study.config import FILES, Config, check_at_once, check_end, check_epochs, choose
 from ..study.environments import check_across
 from ..study.objectives import (
     ALWAYS,
@@ -85,7 +96,8 @@ def make_config(
         check_end(environment.get("id", ""), config.most_epochs(algorithm, environment), config.epochs[1])
     check_count("trials", config.trials[0])
     sampler = sampler_name(config.sampler)
-    config = replace(config, sampler=sampler, options={**config.options, **source_options(sampler)})
+    files = {FILES: dict(algorithm.learner.files())} if algorithm.learner.files() else {}
+    config = replace(config, sampler=sampler, options={**config.options, **source_options(sampler), **files})
     if config.sampling.points:  # they are tried once each, however likely
         config = replace(config, space=config.searched.unweighted().priors())
     choose("scheduler", config.scheduler, searches())
@@ -261,6 +273,35 @@ def _check_members(
         raise BadConfig(
             f"a population starts with hyperparameters drawn at random, but --sampler is {sampler}; leave it out"
         )
+
+
+def check_files(name: str, wanted: Mapping[str, str], present: Mapping[str, str]) -> None:
+    """Raise MachineMismatch unless this machine has the files of a study.
+
+    Args:
+        name: name of the study.
+        wanted: digests by file, as the study has them.
+        present: digests by file, as the working directory has them.
+    """
+    for file, digest in wanted.items():
+        if present.get(file) != digest:
+            here = f"has it with digest {present[file]}" if file in present else "lacks it"
+            accept = command_line("extend", name, "--code")
+            cure = f", or accept it as it is there (`{accept}`)" if file in present else ""
+            raise MachineMismatch(
+                f"study {name!r} trains with {file} of digest {digest}, but the working directory {os.getcwd()} "
+                f"{here}; put that file there, or start the worker in a folder that has it{cure}"
+            )
+
+
+def check_machine(name: str, config: Config, algorithm: type[Task]) -> None:
+    """Raise MachineMismatch unless this machine can train a study as it is."""
+    try:
+        algorithm.learner.check_machine()
+        check_source(config)
+    except (TaskError, BadConfig) as error:
+        raise MachineMismatch(f"study {name!r} cannot be trained here: {error}") from None
+    check_files(name, config.options.get(FILES, {}), algorithm.learner.files())
 
 
 def load_task(config: Config) -> type[Task]:

@@ -26,12 +26,12 @@ from ..storage.branches import Start
 from ..storage.commands import DECISIVE, ENQUEUED, Command, awaits_probe, pending
 from ..storage.rows import Segment, Study, Trial
 from ..storage.studies import change_study, check_same
-from ..study.config import EVAL_STEPS, GOOD, WIDENS, Config
+from ..study.config import EVAL_STEPS, FILES, GOOD, WIDENS, Config
 from ..study.environments import environment_of
 from ..study.objectives import ranks_by_score
 from ..study.plan import Branch, Plan
 from .bounds import resume_if_lifted, stop_at_bounds
-from .checked_config import load_task
+from .checked_config import check_files, check_machine, load_task
 from .study_rows import StudyRows
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 
 MUTABLE = {name for name, option in STUDY.items() if option.mutable}
-KEPT = ("longer", "spaces", "portfolio", GOOD, EVAL_STEPS, WIDENS, USED)  # stay as stored: changes since, newer rules
+# Options that stay as stored: changes since, and what follows from newer rules or is checked by itself.
+KEPT = ("longer", "spaces", "portfolio", GOOD, EVAL_STEPS, WIDENS, USED, FILES)
 
 
 def _lasting(config: Config) -> dict[str, Any]:
@@ -80,6 +81,7 @@ def start_study(store: Store, name: str, config: Config, priors: Collection[str]
 
     Raises:
         StudyMismatch: the stored configuration differs in another field.
+        MachineMismatch: files that its trainings start are others here.
     """
 
     def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -100,7 +102,9 @@ def start_study(store: Store, name: str, config: Config, priors: Collection[str]
         resume_if_lifted(connection, name)
         return changed
 
-    return Config.from_json(store.database.write(work).config, name)
+    stored = Config.from_json(store.database.write(work).config, name)
+    check_files(name, stored.options.get(FILES, {}), config.options.get(FILES, {}))
+    return stored
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,12 @@ class StudyRunner:
 
     def check(self) -> None:
         """Raise errors that prevent all training here, such as a missing package."""
+        self.check_machine()
         self.config.probe(self.algorithm, self.device)
+
+    def check_machine(self) -> None:
+        """Raise MachineMismatch unless this machine can train the study now."""
+        check_machine(self.name, self.config, self.algorithm)
 
     def advance(self) -> list[ReadySegment]:
         """Add all rows that follow, and return the ready segments by urgency."""

@@ -121,6 +121,12 @@ def source_options(sampler: str) -> dict[str, str]:
     return {SOURCE: _named(sampler).source} if ":" in sampler else {}
 
 
+def check_source(config: Config) -> None:
+    """Raise BadConfig if a spelled sampler has another source here."""
+    if ":" in config.sampler:
+        _class_of(config).check_source(config)
+
+
 def sampler_remark(config: Config) -> str:
     """Return the self-test's warning about a spelled sampler, or ""."""
     return str(_class_of(config).remark(config)) if ":" in config.sampler else ""

@@ -107,13 +107,18 @@ class Spelled:
             sampler: BaseSampler = self.sampler(**self.arguments, **seeding, **more)
         return sampler
 
+    def check_source(self, config: Config) -> None:
+        """Raise BadConfig unless the source is that of the study."""
+        if (stored := config.options.get(SOURCE)) != self.source:
+            file = inspect.getsourcefile(self.sampler)
+            raise BadConfig(
+                f"the source of sampler {self.name} must be that of the study, whose digest is {stored}, but {file} "
+                f"gives {self.source}; restore the source, or begin a study of another name with the new one"
+            )
+
     def of(self, draw: Draw) -> BaseSampler:
         """Return the sampler of a draw."""
-        if (stored := draw.config.options.get(SOURCE)) != self.source:
-            raise BadConfig(
-                f"the source of sampler {self.name} must be that of the study, whose digest is {stored}, but it is "
-                f"{self.source}; restore the source, or begin a study of another name with the new one"
-            )
+        self.check_source(draw.config)
         takes = inspect.signature(self.sampler).parameters
         constraints = draw.constraints if self.sampler.__module__.startswith("optuna.") else draw.constraints_func
         more = {name: value for name, value in constraints.items() if name in takes and name not in self.arguments}

@@ -27,9 +27,9 @@ from ..samplers.registry import check_exhausted, check_sampler
 from ..schedulers.seeds import seeds_of
 from ..shell import command_line
 from ..storage import commands
-from ..storage.commands import BOUND, ENQUEUE, EXTEND, PAUSE, RESUME, STOP, WEIGHT, Command, hold_of
+from ..storage.commands import BOUND, CODE, ENQUEUE, EXTEND, PAUSE, RESUME, STOP, WEIGHT, Command, hold_of
 from ..storage.studies import change_study, revise, trials
-from ..study.config import Config
+from ..study.config import FILES, Config
 from ..study.searched import known_values
 from . import extensions
 
@@ -158,6 +158,7 @@ class Steering:
         *,
         epochs: int | None = None,
         priors: Mapping[str, str] = MappingProxyType({}),
+        code: bool = False,
         **changes: Any,
     ) -> Command:
         """Give the study more configurations or epochs, other ranges or bounds.
@@ -169,6 +170,7 @@ class Steering:
             why: reason, for the record.
             epochs: total epochs for the best trials.
             priors: new ranges by dotted name, from the next trials on.
+            code: whether to continue with the files that training starts as this working directory has them.
             changes: new values of options that `extend` changes (`EXTENDED`): budget, such as "2h", goal, plateau and
                 weight; "off" removes a bound, None changes nothing.
 
@@ -195,11 +197,16 @@ class Steering:
         for verb, names in {BOUND: BOUNDS, **{name: (name,) for name in EXTENDED if name not in BOUNDS}}.items():
             if entries := _entries({name: values[name] for name in names if name in values}):
                 commanded.append((verb, entries, partial(_set_options, study=self.study, entries=entries)))
+        if code:
+            files = dict(load_task(self.config).learner.files())
+            if files == self.config.options.get(FILES, {}):
+                raise CommandRefused(f"the files of study {self.study!r} are the same in this folder; leave --code out")
+            commanded.append((CODE, {FILES: files}, partial(_set_options, study=self.study, entries={FILES: files})))
         if not commanded:
             raise CommandRefused(
                 "extend needs something to change, such as --trials or --budget, but got nothing (see --help)"
             )
-        if {verb for verb, _, _ in commanded} != {WEIGHT}:
+        if {verb for verb, _, _ in commanded} - {WEIGHT, CODE}:
             self._only_of_searches("extend", members=commanded[0][0] != EXTEND)
 
         def work(connection: Connection) -> Command:

@@ -27,6 +27,7 @@ CANCEL, EXCLUDE, ENQUEUE, EXTEND = "cancel", "exclude", "enqueue", "extend"
 BOUND, CHECK = "bound", "check"  # changes a bound of the study; records the test of a result against the goal
 PROBE = "probe"  # asks for a look at the environment, or tells what was found
 WEIGHT = "weight"  # changes the study's share of the workers
+CODE = "code"  # goes on with other files
 ASKED, BEGUN, ENDED, FOUND, LOST = "asked", "begun", "ended", "found", "lost"  # keys of a probe's data
 PROCESS = "process"  # key beside BEGUN
 DECISIVE = (CANCEL, EXCLUDE, ENQUEUE, EXTEND)  # commands on which later decisions depend
@@ -39,7 +40,7 @@ class Command:
 
     Attributes:
         number: index among the study's commands.
-        kind: stop, pause, resume, cancel, exclude, enqueue, extend, bound, check, probe or weight.
+        kind: stop, pause, resume, cancel, exclude, enqueue, extend, bound, check, probe, weight or code.
         data: arguments, such as trial numbers.
         who: user and machine, or the bound that was reached.
         why: reason given by the user.

@@ -28,6 +28,7 @@ LONGEST_NAME = 480  # bytes; databases index names, and those of confirmations a
 GOOD = "good"  # key of options: TPE counts one trial in this many as good; Optuna one in ten
 EVAL_STEPS = "eval_steps"  # key of options
 WIDENS = "widens"  # key of options: true if the search may still be widened by what a probe finds
+FILES = "files"  # key of options: digest of each file that its trainings start, by its path in the working directory
 SIZED = "sized"  # key of options: {seconds, paces}, from which the size of the study follows, see `engine.sizing`
 EPOCHS = 27  # of a training, by default
 GENERATION = 8
@@ -72,6 +73,7 @@ class Config:
             - `confirmed`: number of fresh seeds that deleted confirmations used
             - `longer`: epochs to which the study was extended
             - `sampler_source`: digest of the source of a sampler that is spelled package.module:Class
+            - `files`: digest of each file that trainings start, by path, see `BaseLearner.files`
             - `spaces`: [first trial, changed priors] of each change of the space
         direction: always "maximize"; part of the stored format.
         version: version of the stored format.

@@ -108,6 +108,7 @@ _OPTIONS: dict[str, Callable[[Any], bool]] = {
     "portfolio": lambda value: isinstance(value, Mapping) and all(map(_are_names, value.get("trials", [None]))),
     "learned": _are_learned,
     "sampler_source": _is_text,
+    "files": lambda value: isinstance(value, Mapping) and all(map(_is_text, (*value, *value.values()))),
     "confirmed": is_count,
     "longer": lambda value: isinstance(value, list) and all(map(is_count, value)),
     "spaces": _are_spaces,

@@ -164,6 +164,8 @@ class Worker:
                 return Turn.STOPPED if self.hold.kind == STOP else Turn.PAUSED
         if not ready and self.blocked:
             raise next(iter(self.blocked.values()))
+        if ready:
+            self.runner.check_machine()
         with at_work():
             trained = self._train_next_cohort(ready)
         return Turn.TRAINED if trained else Turn.BUSY
@@ -334,8 +336,10 @@ class Worker:
     ) -> None:
         """Record a failure; retry or end the trial according to its rule.
 
-        A command may have cancelled the trial while it trained; then its failure does not count.
+        A command may have cancelled the trial while it trained; then its failure does not count. Nor does it where the
+        machine no longer has what the trial needs.
         """
+        self.runner.check_machine()
         uid, number, name = item.trial.uid, item.trial.number, self._name(item.trial)
         if self._is_cancelled(item):
             return

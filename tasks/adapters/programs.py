@@ -29,6 +29,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -49,7 +50,7 @@ from .program_commands import EPOCH, ProgramCommand
 LOOK = 0.05  # seconds between looks whether to stop
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 LINES, WIDTH = 20, 400  # last lines of output that a failure quotes, and characters of each
-LARGEST_SCRIPT = 10_000_000  # bytes of a file whose digest is noted as the program's code
+SCRIPTS = {".py", ".sh", ".r", ".jl", ".js", ".lua", ".rb", ".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".gin"}
 
 
 class Report(NamedTuple):
@@ -201,12 +202,29 @@ class ProgramLearner(BaseLearner):
     def algorithm(cls) -> str:
         return cls.title
 
-    def build(self) -> None:
-        if shutil.which(self.command.run[0]) is None:
+    @classmethod
+    def files(cls) -> dict[str, str]:
+        """Return digests of the scripts and settings that the command line names."""
+        return {str(path): digest for path in _named_files(cls.command.run) if (digest := _digest(path))}
+
+    @classmethod
+    def check_machine(cls) -> None:
+        """Raise ProgramError without the program, or without a working directory."""
+        try:
+            folder = os.getcwd()
+        except OSError:
             raise ProgramError(
-                f"a program must be installed where it trains, but this machine has no {self.command.run[0]!r}; "
-                "install it, or give its path"
+                "a program runs in the working directory of its worker, but that was removed; start the worker in "
+                "another one"
+            ) from None
+        if shutil.which(cls.command.run[0]) is None:
+            raise ProgramError(
+                f"a program must be installed where it trains, but this machine has no {cls.command.run[0]!r} (in "
+                f"{folder}); install it, or give its path"
             )
+
+    def build(self) -> None:
+        self.check_machine()
         self.folder, self.reported = Folder(), Data({"last": {}, "ahead": {}})
         self.program: Program | None = None
         self.target: int | None = None
@@ -409,7 +427,6 @@ def program(name: str) -> type[Task]:
             "objective": command.measured,
             "direction": command.direction,
             "bounds": command.bounds,
-            "code": _code(command.run),
         },
     )
     content = {"name": name, "version": command.version, "learner": learner, "__module__": __name__}
@@ -438,20 +455,34 @@ def verdict(learner: type[ProgramLearner]) -> list[str]:
 
 
 def _verdict_file(learner: type[ProgramLearner]) -> Path:
-    content = json.dumps([learner.command.name, learner.code], sort_keys=True)
+    content = json.dumps([learner.command.name, learner.files()], sort_keys=True)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return folder / "rekindle" / "resumes" / f"{hashlib.sha256(content.encode()).hexdigest()[:20]}.json"
 
 
-def _code(words: Sequence[str]) -> dict[str, str]:
-    """Return digests of the files that a command line names."""
-    options = {}
-    for word in words[1:]:
-        with suppress(OSError, ValueError):
-            path = Path(word)
-            if path.is_file() and path.stat().st_size <= LARGEST_SCRIPT:
-                options[f"code of {word}"] = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    return options
+def _named_files(words: Sequence[str]) -> Iterator[Path]:
+    """Yield what may be files of a program in its command line.
+
+    A program that is found by PATH is none of them, nor is one at an absolute path: that is installed.
+    """
+    if "/" in words[0] and not Path(words[0]).is_absolute():
+        yield Path(words[0])
+    for before, word in pairwise(words):
+        if before == "-m":
+            module = Path(*word.split("."))
+            yield from (module.with_suffix(".py"), module / "__main__.py")
+        yield from map(Path, {word, word.partition("=")[2]})
+
+
+def _digest(path: Path) -> str:
+    """Return the digest of code or settings; "" of anything else."""
+    with suppress(OSError, ValueError):  # ValueError: the word has a null character
+        if path.is_file():
+            with path.open("rb") as file:
+                if path.suffix.lower() in SCRIPTS or file.read(2) == b"#!":
+                    file.seek(0)
+                    return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+    return ""
 
 
 def _signal(status: int) -> str:

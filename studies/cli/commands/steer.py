@@ -62,7 +62,7 @@ def enqueue(arguments: argparse.Namespace) -> int:
 
 def extend(arguments: argparse.Namespace) -> int:
     """Give a study more trials or epochs, or other ranges or bounds."""
-    extension = {name: getattr(arguments, name) for name in ("trials", "epochs", *EXTENDED)}
+    extension = {name: getattr(arguments, name) for name in ("trials", "epochs", "code", *EXTENDED)}
     extension["priors"] = priors_of(arguments.prior)
     return _give(arguments, lambda steering: steering.extend(**extension, why=arguments.why))
 

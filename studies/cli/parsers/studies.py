@@ -147,6 +147,8 @@ def add_steering(commands: Any) -> None:
             option(parser, "--epochs N", "total epochs of the best trials")
             text = "search a hyperparameter over another range, from the next trials on"
             option(parser, "--prior NAME=PRIOR", f"{text}; may be repeated", **MANY)
+            text = "go on with the program's files as they are in the working directory, though they have changed"
+            parser.add_argument("--code", action="store_true", help=text)
             for changed, declaration in EXTENDED.items():
                 form = f"--{changed.replace('_', '-')} {declaration.placeholder}"
                 option(parser, form, declaration.extend, type=or_off(declaration))
