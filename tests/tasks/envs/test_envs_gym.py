@@ -547,7 +547,9 @@ def test_mujoco_does_not_tell_at_every_environment_what_is_deprecated_in_its_mod
 def test_a_self_test_that_takes_long_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rekindle.tasks.envs.gym.selftest.LONG", 0.0)
     self_test.cache_clear()
-    words = r"Blackjack-v1: the self-test, .* 1,500 steps or more, .* minutes; .*\"restore\": \"restart\""
+    words = (
+        r"Blackjack-v1: the self-test, .* 1,500 steps or more in each process; .* minutes; .*\"restore\": \"restart\""
+    )
     with pytest.warns(UserWarning, match=words) as warned:
         self_test(EnvSpec("Blackjack-v1"))
     assert len(warned) == 1
