@@ -1,6 +1,6 @@
 """Probes: short looks at environments, with random actions and untrained policies.
 
-It ends after a number of steps, so all that it finds follows from the seed; only environments in which these take
+A probe ends after a number of steps, so all that it finds follows from the seed; only environments in which these take
 longer than SECONDS are left earlier, and `slow` says so.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,15 +23,16 @@ from .errors import EnvironmentFailed, Stopped, TaskError
 from .evaluation import acting, evaluation_keys, one_thread, played_steps
 from .experience.exploration import UniformActions
 from .identity import TaskIdentity
+from .learner import Learner
 from .rng import streams
 from .runtime.progress import at_work
 
 STEPS = 2_000  # half of them with random actions
 MORE_STEPS = 10_000  # taken instead where episodes are long
 ENOUGH = 3  # complete episodes of random actions, and untrained policies with one
-EPISODES = 20  # at most, of random actions, and of all untrained policies together
-POLICIES = 5  # at most; each has initial weights of its own
-SECONDS = 30.0  # an environment that needs longer is too slow to be probed
+EPISODES = 20  # at most, of random actions, and of each untrained policy
+POLICIES = 8  # at most; each has initial weights of its own
+SECONDS = 30.0  # an environment that needs longer, without the policies, is too slow to be probed
 FAILURES = 3  # of the environment's code, after which nothing more is played
 MASKS, GOALS = "action_mask", "desired_goal"  # names in observations
 Act = Callable[[NDArray[Any]], NDArray[Any]]
@@ -42,7 +44,11 @@ class TooSlow(Exception):
 
 @one_thread()
 def probe(
-    algorithm: type[Any], identity: TaskIdentity, steps: int | None = None, on_step: Callable[[], None] = lambda: None
+    algorithm: type[Any],
+    identity: TaskIdentity,
+    steps: int | None = None,
+    on_step: Callable[[], None] = lambda: None,
+    trials: Sequence[tuple[type[Any], TaskIdentity]] = (),
 ) -> dict[str, Any]:
     """Return what a task would find in its environment, as JSON.
 
@@ -59,19 +65,39 @@ def probe(
         identity: its identity.
         steps: largest number of steps, of all environments together; None for STEPS, or MORE_STEPS where needed.
         on_step: function called at each step; it may raise to stop.
+        trials: classes and identities of a study's first trials, whose initial policies are the untrained ones; empty
+            for the task's own.
 
     Raises:
         UnsupportedSpace: the task does not act in an environment.
     """
-    env = identity.env
+    env, beginnings = identity.env, _distinct(trials or [(algorithm, identity)])
     with at_work():
-        played = _Probe(identity, STEPS if steps is None else steps, on_step).play(algorithm.learner)
+        played = _Probe(identity, STEPS if steps is None else steps, on_step).play(beginnings)
         if steps is None and not played.is_enough:
-            played = _Probe(identity, MORE_STEPS, on_step).play(algorithm.learner)
+            played = _Probe(identity, MORE_STEPS, on_step).play(beginnings)
     space = spaces_of(env).observation
     names = list(space.spaces) if isinstance(space, gym.spaces.Dict) else []
     actions = type(spaces_of(env).action).__name__
     return {"actions": actions, "masks": MASKS in names, "goals": GOALS in names, **played.to_json()}
+
+
+def _distinct(trials: Sequence[tuple[type[Any], TaskIdentity]]) -> list[tuple[type[Any], TaskIdentity]]:
+    """Return the trials whose untrained policies are others than those before."""
+    policies = dict[tuple[str, str], tuple[type[Any], TaskIdentity]]()
+    for algorithm, identity in trials:
+        parts = {name: x for name, x in identity.structural.items() if name.startswith(("model.", "normalize_obs"))}
+        policies.setdefault((identity.algorithm, repr(sorted(parts.items()))), (algorithm, identity))
+    return [*policies.values()]
+
+
+class _Player:
+    """A policy, its environments, and returns of its members."""
+
+    def __init__(self, envs: Envs, make_act: Callable[[], Act], earlier: int = 0):
+        """Begin after `earlier` episodes."""
+        self.envs, self.make_act, self.earlier = envs, make_act, earlier
+        self.returns: list[list[float]] = [[] for _ in range(envs.num_members)]
 
 
 class _Probe:
@@ -88,15 +114,24 @@ class _Probe:
         self.failures: list[str] = []
         self.restore: dict[str, Any] | None = None
 
-    def play(self, policy: type[Any]) -> _Probe:
+    def play(self, trials: Sequence[tuple[type[Any], TaskIdentity]]) -> _Probe:
         """Play all episodes; return self."""
         try:
             self.random()
-            self.untrained(policy)
+            self.untrained(trials)
         except TooSlow:
             self.slow = True
         self.seconds = time.monotonic() - self.began
         return self
+
+    @contextmanager
+    def untimed(self) -> Iterator[None]:
+        """Leave out the time that policies take, which may be compiled first."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.began += time.monotonic() - began
 
     @property
     def is_enough(self) -> bool:
@@ -111,67 +146,87 @@ class _Probe:
         self.began = time.monotonic()  # without the self-test
         self.restore = {"mode": envs.mode, "exact": envs.exact, "reason": envs.reason}
         mask = mask_in(envs.obs_shape)
-        draw = UniformActions(streams.keys([seed], "probe"), envs.action_space, EPISODES, env.id)
+        draw = UniformActions(streams.keys([seed], "probe"), envs.action_space, 1, env.id)
 
         def act(obs: NDArray[Any]) -> NDArray[Any]:
             if envs.obs_kind == "vector":
                 self.numbers.append(envs.obs[0, 0].astype(np.float64))
             return draw(self.steps, None if mask is None else obs[..., mask] > 0.5)
 
-        self._play(envs, lambda: act, EPISODES, self.most // 2)
+        with closing(envs):
+            self._play([_Player(envs, lambda: act)], self.most // 2)
         self.random_steps = self.steps
 
-    def untrained(self, policy: type[Any]) -> None:
-        """Play episodes with the policies with which trials begin."""
-        identity, left = self.identity, self.most - self.most // 2
-        several = policy.batched and not allows_one(identity.env)
-        policies = max(1, min(POLICIES, left // max(self.lengths, default=left))) if several else 1
-        values = {**identity.hyperparameters, **{name: 1 for name in ("num_envs",) if name in identity.hyperparameters}}
-        made = acting(policy(identity.env, [identity.seed + n for n in range(policies)], [values] * policies))
-        try:
-            learner = made.particles or made
-            envs = make_envs(identity.env, learner.seeds, 1, "probe", single_episodes=True)
-            keys, episodes = partial(evaluation_keys, learner.members, seed=identity.seed), EPISODES // policies
-            self._play(envs, lambda: learner.actor(episodes, True, keys), episodes, left)
-        finally:
-            made.close()
+    def untrained(self, trials: Sequence[tuple[type[Any], TaskIdentity]]) -> None:
+        """Play episodes with the policies with which trials begin, in turns.
 
-    def _play(self, envs: Envs, make_act: Callable[[], Act], episodes: int, most: int) -> None:
-        """Play episodes one after another, within a number of steps."""
-        returns: list[list[float]] = [[] for _ in range(envs.num_members)]
-        self.returns.append(returns)
+        Where trials have fewer different policies than there is time for, these have further seeds.
+        """
+        left = self.most - self.most // 2
+        several = trials[0][0].learner.batched and not allows_one(self.identity.env)
+        policies = max(1, min(POLICIES, left // max(self.lengths, default=left))) if several else 1
+        players = list[_Player]()
+        with ExitStack() as stack:
+            for place in range(policies):
+                repeat, index = divmod(place, len(trials))
+                algorithm, identity = trials[index]
+                seed, values = identity.seed + repeat, dict(identity.hyperparameters)
+                values |= {name: 1 for name in ("num_envs",) if name in values}
+                with self.untimed():
+                    learner = acting(algorithm.learner(identity.env, [seed], [values]))
+                    stack.callback(learner.close)
+                    players.append(self._player(learner, seed, place * EPISODES))
+                stack.callback(players[-1].envs.close)
+            self._play(players, left)
+
+    def _player(self, learner: Learner, seed: int, earlier: int) -> _Player:
+        normalizer, player = (learner.agent or learner).obs_normalizer, learner.particles or learner
+        if normalizer is not None and self.numbers:  # a trial's own has seen as much after its first rollout
+            normalizer.update(np.array([self.numbers] * learner.members))
+        envs = make_envs(self.identity.env, player.seeds, 1, "probe", single_episodes=True)
+        keys = partial(evaluation_keys, player.members, seed=seed)
+        return _Player(envs, lambda: player.actor(1, True, keys), earlier)
+
+    def _play(self, players: Sequence[_Player], most: int) -> None:
+        """Play episodes of each player in turns, within a number of steps.
+
+        So only the last one is cut short, and long episodes count like others.
+        """
+        self.returns += [player.returns for player in players]
         end = self.steps + most
-        try:
-            for first in range(episodes):
+        for episode in range(EPISODES):
+            for player in players:
                 if self.steps >= end or len(self.failures) >= FAILURES:
                     return
                 try:
-                    self._episode(envs, first, make_act(), (envs.num_members, episodes), returns, end)
+                    self._episode(player, episode, end)
                 except (MemoryError, TooSlow, Stopped):
                     raise
                 except Exception as error:
                     if isinstance(error, TaskError) and not isinstance(error, EnvironmentFailed):
                         raise  # not of the environment's code
                     self.failures.append(f"{type(error).__name__}: {error}")
-                    envs.close()
-        finally:
-            envs.close()
+                    player.envs.close()
 
-    def _episode(
-        self, envs: Envs, first: int, act: Act, shape: tuple[int, int], returns: list[list[float]], end: int
-    ) -> None:
-        sums, length = np.zeros(shape[0]), 0
-        for _, running, step in played_steps(envs, first, act, np.ones(shape, bool), lambda *seen: None):
+    def _episode(self, player: _Player, episode: int, end: int) -> None:
+        envs, act = player.envs, player.make_act()
+        sums, length, due = np.zeros(envs.num_members), 0, np.ones((envs.num_members, 1), bool)
+
+        def untimed(obs: NDArray[Any]) -> NDArray[Any]:
+            with self.untimed():
+                return act(obs)
+
+        for _, running, step in played_steps(envs, 0, untimed, due, lambda *seen: None, player.earlier + episode):
             self.on_step()
-            alive, length = running[:, first].copy(), length + 1
+            alive, length = running[:, 0].copy(), length + 1
             self.steps += int(alive.sum())
             self.rewards += step.reward[alive, 0].tolist()
             sums += step.reward[:, 0] * alive
             for member in np.flatnonzero(alive & (step.terminated | step.truncated)[:, 0]).tolist():
-                returns[member].append(float(sums[member]))
+                player.returns[member].append(float(sums[member]))
                 self.lengths.append(length)
                 self.terminated += bool(step.terminated[member, 0])
-                running[member, first] = False
+                running[member, 0] = False
             if self.steps >= end:
                 return
             if time.monotonic() - self.began > SECONDS:

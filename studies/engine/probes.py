@@ -94,7 +94,7 @@ def _probe(runner: StudyRunner) -> None:
         _write(store, name, mark, lambda before: all(row.data.get(BEGUN) != len(begun) for row in before))
         try:
             identity = runner.config.identity(runner.algorithm, runner.config.fixed)
-            results = probe(load(identity.algorithm), identity, on_step=runner.raise_if_asked)
+            results = probe(load(identity.algorithm), identity, None, runner.raise_if_asked, runner.first_identities())
             data = {FOUND: results, BASELINES: {name: view.to_json() for name, view in _baselines(results).items()}}
             if wider := widened(runner.config, runner.algorithm, results):
                 data[WIDER] = wider

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import flatten, unflatten
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 
 MUTABLE = {name for name, option in STUDY.items() if option.mutable}
+FIRST = 16  # trials whose policies a probe plays untrained
 # Options that stay as stored: changes since, and what follows from newer rules or is checked by itself.
 KEPT = ("longer", "spaces", "portfolio", GOOD, EVAL_STEPS, WIDENS, USED, FILES)
 
@@ -250,6 +252,15 @@ class StudyRunner:
                 params = self.algorithm.named(identity.algorithm, identity.values)
                 new.append(Trial(number * seeds + replicate, uid, params, attrs, seeds=seeds))
         return new
+
+    def first_identities(self) -> list[tuple[type[Task], TaskIdentity]]:
+        """Return classes and identities of the first trials, before any result."""
+        from ...tasks import load  # slow to import (torch)
+
+        plans = [Plan(ask=numbers[:FIRST], bracket=n) for n, numbers in enumerate(self.config.brackets)][:FIRST]
+        suggestions = chain.from_iterable(self._suggestions(plan, {}) for plan in plans)
+        identities = [self._identity(values) for values in islice(suggestions, FIRST)]
+        return [(load(identity.algorithm), identity) for identity in identities]
 
     def _suggestions(self, plan: Plan, enqueued: Mapping[int, Command]) -> list[dict[str, Any]]:
         """Return nested hyperparameters for each trial that the plan asks for.

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rekindle import DQN, PPO, SVPG
 from rekindle.tasks import Task, probing
+from rekindle.tasks.evaluation import acting
 from rekindle.tasks.identity import TaskIdentity
 from rekindle.tasks.probing import probe
 
@@ -51,8 +52,8 @@ def found(task: type[Task] = PPO, steps: int | None = 400, **kwargs: Any) -> dic
 def test_a_probe_tells_returns_lengths_ends_and_scales() -> None:
     seen = found()
     assert seen["random"] == [3.0] * 20
-    assert seen["untrained"] == [[3.0] * 4] * 5
-    assert (seen["steps"], seen["lengths"], seen["terminated"]) == (160, [4] * 40, 40)
+    assert seen["untrained"] == [[3.0] * 7] * 2 + [[3.0] * 6] * 6  # in turns, within half of 400 steps
+    assert (seen["steps"], seen["lengths"], seen["terminated"]) == (280, [4] * 70, 70)
     assert seen["zero_rewards"] == 0.75
     assert seen["rewards"]["high"] == pytest.approx(np.std([0, 0, 0, 3]))
     assert seen["observations"]["low"] == 0
@@ -72,6 +73,44 @@ def test_a_probe_follows_from_the_seed_and_ends_after_its_steps(task: type[Task]
 def test_untrained_policies_share_the_steps_that_are_left() -> None:
     seen = probe(PPO, TaskIdentity.of(PPO, "MountainCar-v0", 0, SMALL), 2_000)  # of 200 steps, so five of each
     assert (seen["random"], seen["untrained"]) == ([-200.0] * 5, [[-200.0]] * 5)
+
+
+def test_untrained_policies_are_those_with_which_trials_begin() -> None:
+    def untrained(*trials: dict[str, Any]) -> list[list[float]]:
+        identities = [TaskIdentity.of(PPO, "CartPole-v1", 0, SMALL | values) for values in trials]
+        seen = probe(PPO, identities[0], 500, trials=[(PPO, identity) for identity in identities])
+        return list(seen["untrained"])
+
+    alone, wider = untrained({}), untrained({}, {"gamma": 0.9}, {"model": {"width": 32, "layers": 1}})
+    assert untrained({}, {"gamma": 0.9}) == alone  # its networks are the same
+    assert wider[0][0] == alone[0][0]
+    assert wider[1] != alone[1]  # another network; without it, the first one's with another seed
+
+
+def test_untrained_policies_scale_observations_by_what_random_actions_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    learners = []
+
+    def noted(learner: Any) -> Any:
+        learners.append(learner)
+        return acting(learner)
+
+    monkeypatch.setattr(probing, "acting", noted)
+    env = {"id": "Fixed-v0", "kwargs": {}}
+    probe(PPO, TaskIdentity.of(PPO, env, 3, SMALL | {"normalize_obs": True}), 400)
+    assert [learner.agent.obs_normalizer.mean[0, 0] for learner in learners] == pytest.approx([1.5] * 8, abs=1e-3)
+
+
+def test_the_time_that_policies_take_makes_no_environment_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def compiled(learner: Any) -> Any:
+        nonlocal now
+        now += 1000.0
+        return acting(learner)
+
+    monkeypatch.setattr(probing, "acting", compiled)
+    monkeypatch.setattr(probing.time, "monotonic", lambda: now)
+    assert found()["slow"] is None
 
 
 def test_an_environment_without_rewards_changes_or_ends_is_described() -> None:

@@ -129,7 +129,7 @@ def test_commands_and_reports_show_results_beside_baselines(
     assert lines_of(result, objectives=["return.wolf"]) == []
     assert baseline in " ".join(cli("trials", "s", *storage)[1].split())
     assert result.text in " ".join(cli("status", *storage)[1].split())
-    assert cli("probe", "CartPole-v1")[1].startswith("Random actions return 23.2 (")
+    assert cli("probe", "CartPole-v1")[1].startswith("Random actions return 23.4 (")
     status, _, errors = cli("probe", "CartPol-v1")
     assert (status, "CartPole" in errors) == (2, True)
 
