@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import warnings
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -259,6 +260,20 @@ class Repeats(Drift):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.t += 1
         return self.show(), -abs(self.x), False, self.t >= self.length, {}
+
+
+class Season(Drift):
+    """Depends on the month."""
+
+    def push(self, action: Any) -> float:
+        return super().push(action) + datetime.now().month
+
+
+class Uptime(Drift):
+    """Depends on the hours for which the machine runs."""
+
+    def push(self, action: Any) -> float:
+        return super().push(action) + time.monotonic() // 3600
 
 
 class LateImage(Drift):

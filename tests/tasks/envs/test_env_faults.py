@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import locale
 import os
 import signal
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -174,6 +176,8 @@ def test_the_generators_of_the_process_are_left_as_they_were() -> None:
         ("Sticky", "replay", True, "so each episode has a new environment"),
         ("ClassCounter", "restart", False, "environments of one process share what they depend on"),
         ("LateImage", "restart", False, "two new environments with the same seed and actions differ"),
+        ("Season", "restart", False, "it depends on the time: 40 days later it differs in the observation at step 1"),
+        ("Uptime", "restart", False, "it depends on the time"),
         ("Repeats", "restart", True, "an earlier episode shows in the observation at step 0"),
     ],
 )
@@ -181,6 +185,14 @@ def test_the_self_test_finds_what_survives_or_is_shared(name: str, mode: str, ex
     envs = make_envs(EnvSpec(f"faulty_envs:faults/{name}-v0"), [0], 1)
     assert (envs.mode, envs.exact) == (mode, exact)
     assert words in envs.reason
+
+
+def test_the_self_test_leaves_the_clock_right() -> None:
+    import faulty_envs
+
+    make_envs(EnvSpec("faulty_envs:faults/Season-v0"), [0], 1).close()
+    assert faulty_envs.datetime is datetime.datetime
+    assert abs(time.time() - datetime.datetime.now().timestamp()) < 86_400
 
 
 def test_a_seed_without_effect_is_told_with_restarts() -> None:
