@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...plugins import PluginError
 from ...spaces import SpaceError
@@ -35,7 +35,8 @@ def sampler_name(sampler: object) -> str:
     """Return a sampler's stored name from any spelling, such as CMA-ES.
 
     Args:
-        sampler: name; or "package.module:Class(argument=value)", a class of samplers, or a partial of one.
+        sampler: name; or "package.module:Class(argument=value)", a class of samplers, a partial of one, or an instance,
+            whose seed does not count.
 
     Raises:
         BadConfig: the name is unknown; the message suggests the nearest one.
@@ -133,14 +134,15 @@ def sampler_remark(config: Config) -> str:
 
 
 def _spelling(sampler: object) -> str:
-    """Return the spelling of a class, or of a partial of it."""
+    """Return the spelling of a class, a partial or an instance."""
+    if hasattr(sampler, "sample_relative") and not isinstance(sampler, type):
+        from .instances import arguments_of, derived  # imports optuna
+
+        keywords = arguments_of(cast("BaseSampler", sampler))
+        if name := derived(type(sampler), keywords):
+            return name
+        sampler = partial(type(sampler), **keywords)
     made = sampler.func if isinstance(sampler, partial) else sampler
-    if hasattr(made, "sample_relative") and not isinstance(made, type):
-        name = type(made).__name__
-        raise BadConfig(
-            f"each worker makes its own sampler, and an instance does not say how it was made; give the class "
-            f"{name}, or functools.partial({name}, argument=value), or its spelling, not {made!r}"
-        )
     if not isinstance(made, type) or (isinstance(sampler, partial) and sampler.args):
         raise BadConfig(
             "a sampler must be a name, 'package.module:Class(argument=value)', a class, or functools.partial(Class, "

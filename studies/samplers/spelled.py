@@ -33,18 +33,12 @@ from ..methods import Sampling
 from ..study.config import Config
 from ..study.objectives import objectives_of
 from .draw import Draw
+from .instances import KEPT
 from .registry import SOURCE
 from .suggest import quiet
 
 FORM = "package.module:Class or package.module:Class(argument=value)"
 TOLD = 12  # earlier trials of the self-test
-KEPT = {  # Optuna's samplers that remember in attributes of a study, and those here that derive it from the results
-    "CmaEsSampler": "cmaes",
-    "GridSampler": "grid",
-    "NSGAIISampler": "nsgaii",
-    "NSGAIIISampler": "nsgaiii",
-    "QMCSampler": "qmc",
-}
 
 
 class Spelled:

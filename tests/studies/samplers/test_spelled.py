@@ -41,6 +41,11 @@ def tuned(path: Path, sampler: object, name: str = "one", trials: int = 6, **mor
             functools.partial(optuna.samplers.GPSampler, n_startup_trials=9),
             "optuna.samplers:GPSampler(n_startup_trials=9)",
         ),
+        (optuna.samplers.TPESampler(seed=1), "optuna.samplers:TPESampler"),
+        (own_samplers.Independent(0.25), "own_samplers:Independent(low=0.25)"),
+        (own_samplers.Bold(seed=3), "own_samplers:Bold"),
+        (optuna.samplers.TPESampler(n_startup_trials=3), "optuna.samplers:TPESampler(n_startup_trials=3)"),
+        (optuna.samplers.CmaEsSampler(seed=1), "cmaes"),
     ],
 )
 def test_a_sampler_has_one_name(text: object, name: str) -> None:
@@ -53,6 +58,15 @@ def test_arguments_reach_the_sampler(tmp_path: Path) -> None:
     low_lr, high_lr = 1e-5, 1e-1
     space = low.config.space["lr"]
     assert all(rate <= math.sqrt(low_lr * high_lr) * 1.001 for rate in drawn), space
+
+
+def test_an_instance_is_the_sampler_that_its_arguments_make(tmp_path: Path) -> None:
+    studies = [
+        tuned(tmp_path / f"{number}.db", sampler)
+        for number, sampler in enumerate((own_samplers.Independent(0.25), "own_samplers:Independent(low=0.25)"))
+    ]
+    assert values(studies[0]) == values(studies[1])
+    assert studies[0].config == studies[1].config
 
 
 def test_a_sampler_of_ones_own_learns_which_trials_are_infeasible(tmp_path: Path) -> None:
@@ -116,7 +130,9 @@ def test_another_source_is_another_study(tmp_path: Path, monkeypatch: pytest.Mon
         ("own_samplers:Independent(lowest=0.5)", "cannot be made: TypeError.*lowest"),
         ("own_samplers:Bold(seed=3)", "must leave out seed, which each trial gets from the study's --seed"),
         ("optuna.samplers:CmaEsSampler", "take --sampler cmaes"),
-        (optuna.samplers.RandomSampler(), r"give the class RandomSampler, or functools.partial\(RandomSampler"),
+        (optuna.samplers.CmaEsSampler(popsize=10), "take --sampler cmaes"),
+        (own_samplers.Cautious(len), r"Cautious has the excesses of this one; .* functools.partial\(Cautious, arg"),
+        (own_samplers.Bold(startup=4), "Bold has the _n_startup_trials of this one; give one that has not been used"),
     ],
 )
 def test_another_object_is_refused_as_a_sampler(tmp_path: Path, sampler: object, message: str) -> None:
