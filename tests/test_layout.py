@@ -305,7 +305,7 @@ def test_kernels_are_imported_where_their_machine_code_is_kept() -> None:
     folder = ROOT / "tasks" / "compiled"
     texts = {name_of(path): path.read_text() for path in folder.glob("*.py")}
     compiling = {name for name, text in texts.items() if "@kernel(" in text or "@numba.cfunc(" in text}
-    assert {f"{name_of(folder)}.{name}" for name in ("perceptrons", "products")} <= compiling
+    assert {f"{name_of(folder)}.{name}" for name in ("renorm", "products")} <= compiling
     free = {folder / "kernels.py", *(MODULES[name] for name in compiling)}
     wrong = [
         f"{path.relative_to(ROOT)}:{line}"

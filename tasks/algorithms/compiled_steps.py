@@ -55,7 +55,7 @@ class CompiledSteps(ReplaySteps):
         `form` are the further arguments of `__init__`.
         """
         hp = learner.hp
-        run = kernels_of(hp.tau, hp.tau if hp.max_grad_norm is None else hp.max_grad_norm)
+        run = kernels_of(hp.gamma, hp.gamma if hp.max_grad_norm is None else hp.max_grad_norm)
         return cls(learner, run, **form) if run is not None and all(map(is_replayed, networks)) else None
 
     def __call__(self) -> dict[str, Tensor]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from .control import cosine_and_sine, play, step
 from .descent import clip, descend, optimize
 from .off_policy import find_children, n_step_batch, set_children, store
-from .perceptrons import infer
 from .policies import act, differentiate, log_probs, values
+from .renorm import infer
 from .replay_descent import descend_actor_critic, descend_q
 
 __all__ = [

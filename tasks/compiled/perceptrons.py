@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .decorators import inner, kernel
+from .decorators import inner
 from .layers import F, add_biases, add_biases_for_slopes, back, dot, through
 from .products import multiply, transpose
 
@@ -210,20 +210,6 @@ def backward_member(g, x, vector, sizes, kind, units, rows, slopes, gradient, le
 
 
 @inner()
-def to_inputs_member(slopes, vector, sizes, first, out):
-    """Add the slopes in a member's inputs from `first` on, (B, ...).
-
-    They follow from the first layer's slopes.
-    """
-    rows, inputs = out.shape
-    weights, _ = layer_at(vector, FIRST, sizes[0], sizes[1])
-    g = rows_of(slopes, FIRST, rows, sizes[1])
-    for r in range(rows):
-        for j in range(inputs):
-            out[r, j] += dot(g[r], weights[first + j])
-
-
-@inner()
 def join_rows(x, extra, out):
     """Concatenate the rows of two matrices."""
     rows, n = x.shape
@@ -232,15 +218,3 @@ def join_rows(x, extra, out):
             out[r, j] = x[r, j]
         for j in range(extra.shape[1]):
             out[r, n + j] = extra[r, j]
-
-
-@kernel("f4[:,:,::1], f4[:,::1], i8[::1], i8, f4[:,:,::1], f4[:,:,::1]")
-def infer(x, vector, sizes, kind, last, out):
-    """Fill in last hidden units and outputs for x (P, N, inputs)."""
-    head = head_of(sizes, FIRST)
-    for p in range(len(x)):
-        h = perceptron(x[p], vector[p], FIRST, sizes, kind)
-        weights, biases = layer_at(vector[p], head, sizes[-2], sizes[-1])
-        outputs_of(h, weights, biases, out[p])
-        for r in range(len(h)):
-            put(h[r], last[p, r], 0)

@@ -199,19 +199,33 @@ class QErrors(NamedTuple):
     values: Matrix
 
 
+class RunningMoments(NamedTuple):
+    """Running moments of layers' inputs in M networks, if these are renormalized."""
+
+    active: Flag
+    numbers: Matrix  # means of all layers, then their variances, (M, ...)
+    steps: Matrix  # batches that were learned from, (M, 1)
+
+
+class Perceptrons(NamedTuple):
+    """M perceptrons of equal sizes, and their gradients, each (M, D)."""
+
+    vector: Matrix
+    gradient: Matrix
+    sizes: Integers
+    activation: Integer
+    moments: RunningMoments
+
+
 class ActorCritics(NamedTuple):
     """Networks of an actor and c critics, side by side."""
 
-    actor: Matrix  # (P, D)
-    next_actor: Matrix  # that acts in next observations: the actor or its target
-    critics: Matrix  # (cP, D')
-    targets: Matrix  # of the critics, (cP, D')
+    actor: Perceptrons  # P
+    next_actor: Perceptrons  # that act in next observations: the actors or their targets
+    critics: Perceptrons  # cP
+    targets: Perceptrons  # of the critics; renormalized ones are their own
     critic_vector: Matrix  # the critics as (P, cD'), which share their memory
-    actor_gradient: Matrix  # (P, D)
-    critic_gradient: Matrix  # (P, cD')
-    actor_sizes: Integers
-    critic_sizes: Integers
-    activation: Integer
+    critic_gradient: Matrix
 
 
 class ActionForm(NamedTuple):

@@ -2,7 +2,8 @@
 
 `descend_q` takes one of deep Q-learning, `descend_actor_critic` one of an actor with critics. The parts of the latter
 are a deterministic policy or a soft one of numbers and choices; critics that give means or quantiles; and targets that
-are least values or truncated mixtures. Members are taken one after the other, see `descent`.
+are least values or truncated mixtures. Either network may be renormalized over a batch, see `renorm`. Members are taken
+one after the other, see `descent`.
 """
 
 from __future__ import annotations
@@ -13,16 +14,7 @@ from .decorators import inner, kernel
 from .descent import descend_member
 from .layers import ONE, ZERO, F
 from .off_policy import follow_vector, n_step_rows
-from .perceptrons import (
-    CONSTANT,
-    LEARN,
-    backward_member,
-    forward_member,
-    join_rows,
-    last_units,
-    number_of_units,
-    to_inputs_member,
-)
+from .perceptrons import CONSTANT, LEARN, backward_member, forward_member, join_rows, last_units, number_of_units
 from .policies import log_softmax
 from .records import (
     ActionForm,
@@ -39,6 +31,7 @@ from .records import (
     SoftErrors,
     Transitions,
 )
+from .renorm import backward, forward, room_of, to_inputs
 from .replay_losses import (
     clipped,
     cross_entropy,
@@ -199,14 +192,12 @@ def normalize(action, form, numbers, choices):
 
 
 @inner()
-def policy_rows(x, vector, sizes, kind, units, head, p, raw, out):
-    """Fill in member p's outputs for x, for either form of head."""
+def policy_rows(nets, p, x, learn, units, head, raw, out):
+    """Fill in policy p's outputs for x, for either form of head."""
+    forward(nets, p, x, learn, units, raw if head.state_dependent else out)
     if head.state_dependent:
-        forward_member(x, vector, sizes, kind, units, raw)
-        z, log_std = last_units(units, len(x), sizes), vector[head.start : head.stop]
+        z, log_std = last_units(units, len(x), nets.sizes), nets.vector[p, head.start : head.stop]
         state_dependent_rows(raw, z, log_std, head.limits[p, 0], out)
-    else:
-        forward_member(x, vector, sizes, kind, units, out)
 
 
 @kernel(
@@ -238,7 +229,8 @@ def descend_actor_critic(
         critics: step of the critics.
         actor: step of the actor.
     """
-    pi_sizes, q_sizes, kind = networks.actor_sizes, networks.critic_sizes, networks.activation
+    policies, judges = networks.actor, networks.critics
+    pi_sizes, q_sizes = policies.sizes, judges.sizes
     members, rows = draw.rows.shape
     count, terms, k, n = result.errors.shape[1], alpha.shape[1], len(actions.middle), actions.n
     inputs, outputs, per_value = pi_sizes[0], pi_sizes[-1], q_sizes[-1]
@@ -256,77 +248,75 @@ def descend_actor_critic(
     c, to_c, spread = np.empty((rows, k), F), np.empty((rows, k), F), np.empty((rows, k), F)
     log_probs, probs, to_probs = np.empty((rows, n), F), np.ones((rows, n), F), np.empty((rows, n), F)
     next_entropies, to_entropies = np.empty((rows, terms), F), np.empty((rows, terms), F)
-    room = rows * number_of_units(pi_sizes)
-    units, to_units = np.empty(room, F), np.empty(room, F)
-    room = rows * number_of_units(q_sizes)
-    x, q_units, to_q_units = np.empty((rows, q_sizes[0]), F), np.empty((count, room), F), np.empty(room, F)
-    q, to_q = np.empty((count, rows, per_value), F), np.empty((count, rows, per_value), F)
+    units, to_units = np.empty(room_of(policies, rows), F), np.empty(rows * number_of_units(pi_sizes), F)
+    # A batch and its next observations. Renormalized critics see them together, and learn from the moments of both.
+    both = 2 * rows
+    learned = both if judges.moments.active else rows
+    x, q_units = np.empty((both, q_sizes[0]), F), np.empty((count, room_of(judges, learned)), F)
+    q, to_q = np.empty((count, both, per_value), F), np.zeros((count, learned, per_value), F)
+    to_q_units = np.empty(learned * number_of_units(q_sizes), F)
+    now, later, slopes = q[:, :rows], q[:, rows:], to_q[:, :rows]
     targets, heard = np.empty((rows, form.kept), F), np.arange(form.heard)
     share = ONE / F(count * per_value * form.kept) if form.kept > 0 else ONE
     for p in range(members):
-        theta, g = networks.actor[p], networks.actor_gradient[p]
         gather(draw, scaling, table, given, p, obs, following, action, reward, discount)
-        policy_rows(following, networks.next_actor[p], pi_sizes, kind, units, head, p, raw, next_out)
+        policy_rows(networks.next_actor, p, following, CONSTANT, units, head, raw, next_out)
         if form.soft:
             sample_rows(next_out, noise[p], rows, c, spread, log_probs, probs, next_entropies)
         else:
             smooth_rows(next_out, noise[p], form.smoothing[p, 0], form.smoothing[p, 1], c)
 
-        join_rows(following, c, x)
-        for i in range(count):
-            forward_member(x, networks.targets[count * p + i], q_sizes, kind, q_units[i], q[i])
-        if form.kept > 0:
-            truncated_targets(q, next_entropies, alpha[p], reward, discount, targets)
-        else:
-            soft_targets(q, subset[p], probs, next_entropies, alpha[p], reward, discount)
         normalize(action, actions, numbers, choices)
-        join_rows(obs, numbers, x)
+        join_rows(obs, numbers, x[:rows])
+        join_rows(following, c, x[rows:])
         for i in range(count):
-            forward_member(x, networks.critics[count * p + i], q_sizes, kind, q_units[i], q[i])
+            if learned == rows:
+                forward(networks.targets, count * p + i, x[rows:], CONSTANT, q_units[i], q[i, rows:])
+            forward(judges, count * p + i, x[:learned], LEARN, q_units[i], q[i, :learned])
+        if form.kept > 0:
+            truncated_targets(later, next_entropies, alpha[p], reward, discount, targets)
+        else:
+            soft_targets(later, subset[p], probs, next_entropies, alpha[p], reward, discount)
         losses, errors, values = result.critic_losses[p], result.errors[p], result.values[p]
         weights = draw.weights[p] if draw.weighted else reward  # without weights, none are read
         if form.kept > 0:
-            quantile_rows(q, targets, weights, draw.weighted, share, losses, errors, values, to_q)
+            quantile_rows(now, targets, weights, draw.weighted, share, losses, errors, values, slopes)
         else:
-            square_rows(q, choices, reward, weights, draw.weighted, form.limit, losses, errors, values, to_q)
-        size = networks.critics.shape[1]
+            square_rows(now, choices, reward, weights, draw.weighted, form.limit, losses, errors, values, slopes)
         for i in range(count):
-            to_critic = networks.critic_gradient[p, i * size : (i + 1) * size]
-            critic = networks.critics[count * p + i]
-            backward_member(to_q[i], x, critic, q_sizes, kind, q_units[i], rows, to_q_units, to_critic, LEARN)
+            backward(judges, count * p + i, to_q[i], x[:learned], LEARN, q_units[i], to_q_units)
         descend_member(networks.critic_vector[p], networks.critic_gradient[p], critics, p)
         if not moves:
             continue
 
-        policy_rows(obs, theta, pi_sizes, kind, units, head, p, raw, out)
+        policy_rows(policies, p, obs, LEARN, units, head, raw, out)
         if form.soft:
             sample_rows(out, noise[p], 0, c, spread, log_probs, probs, result.entropies[p])
         else:
             smooth_rows(out, noise[p], ZERO, ZERO, c)
-        join_rows(obs, c, x)
+        join_rows(obs, c, x[:rows])
         for i in heard:
-            forward_member(x, networks.critics[count * p + i], q_sizes, kind, q_units[i], q[i])
+            forward(judges, count * p + i, x[:rows], CONSTANT, q_units[i], q[i, :rows])
         entropies, losses = result.entropies[p], result.actor_losses[p]
         if form.kept > 0:
-            mean_quantile_rows(q, entropies, alpha[p], losses, to_q)
+            mean_quantile_rows(now, entropies, alpha[p], losses, slopes)
         else:
-            to_q[:] = ZERO
-            judge_rows(q, heard, form.mean, probs, entropies, alpha[p], losses, to_q, to_probs)
+            slopes[:] = ZERO
+            judge_rows(now, heard, form.mean, probs, entropies, alpha[p], losses, slopes, to_probs)
         to_c[:] = ZERO
         for i in heard[: form.heard if k > 0 else 0]:
-            critic = networks.critics[count * p + i]
-            backward_member(to_q[i], x, critic, q_sizes, kind, q_units[i], rows, to_q_units, critic, CONSTANT)
-            to_inputs_member(to_q_units, critic, q_sizes, inputs, to_c)
+            backward(judges, count * p + i, to_q[i, :rows], x[:rows], CONSTANT, q_units[i], to_q_units)
+            to_inputs(judges, count * p + i, q_units[i], to_q_units, inputs, to_c)
         if form.soft:
             for r in range(rows):
                 to_entropies[r] = -alpha[p]
             sample_slope_rows(to_c, to_probs, to_entropies, out, c, spread, log_probs, probs, to_out)
         else:
             tanh_slope_rows(to_c, c, to_out)
+        theta, g = policies.vector[p], policies.gradient[p]
         if head.state_dependent:
             own = slice(head.start, head.stop)
             z = last_units(units, rows, pi_sizes)
             state_dependent_slope_rows(to_out, raw, z, theta[own], head.limits[p, 0], out, to_raw, g[own])
-        slopes = to_raw if head.state_dependent else to_out
-        backward_member(slopes, obs, theta, pi_sizes, kind, units, rows, to_units, g, LEARN)
+        backward(policies, p, to_raw if head.state_dependent else to_out, obs, LEARN, units, to_units)
         descend_member(theta, g, actor, p)

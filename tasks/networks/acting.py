@@ -10,21 +10,22 @@ import torch
 from torch import Tensor
 
 from ..compiled.loading import kernels_of
-from ..compiled.records import ACTIVATION_NUMBERS
-from .mlp import MLP, Parameters, affine
+from ..compiled.records import ACTIVATION_NUMBERS, Perceptrons, RunningMoments
+from .mlp import MLP, Parameters
+from .renorm import RenormMLP
 
 # Activations of kernels of replay learning: those whose slopes follow from their values.
 REPLAYED = {name: number for name, number in ACTIVATION_NUMBERS.items() if name != "silu"}
+NO_MOMENTS = RunningMoments(False, *[np.empty((0, 0), np.float32)] * 2)
 
 
 class ActingMLP:
     """An `MLP` without gradients."""
 
-    scratch: ClassVar[tuple[str, ...]] = ("_layers",)
+    scratch: ClassVar[tuple[str, ...]] = ("_views", "_net")
 
     def __init__(self, net: MLP, parameters: Parameters):
-        """Look up the layers, which the parameters begin with."""
-        self._layers, self._net = net.layers(parameters.views), net
+        self._views, self._net = parameters.views, net
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs and the last hidden activations, each (P, N, ...).
@@ -34,27 +35,26 @@ class ActingMLP:
         rows = x.shape[1]
         if rows == 1:  # see Exactness in mlp.py
             x = torch.cat([x, x], 1)
-        z = self._net.hidden(self._layers, x)
-        return affine(z, *self._layers[-1])[:, :rows], z[:, :rows]
+        out, z = self._net.run(self._views, x)
+        return out[:, :rows], z[:, :rows]
 
 
 class CompiledActingMLP(ActingMLP):
     """An `ActingMLP` computed by a kernel."""
 
-    scratch = ("_layers", "_run", "_form")
+    scratch = (*ActingMLP.scratch, "_run", "_form")
 
     def __init__(self, run: ModuleType, net: MLP, parameters: Parameters):
         """Look up the layers; `run` are the kernels."""
         super().__init__(net, parameters)
-        self._run, self.sizes = run, np.array(net.sizes, np.int64)
-        self._form = (parameters.vector.numpy(), self.sizes, REPLAYED[net.activation_name])
+        self._run, self._form = run, perceptrons(net, parameters.vector)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         members, rows, inputs = x.shape
-        if members > len(self._form[0]) or inputs != self.sizes[0]:
+        if members > len(self._form.vector) or inputs != self._form.sizes[0]:
             raise ValueError(f"a perceptron's kernel has no room for {tuple(x.shape)}")  # it does not check bounds
-        hidden, out = (torch.empty(members, rows, int(size)) for size in self.sizes[-2:])
-        self._run.infer(x.contiguous().numpy(), *self._form, hidden.numpy(), out.numpy())
+        hidden, out = (torch.empty(members, rows, size) for size in self._net.sizes[-2:])
+        self._run.infer(x.contiguous().numpy(), self._form, hidden.numpy(), out.numpy())
         return out, hidden
 
 
@@ -66,4 +66,16 @@ def acting_mlp(net: MLP, parameters: Parameters) -> ActingMLP:
 
 def is_replayed(net: MLP | None) -> TypeGuard[MLP]:
     """Return whether kernels of replay learning cover a network."""
-    return type(net) is MLP and len(net.sizes) > 2 and net.activation_name in REPLAYED
+    return net is not None and type(net) in (MLP, RenormMLP) and len(net.sizes) > 2 and net.activation_name in REPLAYED
+
+
+def perceptrons(net: MLP, vector: Tensor, gradient: Tensor | None = None) -> Perceptrons:
+    """Return networks of parameters (P, D) as kernels take them.
+
+    Gradients (P, D) are filled in.
+    """
+    moments = NO_MOMENTS
+    if isinstance(net, RenormMLP):
+        moments = RunningMoments(True, net.moments.vector.numpy(), net.moments.steps.numpy())
+    form = np.array(net.sizes, np.int64), REPLAYED[net.activation_name], moments
+    return Perceptrons(vector.numpy(), (vector if gradient is None else gradient).numpy(), *form)

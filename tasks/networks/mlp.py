@@ -182,8 +182,11 @@ def actor_layers(model: SimpleNamespace) -> list[int]:
 
 
 def critic_layers(model: SimpleNamespace) -> list[int]:
-    """Return the widths of the critic's hidden layers; the actor's by default."""
-    return list(model.critic_hidden or actor_layers(model))
+    """Return the widths of the critic's hidden layers.
+
+    They are `critic_hidden`, else of `critic_width`, else the actor's.
+    """
+    return list(model.critic_hidden or [vars(model).get("critic_width") or width for width in actor_layers(model)])
 
 
 class MLP:
@@ -225,6 +228,12 @@ class MLP:
     def __call__(self, layers: Layers, x: Tensor) -> Tensor:
         """Map (P, B, inputs) to (P, B, outputs)."""
         return affine(self.hidden(layers, x), *layers[-1])
+
+    def run(self, tensors: Mapping[str, Tensor], x: Tensor, factors: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
+        """Map (P, B, inputs) to the outputs and the last layer's inputs."""
+        layers = self.layers(tensors)
+        z = self.hidden(layers, x, factors)
+        return affine(z, *layers[-1]), z
 
     def hidden(self, layers: Layers, x: Tensor, factors: Sequence[Tensor] = ()) -> Tensor:
         """Map (P, B, inputs) to the last hidden activations, (P, B, width).

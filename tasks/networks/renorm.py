@@ -12,8 +12,7 @@ Notation: P members, B rows, D inputs of a layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -26,21 +25,34 @@ EPS = 1e-3
 MOST_SCALE, MOST_SHIFT = 3.0, 5.0
 
 
-class Moments(NamedTuple):
-    """Running means and variances of layers' inputs.
+class Moments:
+    """Running means and variances of layers' inputs, at first 0 and 1.
 
     Attributes:
         mean, variance: (P, 1, D) of each layer.
+        vector: all means, then all variances, (P, numbers).
         steps: number of batches that were learned from, (P, 1).
     """
 
-    mean: list[Tensor]
-    variance: list[Tensor]
-    steps: Tensor
+    def __init__(self, net: RenormMLP, members: int, device: torch.device | str = "cpu"):
+        layers = list(enumerate(net.sizes[:-1]))
+        shapes = {f"{net.prefix}.{n}.{name}": (1, size) for name in ("mean", "variance") for n, size in layers}
+        self.parameters = Parameters(shapes, members, device)
+        self.vector, self.steps = self.parameters.vector, torch.zeros(members, 1, device=device)
+        views = list(self.parameters.views.values())
+        self.mean, self.variance = views[: len(layers)], views[len(layers) :]
+        for view in self.variance:
+            view.fill_(1)
 
 
 class RenormMLP(MLP):
-    """A perceptron whose layers' inputs are renormalized."""
+    """A perceptron whose layers' inputs are renormalized.
+
+    Attributes:
+        moments: running moments of its members.
+    """
+
+    moments: Moments
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -50,35 +62,23 @@ class RenormMLP(MLP):
             shapes |= {f"{self.prefix}.{layer}.scale": (1, inputs), f"{self.prefix}.{layer}.shift": (1, inputs)}
         return shapes
 
-    @property
-    def moment_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of one member's running moments, by name."""
-        kinds = ("mean", "variance")
-        return {f"{self.prefix}.{n}.{kind}": (1, size) for kind in kinds for n, size in enumerate(self.sizes[:-1])}
-
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
         super().initialize(parameters, member, seed)
         for layer in range(len(self.sizes) - 1):
             parameters.views[f"{self.prefix}.{layer}.scale"][member] = 1
 
-    def moments(self, views: Mapping[str, Tensor], steps: Tensor) -> Moments:
-        """Look up the running moments, once for many calls."""
-        mean, variance = (
-            [views[f"{self.prefix}.{layer}.{kind}"] for layer in range(len(self.sizes) - 1)]
-            for kind in ("mean", "variance")
-        )
-        return Moments(mean, variance, steps)
-
-    def run(self, tensors: Mapping[str, Tensor], moments: Moments, x: Tensor, learn: bool) -> tuple[Tensor, Tensor]:
+    def run(
+        self, tensors: Mapping[str, Tensor], x: Tensor, factors: Sequence[Tensor] = (), learn: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Return the outputs and the last layer's inputs, each (P, B, ...).
 
         Args:
             tensors: parameters by name.
-            moments: running moments.
             x: inputs, (P, B, inputs).
+            factors: none; there is no dropout.
             learn: whether to normalize by the batch's own moments, and to update the running ones.
         """
-        layers = self.layers(tensors)
+        layers, moments = self.layers(tensors), self.moments
         for number, (weight, bias) in enumerate(layers):
             scale, shift = (tensors[f"{self.prefix}.{number}.{name}"] for name in ("scale", "shift"))
             mean, variance = moments.mean[number], moments.variance[number]

@@ -159,6 +159,7 @@ class ActorCriticLearner(OffPolicyLearner):
         noise: exploration noise.
         update_noise: standard normal numbers for the actions of a gradient step, (P, rows, k).
         noise_rows: rows of `update_noise` for each row of a batch.
+        networks: class of the networks for vectors.
         dropout: factors of the critics' units in a gradient step, (P, USES, c, B, units), or None.
     """
 
@@ -170,6 +171,7 @@ class ActorCriticLearner(OffPolicyLearner):
         *("actor_optimizer", "critic_optimizer", "encoder_optimizer", "rewards", "noise"),
     )
     noise_rows: ClassVar[int] = 1
+    networks: ClassVar[type[ActorCritics]] = ActorCritics
     policy: ActorCritics
     actions: NormalizedActions
     rewards: RewardNormalizer | None = None
@@ -247,10 +249,10 @@ class ActorCriticLearner(OffPolicyLearner):
         rest = (self.actions, self.network_form(), self.hp, seeds, self.device)
         remembers = model.memory != "none"
         if self.mask is not None:
-            return ActorCritics(shape[0] - (self.mask.stop - self.mask.start), *rest)
+            return self.networks(shape[0] - (self.mask.stop - self.mask.start), *rest)
         if needs_encoder(model, shape):
             return (RecurrentImageActorCritics if remembers else ImageActorCritics)(shape, *rest)
-        return (RecurrentActorCritics if remembers else ActorCritics)(shape[0], *rest)
+        return (RecurrentActorCritics if remembers else self.networks)(shape[0], *rest)
 
     def new_parts(self, seeds: list[int]) -> dict[str, Stacked]:
         vectors = {"actor": self.policy.actor_vector, **self.policy.critic_vectors}
@@ -361,7 +363,7 @@ class ActorCriticLearner(OffPolicyLearner):
     def perceptrons(self) -> list[MLP | None]:
         """Perceptrons of policy and critics; None in place of other networks."""
         policy, heads = self.policy, (SoftHead, StateDependentHead, DeterministicHead)
-        plain = type(policy) is ActorCritics and type(policy.head) in heads and not (self.dropout or policy.mask)
+        plain = type(policy) is self.networks and type(policy.head) in heads and not (self.dropout or policy.mask)
         return [policy.pi, policy.critic_form] if plain else [None]
 
     @property

@@ -6,8 +6,9 @@ Notation: P members, N environments, B batch, k continuous numbers and n choices
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,11 +16,11 @@ from torch.nn import functional
 
 from ...checkpoint.member_state import Stacked
 from ...cuda.graphs import captured
-from ...networks.acting import acting_mlp
+from ...networks.acting import ActingMLP, acting_mlp
 from ...networks.distributions import log_softmax
 from ...networks.layer_norm import LayerNormMLP
 from ...networks.masked_logits import FORBIDDEN, allowed_in
-from ...networks.mlp import MLP, Network, Parameters, actor_layers, affine, critic_layers, initialize, shapes_of
+from ...networks.mlp import MLP, Network, Parameters, actor_layers, critic_layers, initialize, shapes_of
 from ...networks.recurrent import ActingMemory, Core
 from ...networks.residual import ResidualMLP
 from ...rng import streams
@@ -67,6 +68,7 @@ class ActorCritics(Stacked):
         mask: columns of the action mask in observations, if any.
     """
 
+    scratch: ClassVar[tuple[str, ...]] = ("_acting",)
     cores: Sequence[Core] = ()
     mask: slice | None = None
 
@@ -93,14 +95,12 @@ class ActorCritics(Stacked):
         self.head, self.copies, self.used_values = form.head, form.copies, form.values
         self.actions, self.mask = actions, form.mask
         self.padding = max(0, 2 - inputs)  # with two rows of weights, as long as stored states have them
-        numbers = inputs + self.padding
-        self.pi = FORMS[model.block](
-            "actor", [numbers, *actor_layers(model), self.head.outputs], model.activation, self.head.gain
-        )
+        numbers, (of_pi, of_q) = inputs + self.padding, self.forms(hp)
+        pi_sizes = [numbers, *actor_layers(model), self.head.outputs]
+        self.pi = of_pi("actor", pi_sizes, model.activation, self.head.gain)
         values = max(2, form.values) if form.copies == 1 else form.values
         q_sizes = [numbers + actions.continuous_dim, *critic_layers(model), values]
-        of_critic_form = FORMS[hp.critic.norm if hp.critic.block == "none" else hp.critic.block]
-        self.critic_form = of_critic_form("critic", q_sizes, model.activation, last_gain=1.0)
+        self.critic_form = of_q("critic", q_sizes, model.activation, last_gain=1.0)
 
         of_actor: list[Network] = [self.pi, *self.cores[:1], self.head]
         self.actor = initialize(of_actor, Parameters(shapes_of(of_actor), members, device), seeds)
@@ -118,9 +118,16 @@ class ActorCritics(Stacked):
             self.actor_target = Parameters(shapes_of(of_actor), members, device)
             self.actor_target.vector.copy_(self.actor_vector)
             self.tensors["actor_target"] = self.actor_target.vector
-        self._acting = acting_mlp(self.pi, self.actor)
+
+    def forms(self, hp: SimpleNamespace) -> tuple[type[MLP], type[MLP]]:
+        """Return the classes of policy and critics."""
+        return FORMS[hp.model.block], FORMS[hp.critic.norm if hp.critic.block == "none" else hp.critic.block]
 
     # --- acting ---
+
+    @cached_property
+    def _acting(self) -> ActingMLP:
+        return acting_mlp(self.pi, self.actor)
 
     def memory(self, num_envs: int) -> ActingMemory | None:
         """Return the recurrent states at the start of num_envs episodes; None here."""
@@ -230,9 +237,7 @@ class ActorCritics(Stacked):
 
     def _outputs(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return action parameters for the first layer's inputs."""
-        layers = self.pi.layers(tensors)
-        z = self.pi.hidden(layers, x)
-        return self.head(tensors, affine(z, *layers[-1]), z)
+        return self.head(tensors, *self.pi.run(tensors, x))
 
     def _dropped(self, batch: Batch, use: int) -> Sequence[Tensor]:
         """Return the factors of hidden layers in one of `USES`, if any."""
@@ -248,8 +253,7 @@ class ActorCritics(Stacked):
 
     def _of_copies(self, tensors: Mapping[str, Tensor], x: Tensor, factors: Sequence[Tensor] = ()) -> Tensor:
         """Return critics' values (P, c, B, n) for inputs (cP, B, ...)."""
-        layers = self.critic_form.layers(tensors)
-        values = affine(self.critic_form.hidden(layers, x, factors), *layers[-1])
+        values, _ = self.critic_form.run(tensors, x, factors)
         if values.requires_grad:  # else sums of the gradient would be in an order that depends on the loss and on P
             values.register_hook(torch.Tensor.contiguous)
         return values.unflatten(0, (-1, self.copies))[..., : self.used_values]

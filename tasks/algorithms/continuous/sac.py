@@ -132,7 +132,8 @@ class SACLearner(ActorCriticLearner):
         """
         policy, rows, mask = self.policy, self.hp.batch_size, batch.get("mask")
         reward, batch, alpha = self.total_reward(batch), policy.encode(batch), self.alpha()
-        outputs, next_outputs = policy.outputs_of(batch)  # of the actor before its step
+        with torch.set_grad_enabled(moves_actor):
+            outputs, next_outputs = policy.outputs_of(batch)  # of the actor before its step
         sample, next_sample = (
             self.actions.sample(x, z) for x, z in ((outputs, noise[:, :rows]), (next_outputs, noise[:, rows:]))
         )

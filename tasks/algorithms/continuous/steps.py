@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...compiled.records import ActionForm, CriticForm, Draw, GivenBatch, HeadForm, Scaling, SoftErrors
 from ...compiled.records import ActorCritics as Networks
-from ...networks.acting import REPLAYED
+from ...networks.acting import perceptrons
 from ...networks.optimizers import CompiledDescent, FlushedDenormals, norms
 from ..compiled_steps import CompiledSteps
 from .actions import SoftHead
@@ -51,15 +51,13 @@ class ActorCriticSteps(CompiledSteps):
         self.critic_losses, self.actor_losses = (torch.zeros(shape) for _ in range(2))
         self.all_errors, self.values = (torch.zeros(shape[0], policy.copies, shape[1]) for _ in range(2))
         self.errors, self.entropies = self.all_errors[:, 0], torch.zeros(*shape, learner.alpha().shape[1])
-        next_actor = policy.actor if policy.actor_target is None else policy.actor_target
-        of_actor, of_next, of_critics, of_targets = (
-            x.vector.numpy() for x in (policy.actor, next_actor, policy.critics, policy.targets)
-        )
-        gradients = self.actor.gradient.numpy(), self.critics.gradient.numpy()
-        pi_sizes, q_sizes = (np.array(net.sizes, np.int64) for net in (policy.pi, policy.critic_form))
+        pi, q, next_actor = policy.pi, policy.critic_form, policy.actor_target or policy.actor
         networks = Networks(
-            *(of_actor, of_next, of_critics, of_targets, policy.critic_vector.numpy(), *gradients),
-            *(pi_sizes, q_sizes, REPLAYED[policy.pi.activation_name]),
+            perceptrons(pi, policy.actor_vector, self.actor.gradient),
+            perceptrons(pi, next_actor.vector),
+            perceptrons(q, policy.critics.vector, self.critics.gradient.view_as(policy.critics.vector)),
+            perceptrons(q, policy.targets.vector),
+            *(x.numpy() for x in (policy.critic_vector, self.critics.gradient)),
         )
         columns = actions.columns or ([*range(actions.continuous_dim)], [*range(len(actions.sizes))])
         numbers, choices, sizes = (np.array(x, np.int64) for x in (*columns, actions.sizes))
@@ -68,7 +66,7 @@ class ActorCriticSteps(CompiledSteps):
         soft, heard = isinstance(policy.head, SoftHead), heard or policy.copies
         critics = CriticForm(soft, np.float32(learner.limit), kept, heard, mean, none.numpy())
         clip_mean = getattr(policy.head, "clip_mean", None)
-        limits = torch.full_like(hp.tau, math.inf) if clip_mean is None else clip_mean.squeeze(-1).contiguous()
+        limits = torch.full_like(hp.gamma, math.inf) if clip_mean is None else clip_mean.squeeze(-1).contiguous()
         log_std = policy.actor.spans.get("actor.log_std", slice(0, 0))
         head = HeadForm(log_std.stop > 0, log_std.start, log_std.stop, limits.numpy())
         results = (self.critic_losses, self.actor_losses, self.all_errors, self.values, self.entropies)

@@ -46,10 +46,10 @@ def test_critics_see_a_batch_and_its_next_observations_together() -> None:
     learner = learner_of()
     _, batch = learner.draw()
     policy, numbers = learner.policy, torch.zeros(2, 16, 1)
-    before = policy.critic_moments.vector.clone()
+    before = policy.critic_form.moments.vector.clone()
     q, next_q = policy.q_and_target(batch, numbers, numbers + 0.5)
     assert not next_q.requires_grad
-    assert not torch.equal(policy.critic_moments.vector, before)
+    assert not torch.equal(policy.critic_form.moments.vector, before)
     views = policy.critics.of(1)  # the second critic of the first member
     x = torch.cat(
         [torch.cat([batch[name][0], numbers[0] + plus], -1) for name, plus in (("obs", 0), ("next_obs", 0.5))]
@@ -61,9 +61,9 @@ def test_critics_see_a_batch_and_its_next_observations_together() -> None:
         x = x.relu() if n < 2 else x
     torch.testing.assert_close(torch.cat([q[0, 1], next_q[0, 1]]), x, rtol=1e-3, atol=1e-4)
     with torch.no_grad():
-        kept = policy.critic_moments.vector.clone()
+        kept = policy.critic_form.moments.vector.clone()
         policy.q_and_target(batch, numbers, numbers)
-    assert torch.equal(policy.critic_moments.vector, kept), "without gradients nothing is learned"
+    assert torch.equal(policy.critic_form.moments.vector, kept), "without gradients nothing is learned"
 
 
 def test_policy_and_entropy_move_once_in_policy_delay_steps() -> None:
@@ -97,6 +97,13 @@ def test_choices_memories_and_images_are_refused_by_name() -> None:
         CrossQ("Pendulum-v1").init(model={"memory": "gru"})
     with pytest.raises(UnsupportedSpace, match=r"CrossQ on .*: batch renormalization has no encoder, .* use SAC"):
         CrossQ({"id": "own_envs:Square-v0", "kwargs": {"side": 6, "box": True}}).init(model={"encoder": "small"})
+
+
+def test_layers_of_given_widths_train() -> None:
+    made = CrossQ("Pendulum-v1").init(**unflatten({**SMALL, "model.hidden": [17, 5]}))
+    made.fit(1)
+    assert made.ref is not None
+    assert made.ref.learner.policy.critic_form.sizes == [4, 24, 24, 1]
 
 
 @pytest.mark.slow

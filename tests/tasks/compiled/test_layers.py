@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from rekindle.tasks.compiled.layers import add_biases_for_slopes, through
 from rekindle.tasks.compiled.loading import kernels
-from rekindle.tasks.compiled.records import ACTIVATION_NUMBERS
+from rekindle.tasks.compiled.records import ACTIVATION_NUMBERS, Perceptrons
+from rekindle.tasks.networks.acting import NO_MOMENTS
 
 RUN = kernels()
 assert RUN is not None
@@ -85,5 +86,5 @@ def shifted(x: np.ndarray, by: int) -> np.ndarray:
 def passed(vector: np.ndarray, x: np.ndarray, sizes: np.ndarray, kind: int) -> list[np.ndarray]:
     """The last hidden units and the outputs of a forward pass."""
     hidden, out = (np.zeros((*x.shape[:2], size), np.float32) for size in sizes[-2:])
-    RUN.infer(x, vector, sizes, kind, hidden, out)
+    RUN.infer(x, Perceptrons(vector, vector, sizes, kind, NO_MOMENTS), hidden, out)
     return [hidden, out]

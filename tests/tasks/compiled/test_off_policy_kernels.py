@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from rekindle import DDPG, DQN, QRDQN, SAC, TD3, TQC
+from rekindle import DDPG, DQN, QRDQN, SAC, TD3, TQC, CrossQ
 from rekindle.spaces import unflatten
 from rekindle.tasks import Task
 from rekindle.tasks.algorithms.off_policy_learner import ReplaySteps
@@ -16,6 +16,7 @@ from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.evaluation import one_thread
 from rekindle.tasks.experience.prioritized import sum_tree
 from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, replay_buffer, transition_fields
+from rekindle.tasks.networks import renorm
 from rekindle.tasks.networks.acting import acting_mlp
 from rekindle.tasks.networks.mlp import MLP, Parameters, initialize
 from rekindle.tasks.testing import VariantSuite
@@ -131,6 +132,16 @@ CASES: dict[str, tuple[type[Task], str, dict[str, Any]]] = {
     "ddpg": (DDPG, "Pendulum-v1", {}),
     "tqc": (TQC, "Pendulum-v1", {}),
     "tqc, by priority": (TQC, "Pendulum-v1", {**QUANTILES, "critics": 3}),
+    "crossq": (CrossQ, "Pendulum-v1", {"model.critic_width": 24, "policy_delay": 1}),
+    "crossq, the critics alone": (CrossQ, "Pendulum-v1", {"model.critic_width": 24}),
+    # A unit that is active in all rows has a bias without effect, so Adam would follow what rounding leaves.
+    "crossq, corrected": (CrossQ, "Pendulum-v1", {"model.critic_width": 24, "policy_delay": 1, "optimizer.eps": 0.1}),
+    "crossq, by priority": (CrossQ, "Pendulum-v1", {**PRIORITIES, "model.critic_width": 24, "policy_delay": 1}),
+    "crossq, odd sizes": (
+        CrossQ,
+        "MountainCarContinuous-v0",
+        {"model.hidden": [17, 5], "model.critic_hidden": [7], "model.activation": "tanh", "policy_delay": 1},
+    ),
 }
 
 
@@ -143,6 +154,10 @@ def test_a_gradient_step_is_that_of_torch(case: str) -> None:
         made: Any = kind.learner(task.env, (0, 1), [task.hyperparameters or {}] * 2)
         while made.filling:
             made.iterate()
+        if "corrected" in case:
+            for net in (made.policy.pi, made.policy.critic_form):
+                net.moments.vector.copy_(0.2 + draw(*net.moments.vector.shape).square())
+                net.moments.steps.fill_(renorm.WARMUP + 1)
         return made
 
     with one_thread():
