@@ -161,6 +161,14 @@ class BaseLearner:
         return {}
 
     @classmethod
+    def resume_differs(cls) -> str | None:
+        """Return what a resume was measured to change; "" for nothing.
+
+        It is None unless it was measured.
+        """
+        return None
+
+    @classmethod
     def check_machine(cls) -> None:
         """Raise TaskError if this machine lacks what training starts."""
 

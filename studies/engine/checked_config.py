@@ -29,7 +29,7 @@ from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
 from ..schedulers.registry import without_finalist
 from ..shell import command_line
-from ..study.config import FILES, Config, check_at_once, check_end, check_epochs, choose
+from ..study.config import FILES, RESUMES, Config, check_at_once, check_end, check_epochs, choose
 from ..study.environments import check_across
 from ..study.objectives import (
     ALWAYS,
@@ -96,8 +96,9 @@ def make_config(
         check_end(environment.get("id", ""), config.most_epochs(algorithm, environment), config.epochs[1])
     check_count("trials", config.trials[0])
     sampler = sampler_name(config.sampler)
-    files = {FILES: dict(algorithm.learner.files())} if algorithm.learner.files() else {}
-    config = replace(config, sampler=sampler, options={**config.options, **source_options(sampler), **files})
+    files, differs = dict(algorithm.learner.files()), algorithm.learner.resume_differs()
+    started = ({FILES: files} if files else {}) | ({} if differs is None else {RESUMES: differs})
+    config = replace(config, sampler=sampler, options={**config.options, **source_options(sampler), **started})
     if config.sampling.points:  # they are tried once each, however likely
         config = replace(config, space=config.searched.unweighted().priors())
     choose("scheduler", config.scheduler, searches())

@@ -42,7 +42,7 @@ from ..shell import command_line
 from ..statistics.estimates import ENOUGH_TO_HOLD, FEWEST, Interval
 from ..storage.rows import Segment
 from ..study import FRESH_SEEDS, TOP
-from ..study.config import FILES, Config
+from ..study.config import FILES, RESUMES, Config
 from ..study.environments import SCALE, as_objective, is_across, labels, scale_of
 from ..study.number_text import counted
 from ..study.objectives import CONSTRAINT, MINIMIZE, Bounds, bounds_of, measured, objectives_of, value_of
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 BOUNDS = "bounds"  # key in a confirmation's options: least and greatest possible result, None where it is not known
 SURE = 0.99  # confidence of what is said about constraints, since few seeds show little of a skewed distribution
 # Options that a confirmation has from its study.
-KEPT = ("objectives", CONSTRAINT, "warm_start", "environments", "eval_episodes", FILES)
+KEPT = ("objectives", CONSTRAINT, "warm_start", "environments", "eval_episodes", FILES, RESUMES)
 
 
 def confirmation_name(study: str, number: int = 1) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from ...tasks.adapters.program_commands import is_verdict
 from ...tasks.checkpoint.storage import POLICY_PREFIX
 from ...tasks.errors import ADVICE, INEXACT
 from ..methods import scheduling
@@ -363,7 +364,8 @@ def _summary(
         eval_steps=eval_steps,
         best=next(iter(best), None),
         front=[trial.number for trial in best],
-        inexact=labels[INEXACT],
+        inexact={text: count for text, count in labels[INEXACT].items() if not is_verdict(text)},
+        exactness=config.exactness,
         advice=labels[ADVICE],
         counts=counts,
         brackets=brackets,
@@ -484,7 +486,8 @@ def task_view(store: Store, uid: str) -> TaskView:
     measures, events = dict(store.metrics(uid)), store.events(uid)
     metrics = [{"epoch": epoch, **values} for epoch, values in measures.items()]
     measured = {row["epoch"]: row[RETURN] for row in metrics if RETURN in row}
-    identity = row.identity or {}
+    identity, of = row.identity or {}, store.trials_of(uid)
+    exactness = Config.from_json(store.study(of[0][0]).config, of[0][0]).exactness if of else None
     return TaskView(
         uid=uid,
         task=identity.get("task"),
@@ -503,9 +506,10 @@ def task_view(store: Store, uid: str) -> TaskView:
                 state=_state(trial, store.in_training(study)),
                 error=trial.error,
             )
-            for study, trial in store.trials_of(uid)
+            for study, trial in of
         ],
-        inexact=texts_in(events, INEXACT),
+        inexact=[text for text in texts_in(events, INEXACT) if exactness is None or not is_verdict(text)],
+        exactness=exactness,
         advice=texts_in(events, ADVICE),
         metrics=metrics,
         checkpoints=[

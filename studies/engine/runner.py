@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from ..storage.branches import Start
 from ..storage.commands import DECISIVE, ENQUEUED, Command, awaits_probe, pending
 from ..storage.rows import Segment, Study, Trial
 from ..storage.studies import change_study, check_same
-from ..study.config import EVAL_STEPS, FILES, GOOD, WIDENS, Config
+from ..study.config import EVAL_STEPS, FILES, GOOD, RESUMES, WIDENS, Config
 from ..study.environments import environment_of
 from ..study.objectives import ranks_by_score
 from ..study.plan import Branch, Plan
@@ -53,7 +54,7 @@ KEPT = ("longer", "spaces", "portfolio", GOOD, EVAL_STEPS, WIDENS, USED, FILES)
 
 def _lasting(config: Config) -> dict[str, Any]:
     """Return what a rerun may not change of a configuration."""
-    options = {key: value for key, value in config.options.items() if key not in {*MUTABLE, *KEPT}}
+    options = {key: value for key, value in config.options.items() if key not in {*MUTABLE, *KEPT, RESUMES}}
     return {**config.to_json(), "options": options}
 
 
@@ -92,9 +93,9 @@ def start_study(store: Store, name: str, config: Config, priors: Collection[str]
         old = Config.from_json(stored, name)
         ours = config.space if priors is None else {**old.space, **{path: config.space[path] for path in priors}}
         check_same(name, _lasting(old), _lasting(replace(config, space=ours)), ["trials"])
-        weight = {key: old.options[key] for key in ("weight",) if key in old.options}  # kept unless another is given
+        same = {key: old.options[key] for key in ("weight", RESUMES) if key in old.options}  # unless another is given
         new = {key: value for key, value in config.options.items() if key not in KEPT}
-        options = {**weight, **new, **{key: old.options[key] for key in KEPT if key in old.options}}
+        options = {**same, **new, **{key: old.options[key] for key in KEPT if key in old.options}}
         trials = [*old.trials, *(n for n in config.trials if n > old.trials[-1])]
         changed = {} if options == old.options else {"options": options}
         return {**stored, "trials": trials, **changed}
@@ -107,6 +108,24 @@ def start_study(store: Store, name: str, config: Config, priors: Collection[str]
     stored = Config.from_json(store.database.write(work).config, name)
     check_files(name, stored.options.get(FILES, {}), config.options.get(FILES, {}))
     return stored
+
+
+def note_resumes(store: Store, algorithm: type[Task], differs: str) -> None:
+    """Note in all studies of a program what a resume changes.
+
+    Args:
+        store: store of the studies.
+        algorithm: task class of the program.
+        differs: what a resume changes; "" for nothing.
+    """
+
+    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        return {**(stored or {}), "options": {**(stored or {}).get("options", {}), RESUMES: differs}}
+
+    files = dict(algorithm.learner.files())
+    for study in store.studies():
+        if study.config.get("task") == algorithm.name and study.config.get("options", {}).get(FILES, {}) == files:
+            store.database.write(partial(change_study, name=study.name, change=change))
 
 
 @dataclass(frozen=True)

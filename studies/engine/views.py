@@ -314,6 +314,7 @@ class SummaryView(View):
     ]
     inexact: Annotated[Mapping[str, int], "number of trainings by the reason why they are not bit-exact"]
     advice: Annotated[Mapping[str, int], "number of trainings by advice on them"]
+    exactness: Annotated[str | None, "exact, not exact or not checked, if its task is a program"] = None
     counts: Annotated[Mapping[str, int], "number of trials by state"]
     brackets: Annotated[int, "number of brackets begun"]
     agreement: Annotated[Sequence[AgreementView] | None, "agreement of each rung with the next"] = None
@@ -526,6 +527,7 @@ class TaskView(View):
     lineage: Annotated[Sequence[AncestorView], "tasks from the root to this one"]
     trials: Annotated[Sequence[TrialOfTaskView], "trials that train it"]
     inexact: Annotated[Sequence[str], "reasons why it is not bit-exact"]
+    exactness: Annotated[str | None, "exact, not exact or not checked, if a study's program trains it"] = None
     advice: Annotated[Sequence[str], "advice on it"]
     metrics: Annotated[Sequence[Mapping[str, float]], "epoch, and number by name"]
     checkpoints: Annotated[Sequence[CheckpointView], "stored checkpoints"]

@@ -367,6 +367,7 @@ def _checklist(config: Config, report: ReportView, starts: Sequence[Mapping[str,
         ("Budget", f"{config.trials[-1]:,} configurations, {report.epochs:,} epochs trained"),
         ("Seeds of the search", seeds),
         ("Seeds of the test", tested),
+        *([("Resumed after a kill", study.exactness)] if study.exactness else []),
         ("Not searched", _pairs(config.fixed) or "the defaults"),
         *((name, ", ".join(values)) for name, values in versions.items() if values),
     ]

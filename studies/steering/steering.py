@@ -29,7 +29,7 @@ from ..shell import command_line
 from ..storage import commands
 from ..storage.commands import BOUND, CODE, ENQUEUE, EXTEND, PAUSE, RESUME, STOP, WEIGHT, Command, hold_of
 from ..storage.studies import change_study, revise, trials
-from ..study.config import FILES, Config
+from ..study.config import FILES, RESUMES, Config
 from ..study.searched import known_values
 from . import extensions
 
@@ -198,10 +198,12 @@ class Steering:
             if entries := _entries({name: values[name] for name in names if name in values}):
                 commanded.append((verb, entries, partial(_set_options, study=self.study, entries=entries)))
         if code:
-            files = dict(load_task(self.config).learner.files())
+            algorithm = load_task(self.config)
+            files = dict(algorithm.learner.files())
             if files == self.config.options.get(FILES, {}):
                 raise CommandRefused(f"the files of study {self.study!r} are the same in this folder; leave --code out")
-            commanded.append((CODE, {FILES: files}, partial(_set_options, study=self.study, entries={FILES: files})))
+            entries = {FILES: files, RESUMES: algorithm.learner.resume_differs()}
+            commanded.append((CODE, {FILES: files}, partial(_set_options, study=self.study, entries=entries)))
         if not commanded:
             raise CommandRefused(
                 "extend needs something to change, such as --trials or --budget, but got nothing (see --help)"

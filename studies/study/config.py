@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import unflatten
+from ...tasks.adapters.program_commands import NOT_CHECKED, PREFIX
 from ...tasks.catalog import label
 from ...tasks.runtime import EVALUATION_EPISODES
 from ..errors import BadConfig, StoreError
@@ -29,6 +30,7 @@ GOOD = "good"  # key of options: TPE counts one trial in this many as good; Optu
 EVAL_STEPS = "eval_steps"  # key of options
 WIDENS = "widens"  # key of options: true if the search may still be widened by what a probe finds
 FILES = "files"  # key of options: digest of each file that its trainings start, by its path in the working directory
+RESUMES = "resumes"  # key of options: what `check-resume` found to differ, "" for nothing
 SIZED = "sized"  # key of options: {seconds, paces}, from which the size of the study follows, see `engine.sizing`
 EPOCHS = 27  # of a training, by default
 GENERATION = 8
@@ -74,6 +76,7 @@ class Config:
             - `longer`: epochs to which the study was extended
             - `sampler_source`: digest of the source of a sampler that is spelled package.module:Class
             - `files`: digest of each file that trainings start, by path, see `BaseLearner.files`
+            - `resumes`: what a resume changes, as `check-resume` measured; "" for nothing
             - `spaces`: [first trial, changed priors] of each change of the space
         direction: always "maximize"; part of the stored format.
         version: version of the stored format.
@@ -131,6 +134,14 @@ class Config:
     def title(self) -> str:
         """Task and environments."""
         return title(self.task, *self.environments)
+
+    @property
+    def exactness(self) -> str | None:
+        """Exactness of the study's program in words, if it has one."""
+        if not self.task.startswith(PREFIX):
+            return None
+        differs = self.options.get(RESUMES)
+        return NOT_CHECKED if differs is None else f"not exact: {differs}" if differs else "exact"
 
     @property
     def environments(self) -> Sequence[Mapping[str, Any]]:

@@ -109,6 +109,7 @@ _OPTIONS: dict[str, Callable[[Any], bool]] = {
     "learned": _are_learned,
     "sampler_source": _is_text,
     "files": lambda value: isinstance(value, Mapping) and all(map(_is_text, (*value, *value.values()))),
+    "resumes": lambda value: isinstance(value, str),
     "confirmed": is_count,
     "longer": lambda value: isinstance(value, list) and all(map(is_count, value)),
     "spaces": _are_spaces,

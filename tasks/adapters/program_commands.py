@@ -25,6 +25,7 @@ OWN = ("epochs", "checkpoint", "seed", "device")  # placeholders beside the hype
 NEEDED = ("epochs", "checkpoint")
 SETTINGS = ("space", "objective", "bounds", "lines", "pattern", "version")
 EPOCH = "epoch"
+NOT_CHECKED = "not checked; `rekindle check-resume` does"  # whether a program resumes exactly
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,11 @@ class ProgramCommand:
             return value if isinstance(value, str) else json.dumps(value)
 
         return [PLACEHOLDER.sub(text, word) for word in self.run]
+
+
+def is_verdict(text: str) -> bool:
+    """Return whether a label of a task says what `check-resume` found."""
+    return f"resumes exactly was {NOT_CHECKED}" in text or " does not resume exactly: " in text
 
 
 def _is_bound(value: object) -> bool:

@@ -45,7 +45,7 @@ from ..task import Task
 from . import launcher, reporting
 from .data import Data, decode, encode
 from .folders import Folder
-from .program_commands import EPOCH, ProgramCommand
+from .program_commands import EPOCH, NOT_CHECKED, ProgramCommand
 
 LOOK = 0.05  # seconds between looks whether to stop
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
@@ -206,6 +206,14 @@ class ProgramLearner(BaseLearner):
     def files(cls) -> dict[str, str]:
         """Return digests of the scripts and settings that the command line names."""
         return {str(path): digest for path in _named_files(cls.command.run) if (digest := _digest(path))}
+
+    @classmethod
+    def resume_differs(cls) -> str | None:
+        """Return what `remember` stored about this program."""
+        try:
+            return str(json.loads(_verdict_file(cls).read_text())["differs"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
 
     @classmethod
     def check_machine(cls) -> None:
@@ -447,10 +455,8 @@ def remember(learner: type[ProgramLearner], differs: str) -> None:
 
 def verdict(learner: type[ProgramLearner]) -> list[str]:
     """Return the reason why a program may not resume exactly, if any."""
-    try:
-        differs = str(json.loads(_verdict_file(learner).read_text())["differs"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return [f"whether {learner.title} resumes exactly was not checked; `rekindle check-resume` does"]
+    if (differs := learner.resume_differs()) is None:
+        return [f"whether {learner.title} resumes exactly was {NOT_CHECKED}"]
     return [f"{learner.title} does not resume exactly: {differs}"] if differs else []
 
 

@@ -84,6 +84,8 @@ def trials(arguments: argparse.Namespace) -> int:
         return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmation))
     out = new_console()
     out.print(tables.trials_table(study))
+    if study.exactness is not None:
+        note(out, f"resumed after a kill: {study.exactness}")
     for line in lines_of(study.probe, objectives=study.objectives):
         note(out, line)
     if confirmation is not None:
@@ -122,6 +124,8 @@ def show(arguments: argparse.Namespace) -> int:
     out.print(tables.rows_table("checkpoints", form["checkpoints"], ("epochs", "bytes", "kept", "digest")))
     events = [_event_row(event) for event in task.events]
     out.print(tables.rows_table("events", events, ("time", "kind", "epochs", "process", "more")))
+    if task.exactness is not None:
+        note(out, f"resumed after a kill: {task.exactness}")
     for text in (*(f"not bit-exact: {text}" for text in task.inexact), *task.advice):
         note(out, text)
     for trial in task.trials:

@@ -11,6 +11,7 @@ from ....tasks.adapters.program_commands import ProgramCommand
 from ...engine.views import View
 from ..run_files.reading import read
 from . import options
+from .storage import database_exists, existing_store
 
 
 class ResumeCheckView(View):
@@ -41,6 +42,7 @@ def check_resume(arguments: argparse.Namespace) -> int:
     from ....tasks import load
     from ....tasks.adapters.checking import check, files_outside
     from ....tasks.adapters.programs import ProgramLearner, remember
+    from ...engine.runner import note_resumes
     from ..output.terminal import new_console, note, print_json
 
     algorithm = load(arguments.task)
@@ -52,6 +54,9 @@ def check_resume(arguments: argparse.Namespace) -> int:
     differs = "; ".join(differences)
     if issubclass(algorithm.learner, ProgramLearner):
         remember(algorithm.learner, differs)
+        if database_exists(arguments):
+            with existing_store(arguments) as store:
+                note_resumes(store, algorithm, differs)
     written = [Path(name).name for name, *_ in outside]
     if arguments.json:
         result = ResumeCheckView(exact=not differences, differs=differs, outside=written)

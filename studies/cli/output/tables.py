@@ -293,6 +293,8 @@ def status_table(status: StatusView) -> Table:
 
 def print_labels(out: Console, study: SummaryView) -> None:
     """Print why trainings are not bit-exact, and advice."""
+    if study.exactness is not None:
+        note(out, f"study {study.study}, resumed after a kill: {study.exactness}")
     for text, count in study.inexact.items():
         note(out, f"study {study.study}: {counted(count, 'training')} not bit-exact: {text}")
     for text in study.advice:

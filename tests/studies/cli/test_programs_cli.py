@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import own_program_place
 import pytest
-from rekindle import Store, tune
+from rekindle import Store, Task, tune
+from rekindle.studies.engine.checked_config import make_config
+from rekindle.studies.engine.json_views import study_view
+from rekindle.studies.engine.runner import note_resumes, start_study
+from rekindle.studies.study.config import Config
+from rekindle.tasks import load
 from rekindle.tasks.adapters import programs
-from rekindle.tasks.adapters.program_commands import ProgramCommand
+from rekindle.tasks.adapters.program_commands import NOT_CHECKED, ProgramCommand
 
 Cli = Callable[..., tuple[int, str, str]]
 EXAMPLES = Path(__file__).parents[3] / "examples" / "programs"
@@ -64,6 +71,53 @@ def test_a_study_of_a_program_is_that_of_python_and_of_a_run_file(cli: Cli, sqli
         assert study.best is not None
     status, printed, _ = cli("trials", "python", "--storage", sqlite_url)
     assert "python: own_program.py, seed 0" in printed
+
+
+def label_of(task: type[Task]) -> str:
+    return "forgets" if "forget" in task.name else "remembers"
+
+
+def test_a_check_is_noted_in_the_studies_of_its_program_alone(sqlite_url: str) -> None:
+    space = {"lr": "loguniform(0.01, 1.0, default_value=0.1)"}
+    one, other = (load(ProgramCommand.of(words, space).name) for words in (WORDS, [*WORDS, "forget"]))
+    with Store(sqlite_url) as store:
+        for task in (one, other):
+            start_study(store, label_of(task), make_config(task, None, trials=1, epochs=[1], scheduler="none"))
+        assert {study_view(store, label_of(task)).exactness for task in (one, other)} == {NOT_CHECKED}
+        note_resumes(store, one, "")
+        note_resumes(store, other, "return of epoch 3")
+        exactness = [study_view(store, label_of(task)).exactness for task in (one, other)]
+        assert exactness == ["exact", "not exact: return of epoch 3"]
+        assert Config.from_json(store.study(label_of(one)).config, "").exactness == "exact"
+
+
+@pytest.mark.slow
+def test_the_exactness_of_a_program_is_said_wherever_its_study_is_shown(cli: Cli, sqlite_url: str) -> None:
+    stored = ["--storage", sqlite_url]
+    name = ProgramCommand.of(WORDS, {"lr": "loguniform(0.01, 1.0, default_value=0.1)"}).name
+    how: dict[str, Any] = {"epochs": 1, "scheduler": "none", "storage": sqlite_url, "progress": False}
+    uid = tune(name, study="s", trials=1, **how).trials[0].uid
+
+    def shown() -> list[str]:
+        assert cli("report", "s", *stored, "--output", "page.html")[0] == 0
+        texts = [cli(*words, *stored)[1] for words in (["trials", "s"], ["status"], ["show", uid])]
+        return [
+            re.split("after a kill(?:<[^>]*>|[^a-z<])*", text)[1] for text in (*texts, Path("page.html").read_text())
+        ]
+
+    assert all(text.startswith("not checked") for text in shown())
+    assert json.loads(cli("trials", "s", *stored, "--json")[1])["inexact"] == {}
+    for fault, status, verdict in (("forget", 1, "not exact: return of epoch 3"), ("", 0, "exact")):
+        words = [*WORDS, fault] if fault else WORDS
+        program = ["--space", "space.toml", *stored, "--", *words]
+        other = ProgramCommand.of(words, {"lr": "loguniform(0.01, 1.0, default_value=0.1)"}).name
+        tune(other, study=f"s{fault}", trials=1, **how)
+        assert cli("check-resume", "command", *program)[0] == status
+        view = json.loads(cli("trials", f"s{fault}", *stored, "--json")[1])
+        assert view["exactness"].startswith(verdict)
+    assert all(text.startswith("exact") for text in shown())
+    tune(name, study="later", trials=1, **how)
+    assert json.loads(cli("trials", "later", *stored, "--json")[1])["exactness"] == "exact"
 
 
 @pytest.mark.parametrize(
