@@ -30,6 +30,7 @@ from .run_files.reading import expand
 
 LENGTH = 8192  # of an error
 GRACE = 1.0  # seconds in which threads that others have started may end with the command
+LATEST = 30.0  # seconds that others may take at the end of the process
 PROGRAM = "command"  # in place of TASK, if words of a program follow ``--``
 NAME = "\0"  # begins a word that followed ``--`` while argparse, which would take it for an option, sees it
 
@@ -61,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave_behind(status: int) -> None:
-    """End at once if environments have left threads."""
+    """End despite threads and exit handlers that environments have left."""
+    threading.Thread(target=_end, args=(status,), daemon=True).start()
     end = time.monotonic() + GRACE
     left = [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
     for thread in left:
@@ -71,6 +73,15 @@ def _leave_behind(status: int) -> None:
         for stream in (results(), sys.stdout, sys.stderr):
             stream.flush()
         os._exit(status)
+
+
+def _end(status: int) -> None:
+    """End the process if it still runs after some time."""
+    for stream in (results(), sys.stdout, sys.stderr):
+        stream.flush()
+    time.sleep(LATEST)
+    os.write(2, f"rekindle: exit handlers (atexit) took more than {LATEST:g} s, and were left\n".encode())
+    os._exit(status)
 
 
 def _complete_streams() -> None:

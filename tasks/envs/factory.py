@@ -121,11 +121,11 @@ def spaces_of(spec: EnvSpec) -> Spaces:
     elif is_pool(spec):
         spaces = pool_spaces(spec)
     else:
-        with at_work(), guards_of(spec.id).always:  # a constructor may hang, or end the process
+        with at_work(), guards_of(spec.id).always:  # its code may hang, or end the process
             take_turn()
             env = make_env(spec)
-        spaces = Spaces(env.observation_space, env.action_space)
-        close_env(env, spec)
+            spaces = Spaces(env.observation_space, env.action_space)
+            close_env(env, spec)
     encoder = Observations(spaces.observation, spec.id)
     if encoder.mask is not None:
         check_mask(encoder.mask.stop - encoder.mask.start, spaces.action, spec.id)

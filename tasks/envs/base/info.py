@@ -52,11 +52,15 @@ def number(value: Any) -> float | None:
         return math.inf
 
 
-def numbers_in(info: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the names of all entries that could be reported."""
+def numbers_in(info: Mapping[str, Any], prefix: str = "", outer: Sequence[int] = ()) -> Iterator[str]:
+    """Yield the names of all entries that could be reported.
+
+    A dict that contains itself, whose `outer` ids are those around it, is read once.
+    """
     for name, value in info.items():
         if isinstance(value, Mapping):
-            yield from numbers_in(value, f"{prefix}{name}.")
+            if id(value) not in (around := (*outer, id(info))):
+                yield from numbers_in(value, f"{prefix}{name}.", around)
         elif number(value) is not None:
             yield f"{prefix}{name}"
 

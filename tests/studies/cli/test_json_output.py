@@ -58,6 +58,22 @@ def test_other_output_than_the_result_goes_to_stderr() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (3, "result\n", "hello\nbuild time: today")
 
 
+HANGING = """
+import atexit, sys, threading
+from rekindle.studies.cli import dispatch
+dispatch.LATEST = 0.2
+atexit.register(threading.Event().wait)
+print("result")
+dispatch._leave_behind(3)
+"""
+
+
+def test_exit_handlers_of_environments_that_hang_are_left() -> None:
+    ended = nursery.run([sys.executable, "-c", HANGING])
+    assert (ended.returncode, ended.stdout) == (3, "result\n")
+    assert "exit handlers (atexit) took more than 0.2 s" in ended.stderr
+
+
 @pytest.mark.slow
 def test_a_result_stands_alone_on_stdout_and_a_command_ends_whatever_environments_do(tmp_path: Path) -> None:
     sizes = {"num_steps": 32, "num_envs": 1, "num_minibatches": 1, "epoch_steps": 32, "update_epochs": 1}

@@ -11,7 +11,7 @@ import pytest
 from rekindle import PPO, EnvSpec
 from rekindle.studies.cli import main
 from rekindle.tasks.envs import EnvSpecError, make_envs
-from rekindle.tasks.envs.base.info import EpisodeInfo
+from rekindle.tasks.envs.base.info import EpisodeInfo, numbers_in
 from rekindle.tasks.evaluation import measure_episodes
 from support_path import SUPPORT
 from test_envs_gym import choose
@@ -164,3 +164,9 @@ def test_evaluation_has_each_episodes_entries() -> None:
     assert measured["return"] == task.returns(5) == measure_episodes(task.member_ref().learner, 5).returns[0].tolist()
     assert all(1 <= steps <= 9 for steps in measured["info.count.steps"])
     assert set(measured["info.right"]) <= {0.0, 1.0}
+
+
+def test_an_info_that_contains_itself_is_read_once() -> None:
+    info: dict[str, Any] = {"cost": 1.0, "part": {"x": 2}, 3: 4}
+    info["part"]["whole"] = info["me"] = info
+    assert [*numbers_in(info)] == ["cost", "part.x", "3"]
