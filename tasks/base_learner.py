@@ -29,7 +29,7 @@ from .cuda.graphs import collect_graphs
 from .cuda.loading import use_batch_invariant_operators
 from .envs import EnvSpec
 from .envs.base.envs import Envs
-from .errors import LARGEST, EpisodesLost, StateMismatch, UnsupportedSpace
+from .errors import LARGEST, LOWER_RATES, EpisodesLost, StateMismatch, UnsupportedSpace
 from .explanations import explanation
 from .rng import streams
 from .runtime import EVALUATION_ENVS, EVALUATION_EPISODES
@@ -511,7 +511,7 @@ class BaseLearner:
 
     def cure(self, member: int) -> str:
         """Return advice for a member whose numbers are not finite."""
-        return "try a lower learning rate"
+        return LOWER_RATES
 
     def find_nonfinite(self, metrics: Sequence[Metrics]) -> list[str | None]:
         """Return a description of each member's first non-finite number, or None.

@@ -16,7 +16,7 @@ import numpy as np
 from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Range, Real
-from ...tasks.errors import ADVICE, INEXACT
+from ...tasks.errors import ADVICE, INEXACT, LOWER_RATES
 from ..engine.probes import probe_view
 from ..engine.views import View
 from ..failures import FAILED
@@ -346,13 +346,18 @@ def failures_of_one_kind(rows: Rows) -> Iterator[Finding]:
     if len(failed) < 2 or len(failed) < FAILURES * len(ended):
         return
     kinds = {event.uid: event.data.get("kind") for event in rows.events if event.kind == FAILED}
-    cause, count = Counter(str(kinds.get(trial.uid) or "unknown") for trial in failed).most_common(1)[0]
+    causes = [str(kinds.get(trial.uid) or "unknown") for trial in failed]
+    cause, count = Counter(causes).most_common(1)[0]
     if count >= ONE_KIND * len(failed):
         what = "trainings" if seeds_of(rows.config) > 1 else "trials"
+        last_line = (failed[causes.index(cause)].error or "").strip().rpartition("\n")[2]
+        error, _, cure = last_line.rpartition("; ")
+        if cause != "diverged" or cure == LOWER_RATES or not error:  # else it is the environment's fault
+            cure = CURES.get(cause, "`rekindle show UID` has the traceback; fix or leave out the values that cause it")
         yield Finding(
             "failures",
-            f"{count} of {len(ended)} {what} failed in one way: {cause}",
-            CURES.get(cause, "`rekindle show UID` has the traceback; fix or leave out the values that cause it"),
+            f"{count} of {len(ended)} {what} failed in one way: {cause}" + (f" ({last_line})" if last_line else ""),
+            cure,
         )
 
 

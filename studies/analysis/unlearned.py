@@ -29,7 +29,7 @@ from .importance import FEWEST, Measurements
 
 Probe = ProbeView | FailedProbeView | None
 EPISODES = 20  # of a result, see `tasks.evaluation`
-OF_LEARNING = ("nothing learned", "one learned", "equal", "too short", "edge")  # checks that `tune` shows, too
+AFTER_TUNE = ("nothing learned", "one learned", "equal", "too short", "edge", "failures")  # checks that `tune` shows
 LUCK = 0.05  # probability that the best of many untrained trials is above the bar
 SLIGHT = 0.01  # of the distance between the baselines; smaller differences do not count
 MAD = 1.4826  # standard deviation of a normal variable whose median absolute deviation is 1

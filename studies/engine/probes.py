@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ...tasks.errors import Stopped
+from ..errors import CommandRefused
 from ..failures import HUNG, KILLED, RETRY_RULES
 from ..statistics.estimates import FEWEST
 from ..storage.commands import (
@@ -23,10 +25,12 @@ from ..storage.commands import (
     LOST,
     PROBE,
     PROCESS,
+    STOP,
     Command,
     add,
     awaits_probe,
     commands,
+    hold,
     stored_config,
 )
 from ..storage.locks.owner import Owner
@@ -38,6 +42,7 @@ from .views import BaselineView, FailedProbeView, MomentsView, ProbeView, Restor
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from ...tasks.envs import EnvSpec
     from ...tasks.task import Task
     from ..storage.store import Store
     from ..study.config import Config
@@ -82,7 +87,7 @@ def _probe(runner: StudyRunner) -> None:
     from ...tasks.probing import probe
     from ..study.widening import widened  # imports NumPy
 
-    store, name = runner.store, runner.name
+    store, name, refusal = runner.store, runner.name, None
     marks = [command.data for command in runner.rows.commands if command.kind == PROBE]
     begun, ended, hung = ([mark[key] for mark in marks if key in mark] for key in (BEGUN, ENDED, HUNG))
     mark = {BEGUN: len(begun), PROCESS: str(Owner.current())}
@@ -96,6 +101,7 @@ def _probe(runner: StudyRunner) -> None:
             identity = runner.config.identity(runner.algorithm, runner.config.fixed)
             results = probe(load(identity.algorithm), identity, None, runner.raise_if_asked, runner.first_identities())
             data = {FOUND: results, BASELINES: {name: view.to_json() for name, view in _baselines(results).items()}}
+            refusal = endless(identity.env, results)
             if wider := widened(runner.config, runner.algorithm, results):
                 data[WIDER] = wider
         except (Stopped, KeyboardInterrupt):
@@ -103,12 +109,33 @@ def _probe(runner: StudyRunner) -> None:
             raise
         except Exception as error:  # noqa: BLE001 - an environment may raise anything
             data = {LOST: f"{type(error).__name__}: {error}"}
-    _write(store, name, data, awaits_probe)
+    _write(store, name, data, awaits_probe, refusal)
     runner.rows.refresh()
 
 
-def _write(store: Store, name: str, data: Mapping[str, Any], wanted: Callable[[list[Command]], bool]) -> None:
-    """Write a command about the probe, if it is still wanted."""
+def endless(env: EnvSpec, results: Mapping[str, Any]) -> str | None:
+    """Return why evaluations would hardly end, with the cure, or None."""
+    from ...tasks.envs import time_limit  # imports gymnasium
+
+    if results["lengths"] or results["failures"] or results["slow"] is not None or time_limit(env) is not None:
+        return None
+    return (
+        f"an evaluation plays whole episodes, but none of {env.id} ended within {results['steps']:,} steps, and it "
+        'has no time limit; give it one, such as {"id": ..., "max_episode_steps": 1000}'
+    )
+
+
+def _write(
+    store: Store,
+    name: str,
+    data: Mapping[str, Any],
+    wanted: Callable[[list[Command]], bool],
+    refusal: str | None = None,
+) -> None:
+    """Write a command about the probe, if it is still wanted.
+
+    A refusal is the reason why the study is stopped.
+    """
 
     def work(connection: Connection) -> None:
         revise(connection, name)
@@ -117,6 +144,9 @@ def _write(store: Store, name: str, data: Mapping[str, Any], wanted: Callable[[l
             if priors := data.get(WIDER):
                 space = {**stored_config(connection, name)["space"], **priors}
                 change_study(connection, name, lambda stored: {**(stored or {}), "space": space})
+            if refusal is not None:
+                with suppress(CommandRefused):  # it is stopped already
+                    hold(connection, name, STOP, WHO, refusal)
 
     store.database.write(work)
 

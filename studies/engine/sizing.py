@@ -20,6 +20,7 @@ from ..errors import BadConfig, UnknownStudy
 from ..options.durations import in_words
 from ..schedulers.adaptive import SAVING
 from ..study.config import EPOCHS, SIZED, Config
+from .probes import endless
 
 if TYPE_CHECKING:
     from ...tasks.envs import EnvSpec
@@ -140,7 +141,6 @@ def paces_in(env: EnvSpec, names: Sequence[str], seed: int) -> tuple[dict[str, f
         Exception: the last error, if no algorithm can train.
     """
     from ...tasks import load
-    from ...tasks.envs import time_limit
     from ...tasks.errors import EnvironmentFailed, TaskError, is_lack_of_memory
     from ...tasks.identity import TaskIdentity
     from ...tasks.probing import probe
@@ -148,11 +148,8 @@ def paces_in(env: EnvSpec, names: Sequence[str], seed: int) -> tuple[dict[str, f
     looked = probe(load(names[0]), TaskIdentity.of(load(names[0]), env, seed, {}))
     if looked["slow"] is not None:
         return dict.fromkeys(names, looked["slow"]), {}
-    if not looked["lengths"] and time_limit(env) is None:
-        raise BadConfig(
-            f"an evaluation plays whole episodes, but none of {env.id} ended within {looked['steps']:,} steps, and it "
-            'has no time limit; give it one, such as {"id": ..., "max_episode_steps": 1000}'
-        )
+    if refusal := endless(env, looked):
+        raise BadConfig(refusal)
     paces, refused = dict[str, float](), dict[str, str]()
     for name in names:
         for attempt in range(ATTEMPTS):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ...tasks.base_learner import BaseLearner
 from ...tasks.checkpoint.storage import Metrics, Saved, Write
 from ...tasks.cohort import Cohort
-from ...tasks.errors import LARGEST, Diverged, Stopped
+from ...tasks.errors import LARGEST, LOWER_RATES, Diverged, Stopped
 from ...tasks.evaluation import EVALUATION_SEED, Evaluated, evaluate_within, plays_episodes
 from ...tasks.runtime import EVALUATION_ENVS
 from ...tasks.runtime.interrupts import Interrupts
@@ -212,7 +212,7 @@ class Training:
         score, episodes, steps, error = self.measure(task)
         segment, member = item.segment, self.tasks[task.uid]
         if not abs(score) <= LARGEST:
-            cure = task.ref.learner.cure(task.ref.member) if task.ref else "try a lower learning rate"
+            cure = task.ref.learner.cure(task.ref.member) if task.ref else LOWER_RATES
             member.fail(Diverged(f"{task}: the evaluation return became {score}; {cure}"))
             return []
         names, measured = measured_names(self.runner.config), None

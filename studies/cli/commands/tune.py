@@ -20,7 +20,7 @@ from ....tasks.compiled.loading import kernels
 from ...analysis.health import diagnose
 from ...analysis.learning import located as located_source
 from ...analysis.learning import with_learned
-from ...analysis.unlearned import OF_LEARNING, Finding
+from ...analysis.unlearned import AFTER_TUNE, Finding
 from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import located
 from ...engine.checked_config import load_task, remarks
@@ -168,7 +168,7 @@ def tune(arguments: argparse.Namespace) -> int:
             except (BadConfig, StudyMismatch) as error:  # the search has ended well, and its results follow
                 note(errors, f"study {name} is not confirmed: {error}")
         study = study_view(store, name)
-        findings = diagnose(store, name).findings if study.best and not arguments.json else []
+        findings = [] if arguments.json else diagnose(store, name).findings
         confirmed = confirmation_view(store, name, study.trials, confirmation)
     tables.print_labels(errors, study)
     if arguments.json:
@@ -332,6 +332,7 @@ def _print_study(
     counts = ", ".join(f"{count} {state}" for state, count in study.counts.items() if count)
     storage, name = f"--storage {repeated(store)}", study.study
     if study.best is None:
+        _print_remarks(out, study, findings)
         all_trials = command_line("trials", name, storage)
         note(out, f"no trial has a result: {counts or 'none is begun'}; `{all_trials}` says why")
         return options.FAILED
@@ -347,11 +348,7 @@ def _print_study(
     for rung in study.agreement:
         if rung.misleads:
             note(out, tables.misleading(rung, study.rungs))
-    for line in lines_of(study.probe, objectives=study.objectives):
-        note(out, line)
-    for finding in findings:
-        if finding.check in OF_LEARNING:
-            tables.print_finding(out, finding)
+    _print_remarks(out, study, findings)
     best = "the first of these trials" if len(study.objectives) > 1 else "the best trial"
     proposed = {f"rekindle show {study.best.uid[:8]} {storage}": f"{best}: all hyperparameters, and the history"}
     if confirmation is None and _can_be_confirmed(study, config):
@@ -371,3 +368,12 @@ def _can_be_confirmed(study: StudyView, config: Config) -> bool:
     except BadConfig:
         return False
     return study.best is not None and study.best.epochs == study.rungs[-1]
+
+
+def _print_remarks(out: Console, study: StudyView, findings: Sequence[Finding]) -> None:
+    """Print what a study's probe tells, and the defects that concern everybody."""
+    for line in lines_of(study.probe, objectives=study.objectives):
+        note(out, line)
+    for finding in findings:
+        if finding.check in AFTER_TUNE:
+            tables.print_finding(out, finding)

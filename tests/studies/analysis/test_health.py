@@ -15,6 +15,7 @@ import pytest
 import rekindle
 from rekindle.spaces import Space
 from rekindle.studies.analysis.health import (
+    CURES,
     best_at_edge,
     diagnose,
     failures_of_one_kind,
@@ -37,7 +38,7 @@ from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Event, Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
-from rekindle.tasks.errors import Diverged, Hung
+from rekindle.tasks.errors import Diverged, EnvironmentFailed, Hung
 from studying import surrogate
 
 ROWS, POINTS = 4000, 4
@@ -277,6 +278,23 @@ def test_failures_of_one_kind_are_told_with_their_share() -> None:
     assert told(failures_of_one_kind, config, [*failed, *spared], [Segment(2, 0, 1, "done", 0.0)], events) == [
         "2 of 3 trainings failed in one way: diverged"
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "cure"),
+    [
+        (Diverged("NaN"), "Diverged: loss became nan; try a lower learning rate", CURES["diverged"]),
+        (Diverged("NaN"), "Diverged: loss became nan; E-v0 gave a reward of NaN; fix it", "fix it"),
+        (EnvironmentFailed("E"), "Traceback\n  in step\nRuntimeError: lost; again", CURES["environment"]),
+    ],
+)
+def test_failures_are_told_with_an_error_and_the_cure_that_fits_it(kind: Exception, error: str, cure: str) -> None:
+    trials = [Trial(n, uid=str(n), params={}, state="failed", error=error) for n in range(2)]
+    events = [failure(n, kind) for n in range(2)]
+    rows: Any = SimpleNamespace(config=surrogate(), replicates=trials, runs=[], events=events)
+    [finding] = failures_of_one_kind(rows)
+    assert finding.text.endswith(f"({error.splitlines()[-1]})")
+    assert finding.cure == cure
 
 
 def test_seeds_that_vary_more_than_configurations_are_told() -> None:

@@ -6,22 +6,42 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 from rekindle import PPO, Store, tune
 from rekindle.studies.engine import probes
 from rekindle.studies.engine.json_views import study_view
-from rekindle.studies.engine.probes import ASKED, BEGUN, FOUND, LOST, described, lines_of, probe_view, request_probe
+from rekindle.studies.engine.probes import (
+    ASKED,
+    BEGUN,
+    FOUND,
+    LOST,
+    described,
+    endless,
+    lines_of,
+    probe_view,
+    request_probe,
+)
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.views import ProbeView
 from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import page
-from rekindle.studies.storage.commands import PROBE
+from rekindle.studies.steering.steering import Steering
+from rekindle.studies.storage.commands import PROBE, hold_of
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
+from rekindle.tasks.envs import EnvSpec
 from rekindle.tasks.errors import Hung
 from rekindle.tasks.probing import probe
 from studying import surrogate, tiny, work
+
+GOOD: dict[str, Any] = {
+    "slow": None, "masks": False, "goals": True, "steps": 2000, "seed": 0, "random": [1.0], "untrained": [[1.0]],
+    "lengths": [4, 6], "terminated": 1, "rewards": {"low": 0.5, "high": 0.5, "mean": 0.1, "drift": 0.0},
+    "zero_rewards": 0.5, "observations": {"low": 0.1, "high": 1.0, "mean": 0.0, "drift": 1.5}, "failures": [],
+    "restore": {"mode": "replay", "exact": True, "reason": "it repeats"},
+}  # fmt: skip
 
 
 def rows(store: Store) -> list[dict[str, Any]]:
@@ -102,6 +122,30 @@ def test_a_probe_that_fails_leaves_the_study_as_it_is(sqlite_url: str, monkeypat
         assert rows(store)[-1] == {LOST: "OSError: no simulator"}
 
 
+def test_a_study_is_stopped_if_no_episode_ends_and_goes_on_if_resumed(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "Unlimited-v0" not in gymnasium.registry:
+        gymnasium.register("Unlimited-v0", "gymnasium.envs.classic_control:CartPoleEnv")
+    none = GOOD | {"lengths": [], "random": [], "untrained": [[]]}
+    monkeypatch.setattr("rekindle.tasks.probing.probe", lambda *_: none)
+    with Store(sqlite_url) as store:
+        started(store, env="Unlimited-v0")
+        Worker(store, "s").run()
+        held = hold_of(store.commands("s"))
+        assert held is not None
+        assert str(held) == (
+            "stop by probe: an evaluation plays whole episodes, but none of Unlimited-v0 ended within 2,000 steps, "
+            'and it has no time limit; give it one, such as {"id": ..., "max_episode_steps": 1000}'
+        )
+        assert store.trials("s") == []
+        Steering(store, "s").resume()
+        assert Worker(store, "s").run()
+    assert endless(EnvSpec.of("CartPole-v1"), none) is None  # it has a limit
+    assert endless(EnvSpec.of("Unlimited-v0"), none | {"failures": ["OSError: no"]}) is None
+    assert endless(EnvSpec.of("Unlimited-v0"), GOOD) is None
+
+
 def test_a_study_without_an_environment_to_act_in_has_no_probe(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
         request_probe(store, "s", start_study(store, "s", surrogate()), load("surrogate"))
@@ -135,13 +179,7 @@ def test_commands_and_reports_show_results_beside_baselines(
 
 
 def test_bad_environments_get_a_line_each() -> None:
-    good: dict[str, Any] = {
-        "slow": None, "masks": False, "goals": True, "steps": 2000, "seed": 0, "random": [1.0], "untrained": [[1.0]],
-        "lengths": [4, 6], "terminated": 1, "rewards": {"low": 0.5, "high": 0.5, "mean": 0.1, "drift": 0.0},
-        "zero_rewards": 0.5, "observations": {"low": 0.1, "high": 1.0, "mean": 0.0, "drift": 1.5}, "failures": [],
-        "restore": {"mode": "replay", "exact": True, "reason": "it repeats"},
-    }  # fmt: skip
-    output = described(good)
+    output = described(GOOD)
     assert output.warnings == []
     assert output.text == (
         "Random actions return 1.00 (1 episode), untrained policies return 1.00 (1 policy). Episodes take 4 to 6 "
@@ -165,5 +203,5 @@ def test_bad_environments_get_a_line_each() -> None:
             "all observations are equal, so that a policy cannot react to anything",
         ),
     ]:
-        assert described(good | change).warnings == [line]
+        assert described(GOOD | change).warnings == [line]
     assert probes.baselines_text({}) == ""
