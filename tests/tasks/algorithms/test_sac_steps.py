@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from rekindle import SAC, CrossQ, EnvSpec
+from rekindle import SAC, EnvSpec
 from rekindle.spaces import unflatten
 from rekindle.tasks.algorithms.continuous.sac import SACLearner
 from rekindle.tasks.algorithms.off_policy_learner import ReplaySteps
@@ -105,9 +105,7 @@ def test_other_soft_steps_are_taken_operation_by_operation(case: str) -> None:
     assert type(learner_of(OTHERS[case], 1).steps) is ReplaySteps
 
 
-def test_crossqs_steps_and_those_without_kernels_are_taken_operation_by_operation() -> None:
-    task = CrossQ("Pendulum-v1").init(**unflatten(SMALL))
-    assert type(CrossQ.learner(task.env, [0], [task.hyperparameters or {}]).steps) is ReplaySteps
+def test_steps_without_kernels_are_taken_operation_by_operation() -> None:
     with without_kernels():
         assert type(learner_of({}, 1).steps) is ReplaySteps
 
