@@ -19,7 +19,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..tasks.errors import BadResume, DamagedState, Diverged, EnvironmentFailed, Hung, TaskError, is_lack_of_memory
+from ..tasks.errors import (
+    LAST_LINES,
+    BadResume,
+    DamagedState,
+    Diverged,
+    EnvironmentFailed,
+    Hung,
+    ProgramError,
+    ProgramFailed,
+    TaskError,
+    is_lack_of_memory,
+)
 from ..tasks.runtime.guard import is_control_flow
 from .errors import (
     BadURL,
@@ -166,13 +177,21 @@ def note(error: BaseException, decision: Decision, epochs: int) -> dict[str, Any
     return {**asdict(decision), "epochs": epochs, "report": describe(error)}
 
 
+def one_line(description: str) -> str:
+    """Return a failure's last line, after what its program did."""
+    said, quotes, _ = description.partition(LAST_LINES)
+    last = description.strip().splitlines()[-1]
+    return f"{said.splitlines()[-1]}: {last}" if quotes else last
+
+
 def describe(error: BaseException) -> str:
     """Return kind and traceback of a failure, shortened and without passwords.
 
-    A divergence is described by its message, since its traceback depends on the cohort of the trial.
+    A divergence is described by its message, since its traceback depends on the cohort of the trial; and so is the
+    failure of a program, which says nothing of the code here.
     """
     kind, root = classify(error), [*_causes(error)][-1]
-    if isinstance(root, Diverged | Killed | Hung | OutOfTime):
+    if isinstance(root, Diverged | Killed | Hung | OutOfTime | ProgramFailed | ProgramError):
         return masked(f"{type(root).__name__}: {root}")
     text = masked(f"[{kind}] {''.join(traceback.format_exception(root))}")
     return text if len(text) <= LENGTH else f"{text[: LENGTH // 2]}\n...\n{text[-LENGTH // 2 :]}"

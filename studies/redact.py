@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ..tasks.runtime.secrets import without_secrets
+
 _IN_URL = re.compile(r"(//[^:/@\s]*):\S*@")  # up to the last @ of the word: a password may contain an unescaped one
 _NAMED = re.compile(
     r"""(?i)((?:password|passfile|passwd)["']?\s*[=:]\s*)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^&\s,;)'"]+)"""
@@ -11,8 +13,8 @@ _NAMED = re.compile(
 
 
 def masked(text: str) -> str:
-    """Replace passwords in URLs and connection strings by ***."""
-    return _NAMED.sub(r"\1***", _IN_URL.sub(r"\1:***@", text))
+    """Replace passwords and secrets of the environment by ***."""
+    return _NAMED.sub(r"\1***", _IN_URL.sub(r"\1:***@", without_secrets(text)))
 
 
 def masked_url(text: str) -> str:

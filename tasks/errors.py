@@ -9,6 +9,7 @@ import errno
 import sys
 
 LOWER_RATES = "try a lower learning rate"  # cure of what diverges, unless the environment is to blame
+LAST_LINES = "; its last lines:\n"  # before what a program printed, in a message
 INEXACT, ADVICE = "inexact", "advice"  # events of a task, each with a list of texts under the same name
 LARGEST = 1e300  # size of a metric or result; sums and differences of larger ones would be infinite
 _MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...spaces.errors import SYNONYMS, near
+from ...tasks.errors import LAST_LINES
 from ..garbage import end_quickly, importing
 from ..redact import masked, printable
 from ..shell import READING, in_storage
@@ -234,10 +235,12 @@ def _explain(error: BaseException) -> int:
 
 
 def _say(text: str, status: int) -> int:
-    line = masked(" ".join(text.split()))
+    said, quotes, lines = masked(text).partition(LAST_LINES)  # what a program printed keeps its lines
+    line = " ".join((said + quotes).split())
     if len(line) > LENGTH:  # an environment's exception may quote megabytes
         line = f"{line[: LENGTH // 2]} ... {line[-LENGTH // 2 :]}"
-    print("rekindle: " + printable(line), file=sys.stderr, flush=True)
+    quoted = [f"  {line}" for line in lines.splitlines()]
+    print("\n".join(map(printable, [f"rekindle: {line}", *quoted])), file=sys.stderr, flush=True)
     return status
 
 

@@ -19,6 +19,7 @@ from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, Range, Real
 from ...spaces.values import identity
 from ..errors import StoreError, TaskBusy
+from ..failures import one_line
 from ..samplers.draw import constrained
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
@@ -323,7 +324,7 @@ def _attributes(trial: Trial, segments: Sequence[Segment], done: Sequence[Segmen
     if trial.state == "cancelled" or trial.excluded:  # Optuna has no such states
         attributes["rk_state"] = EXCLUDED if trial.excluded else trial.state
     if trial.error:
-        attributes["rk_error"] = trial.error.strip().splitlines()[-1][:1000]
+        attributes["rk_error"] = one_line(trial.error)[:1000]
     return attributes
 
 

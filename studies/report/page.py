@@ -10,6 +10,7 @@ from ...tasks.checkpoint.policy_files import replace_whole
 from ..engine.json_views import state_text
 from ..engine.probes import lines_of
 from ..engine.views import TrialView
+from ..failures import one_line
 from ..methods import scheduling
 from ..options.constraints import Constraint
 from ..shell import quoted
@@ -235,7 +236,7 @@ def _trials(report: ReportView) -> str:
         lines.append(f'<tr data-trial="{n}">{cells}</tr>')
     head = "".join(f"<th{' class=n' if k else ''}>{escape(h)}</th>" for h, k in zip(heads, kinds, strict=True))
     errors = [
-        (str(trial.number), f'<code class="wrap">{escape(trial.error.strip().splitlines()[-1])}</code>')
+        (str(trial.number), f'<code class="wrap">{escape(one_line(trial.error))}</code>')
         for trial in study.trials
         if trial.error and trial.error.strip()
     ]

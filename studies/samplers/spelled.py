@@ -28,6 +28,7 @@ from optuna.trial import FrozenTrial
 
 from ...plugins import PluginError
 from ...spaces.drivers.to_optuna import distributions
+from ...tasks.errors import Stopped
 from ..errors import BadConfig
 from ..methods import Sampling
 from ..study.config import Config
@@ -116,7 +117,7 @@ class Spelled:
         takes = inspect.signature(self.sampler).parameters
         constraints = draw.constraints if self.sampler.__module__.startswith("optuna.") else draw.constraints_func
         more = {name: value for name, value in constraints.items() if name in takes and name not in self.arguments}
-        return _Seeded(self.made(draw.seed, more), draw.seed)
+        return _Seeded(self.made(draw.seed, more), draw.seed, self.name)
 
     def remark(self, config: Config) -> str:
         """Return the self-test's warning, or ""."""
@@ -136,10 +137,11 @@ class _Seeded(BaseSampler):
     Args:
         sampler: the sampler.
         seed: seed of Python's and NumPy's generators.
+        name: name of the sampler.
     """
 
-    def __init__(self, sampler: BaseSampler, seed: int):
-        self.sampler, self.seed, self.drawn = sampler, seed, 0
+    def __init__(self, sampler: BaseSampler, seed: int, name: str):
+        self.sampler, self.seed, self.name, self.drawn = sampler, seed, name, 0
 
     def reseed_rng(self) -> None:
         """Do nothing: the seed belongs to the trial."""
@@ -154,14 +156,19 @@ class _Seeded(BaseSampler):
     ) -> dict[str, Any]:
         """Draw the hyperparameters that the sampler models together."""
         with self._next():
-            return self.sampler.sample_relative(study, trial, search_space)
+            values = self.sampler.sample_relative(study, trial, search_space)
+            for name in values.keys() & search_space.keys():
+                self._check(name, search_space[name], values[name])
+        return values
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """Draw one hyperparameter."""
         with self._next():
-            return self.sampler.sample_independent(study, trial, param_name, param_distribution)
+            value = self.sampler.sample_independent(study, trial, param_name, param_distribution)
+            self._check(param_name, param_distribution, value)
+        return value
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Let the sampler prepare itself for a trial."""
@@ -171,8 +178,24 @@ class _Seeded(BaseSampler):
     @contextmanager
     def _next(self) -> Iterator[None]:
         self.drawn += 1
-        with _seeded(self.seed + self.drawn):
-            yield
+        try:
+            with _seeded(self.seed + self.drawn):
+                yield
+        except (BadConfig, Stopped):
+            raise
+        except Exception as error:  # it may raise anything
+            raise BadConfig(f"the sampler {self.name} cannot draw: {type(error).__name__}: {error}") from error
+
+    def _check(self, name: str, distribution: BaseDistribution, value: Any) -> None:
+        """Raise BadConfig unless a value is one of the hyperparameter's."""
+        try:
+            is_one = distribution._contains(distribution.to_internal_repr(value))
+        except (ValueError, TypeError):
+            is_one = False
+        if not is_one:
+            raise BadConfig(
+                f"the sampler {self.name} must draw {name} from {distribution}, but drew {value!r}; correct the sampler"
+            )
 
 
 @lru_cache(maxsize=64)
@@ -233,5 +256,5 @@ def _suggested(spelled: Spelled, config: Config) -> dict[str, Any]:
         trial = study.ask(space)
         study.tell(trial, [float(number * 7 % TOLD)] * several)
     seed = Draw(config, TOLD).seed
-    study.sampler = _Seeded(spelled.made(seed), seed)
+    study.sampler = _Seeded(spelled.made(seed), seed, spelled.name)
     return study.ask(space).params

@@ -19,7 +19,7 @@ from ...tasks.runtime import EVALUATION_ENVS
 from ...tasks.runtime.guard import is_control_flow
 from ...tasks.runtime.interrupts import Interrupts, StepInterrupted
 from ..engine.optuna_mirror import mirror
-from ..errors import MachineMismatch, StoreError, StoreLocked, StoreUnreachable, UnknownStudy
+from ..errors import BadConfig, MachineMismatch, StoreError, StoreLocked, StoreUnreachable, UnknownStudy
 from ..storage.rows import Work
 from ..storage.store import Store
 from ..study.config import weight_of
@@ -123,7 +123,7 @@ class SharingWorker:
                 self._forget(name, error)
                 turns.append(Turn.BUSY)  # another study of its name may follow
                 continue
-            except (DamagedState, MachineMismatch) as error:
+            except (DamagedState, MachineMismatch, BadConfig) as error:
                 if [name] == [*self.studies]:
                     raise
                 self._leave(name, error)

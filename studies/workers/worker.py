@@ -26,7 +26,7 @@ from ...tasks.task import Task
 from ..engine.probes import probe_if_asked
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import LeaseLost, StoreError, TaskBusy
-from ..failures import FAILED, Decision, classify, decide, describe, note
+from ..failures import FAILED, Decision, classify, decide, describe, note, one_line
 from ..options.study_options import BOUNDS
 from ..schedulers.seeds import seeds_of
 from ..storage.commands import CANCELLED, STOP, Command
@@ -257,7 +257,7 @@ class Worker:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - an environment may raise anything
-            failure = error if isinstance(error, Exception) else _Ended(error)
+            failure = error if isinstance(error, Exception) else _ended(error)
             self._find_the_failing(claimed, failure, training.storage.busy)
         for claim in claimed:
             self._report(claim, training)
@@ -351,10 +351,10 @@ class Worker:
             event = note(error, decision, row.epochs)
             if decision.retry:
                 self.store.save([Write(lease, row.epochs, events=[(FAILED, event)])])
-                self.say(f"{name} is tried again in {decision.pause:.0f} s: {_last_line(error)}")
+                self.say(f"{name} is tried again in {decision.pause:.0f} s: {one_line(describe(error))}")
             else:
                 self.store.fail_trial(lease, self.study, number, item.segment.rung, describe(error), event)
-                self.say(f"{name} failed: {_last_line(error)}")
+                self.say(f"{name} failed: {one_line(describe(error))}")
 
     def _identity(self, item: ReadySegment) -> dict[str, Any] | None:
         try:
@@ -363,12 +363,10 @@ class Worker:
             return None
 
 
-class _Ended(RuntimeError):
-    """The sys.exit of an environment, or a panic of its Rust code."""
-
-    def __init__(self, error: BaseException):
-        super().__init__(f"the environment ended the process with {error!r}")
-        self.__traceback__ = error.__traceback__
+def _ended(error: BaseException) -> Exception:
+    """Return the error for an environment that ends the process."""
+    what = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {error!r}"
+    return RuntimeError(f"the environment {what}, which would end this process").with_traceback(error.__traceback__)
 
 
 def _rotated(uids: list[str], share: int, workers: int) -> list[str]:
@@ -379,10 +377,6 @@ def _rotated(uids: list[str], share: int, workers: int) -> list[str]:
     shares = min(workers, -(-len(uids) // share))
     first = _RANDOM.randrange(shares) * share
     return uids[first:] + uids[:first]
-
-
-def _last_line(error: BaseException) -> str:
-    return describe(error).strip().splitlines()[-1]
 
 
 class StopSignals:

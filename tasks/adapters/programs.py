@@ -39,8 +39,9 @@ from ...spaces import flatten
 from ..base_learner import BaseLearner
 from ..catalog import label
 from ..checkpoint.storage import Metrics
-from ..errors import Hung, NotInitialized, ProgramError, ProgramFailed
+from ..errors import LAST_LINES, Hung, NotInitialized, ProgramError, ProgramFailed
 from ..runtime import progress
+from ..runtime.secrets import without_secrets
 from ..task import Task
 from . import launcher, reporting
 from .data import Data, decode, encode
@@ -177,7 +178,8 @@ class Program:
     def _add(self, line: bytes) -> None:
         if text := line.decode(errors="replace").rstrip():
             self.lines.append(text)
-            self.last.append("".join(x if x.isprintable() else "\ufffd" for x in text[:WIDTH]))
+            text = without_secrets(text)[:WIDTH]  # a cut could leave a part of one
+            self.last.append("".join(x if x.isprintable() else "\ufffd" for x in text))
 
 
 class ProgramLearner(BaseLearner):
@@ -366,7 +368,9 @@ class ProgramLearner(BaseLearner):
                 try:
                     epoch = _epoch(numbers.pop(EPOCH)) if EPOCH in numbers else None
                 except ValueError as error:
-                    raise ProgramError(f"{self.title}: {error}, in the line {match.string[:80]!r}") from None
+                    raise ProgramError(
+                        f"{self.title}: {error}, in the line {without_secrets(match.string)[:80]!r}"
+                    ) from None
                 yield epoch, numbers
 
     def read_lines(self, epoch: int, target: int) -> dict[int, dict[str, float]]:
@@ -384,7 +388,7 @@ class ProgramLearner(BaseLearner):
             except (ValueError, LookupError, TypeError, AttributeError):
                 raise ProgramError(
                     f"{self.title}: a line of {self.command.lines} must be JSON with an epoch (1, 2, ...) and numbers, "
-                    f"but is {line[:80]!r}"
+                    f"but is {without_secrets(line)[:80]!r}"
                 ) from None
             if epoch <= number <= target:
                 measures[number] = self.checked(numbers)
@@ -513,4 +517,4 @@ def _number(text: str) -> float:
 
 def _quoted(program: Program) -> str:
     """Return the last lines of output, as the end of a message."""
-    return ("; its last lines:\n" + "\n".join(program.last)) if program.last else "; it printed nothing"
+    return (LAST_LINES + "\n".join(program.last)) if program.last else "; it printed nothing"

@@ -18,12 +18,23 @@ import torch
 from rekindle.spaces import Space, log_real
 from rekindle.studies import errors
 from rekindle.studies.errors import BadConfig
-from rekindle.studies.failures import FAILED, LENGTH, RETRY_RULES, Killed, OutOfTime, classify, decide, describe, note
+from rekindle.studies.failures import (
+    FAILED,
+    LENGTH,
+    RETRY_RULES,
+    Killed,
+    OutOfTime,
+    classify,
+    decide,
+    describe,
+    note,
+    one_line,
+)
 from rekindle.studies.storage.failure_history import FailureHistory
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.checkpoint.storage import Write
 from rekindle.tasks.envs import EnvSpec, make_envs
-from rekindle.tasks.errors import BadResume, DamagedState, Diverged, Hung, StateMismatch, Stopped
+from rekindle.tasks.errors import BadResume, DamagedState, Diverged, Hung, ProgramFailed, StateMismatch, Stopped
 
 
 def raised(work: Callable[[], Any]) -> BaseException:
@@ -205,3 +216,10 @@ def test_the_report_of_a_divergence_does_not_depend_on_the_company() -> None:
 def test_policies_are_plain_data() -> None:
     assert json.loads(json.dumps(asdict(decide(MemoryError()))))["kind"] == "memory"
     assert pickle.loads(pickle.dumps(dict(RETRY_RULES))) == RETRY_RULES
+
+
+def test_the_failure_of_a_program_is_its_message_and_in_one_line_its_last_one() -> None:
+    error = ProgramFailed("train.py ended with status 1; its last lines:\nTraceback:\n  line 3\nKeyError: 'lr'")
+    assert describe(error) == f"ProgramFailed: {error}"
+    assert one_line(describe(error)) == "ProgramFailed: train.py ended with status 1: KeyError: 'lr'"
+    assert one_line("[input] Traceback:\n  line 3\nKeyError: 'lr'\n") == "KeyError: 'lr'"

@@ -50,6 +50,21 @@ class Bold(TPESampler):
         super().__init__(seed=seed, n_startup_trials=startup)
 
 
+class Wrong(Independent):
+    """Draws what its argument says."""
+
+    def __init__(self, value: Any = 7.0):
+        super().__init__()
+        self.value = value
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        if self.value == "error":
+            raise ZeroDivisionError("no prior trial")
+        return self.value
+
+
 def not_a_sampler() -> None:
     """Be no sampler."""
 

@@ -15,6 +15,7 @@ from ...engine.confirmations import confirmation_view
 from ...engine.json_views import status_view, study_view, task_view, trainings_view
 from ...engine.probes import lines_of
 from ...engine.views import ConfirmedStudyView, TaskView
+from ...failures import one_line
 from ...storage.locks.owner import Owner
 from ...storage.store import Store
 from ...study.config import title
@@ -93,7 +94,7 @@ def trials(arguments: argparse.Namespace) -> int:
     for trial in study.trials:
         if trial.error:
             which = f"{'a training of ' * (trial.state == 'complete')}trial {trial.number}"
-            note(out, f"{which} failed: {trial.error.strip().splitlines()[-1]}")
+            note(out, f"{which} failed: {one_line(trial.error)}")
     return 0
 
 

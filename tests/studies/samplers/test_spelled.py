@@ -91,6 +91,19 @@ def test_a_study_that_is_resumed_suggests_what_an_undisturbed_one_does(tmp_path:
     assert values(rekindle.tune("surrogate", "none", **parts)) == values(whole)
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("7.0", r"Wrong\(value=7.0\) must draw \w+ from FloatDistribution.*, but drew 7.0; correct the sampler"),
+        ("'high'", "but drew 'high'; correct the sampler"),
+        ("'error'", r"Wrong\(value='error'\) cannot draw: ZeroDivisionError: no prior trial"),
+    ],
+)
+def test_a_sampler_that_draws_no_valid_value_is_named(tmp_path: Path, value: str, message: str) -> None:
+    with pytest.raises(BadConfig, match=message):
+        tuned(tmp_path / "a.db", f"own_samplers:Wrong(value={value})")
+
+
 def test_a_sampler_that_cannot_be_repeated_is_said_to_be_so(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="own_samplers:Unrepeatable is not reproducible: two that were made alike"):
         tuned(tmp_path / "a.db", "own_samplers:Unrepeatable")

@@ -332,6 +332,15 @@ def test_a_report_without_rekindle_does_nothing(monkeypatch: pytest.MonkeyPatch)
     assert len(lines) <= 100
 
 
+def test_secrets_in_the_environment_are_not_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os\nraise SystemExit(390 * '.' + os.environ['HF_TOKEN'])\n")
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789abcdef")
+    made = ProgramCommand.of([sys.executable, str(script), "{epochs}", "{checkpoint}"], {"space": {}})
+    with pytest.raises(ProgramFailed, match=r"ended with status 1, .*; its last lines:\n\.+\*\*\*$"):
+        load(made.name)().init().fit(1)
+
+
 def test_code_and_environment_reach_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
