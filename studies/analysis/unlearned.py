@@ -19,17 +19,20 @@ from ...spaces.dimension import Dimension
 from ...tasks import load
 from ..engine.bounds import standard_error
 from ..engine.views import FailedProbeView, ProbeView
+from ..options.durations import in_words
 from ..statistics.aggregates import Floats
 from ..storage.rows import Segment, Trial, score_of
-from ..study.config import Config
+from ..study.config import SIZED, Config
 from ..study.environments import is_across
 from ..study.number_text import in_digits, in_digits_alone
 from ..study.objectives import DEFAULT, MINIMIZE, RETURN, objectives_of
+from ..study.widening import is_sparse
 from .importance import FEWEST, Measurements
 
 Probe = ProbeView | FailedProbeView | None
 EPISODES = 20  # of a result, see `tasks.evaluation`
-AFTER_TUNE = ("nothing learned", "one learned", "equal", "too short", "edge", "failures")  # checks that `tune` shows
+NOTHING = "nothing learned"  # check
+AFTER_TUNE = (NOTHING, "one learned", "equal", "too short", "edge", "failures")  # checks that `tune` shows
 LUCK = 0.05  # probability that the best of many untrained trials is above the bar
 SLIGHT = 0.01  # of the distance between the baselines; smaller differences do not count
 MAD = 1.4826  # standard deviation of a normal variable whose median absolute deviation is 1
@@ -170,7 +173,7 @@ def nothing_learned(
         low, high = in_digits([sign * top, baseline.value if baseline else None])
         than = f" ({high} for random actions)" if high else ""
         text = f"none of {len(best)} trials is better than an untrained policy beyond chance: the best has {low}{than}"
-        yield Finding("nothing learned", text, cures(config, probe))
+        yield Finding(NOTHING, text, cures(config, probe))
     elif all(np.ptp(observed.scores[observed.rungs == rung]) == 0 for rung in np.unique(observed.rungs)):
         solved = "train for fewer epochs (--epochs), or compare by another --objective"
         cure = solved if bar is not None else f"if none can be better, {solved}; otherwise {cures(config, probe)}"
@@ -251,13 +254,15 @@ def cures(config: Config, probe: Probe) -> str:
         declared = load(config.task).learner.hyperparameters.flat()
     off = {name for name, switch in declared.items() if switch.default is False and not config.fixed.get(name)}
     off -= {*config.open}
-    exploration = ["use_sde"] * (actions == "Box") + ["rnd.use"] * (zeros >= SPARSE)
+    sparse = seen is None or zeros >= SPARSE or is_sparse(seen.to_json())
+    exploration = ["use_sde"] * (actions == "Box") + ["rnd.use"] * sparse
     cures = []
     if seen and zeros == 1:
         cures.append("make sure that the environment gives rewards: a probe saw only zeros")
     if observations and observations.high == 0:
         cures.append("make sure that observations differ: a probe saw only equal ones")
-    if ways := [f"--set {name}=true" for name in exploration if name in off]:
+    single = {"rnd.use": " --set n_step=1"} if "n_step" in declared else {}  # its rewards are for single steps
+    if ways := [f"--set {name}=true{single.get(name, '')}" for name in exploration if name in off]:
         cures.append(f"explore more ({', '.join(ways)})")
     if observations and "normalize_obs" in off:
         low, high = observations.low, observations.high
@@ -265,7 +270,10 @@ def cures(config: Config, probe: Probe) -> str:
             cures.append("scale observations (--set normalize_obs=true)")
     if rewards and "scale_reward" in off and not 1 / UNEVEN < (rewards.mean or 0) < UNEVEN:
         cures.append("scale rewards (--set scale_reward=true)")
-    cures.append(f"train longer (--epochs {config.rungs[0]}:{3 * config.rungs[-1]})")
+    longer = f"--epochs {config.rungs[0]}:{3 * config.rungs[-1]}"
+    if SIZED in config.options:
+        longer = f"--budget {in_words(3 * config.options[SIZED]['seconds'])} for a new study"
+    cures.append(f"train longer ({longer})")
     others = {"Box": ("sac", "ppo"), "Discrete": ("dqn", "ppo")}.get(actions, ())
     chooses = "algorithm" in config.searched.flat()
     if not chooses and (other := next((name for name in others if name != config.task), None)):

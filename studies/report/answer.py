@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..analysis.unlearned import NOTHING
 from ..engine.probes import lines_of
 from .data import report_view
 
@@ -34,4 +35,5 @@ def answer(store: Store, name: str, path: Path) -> str:
         task.release()
     compared = [f"{line[0].upper()}{line[1:]}." for line in lines_of(report.study.probe)]
     what = f"{task.name} learned {task.env_steps:,} steps in trial {best.number}; its agent is in {file}."
-    return " ".join([*report.verdict, what, *compared])
+    vain = [f"Nothing was learned: {row.text}; {row.cure}." for row in report.findings if row.check == NOTHING]
+    return " ".join([*vain, *report.verdict, what, *compared])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.unlearned import bar_of, cures, risen
 from rekindle.studies.engine.probes import FOUND, described
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.sizing import Sized
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.storage.commands import PROBE, add
 from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.study.config import SIZED
 from rekindle.tasks import load
 from rekindle.tasks.checkpoint.storage import Write
 from rekindle.tasks.identity import TaskIdentity
@@ -188,4 +191,17 @@ def test_a_study_in_an_environment_without_rewards_or_with_equal_observations_is
     results["observations"] = {"low": 0.0, "high": 0.0, "mean": 1.0, "drift": 0.0}
     assert cures(config, seen(**results)) == (
         f"{rewards}, make sure that observations differ: a probe saw only equal ones, or {longer}"
+    )
+
+
+def test_the_cure_of_returns_that_never_differ_is_curiosity_and_that_of_a_budget_a_larger_one() -> None:
+    config = study_config(load("dqn"), "MountainCar-v0", trials=8, epochs="1:9")
+    alike: dict[str, Any] = {"random": [-200.0] * 5, "untrained": [], "zero_rewards": 0.0, "actions": "Discrete"}
+    assert cures(config, seen(**alike)).startswith(
+        "explore more (--set rnd.use=true --set n_step=1), train longer (--epochs 1:27)"
+    )
+    sized = replace(config, options={**config.options, SIZED: Sized(90.0, {"dqn": 1e-4}).to_json()})
+    other = "or try another algorithm (rekindle tune ppo ...)"
+    assert cures(sized, seen(**alike | {"random": [-200.0, -150.0, -9.0]})) == (
+        f"train longer (--budget 4.5m for a new study), {other}"
     )
