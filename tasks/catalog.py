@@ -37,11 +37,11 @@ CHOICES = {"auto": ".tasks.algorithms.auto:Auto"}  # tasks of studies alone, who
 CLASSES = {name: module for module, _, name in (home.partition(":") for home in ALGORITHMS.values())}
 MAKERS = {
     "command": ".tasks.adapters.programs:program",
-    "sb3": ".tasks.adapters.sb3:model",
+    **dict.fromkeys(("sb3", "sbx"), ".tasks.adapters.sb3:model"),
 }  # of task classes, by what precedes the colon of their names
 REFUSED = {
-    "sbx": "algorithms of sbx keep their state in JAX, which is not taken over; use Rekindle's own, sb3:NAME, or tune "
-    "a script that trains one: rekindle tune command",
+    "sb3": "a library's name is followed by an algorithm's, such as sb3:PPO",
+    "sbx": "a library's name is followed by an algorithm's, such as sbx:PPO",
     **dict.fromkeys(
         ("stable_baselines3", "sb3_contrib"), "its algorithms are tasks by their class names alone, such as sb3:TQC"
     ),

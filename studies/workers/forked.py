@@ -26,6 +26,7 @@ from typing import IO, Any, NoReturn
 import torch
 from threadpoolctl import threadpool_limits
 
+from ...tasks.adapters import jax_trees
 from ...tasks.compiled.loading import kernels
 from ...tasks.runtime.progress import marked, unmark
 from ...tasks.runtime.watcher import not_ignoring
@@ -90,10 +91,10 @@ class Forked:
 def can_fork() -> bool:
     """Return whether forking this process is safe.
 
-    On macOS, system libraries do not support it; and a lock held by another thread would never be released in the
-    child.
+    On macOS, system libraries do not support it; and a lock held by another thread, such as one of JAX, would never be
+    released in the child.
     """
-    return sys.platform == "linux" and threading.active_count() == 1
+    return sys.platform == "linux" and threading.active_count() == 1 and not jax_trees.running()
 
 
 class Crew:

@@ -1,4 +1,4 @@
-"""Learner whose members are models of Stable-Baselines3."""
+"""Learner whose members are models of Stable-Baselines3 or sbx."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ class SB3Learner(BaseLearner):
     """State of a model of Stable-Baselines3.
 
     Attributes:
+        functions: whether arguments may name functions, as they may classes.
         model_class: the algorithm.
         base: the algorithm of Stable-Baselines3 that it is or derives from.
         model: the model.
@@ -70,7 +71,7 @@ class SB3Learner(BaseLearner):
     parts, batched, needs_env = ("kept",), False, True
     objective, unit = "return", "env_steps"
     scratch = ("model", "venv", "task_envs", "evaluation_envs")
-    particles = None
+    particles, functions = None, False
     evaluation_envs: Envs | None = None
     model_class: ClassVar[type[BaseAlgorithm]]
     base: ClassVar[str]
@@ -103,7 +104,7 @@ class SB3Learner(BaseLearner):
             if not isinstance(dimension := space[name], Argument):
                 options |= {} if name in OWN else {name: value}
             elif value is not None:
-                options[name] = _with_classes(dimension.value(value), f"{self.place}: {name}")
+                options[name] = _with_named(dimension.value(value), f"{self.place}: {name}", self.functions)
         if "noise_std" in self.values:
             size = self.venv.action_space.shape or ()
             options["action_noise"] = NormalActionNoise(np.zeros(size), self.values["noise_std"] * np.ones(size))
@@ -283,12 +284,12 @@ class ModelPart:
         learner.generators = generators
 
 
-def _with_classes(value: Any, place: str) -> Any:
-    """Return data with the classes that it names as package.module:Class."""
+def _with_named(value: Any, place: str, functions: bool) -> Any:
+    """Return data with the classes and functions that it names."""
     if isinstance(value, Mapping):
-        return {name: _with_classes(item, place) for name, item in value.items()}
+        return {name: _with_named(item, place, functions) for name, item in value.items()}
     if isinstance(value, list):
-        return [_with_classes(item, place) for item in value]
+        return [_with_named(item, place, functions) for item in value]
     if not isinstance(value, str) or not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", value):
         return value
     module, _, name = value.partition(":")
@@ -296,6 +297,6 @@ def _with_classes(value: Any, place: str) -> Any:
         named = attrgetter(name)(importlib.import_module(module))
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{place} names the class {value}, which cannot be imported: {error}") from error
-    if not isinstance(named, type):
-        raise ValueError(f"{place} names classes only, but {value} is {named!r}")
+    if not isinstance(named, type) and not (functions and callable(named)):
+        raise ValueError(f"{place} names classes{' and functions' * functions} only, but {value} is {named!r}")
     return named

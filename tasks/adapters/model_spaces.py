@@ -1,4 +1,4 @@
-"""Hyperparameters of the algorithms of Stable-Baselines3.
+"""Hyperparameters of the algorithms of Stable-Baselines3 and sbx.
 
 The ranges are those of rl-zoo's samplers, the defaults mostly those of Stable-Baselines3.
 """
@@ -68,6 +68,7 @@ SPACES = {
     "RecurrentPPO": [ON_POLICY, PROXIMAL],
     "MaskablePPO": [ON_POLICY, PROXIMAL],
 }
+OF_SBX = ("PPO", "DQN", "SAC", "TD3", "DDPG", "TQC", "CrossQ")  # which take the same
 NORMALIZE = Space(
     normalize=categorical("none", "obs", "reward", "both", default="none", structural=True, search=False, silent=True)
 )

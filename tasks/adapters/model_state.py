@@ -1,10 +1,11 @@
-"""The state of a model of Stable-Baselines3 as data."""
+"""The state of a model of Stable-Baselines3 or sbx as data."""
 
 from __future__ import annotations
 
 import inspect
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 
 from ..errors import NotData
+from .jax_trees import is_tree, leaves_of, with_leaves
 
 
 def moments_of(venv: VecEnv) -> dict[str, Any]:
@@ -52,9 +54,12 @@ def state_of(model: BaseAlgorithm) -> dict[str, Any]:
 
 def _data(value: Any) -> Any:
     """Return an attribute's data; ... if it has none."""
+    if is_tree(value):
+        return {"tree": leaves_of(value)}
     if isinstance(value, nn.Module):
         optimizers = {f"optimizer of {path}": x.state_dict() for path, x in _optimizers(value)}
-        return {"module": value.state_dict(), **optimizers}
+        trees = {name: _data(part) for name, part in vars(value).items() if is_tree(part)}
+        return {"module": value.state_dict(), **optimizers, **trees}
     if isinstance(value, torch.optim.Optimizer):
         return value.state_dict()
     if isinstance(value, ReplayBuffer):
@@ -63,9 +68,19 @@ def _data(value: Any) -> Any:
         return [*value]  # results of episodes
     if isinstance(value, tuple) and all(_data(part) is not ... for part in value):  # such as the states of an LSTM
         return tuple(_data(part) for part in value)
-    if value is None or isinstance(value, Tensor | np.ndarray | bool | int | float):
+    if _is_record(value):  # such as an adaptive learning rate
+        return {name: x for name, part in vars(value).items() if (x := _data(part)) is not ...}
+    if value is None or isinstance(value, Tensor | np.ndarray | np.generic | bool | int | float):
         return value
     return ...
+
+
+def _is_record(value: Any) -> bool:
+    """Return whether a value is a dataclass whose fields can be set.
+
+    Those of flax's modules cannot.
+    """
+    return is_dataclass(value) and not isinstance(value, type) and type(value).__setattr__ is object.__setattr__
 
 
 def _content(buffer: ReplayBuffer) -> dict[str, Any]:
@@ -103,6 +118,11 @@ def _optimizers(module: nn.Module) -> Iterator[tuple[str, torch.optim.Optimizer]
 
 
 def load_state(model: BaseAlgorithm, state: Mapping[str, Any]) -> None:
+    """Load what `state_of` returned.
+
+    Raises:
+        LookupError, RuntimeError, TypeError, ValueError: it is of another model.
+    """
     for name, content in state.items():
         value = getattr(model, name, None)
         if name == "action_space":
@@ -111,6 +131,8 @@ def load_state(model: BaseAlgorithm, state: Mapping[str, Any]) -> None:
             value.load_state_dict(content["module"])
             for path, optimizer in _optimizers(value):
                 optimizer.load_state_dict(content[f"optimizer of {path}"])
+            for part in [part for part, tree in vars(value).items() if is_tree(tree)]:
+                setattr(value, part, with_leaves(getattr(value, part), content[part]["tree"]))
         elif isinstance(value, torch.optim.Optimizer):
             value.load_state_dict(content)
         elif isinstance(value, ReplayBuffer):
@@ -120,6 +142,10 @@ def load_state(model: BaseAlgorithm, state: Mapping[str, Any]) -> None:
         elif isinstance(value, Tensor):
             with torch.no_grad():
                 value.copy_(content)
+        elif isinstance(content, Mapping) and [*content] == ["tree"]:
+            setattr(model, name, with_leaves(value, content["tree"]))
+        elif _is_record(value):
+            vars(value).update(content)
         elif isinstance(value, tuple):
             setattr(model, name, _like(value, content))
         else:

@@ -11,7 +11,7 @@ from ...options.study_options import STUDY
 from ...options.worker_options import WORKER
 from .parser import MANY, Container, Parser, declare, in_group, option, weights
 
-TASK = "algorithm, such as ppo, or package.module:Class, or module:function, or sb3:PPO, or command (see --space)"
+TASK = "algorithm, such as ppo, or package.module:Class, module:function, sb3:PPO, sbx:PPO, or command (see --space)"
 
 
 def add_task(parser: Parser, epochs: str, setting: str, several: str = "") -> None:

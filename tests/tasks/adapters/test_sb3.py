@@ -11,18 +11,14 @@ import pytest
 import sb3_contrib
 import stable_baselines3
 import torch
+from one_call import one_call_of_learn
 from rekindle.studies.workers.goal_tests import play
 from rekindle.tasks import EnvSpec, load
-from rekindle.tasks.adapters.model_envs import TaskVecEnv
-from rekindle.tasks.adapters.model_spaces import OWN, POLICIES, SPACES
+from rekindle.tasks.adapters.model_spaces import SPACES
 from rekindle.tasks.adapters.sb3 import SB3
-from rekindle.tasks.envs import make_envs
 from rekindle.tasks.errors import Diverged, NotData, UnsupportedSpace
-from rekindle.tasks.rng import streams
 from rekindle.tasks.runtime.fingerprint import InexactWarning
 from rekindle.tasks.testing import ExactnessSuite
-from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from support_path import SUPPORT
 
 ON: dict[str, Any] = {"epoch_steps": 128, "num_envs": 2, "n_steps": 32, "total_steps": 384}
@@ -163,21 +159,8 @@ def test_parameters_are_those_of_one_call_of_learn(name: str) -> None:
     task = load(f"sb3:{name}")(env, seed=3).init(**values)
     task.fit(1)
     task.fit(3)
-    envs: VecEnv = TaskVecEnv(make_envs(env, [3], 2), EnvSpec.of(env))
-    if normalized:
-        envs = VecNormalize(envs, gamma=0.99)
-    options = {key: value for key, value in (task.hyperparameters or {}).items() if key not in OWN}
-    options = {key: value for key, value in options.items() if value is not None}
-    if "noise_std" in (task.hyperparameters or {}):
-        options["action_noise"] = NormalActionNoise(np.zeros(1), np.full(1, task.hyperparameters["noise_std"]))
-    seed, threads, before = streams.seed_of(3, "sb3"), torch.get_num_threads(), np.random.get_state()
-    with torch.random.fork_rng():
-        torch.set_num_threads(1)
-        algorithm = getattr(stable_baselines3, name, None) or getattr(sb3_contrib, name)
-        alone = algorithm(POLICIES.get(name, ("MlpPolicy",))[0], envs, seed=seed, device="cpu", **options)
-        alone.learn(3 * values["epoch_steps"])
-        torch.set_num_threads(threads)
-    np.random.set_state(before)
+    algorithm = getattr(stable_baselines3, name, None) or getattr(sb3_contrib, name)
+    alone = one_call_of_learn(algorithm, task, 3 * values["epoch_steps"])
     model = task.member_ref().learner.model
     assert model.num_timesteps == alone.num_timesteps >= 3 * values["epoch_steps"]
     for parameter, plain in zip(model.policy.parameters(), alone.policy.parameters(), strict=True):
@@ -222,8 +205,6 @@ def test_unknown_algorithms_and_unsuitable_spaces_are_refused() -> None:
         load("sb3:own_models:nothing")
     with pytest.raises(ValueError, match="sb3:own_models:Missing cannot be imported"):
         load("sb3:own_models:Missing")
-    with pytest.raises(ValueError, match=r"sbx:PPO: algorithms of sbx keep .* or tune a script that trains one"):
-        load("sbx:PPO")
     with pytest.raises(ValueError, match=r"sb3_contrib:TQC: its algorithms are tasks by their class names .* sb3:TQC"):
         load("sb3_contrib:TQC")
 
