@@ -209,7 +209,7 @@ def descend_actor_critic(
 ):
     """Take a gradient step of critics, then of their actor.
 
-    `SACLearner`, `TQCLearner` and `DDPGLearner` define what is computed.
+    `ActorCriticLearner` and its subclasses define what is computed.
 
     Args:
         draw: rows of the transitions, and their weights.

@@ -47,7 +47,8 @@ class SoftSample(NamedTuple):
     Attributes:
         continuous: numbers c, (P, B, k).
         probs: π of the choices, (P, B, n); None without choices (n = 1).
-        entropies: -log π(c), whose mean is an entropy, and the entropy of the choices, (P, B, terms).
+        entropies: -log π(c), whose mean is an entropy, and the entropy of the choices, (P, B, terms); no terms of
+            deterministic actions.
     """
 
     continuous: Tensor
@@ -63,8 +64,10 @@ class NormalizedActions:
     Attributes:
         continuous_dim, num_discrete: k and n; k = 0 without numbers, n = 1 without choices.
         outputs: outputs of a policy network.
+        only_numbers: whether choices are refused.
     """
 
+    only_numbers: ClassVar[bool] = False
     outputs: int
 
     def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
@@ -105,6 +108,11 @@ class NormalizedActions:
         self._continuous = torch.tensor(self.columns[0] if self.columns else [], dtype=torch.int64, device=device)
         self._middle, self._half = (torch.from_numpy(x).to(device) for x in (self.middle, self.half))
         self.continuous_dim, self.num_discrete = len(low), math.prod(self.sizes)
+        if self.only_numbers and self.num_discrete > 1:
+            raise UnsupportedSpace(
+                f"{where} acts in Boxes of floats that are bounded on all sides, and in Dicts and Tuples of these, but "
+                f"got choices in {space}; use SAC, or DQN for a Discrete space"
+            )
         if self.num_discrete > MAX_CHOICES:
             raise UnsupportedSpace(
                 f"{where} chooses among at most {MAX_CHOICES} combinations of its choices, "
@@ -188,6 +196,13 @@ class NormalizedActions:
         """
         raise NotImplementedError
 
+    def sample(self, outputs: Tensor, noise: Tensor) -> SoftSample:
+        """Sample actions for outputs (P, B, outputs).
+
+        The noise are standard normal numbers, (P, B, k).
+        """
+        raise NotImplementedError
+
     def act(self, outputs: Tensor, noise: Tensor | None = None, uniforms: Array | None = None) -> Array:
         """Return the environments' actions for network outputs.
 
@@ -205,13 +220,17 @@ class DeterministicActions(NormalizedActions):
     Network outputs are the k means μ.
     """
 
+    only_numbers = True
+
     def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
         super().__init__(space, where, device)
-        check_continuous(self, space, where)
         self.outputs = self.continuous_dim
 
     def greedy_outputs(self, outputs: Tensor) -> tuple[Tensor, None]:
         return outputs, None
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> SoftSample:
+        return SoftSample(torch.tanh(outputs), None, outputs.new_zeros(*outputs.shape[:2], 0))
 
     def act(self, outputs: Tensor, noise: Tensor | None = None, uniforms: Array | None = None) -> Array:
         numbers = torch.tanh(outputs)
@@ -245,10 +264,6 @@ class SoftActions(NormalizedActions):
         return outputs[..., :k], outputs[..., k : 2 * k], outputs[..., 2 * k :]  # `split` takes twice as long
 
     def sample(self, outputs: Tensor, noise: Tensor) -> SoftSample:
-        """Sample actions for outputs (P, B, outputs).
-
-        The noise are standard normal numbers, (P, B, k).
-        """
         mean, log_std, logits = self.split(outputs)
         c, probs, entropies = mean, None, []
         if k := self.continuous_dim:
@@ -283,13 +298,10 @@ class SoftActions(NormalizedActions):
         return self.denormalize(numbers, drawn)
 
 
-def check_continuous(actions: NormalizedActions, space: gym.Space[Any], where: str) -> None:
-    """Raise UnsupportedSpace if there are choices among the actions."""
-    if actions.num_discrete > 1:
-        raise UnsupportedSpace(
-            f"{where} acts in Boxes of floats that are bounded on all sides, and in Dicts and Tuples of these, but got "
-            f"choices in {space}; use SAC, or DQN for a Discrete space"
-        )
+class SoftNumbers(SoftActions):
+    """Actions of a soft policy without choices."""
+
+    only_numbers = True
 
 
 class Head:

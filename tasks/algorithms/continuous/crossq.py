@@ -7,19 +7,14 @@ steps. Default values are those of sb3-contrib, except for `learning_starts` (10
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import torch
 from torch import Tensor
 
-from ....spaces import integer, ordinal
-from ...envs import EnvSpec, spaces_of
+from ....spaces import ordinal
 from ...networks.optimizers import optimizer_space
 from ...task import Task
-from .actions import SoftActions, SoftHead, check_continuous
+from .actions import SoftHead, SoftNumbers
 from .entropy import entropy_space
-from .learner import actor_critic_space, check_vectors, check_without_memory, model_space
+from .learner import UNSEARCHED, actor_critic_space, delay_choice, model_space
 from .networks import NetworkForm
 from .renorm_networks import RenormActorCritics
 from .sac import SACLearner
@@ -29,57 +24,30 @@ from .steps import ActorCriticSteps
 class CrossQLearner(SACLearner):
     """P members of CrossQ."""
 
-    networks = RenormActorCritics
+    networks, action_form = RenormActorCritics, SoftNumbers
+    no_memory, no_encoder = "batch renormalization is of single steps", "batch renormalization has no encoder"
     hyperparameters = actor_critic_space(
         lr=1e-3,
         optimizer=optimizer_space(lr=1e-3, eps=1e-8, beta1=0.5),
         model=model_space(
             critic_width=ordinal(
-                256,
-                512,
-                1024,
-                2048,
+                *(256, 512, 1024, 2048),
                 default=1024,
                 accept=(2, 65536),
-                structural=True,
-                search=False,
                 when={"critic_hidden": None},
                 help="width of the critics' layers",
+                **UNSEARCHED,
             )
         ),
         critic=None,  # its layers' inputs are renormalized
         entropy=entropy_space(),
-        policy_delay=integer(
-            1,
-            4,
-            default=3,
-            accept=(1, 1000),
-            structural=True,
-            search=False,
-            help="gradient steps of the critics for each of the actor",
-        ),
+        policy_delay=delay_choice(3, 4, "the actor"),
         tau=None,  # there are no targets
         target_update_interval=None,
     )
 
-    @classmethod
-    def describe_actions(cls, env: EnvSpec, device: torch.device | str = "cpu") -> SoftActions:
-        actions = super().describe_actions(env, device)
-        check_continuous(actions, spaces_of(env).action, f"{cls.algorithm()} on {env.id}")
-        return actions
-
-    @classmethod
-    def check(cls, values: Mapping[str, Any]) -> None:
-        super().check(values)
-        check_without_memory(values, cls.algorithm(), "batch renormalization is of single steps")
-
-    @classmethod
-    def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        super().check_values_in_env(env, values)
-        check_vectors(values, env, cls.algorithm(), "batch renormalization has no encoder")
-
     def network_form(self) -> NetworkForm:
-        return NetworkForm(SoftHead(self.actions))
+        return NetworkForm(self.actions, self.hp, SoftHead(self.actions))
 
     def due(self, number: int) -> tuple[bool, Tensor | None]:
         return number % self.hp.policy_delay == 0, None

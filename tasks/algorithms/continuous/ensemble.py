@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....spaces import Dimension, Space, categorical, integer
-from .learner import critic_space
+from ....spaces import Space, categorical, integer
+from .learner import UNSEARCHED, critic_space
 
 TWINS = 2
 
@@ -18,7 +18,7 @@ def ensemble_space() -> Space:
     policy the mean of all: Chen et al. (2021), arXiv:2101.05982 (REDQ), with num_updates = policy_delay = 20,
     ensemble = 10 and subset = 2. With `mean`, the policy follows the mean of two critics, too, as in DroQ.
     """
-    rest: dict[str, Any] = {"structural": True, "search": False, "silent": True}
+    rest: dict[str, Any] = {**UNSEARCHED, "silent": True}
     return critic_space(
         ensemble=integer(2, 10, default=2, accept=(2, 100), help="number of critics", **rest),
         subset=integer(1, 10, default=2, accept=(1, 100), help="critics whose least value is the target", **rest),
@@ -26,14 +26,6 @@ def ensemble_space() -> Space:
             False, True, default=False, when={"ensemble": TWINS}, help="the policy follows the critics' mean", **rest
         ),
     )
-
-
-def delay_space() -> Dimension:
-    """Return the hyperparameter of the policy's delay behind the critics."""
-    return integer(
-        1, 20, default=1, accept=(1, 1000), structural=True, search=False, silent=True,
-        help="gradient steps of the critics for each of the policy and its entropy coefficients",
-    )  # fmt: skip
 
 
 def check_subset(values: Mapping[str, Any], algorithm: str) -> None:

@@ -16,7 +16,7 @@ from ...checkpoint.member_state import Stacked
 from ...networks.masked_logits import allowed_in
 from ...networks.mlp import Parameters
 from ...networks.optimizers import optimizer_of
-from .actions import SoftActions
+from .actions import NormalizedActions, SoftActions
 
 
 def entropy_space() -> Space:
@@ -95,7 +95,7 @@ def new_entropy(hp: SimpleNamespace, actions: SoftActions) -> LearnedEntropy | F
     return LearnedEntropy(hp.entropy.alpha, torch.cat(continuous + discrete, 1), hp.optimizer)
 
 
-def forbidden_entropy(hp: SimpleNamespace, actions: SoftActions, obs: Tensor, mask: slice) -> Tensor:
+def forbidden_entropy(hp: SimpleNamespace, actions: NormalizedActions, obs: Tensor, mask: slice) -> Tensor:
     """Return the mean decrease of target entropies by masks, (P, 1).
 
     The target of a choice among m allowed ones is `choice_target` log m. Masks are in columns of observations (P, B,

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from ...networks.encoders import encoder_for
 from ...networks.mlp import MLP, Network, Parameters, initialize, shapes_of
-from .actions import NormalizedActions
 from .networks import ActorCritics, Batch, NetworkForm
 from .recurrent_networks import RecurrentActorCritics
 
@@ -63,21 +62,13 @@ class ImageActorCritics(ActorCritics):
         encoder_vector: parameters of the encoder, (P, E).
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        actions: NormalizedActions,
-        form: NetworkForm,
-        hp: SimpleNamespace,
-        seeds: list[int],
-        device: torch.device,
-    ):
+    def __init__(self, shape: tuple[int, ...], form: NetworkForm, seeds: list[int], device: torch.device):
         """Initialize the networks for images of shape (H, W, C).
 
         The other arguments are those of `ActorCritics`.
         """
-        super().__init__(FEATURES, actions, form, hp, seeds, device)
-        self.encoder = CriticEncoder(hp.model, shape, seeds, device)
+        super().__init__(FEATURES, form, seeds, device)
+        self.encoder = CriticEncoder(form.hp.model, shape, seeds, device)
         self.encoder_vector = self.encoder.parameters.vector
         self.critic_vectors["encoder"] = self.encoder_vector
         self.tensors |= {"encoder": self.encoder_vector, "encoder_target": self.encoder.target.vector}

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ....spaces import Dimension, Space, categorical, integer, log_real, maybe, ordinal, real, sizes
 from ...checkpoint.member_state import Stacked
+from ...cuda.graphs import captured
 from ...envs import EnvSpec, StepResult, spaces_of
 from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
@@ -32,18 +33,22 @@ from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences
 from ...networks.encoders import ENCODERS, encoder_choice, needs_encoder
 from ...networks.mlp import MLP, actor_layers, critic_layers
-from ...networks.optimizers import Clipped, network_spans, optimizer_of, optimizer_space, schedule_space
+from ...networks.optimizers import Clipped, network_spans, norms, optimizer_of, optimizer_space, schedule_space
 from ...rng.draws import Normals
 from ...rng.streams import Keys
 from ...signals.replay_guidance import make_replay_guidance
 from ..off_policy import off_policy_space
 from ..off_policy_learner import OffPolicyLearner
-from .actions import DeterministicHead, NormalizedActions, SoftHead, StateDependentHead
+from .actions import DeterministicHead, NormalizedActions, SoftHead, SoftSample, StateDependentHead
 from .dropout import Dropout
+from .entropy import forbidden_entropy
 from .image_networks import ImageActorCritics, RecurrentImageActorCritics
 from .networks import USES, ActorCritics, ActorImitator, Batch, NetworkForm
 from .noise import Noise, no_noise
 from .recurrent_networks import RecurrentActorCritics, TrainingMemory
+
+Loss = tuple[Tensor, Clipped]
+UNSEARCHED: dict[str, Any] = {"structural": True, "search": False}
 
 
 def actor_critic_space(lr: float, **more: Dimension | Space | None) -> Space:
@@ -88,7 +93,7 @@ def critic_space(**more: Dimension) -> Space:
     - `block` is that of Lee et al. (2024), arXiv:2410.09754 (SimBa), see `residual`; dropout then is of what blocks
       add.
     """
-    rest: dict[str, Any] = {"structural": True, "search": False, "silent": True}
+    rest: dict[str, Any] = {**UNSEARCHED, "silent": True}
     return Space(
         dropout=real(0.0, 0.1, default=0.0, accept=(0.0, 0.99), help="probability that a unit is dropped", **rest),
         block=block_choice("residual blocks in place of hidden layers"),
@@ -99,9 +104,15 @@ def critic_space(**more: Dimension) -> Space:
     )
 
 
+def delay_choice(default: int, largest: int, of: str, silent: bool = False) -> Dimension:
+    """Return the hyperparameter of the actor's delay; `largest` ends its range."""
+    help = f"gradient steps of the critics for each of {of}"
+    return integer(1, largest, default=default, accept=(1, 1000), silent=silent, help=help, **UNSEARCHED)
+
+
 def block_choice(help: str) -> Dimension:
     """Return the hyperparameter of a network's form."""
-    return categorical("none", "simba", default="none", structural=True, search=False, silent=True, help=help)
+    return categorical("none", "simba", default="none", silent=True, help=help, **UNSEARCHED)
 
 
 def model_space(**more: Dimension) -> Space:
@@ -120,23 +131,6 @@ def model_space(**more: Dimension) -> Space:
         burn_in=ordinal(0, 4, 8, 16, default=8, accept=(0, 65536), structural=True, when=REMEMBERS),
         **more,
     )
-
-
-def check_without_memory(values: Mapping[str, Any], algorithm: str, reason: str) -> None:
-    """Raise ValueError if hyperparameters ask for a memory."""
-    if values["model"]["memory"] != "none":
-        raise ValueError(
-            f"{algorithm}: {reason}, but model.memory is {values['model']['memory']}; leave it out, or use SAC or TQC"
-        )
-
-
-def check_vectors(values: Mapping[str, Any], env: EnvSpec, algorithm: str, reason: str) -> None:
-    """Raise UnsupportedSpace if observations need an encoder."""
-    shape = Observations(spaces_of(env).observation, env.id).shape
-    if needs_encoder(SimpleNamespace(**values["model"]), shape):
-        raise UnsupportedSpace(
-            f"{algorithm} on {env.id}: {reason}, but observations of shape {shape} need one; use SAC or TQC"
-        )
 
 
 def check_mask(values: Mapping[str, Any], env: EnvSpec, algorithm: str) -> None:
@@ -160,11 +154,14 @@ class ActorCriticLearner(OffPolicyLearner):
         update_noise: standard normal numbers for the actions of a gradient step, (P, rows, k).
         noise_rows: rows of `update_noise` for each row of a batch.
         networks: class of the networks for vectors.
+        action_form: class of `actions`.
+        no_memory, no_encoder: reasons why the algorithm has none, if it has none.
         dropout: factors of the critics' units in a gradient step, (P, USES, c, B, units), or None.
     """
 
     in_kernel: ClassVar[tuple[str, ...]] = (
         *("draw", "update", "step", "critic_loss", "actor_loss", "total_reward", "guide", "network_form"),
+        *("next_sample", "heard", "of_subset"),
     )
     parts: ClassVar[tuple[str, ...]] = (
         *OffPolicyLearner.parts,
@@ -172,6 +169,9 @@ class ActorCriticLearner(OffPolicyLearner):
     )
     noise_rows: ClassVar[int] = 1
     networks: ClassVar[type[ActorCritics]] = ActorCritics
+    action_form: ClassVar[type[NormalizedActions]]
+    no_memory: ClassVar[str] = ""
+    no_encoder: ClassVar[str] = ""
     policy: ActorCritics
     actions: NormalizedActions
     rewards: RewardNormalizer | None = None
@@ -184,11 +184,16 @@ class ActorCriticLearner(OffPolicyLearner):
         Raises:
             UnsupportedSpace: the algorithm cannot act in it.
         """
-        raise NotImplementedError
+        return cls.action_form(spaces_of(env).action, f"{cls.algorithm()} on {env.id}", device)
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         super().check(values)
+        if cls.no_memory and values["model"]["memory"] != "none":
+            raise ValueError(
+                f"{cls.algorithm()}: {cls.no_memory}, but model.memory is {values['model']['memory']}; leave it out, "
+                "or use SAC or TQC"
+            )
         model = SimpleNamespace(**{"hidden": None, "layers": 1, **values["model"]})
         for space, layers in (("model", actor_layers(model)), ("critic", critic_layers(model))):
             if values.get(space, {}).get("block", "none") != "none" and len(set(layers)) > 1:
@@ -196,6 +201,16 @@ class ActorCriticLearner(OffPolicyLearner):
                     f"{cls.algorithm()}: residual blocks add to what they get, so they have equal widths, but "
                     f"{space}.block is {values[space]['block']} and the hidden layers have {layers}; give equal widths"
                 )
+
+    @classmethod
+    def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        super().check_values_in_env(env, values)
+        shape = Observations(spaces_of(env).observation, env.id).shape if cls.no_encoder else ()
+        if cls.no_encoder and needs_encoder(SimpleNamespace(**values["model"]), shape):
+            raise UnsupportedSpace(
+                f"{cls.algorithm()} on {env.id}: {cls.no_encoder}, but observations of shape {shape} need one; use SAC "
+                "or TQC"
+            )
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
@@ -246,7 +261,7 @@ class ActorCriticLearner(OffPolicyLearner):
     def new_policy(self, seeds: list[int]) -> ActorCritics:
         """Return networks that are drawn from seeds."""
         model, shape = self.hp.model, self.envs.obs_shape
-        rest = (self.actions, self.network_form(), self.hp, seeds, self.device)
+        rest = (self.network_form(), seeds, self.device)
         remembers = model.memory != "none"
         if self.mask is not None:
             return self.networks(shape[0] - (self.mask.stop - self.mask.start), *rest)
@@ -359,6 +374,136 @@ class ActorCriticLearner(OffPolicyLearner):
         if tau is not None:
             self.policy.move_target(tau)
 
+    def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        number = self.progress.updates
+        if (subset := self.subset(number)) is not None:
+            batch = {**batch, "subset": subset}
+        moves_actor, tau = self.due(number)
+        return self.step(batch, self.update_noise(number), tau, moves_actor, self.measured)
+
+    @captured
+    def step(
+        self, batch: Batch, noise: Tensor, tau: Tensor | None, moves_actor: bool, measured: bool
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Take the gradient step of `update`.
+
+        Args:
+            batch: tensors (P, B, ...).
+            noise: standard normal numbers for the actions, those for the next observations last, (P, rows, k).
+            tau: fraction by which the targets move, (P, 1); 0 or None leaves them.
+            moves_actor: whether actor and entropy coefficients move, too.
+            measured: whether metrics include the gradients' norms.
+        """
+        policy, rows, mask = self.policy, self.hp.batch_size, batch.get("mask")
+        reward, batch, alpha = self.total_reward(batch), policy.encode(batch), self.alpha()
+        with torch.set_grad_enabled(moves_actor):
+            outputs, next_outputs = policy.outputs_of(batch)  # of the actor before its step
+            sample = self.actions.sample(outputs, noise[:, :rows])
+        next_sample = self.next_sample(next_outputs, noise[:, -rows:])
+
+        critic_loss, errors, q = self.critic_loss(batch, reward, next_sample, alpha)
+        critics, actor, entropies = self.descend_critics(critic_loss), None, None
+        if moves_actor:
+            actor_loss = masked(self.actor_loss(batch, sample, alpha), mask)
+            actor = actor_loss.detach().mean(1), self.descend_actor(actor_loss)
+            entropies = masked(sample.entropies.detach(), mask).mean(1)
+        report = self.report((critic_loss.detach().mean(1), critics), q, alpha, actor, entropies, measured)
+        if entropies is not None and policy.mask:
+            entropies = entropies + forbidden_entropy(self.hp, self.actions, batch["obs"], policy.mask)
+        self.follow(entropies, tau)
+        return report, errors[:, 0]
+
+    def report(
+        self, critics: Loss, q: Tensor, alpha: Tensor, actor: Loss | None, entropies: Tensor | None, measured: bool
+    ) -> dict[str, Tensor]:
+        """Return the metrics of a gradient step, each (P,).
+
+        Args:
+            critics: mean loss of the critics, (P,), and their clipped gradient.
+            q: mean value, (P,).
+            alpha: entropy coefficients, (P, terms).
+            actor: the same as `critics`, or None if the actor has not moved.
+            entropies: mean entropies of the batch, (P, terms), with an `actor`.
+            measured: whether to include the gradients' norms.
+        """
+        report, is_soft = {"critic_loss": critics[0], "q": q}, alpha.shape[1] > 0
+        report |= {"alpha": alpha.mean(1)} if is_soft else {}
+        report |= norms(critics[1], self.critic_spans) if measured else {}
+        if actor is not None:
+            report["actor_loss"] = actor[0]
+            report |= {"entropy": entropies.sum(1)} if is_soft and entropies is not None else {}
+            report |= norms(actor[1], "actor") if measured else {}
+        return report
+
+    def next_sample(self, outputs: Tensor, noise: Tensor) -> SoftSample:
+        """Return the actions a' for the policy's outputs (P, B, outputs)."""
+        return self.actions.sample(outputs, noise)
+
+    def heard(self, q: Tensor) -> Tensor:
+        """Return the least values (P, B, n), which the actor follows.
+
+        Those of all critics are (P, c, B, n).
+        """
+        return q.min(1).values
+
+    def of_subset(self, next_q: Tensor, subset: Tensor | None) -> Tensor:
+        """Return the target critics' values (P, m, B, n) that count.
+
+        Those of all critics are (P, c, B, n). The subset is (P, m); None takes the first m.
+        """
+        return next_q
+
+    def critic_loss(
+        self, batch: Batch, reward: Tensor, next_sample: SoftSample, alpha: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the critics' losses, errors and mean values.
+
+            J = mean Σᵢ ½ (y - qᵢ(s, a))²,   y = r + discount V'(s')
+
+        arXiv:1812.05905, eq. 5. V' is the soft value of the target critics; without entropies it is their least value:
+        arXiv:1802.09477, eq. 10. `critic_loss` may replace the square.
+
+        Args:
+            batch: tensors (P, B, ...) with the actions that were taken.
+            reward: r, the `total_reward`, (P, B).
+            next_sample: actions for the next observations.
+            alpha: entropy coefficients, (P, terms).
+
+        Returns:
+            Losses (P, B), errors y - qᵢ(s, a), (P, c, B), and the mean of q, (P,).
+        """
+        numbers, choices = self.actions.normalize(batch["action"])
+        q, next_q = self.policy.q_and_target(batch, numbers, next_sample.continuous)
+        least = self.of_subset(next_q, batch.get("subset")).min(1).values
+        targets = reward + batch["discount"] * soft_value(least, next_sample, alpha)
+        mask = batch.get("mask")
+        losses, errors, q = squares(q, choices, targets, batch.get("weight", mask), self.limit)
+        return losses, errors, q.mean((1, 2)) if mask is None else masked(q.mean(1), mask).mean(1)
+
+    def actor_loss(self, batch: Batch, sample: SoftSample, alpha: Tensor) -> Tensor:
+        """Return the policy's losses (P, B).
+
+            J = mean α log π(c|s) - minᵢ qᵢ(s, c)
+
+        arXiv:1812.05905, eq. 9. `heard` may replace the least qᵢ. The action c is a function of the policy's outputs
+        and of noise, which lets the gradient pass; none passes to the critics.
+        """
+        return -soft_value(self.heard(self.policy.q(batch, sample.continuous)), sample, alpha)
+
+    @torch.no_grad()
+    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return each member's critic loss (P,) and metrics on a batch.
+
+        The batch's tensors are (P, B, ...). The next actions are the medians of their distribution, without noise.
+        """
+        reward, batch = self.total_reward(batch), self.policy.encode(batch)
+        _, next_outputs = self.policy.outputs_of(batch)
+        noise = torch.zeros(*next_outputs.shape[:2], self.actions.continuous_dim, device=self.device)
+        next_sample = self.actions.sample(next_outputs, noise)
+        rows = {name: x for name, x in batch.items() if name != "weight"}
+        losses, _, q = self.critic_loss(rows, reward, next_sample, self.alpha())
+        return losses.mean(1), {"q": q}
+
     @property
     def perceptrons(self) -> list[MLP | None]:
         """Perceptrons of policy and critics; None in place of other networks."""
@@ -406,6 +551,22 @@ def masked(x: Tensor, mask: Tensor | None) -> Tensor:
     Take means over the batch after it, not before.
     """
     return x if mask is None else x * mask.reshape(*mask.shape, *[1] * (x.ndim - 2))
+
+
+def soft_value(q: Tensor, sample: SoftSample, alpha: Tensor) -> Tensor:
+    """Return the soft value (P, B) for values q (P, B, n).
+
+        V = Σ_d π(d|s) q(s, c, d) - α_c log π(c|s) + α_d H(π(·|s))
+
+    Both entropies are added: arXiv:1812.05905, eq. 3, and arXiv:1910.07207, eq. 10.
+
+    Args:
+        q: values, such as the lesser ones of two critics.
+        sample: actions.
+        alpha: entropy coefficients α, (P, terms).
+    """
+    value = q.squeeze(-1) if sample.probs is None else (sample.probs * q).sum(-1)
+    return value + (sample.entropies * alpha.unsqueeze(1)).sum(-1)
 
 
 def squares(

@@ -37,6 +37,8 @@ class NetworkForm(NamedTuple):
     """Form of an algorithm's networks.
 
     Attributes:
+        actions: action space.
+        hp: hyperparameters, of which `model` and `critic` are used.
         head: last layer of the policy.
         copies: critics of a member.
         values: outputs of a critic, such as one for each choice.
@@ -44,6 +46,8 @@ class NetworkForm(NamedTuple):
         mask: columns of the action mask in observations, if any.
     """
 
+    actions: NormalizedActions
+    hp: SimpleNamespace
     head: Head
     copies: int = 2
     values: int = 1
@@ -72,26 +76,16 @@ class ActorCritics(Stacked):
     cores: Sequence[Core] = ()
     mask: slice | None = None
 
-    def __init__(
-        self,
-        inputs: int,
-        actions: NormalizedActions,
-        form: NetworkForm,
-        hp: SimpleNamespace,
-        seeds: list[int],
-        device: torch.device,
-    ):
+    def __init__(self, inputs: int, form: NetworkForm, seeds: list[int], device: torch.device):
         """Initialize the networks.
 
         Args:
             inputs: numbers in an observation, without those of a mask.
-            actions: action space.
             form: form of the networks.
-            hp: hyperparameters, of which `model` and `critic` are used.
             seeds: seeds of the members.
             device: device of all tensors.
         """
-        members, model = len(seeds), hp.model
+        actions, hp, members, model = form.actions, form.hp, len(seeds), form.hp.model
         self.head, self.copies, self.used_values = form.head, form.copies, form.values
         self.actions, self.mask = actions, form.mask
         self.padding = max(0, 2 - inputs)  # with two rows of weights, as long as stored states have them
@@ -191,19 +185,16 @@ class ActorCritics(Stacked):
     def outputs_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return action parameters for a batch and for its next observations.
 
+        The latter are those of the target policy, if there is one.
         Each is (P, B, outputs); only the first has gradients.
         """
-        next_outputs = self._outputs(self.actor.views, self._padded(batch["next_obs"]))
+        next_actor = self.actor_target or self.actor
+        next_outputs = self._outputs(next_actor.views, self._padded(batch["next_obs"]))
         return self.learning_outputs(batch), self.masked(next_outputs, batch["next_obs"])
 
     def learning_outputs(self, batch: Batch) -> Tensor:
         """Return action parameters for a batch, (P, B, outputs), with gradients."""
         return self.masked(self._outputs(self.actor.leaves, self._padded(batch["obs"].detach())), batch["obs"])
-
-    def target_outputs(self, batch: Batch) -> Tensor:
-        """Return the target policy's parameters for next observations, (P, B, outputs)."""
-        assert self.actor_target is not None
-        return self._outputs(self.actor_target.views, self._padded(batch["next_obs"]))
 
     def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
         """Return the critics' values of a batch, and the targets' next values.
@@ -285,9 +276,13 @@ class ActorCritics(Stacked):
 
     def of(self, member: int) -> dict[str, Tensor]:
         """Return one member's parameters by name; views of the vectors."""
-        names = self.actor.of(member)
+        return self.named(member, self.actor, self.critics)
+
+    def named(self, member: int, of_actor: Parameters, of_critics: Parameters) -> dict[str, Tensor]:
+        """Return one member's tensors by name, those of its critics with numbers."""
+        names = of_actor.of(member)
         for copy in range(self.copies):
-            critic = self.critics.of(self.copies * member + copy)
+            critic = of_critics.of(self.copies * member + copy)
             names |= {name.replace("critic", f"critic{copy}", 1): tensor for name, tensor in critic.items()}
         return names
 

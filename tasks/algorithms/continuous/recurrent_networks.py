@@ -10,14 +10,12 @@ recurrent state. The states side by side, (..., (1 + c) S), are those of the pol
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
 from ...experience.sequence_replay import Sequences
 from ...networks.recurrent import ActingMemory, Core
-from .actions import NormalizedActions
 from .networks import ActorCritics, Batch, NetworkForm
 
 Sequence = tuple[Tensor, Tensor, Tensor]  # observations, beginnings, state
@@ -29,24 +27,16 @@ class RecurrentActorCritics(ActorCritics):
     The rows of a batch are the L steps of each sequence, one sequence after another.
     """
 
-    def __init__(
-        self,
-        inputs: int,
-        actions: NormalizedActions,
-        form: NetworkForm,
-        hp: SimpleNamespace,
-        seeds: list[int],
-        device: torch.device,
-    ):
+    def __init__(self, inputs: int, form: NetworkForm, seeds: list[int], device: torch.device):
         """Initialize the networks and their recurrent cores.
 
         The arguments are those of `ActorCritics`; a batch has R rows.
         """
-        model = hp.model
+        model = form.hp.model
         self.cores = [Core(f"{name}.memory", model.memory, inputs, model.width) for name in ("actor", "critic")]
-        super().__init__(model.width, actions, form, hp, seeds, device)
+        super().__init__(model.width, form, seeds, device)
         self.width, self.state_size = model.width, self.cores[0].state_size
-        self.length, self.burn_in, self.n_step = model.sequence_length, model.burn_in, hp.n_step
+        self.length, self.burn_in, self.n_step = model.sequence_length, model.burn_in, form.hp.n_step
 
     def remembered(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         assert state is not None

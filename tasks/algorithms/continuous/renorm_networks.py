@@ -9,13 +9,12 @@ Notation: P members, B batch, c critics of a member.
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...networks.renorm import Moments, RenormMLP
-from .networks import ActorCritics, Batch
+from .networks import ActorCritics, Batch, NetworkForm
 
 
 class RenormActorCritics(ActorCritics):
@@ -27,10 +26,10 @@ class RenormActorCritics(ActorCritics):
     pi: RenormMLP
     critic_form: RenormMLP
 
-    def __init__(self, *arguments: Any):
+    def __init__(self, inputs: int, form: NetworkForm, seeds: list[int], device: torch.device):
         """Initialize the networks; the arguments are those of `ActorCritics`."""
-        super().__init__(*arguments)
-        members, device = len(self.actor_vector), self.actor_vector.device
+        super().__init__(inputs, form, seeds, device)
+        members = len(seeds)
         self.targets, self.target_vector = self.critics, self.critic_vector
         del self.tensors["target"]
         for name, net, copies in (("actor", self.pi, 1), ("critic", self.critic_form, self.copies)):
@@ -53,8 +52,5 @@ class RenormActorCritics(ActorCritics):
         return q, next_q.detach()
 
     def of(self, member: int) -> dict[str, Tensor]:
-        names = super().of(member) | self.pi.moments.parameters.of(member)
-        for copy in range(self.copies):
-            moments = self.critic_form.moments.parameters.of(self.copies * member + copy)
-            names |= {name.replace("critic", f"critic{copy}", 1): tensor for name, tensor in moments.items()}
-        return names
+        moments = (net.moments.parameters for net in (self.pi, self.critic_form))
+        return super().of(member) | self.named(member, *moments)

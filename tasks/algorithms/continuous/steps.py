@@ -13,7 +13,7 @@ from torch import Tensor
 from ...compiled.records import ActionForm, CriticForm, Draw, GivenBatch, HeadForm, Scaling, SoftErrors
 from ...compiled.records import ActorCritics as Networks
 from ...networks.acting import perceptrons
-from ...networks.optimizers import CompiledDescent, FlushedDenormals, norms
+from ...networks.optimizers import CompiledDescent, FlushedDenormals
 from ..compiled_steps import CompiledSteps
 from .actions import SoftHead
 from .learner import ActorCriticLearner
@@ -89,13 +89,7 @@ class ActorCriticSteps(CompiledSteps):
         learner.follow(self.entropies.mean(1) if self.moves_actor else None, tau)
 
     def metrics(self) -> Mapping[str, Tensor]:
-        measured = self.learner.measured
-        report = {"critic_loss": self.critic_losses.mean(1), "q": self.values.mean((1, 2))}
-        report |= norms(self.critics.clipped, self.learner.critic_spans) if measured else {}
-        is_soft = self.alpha.shape[1] > 0
-        report |= {"alpha": self.alpha.mean(1)} if is_soft else {}
-        if self.moves_actor:
-            report["actor_loss"] = self.actor_losses.mean(1)
-            report |= {"entropy": self.entropies.mean(1).sum(1)} if is_soft else {}
-            report |= norms(self.actor.clipped, "actor") if measured else {}
-        return report
+        critics = self.critic_losses.mean(1), self.critics.clipped
+        actor = (self.actor_losses.mean(1), self.actor.clipped) if self.moves_actor else None
+        rest = self.alpha, actor, self.entropies.mean(1), self.learner.measured
+        return self.learner.report(critics, self.values.mean((1, 2)), *rest)

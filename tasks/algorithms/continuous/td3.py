@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ....spaces import integer, real
+from ....spaces import real
 from ...task import Task
+from .actions import SoftSample
 from .ddpg import DDPGLearner
-from .learner import actor_critic_space
-from .networks import Batch
+from .learner import actor_critic_space, delay_choice
 from .noise import noise_space
 from .steps import ActorCriticSteps
 
@@ -25,15 +25,7 @@ class TD3Learner(DDPGLearner):
     hyperparameters = actor_critic_space(
         lr=3e-4,
         exploration=noise_space("gaussian", std=0.1),
-        policy_delay=integer(
-            1,
-            4,
-            default=2,
-            accept=(1, 1000),
-            structural=True,
-            search=False,
-            help="gradient steps of the critics for each of the actor and the targets",
-        ),
+        policy_delay=delay_choice(2, 4, "the actor and the targets"),
         target_policy_noise=real(
             0.0,
             0.5,
@@ -51,15 +43,16 @@ class TD3Learner(DDPGLearner):
         moves = number % self.hp.policy_delay == 0
         return moves, self.hp.tau if moves else None
 
-    def next_actions(self, batch: Batch, noise: Tensor) -> Tensor:
-        """Return the smoothed actions for the next observations, (P, B, k).
+    def next_sample(self, outputs: Tensor, noise: Tensor) -> SoftSample:
+        """Return the smoothed actions for the next observations.
 
             a' = clip(μ'(s') + clip(σ z, -c, c), -1, 1),   σ = target_policy_noise,   c = target_noise_clip
 
         Eq. 14 and 15 of the paper, for normalized actions.
         """
         std, clip = (x.unsqueeze(-1) for x in (self.hp.target_policy_noise, self.hp.target_noise_clip))
-        return (super().next_actions(batch, noise) + (std * noise).clamp(-clip, clip)).clamp(-1, 1)
+        sample = super().next_sample(outputs, noise)
+        return sample._replace(continuous=(sample.continuous + (std * noise).clamp(-clip, clip)).clamp(-1, 1))
 
     def kernel(self) -> ActorCriticSteps | None:
         smoothing = torch.cat([self.hp.target_policy_noise, self.hp.target_noise_clip], 1)

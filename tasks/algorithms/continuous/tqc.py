@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from ....spaces import integer
-from ...envs import EnvSpec, spaces_of
 from ...task import Task
-from .actions import SoftActions, SoftSample, check_continuous, soft_head
+from .actions import SoftNumbers, SoftSample, soft_head
 from .entropy import entropy_space
 from .learner import actor_critic_space, masked
 from .networks import Batch, NetworkForm
@@ -36,22 +35,13 @@ class TQCLearner(SACLearner):
         critics=integer(1, 5, default=2, accept=(1, 100), structural=True, search=False, help="number of critics"),
         quantiles=integer(5, 50, default=25, accept=(1, 1000), structural=True, help="quantiles of each critic"),
         dropped_quantiles=integer(
-            0,
-            4,
-            default=2,
-            accept=(0, 999),
-            structural=True,
-            help="quantiles of each critic that its targets leave out",
+            0, 4, default=2, accept=(0, 999), structural=True, help="quantiles of a critic that its targets leave out"
         ),  # rl-zoo's sampler drops up to all but one; here, any sampled pair is valid
         critic_loss=None,  # always Huber's
         **sde_space(),
     )
 
-    @classmethod
-    def describe_actions(cls, env: EnvSpec, device: torch.device | str = "cpu") -> SoftActions:
-        actions, space = super().describe_actions(env, device), spaces_of(env).action
-        check_continuous(actions, space, f"{cls.algorithm()} on {env.id}")
-        return actions
+    action_form = SoftNumbers
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
@@ -63,7 +53,8 @@ class TQCLearner(SACLearner):
             )
 
     def network_form(self) -> NetworkForm:
-        return NetworkForm(soft_head(self.actions, self.hp), self.hp.critics, self.hp.quantiles)
+        actions, hp = self.actions, self.hp
+        return NetworkForm(actions, hp, soft_head(actions, hp), hp.critics, hp.quantiles)
 
     def critic_loss(
         self, batch: Batch, reward: Tensor, next_sample: SoftSample, alpha: Tensor
@@ -73,7 +64,7 @@ class TQCLearner(SACLearner):
             J = mean_{c,i,j} |τᵢ - 1(yⱼ < θᵢ)| l(yⱼ - θᵢ),   yⱼ = r + discount (z₍ⱼ₎(s', a') - α log π(a'|s'))
 
         θᵢ(s, a) are a critic's quantiles at τᵢ = (i - ½) / m, l is Huber's loss, and z₍ⱼ₎ are the t least of all
-        targets' quantiles: eq. 8 to 12 of the paper. Results and arguments are those of `SACLearner.critic_loss`.
+        targets' quantiles: eq. 8 to 12 of the paper. Results and arguments are those of `ActorCriticLearner`.
         """
         hp, mask = self.hp, batch.get("mask")
         numbers, _ = self.actions.normalize(batch["action"])

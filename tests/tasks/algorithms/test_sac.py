@@ -14,7 +14,8 @@ from rekindle import DQN, SAC, EnvSpec
 from rekindle.spaces import unflatten
 from rekindle.spaces.choices import Fixed
 from rekindle.tasks.algorithms.continuous.actions import SoftActions, SoftSample
-from rekindle.tasks.algorithms.continuous.sac import SACLearner, soft_value
+from rekindle.tasks.algorithms.continuous.learner import soft_value
+from rekindle.tasks.algorithms.continuous.sac import SACLearner
 from rekindle.tasks.envs import Joined
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.experience.normalizers import RewardNormalizer

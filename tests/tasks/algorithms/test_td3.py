@@ -73,13 +73,20 @@ def perceptron(layers: list[tuple[torch.Tensor, torch.Tensor]], x: torch.Tensor)
     return x[:, 0]  # further outputs are padding
 
 
+def actor_losses_of(learner: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    sample = learner.actions.sample(learner.policy.outputs_of(batch)[0], learner.update_noise(1))
+    losses: torch.Tensor = learner.actor_loss(batch, sample, learner.alpha())
+    return losses
+
+
 @pytest.mark.parametrize("task", [DDPG, TD3])
 def test_the_losses_are_those_of_the_paper(task: type[Task]) -> None:
     learner = learner_of(task)
     _, batch = learner.draw()
     noise = learner.update_noise(7)
-    losses, errors, _ = learner.critic_loss(batch, learner.total_reward(batch), learner.next_actions(batch, noise))
-    actor_losses = learner.actor_loss(batch)
+    next_sample = learner.next_sample(learner.policy.outputs_of(batch)[1], noise)
+    losses, errors, _ = learner.critic_loss(batch, learner.total_reward(batch), next_sample, learner.alpha())
+    actor_losses = actor_losses_of(learner, batch)
     for member in range(2):
         networks = networks_of(learner, member)
         obs, next_obs, action = (batch[name][member] for name in ("obs", "next_obs", "action"))
@@ -114,14 +121,14 @@ def test_gradients_are_those_of_means_over_the_batch() -> None:
     learner = learner_of(DDPG)
     _, batch = learner.draw()
     before = learner.policy.actor_vector.clone()
-    gradient = learner.descend_actor(learner.actor_loss(batch)).gradient
+    gradient = learner.descend_actor(actor_losses_of(learner, batch)).gradient
     index = torch.arange(before.shape[1])[before[0] != 0][:3]
     for i in index.tolist():
         values = []
         for shift in (-1e-2, 1e-2):
             learner.policy.actor_vector.copy_(before)
             learner.policy.actor_vector[:, i] += shift
-            values.append(learner.actor_loss(batch).mean(1).detach().clone())
+            values.append(actor_losses_of(learner, batch).mean(1).detach().clone())
         torch.testing.assert_close((values[1] - values[0]) / 2e-2, gradient[:, i], rtol=0.05, atol=1e-3)
 
 
