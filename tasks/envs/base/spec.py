@@ -279,7 +279,7 @@ def reset_result(result: Any, id: str) -> tuple[Any, Any]:
     if not isinstance(result, tuple) or len(result) != 2:
         raise EnvSpecError(
             f"{id}: reset returns (observation, info), as Gymnasium's does, but it returned {reprlib.repr(result)}; "
-            "fix it"
+            "return an info, {} for instance, beside the observation"
         )
     return result
 

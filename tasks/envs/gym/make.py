@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
@@ -25,7 +26,7 @@ from ..base.joined import JoinedActions, can_join
 from ..base.masks import CHOICES, MaskInObservation, has_mask, has_method
 from ..base.spec import IN_INFO, EnvSpec, EnvSpecError, reset_result, with_arrays
 from .chance import OwnGenerators
-from .packages import advice, of_old_gym, register
+from .packages import advice, cure, register
 from .rewards import WeightedReward
 
 Env = gym.Env[Any, Any]
@@ -79,7 +80,7 @@ def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
             raise EnvSpecError(f"{spec.id} must be an environment that Gymnasium knows: {why}{advice(spec)}") from error
         except Exception as error:
             what = f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}"
-            raise _refusal(what, error, _has_lists(spec.kwargs), of_old_gym(spec, error)) from error
+            raise _refusal(what, error, _has_lists(spec.kwargs), cure(spec, error)) from error
         try:
             if not is_joint(spec):
                 _check_version(env, spec)
@@ -292,7 +293,7 @@ def _has_lists(kwargs: Mapping[str, Any]) -> bool:
     return any(isinstance(value, list) for value in kwargs.values())
 
 
-def _refusal(what: str, error: Exception, lists: bool = False, cure: str = "") -> Exception:
+def _refusal(what: str, error: Exception, lists: bool = False, remedy: str = "") -> Exception:
     """Return the error to raise for an exception in a constructor.
 
     EnvSpecError means that the arguments are wrong. EnvironmentFailed may pass, and is retried.
@@ -301,14 +302,20 @@ def _refusal(what: str, error: Exception, lists: bool = False, cure: str = "") -
         what: what failed.
         error: the exception.
         lists: whether an argument is a list.
-        cure: what to do if the arguments are wrong.
+        remedy: what to do if the arguments are wrong.
     """
     if is_lack_of_memory(error):
         return error
     if isinstance(error, TypeError | ValueError | LookupError | AttributeError | AssertionError | NotImplementedError):
-        cure = cure or ('; if a list should be a NumPy array, write {"array": [...]}' if lists else "")
-        return EnvSpecError(f"{what}: {str(error) or type(error).__name__}{cure}")
+        remedy = remedy or ('; if a list should be a NumPy array, write {"array": [...]}' if lists else "")
+        return EnvSpecError(f"{what}: {str(error) or _place_of(error)}{remedy}")
     return EnvironmentFailed(f"{what}: its constructor raised {type(error).__name__}: {error}")
+
+
+def _place_of(error: Exception) -> str:
+    """Return the type of an error without a text, and the line that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} ({frame.filename}, line {frame.lineno}: {frame.line})"
 
 
 def register_atari(spec: EnvSpec) -> None:

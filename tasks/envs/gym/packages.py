@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
+from importlib.metadata import requires
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -17,7 +18,11 @@ from ..base.spec import EnvSpec
 REGISTER = {"minatar": ("minatar.gym", "register_envs")}  # functions that register ids on request, by module
 WORLD = '{{"id": "metaworld:Meta-World/MT1", "kwargs": {{"env_name": "reach-v3"}}}}'
 AGENTS = "pettingzoo/PACKAGE:{name}, such as pettingzoo/mpe2:simple_spread_v3"
-OLD_GYM = '{{"id": "shimmy:GymV21Environment-v0", "kwargs": {{"env_id": "{name}"}}}}'
+OLD_GYM = (
+    '{{"id": "shimmy:GymV21Environment-v0", "kwargs": {{"env_id": "{name}", "make_kwargs": '
+    '{{"disable_env_checker": true}}}}}}'
+)
+GYM = "--no-deps shimmy gym==0.25.2 gym-notices"  # gym's own requirements, and its checker, exclude NumPy 2
 
 
 class Package(NamedTuple):
@@ -58,8 +63,8 @@ PACKAGES = (
     Package(".*NoVel-", "rl_zoo3.import_envs", "rl-zoo3"),
     Package("Vizdoom", "vizdoom.gymnasium_wrapper", "vizdoom"),
     Package("MiniWorld-", "miniworld", "miniworld"),
-    Package("Crafter", "crafter", "crafter 'shimmy[gym-v21]'", OLD_GYM, needs="gym"),
-    Package("procgen", "procgen", "procgen 'shimmy[gym-v21]'", OLD_GYM),
+    Package("Crafter", "crafter", f"crafter, pip install {GYM}", OLD_GYM, needs="gym"),
+    Package("procgen", "procgen", f"procgen, pip install {GYM}", OLD_GYM),
     Package(r"\w+_v\d+$", "pettingzoo", "'rekindle-rl[pettingzoo]'", AGENTS),
 )
 
@@ -84,9 +89,16 @@ def advice(spec: EnvSpec) -> str:
     return f"; {', and '.join(steps)}" if steps else ""
 
 
-def of_old_gym(spec: EnvSpec, error: Exception) -> str:
-    """Return what to type for an environment of old Gym, or ""."""
-    if "must inherit from" not in str(error):
-        return ""
-    name = spec.id.rpartition(":")[2]
-    return f"; if it is old Gym's, pip install 'shimmy[gym-v21]', and write {OLD_GYM.format(name=name)}"
+def cure(spec: EnvSpec, error: Exception) -> str:
+    """Return what to do about an error of a constructor, or ""."""
+    if "must inherit from" in str(error):
+        name = spec.id.rpartition(":")[2]
+        return (
+            f"; if it is registered with old Gym, pip install {GYM}, and write {OLD_GYM.format(name=name)}; otherwise "
+            "derive it from gymnasium.Env, with reset(*, seed, options) -> (observation, info) and step(action) -> "
+            "(observation, reward, terminated, truncated, info)"
+        )
+    if "dm_control/" in spec.id and "MjModel" in str(error):
+        needs = next((need for need in requires("dm_control") or () if re.match(r"mujoco\W", need)), "mujoco")
+        return f"; dm_control reads the structures of one MuJoCo: pip install '{needs.replace('>=', '~=')}'"
+    return ""

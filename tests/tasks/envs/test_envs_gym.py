@@ -496,7 +496,7 @@ def test_an_environment_that_cannot_be_made_or_seeded_is_named() -> None:
         ("no Gymnasium", "action_space, but Faulty has a builtins.tuple as observation_space; set it"),
         ("shape", r"must have the shape \(2,\), as observation_space says, but reset gave the shape \(1,\); fix one"),
         ("shape of a step", r"must have the shape \(2,\), as .* says, but step gave the shape \(1,\); fix one"),
-        ("no info", r"reset returns \(observation, info\), .* but it returned array\(.*; fix it"),
+        ("no info", r"reset returns \(observation, info\), .* but it returned array\(.*; return an info, \{\}"),
         ("no dict", r"step returns \(observation, .* two booleans and a dict, but .*, None\) .*; fix it"),
         (
             "two rewards",

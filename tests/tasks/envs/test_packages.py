@@ -21,8 +21,14 @@ from rekindle.tasks.envs.gym.make import make_env
         ("MiniGrid-Nowhere-v0", r"; (pip install minigrid, and )?write minigrid:MiniGrid-Nowhere-v0$"),
         ("MinAtar/Nothing-v1", r"(pip install minatar, and )?write minatar:MinAtar/Nothing-v1$"),
         ("AntBulletEnv-v7", r"pip install pybullet-envs-gymnasium, and write pybullet_envs_gymnasium:AntBulletEnv-v7$"),
-        ("CrafterReward-v1", r"write \{\"id\": \"shimmy:GymV21Environment-v0\", .*\"CrafterReward-v1\"\}\}$"),
-        ("procgen-coinrun-v0", r"pip install procgen 'shimmy\[gym-v21\]', and write .*procgen-coinrun-v0"),
+        (
+            "CrafterReward-v1",
+            r"write .*\"shimmy:GymV21Environment-v0\", .*\"CrafterReward-v1\", .*\"disable_env_checker\": true\}\}\}$",
+        ),
+        (
+            "procgen-coinrun-v0",
+            r"pip install procgen, pip install --no-deps shimmy gym==\S+ gym-notices, and write .*procgen-coinrun-v0",
+        ),
         ("simple_spread_v3", "write pettingzoo/PACKAGE:simple_spread_v3, such as pettingzoo/mpe2:simple_spread_v3$"),
         ("Meta-World/reach-v3", r"write .*metaworld:Meta-World/MT1.*reach-v3"),
         ("Nowhere-v0", "doesn't exist"),
@@ -56,10 +62,23 @@ def test_an_environment_of_old_gym_is_answered_with_what_to_type() -> None:
 
     gym.register("OldGym-v0", Old)
     try:
-        with pytest.raises(EnvSpecError, match=r"if it is old Gym's, .*shimmy:GymV21Environment-v0.*OldGym-v0"):
+        with pytest.raises(EnvSpecError, match=r"with old Gym, .*shimmy:GymV21.*OldGym-v0.*otherwise derive it"):
             make_env(EnvSpec("OldGym-v0"))
     finally:
         gym.registry.pop("OldGym-v0")
+
+
+def test_the_mujoco_of_dm_control_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> None:
+        raise AttributeError("'MjModel' object has no attribute 'flex_vertedge'")
+
+    monkeypatch.setattr(packages, "requires", {"dm_control": ["dm-env", "mujoco>=3.17.0"]}.get)
+    gym.register("dm_control/test-v0", make)
+    try:
+        with pytest.raises(EnvSpecError, match=r"reads the structures of one MuJoCo: pip install 'mujoco~=3.17.0'"):
+            make_env(EnvSpec("dm_control/test-v0"))
+    finally:
+        gym.registry.pop("dm_control/test-v0")
 
 
 class Shifted(gym.ObservationWrapper[Any, Any, Any]):
