@@ -23,6 +23,7 @@ from . import STUCK, watcher
 
 _words: Any = [0] * watcher.WORDS
 _limit: float | None = STUCK
+_traces: list[IO[bytes]] = []  # files in which watchers read where this process is
 _simulators = 0, ""  # a process, and the name by which it marks what its environments start
 
 
@@ -163,12 +164,16 @@ def _watcher(seconds: float, then: Sequence[str], environment: Mapping[str, str]
         tell_in(memoryview(mmap.mmap(page.fileno(), 8 * watcher.WORDS)).cast("q"))
         files = (page.fileno(), trace.fileno())
         process = _start_watcher(name, files, seconds, then, os.environ if environment is None else environment)
+        _traces.append(trace)
         faulthandler.register(watcher.TRACE, trace)
         try:
             with marked(name):
                 yield
         finally:
+            _traces.pop()
             faulthandler.unregister(watcher.TRACE)
+            if _traces:  # of a watcher around this one
+                faulthandler.register(watcher.TRACE, _traces[-1])
             _end_watcher(process, os.getpid())
 
 

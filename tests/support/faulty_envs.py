@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import locale
 import os
 import random
@@ -262,6 +263,15 @@ class Repeats(Drift):
         return self.show(), -abs(self.x), False, self.t >= self.length, {}
 
 
+class Extra(Drift):
+    """Gives more than its space says, which is another object each time."""
+
+    observation_space = spaces.Dict({"x": Drift.observation_space})
+
+    def show(self) -> Any:
+        return {"more": object(), "x": super().show()}
+
+
 class Season(Drift):
     """Depends on the month."""
 
@@ -360,6 +370,7 @@ class Meddler(Drift):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if at != "step":
             locale.setlocale(locale.LC_ALL, "C.UTF-8")
+            sys.stdout = sys.stderr = io.StringIO()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.meddle("reset")

@@ -313,7 +313,7 @@ def _refusal(what: str, error: Exception, lists: bool = False, remedy: str = "")
 
 
 def _place_of(error: Exception) -> str:
-    """Return the type of an error without a text, and the line that raised it."""
+    """Return the type of an error, and the line that raised it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} ({frame.filename}, line {frame.lineno}: {frame.line})"
 

@@ -475,7 +475,7 @@ def _in_turns(trial: _Trial, *plans: list[Episode]) -> list[list[list[Record]]]:
 
 def _records(trial: _Trial, env: Env, episode: Episode) -> Iterator[Record]:
     obs = _first(trial, env, episode.seed, episode.parameters)
-    yield Record(_bits(obs), 0.0, False, False, b"")
+    yield Record(_bits(obs, env.observation_space), 0.0, False, False, b"")
     yield from _steps(trial, env, episode.actions)
 
 
@@ -517,7 +517,8 @@ def _check_step(result: Any, spec: EnvSpec) -> None:
 
 def _cure(result: Any) -> str:
     if not isinstance(result, tuple) or len(result) != 5:
-        return "; fix it"
+        old = isinstance(result, tuple) and len(result) == 4
+        return "; old Gym's done is terminated, or truncated at a time limit; give both" if old else "; fix it"
     if np.ndim(result[1]) and np.size(result[1]) == 1:
         return "; return the number itself, such as reward.item()"
     return unweighed(result[1]) or "; fix it"
@@ -535,17 +536,19 @@ def _steps(trial: _Trial, env: Env, actions: Array) -> Iterator[Record]:
         trial.check(env, obs, "step")
         trial.numbers.update(info.numbers_in(said))
         info.write(said, reported, entries, trial.spec.id)
-        yield Record(_bits(obs), float(reward), bool(terminated), bool(truncated), entries.tobytes())
+        yield Record(
+            _bits(obs, env.observation_space), float(reward), bool(terminated), bool(truncated), entries.tobytes()
+        )
         if terminated or truncated:
             break
 
 
-def _bits(obs: Any) -> bytes:
-    """Return the bytes of an observation of any space."""
-    if isinstance(obs, Mapping):
-        return b"".join(_bits(obs[name]) for name in sorted(obs))
-    if isinstance(obs, tuple | list):
-        return b"".join(map(_bits, obs))
+def _bits(obs: Any, space: gym.Space[Any]) -> bytes:
+    """Return the bytes of an observation, without parts that its space lacks."""
+    if isinstance(space, gym.spaces.Dict):
+        return b"".join(_bits(obs[name], part) for name, part in sorted(space.spaces.items()))
+    if isinstance(space, gym.spaces.Tuple):
+        return b"".join(map(_bits, obs, space.spaces))
     return np.asarray(obs).tobytes()
 
 

@@ -25,6 +25,8 @@ from ...errors import EnvironmentFailed
 from ...runtime.progress import mark_step, simulating
 from ...runtime.watcher import set_limits
 
+STEPPED = -2  # end of the settings that steps may change
+
 
 class Setting(NamedTuple):
     """A setting: functions that return and set its value.
@@ -95,7 +97,7 @@ class SteppingGuard:
     """
 
     def __init__(self, guard: Guard) -> None:
-        self.guard, self.steps = guard, [setting.get for setting in guard.settings[:-1]]
+        self.guard, self.steps = guard, [setting.get for setting in guard.settings[:STEPPED]]
 
     def __enter__(self) -> None:
         self.guard.depth += 1
@@ -106,7 +108,7 @@ class SteppingGuard:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         now = [get() for get in self.steps]
-        if now != self.guard.outside[:-1]:
+        if now != self.guard.outside[:STEPPED]:
             self.guard.leave(now)
         if self.limits is not None:
             set_limits(*self.limits)
@@ -138,7 +140,7 @@ def guards_of(id: str) -> Guards:
 
 
 def _settings() -> list[Setting]:
-    """Return the settings: gradients first, last what no step changes."""
+    """Return the settings: gradients first, last two that no step changes."""
     torch: Any = sys.modules["torch"]
     return [
         Setting(torch.is_grad_enabled, torch.set_grad_enabled),
@@ -149,12 +151,17 @@ def _settings() -> list[Setting]:
         Setting(np.geterr, lambda reactions: np.seterr(**reactions)),
         *(_handler(number) for number in (signal.SIGINT, signal.SIGTERM)),
         Setting(lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name)),
+        Setting(lambda: (sys.stdout, sys.stderr), _set_streams),
     ]
 
 
 def _set_filters(filters: Sequence[Any]) -> None:
     warnings.filters[:] = filters  # type: ignore[index]  # a list, declared as a sequence
     warnings._filters_mutated()  # type: ignore[attr-defined]  # as `warnings.catch_warnings` does
+
+
+def _set_streams(streams: tuple[Any, Any]) -> None:
+    sys.stdout, sys.stderr = streams
 
 
 def _folder() -> str | None:

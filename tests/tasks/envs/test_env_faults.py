@@ -7,6 +7,7 @@ import json
 import locale
 import os
 import signal
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -172,6 +173,7 @@ def test_the_generators_of_the_process_are_left_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("name", "mode", "exact", "words"),
     [
+        ("Extra", "replay", True, "in used and in new environments"),
         ("Drift", "replay", True, "in used and in new environments"),
         ("Sticky", "replay", True, "so each episode has a new environment"),
         ("ClassCounter", "restart", False, "environments of one process share what they depend on"),
@@ -250,6 +252,7 @@ def settings() -> list[Any]:
         os.getcwd(),
         signal.getsignal(signal.SIGTERM),
         locale.setlocale(locale.LC_ALL),
+        (sys.stdout, sys.stderr),
     ]
 
 
@@ -273,7 +276,7 @@ def test_settings_that_an_environment_changes_do_not_reach_the_learner(at: str) 
         ("end of data", "its own code raised StopIteration"),
         ("reward", r"step returns \(observation, .* but it returned|gave a reward that is not finite in 32"),
         ("tuple", r"step returns \(observation, reward, terminated, truncated, info\), .* but it returned"),
-        ("no reset", r"reset returns \(observation, info\), as Gymnasium's does, but it returned None; fix it"),
+        ("no reset", r"reset returns \(observation, info\), as Gymnasium's does, but it returned None; return an info"),
         ("long reset", r"reset returns \(observation, info\), as Gymnasium's does, but it returned \(array"),
         ("large", "gave a reward that is not finite in 32 bits"),
     ],
