@@ -50,12 +50,21 @@ REFUSED = {
 }  # reasons, by a name or what precedes its colon
 
 
+PREFIX = "command:"  # of names of programs
+NOT_CHECKED = "not checked; `rekindle check-resume` does"  # whether a program resumes exactly
+
+
+def is_verdict(text: str) -> bool:
+    """Return whether a label of a task says what `check-resume` found."""
+    return f"resumes exactly was {NOT_CHECKED}" in text or " does not resume exactly: " in text
+
+
 def label(task: str) -> str:
     """Return a task's name for people: of a program, its file."""
-    if not task.startswith("command:"):
+    if not task.startswith(PREFIX):
         return task
     try:
-        words = json.loads(task.removeprefix("command:"))["run"]
+        words = json.loads(task.removeprefix(PREFIX))["run"]
     except (ValueError, LookupError, TypeError):
         return task
     return next((PurePath(word).name for word in words[1:] if PurePath(word).suffix), PurePath(words[0]).name)

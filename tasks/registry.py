@@ -102,8 +102,11 @@ def _in_module(path: str) -> type[Any]:
         )
     try:
         offered = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"the task {path!r} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:  # importing runs the module's code
+        what = str(error) if isinstance(error, ImportError | AttributeError | ValueError) else repr(error)
+        lost = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+        cure = "; run this in the folder that has it, or add that to PYTHONPATH" if lost else ""
+        raise ValueError(f"the task {path!r} cannot be imported: {what}{cure}") from error
     if not isinstance(offered, type):
         cure = "; decorate the function with @rekindle.task(...)" if callable(offered) else ""
         raise ValueError(f"a task must be a class derived from rekindle.Task, but {path} is {offered!r}{cure}")

@@ -291,7 +291,7 @@ def check_files(name: str, wanted: Mapping[str, str], present: Mapping[str, str]
             cure = f", or accept it as it is there (`{accept}`)" if file in present else ""
             raise MachineMismatch(
                 f"study {name!r} trains with {file} of digest {digest}, but the working directory {os.getcwd()} "
-                f"{here}; put that file there, or start the worker in a folder that has it{cure}"
+                f"{here}; put that file there, or run this in a folder that has it{cure}"
             )
 
 

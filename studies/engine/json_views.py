@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ...tasks.adapters.program_commands import is_verdict
+from ...tasks.catalog import is_verdict
 from ...tasks.checkpoint.storage import POLICY_PREFIX
 from ...tasks.errors import ADVICE, INEXACT
 from ..methods import scheduling

@@ -239,7 +239,7 @@ def _imported(text: str, module: str, name: str) -> type[BaseSampler]:
         raise PluginError(f"a sampler must have the form {FORM}, but got {text!r}")
     try:
         sampler = getattr(importlib.import_module(module), name)
-    except Exception as error:  # importing runs the package's code
+    except (Exception, SystemExit) as error:  # importing runs the package's code
         raise PluginError(f"the sampler {text!r} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(sampler, type) or not issubclass(sampler, BaseSampler):
         raise PluginError(

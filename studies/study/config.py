@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import unflatten
-from ...tasks.adapters.program_commands import NOT_CHECKED, PREFIX
-from ...tasks.catalog import label
+from ...tasks.catalog import NOT_CHECKED, PREFIX, label
 from ...tasks.runtime import EVALUATION_EPISODES
 from ..errors import BadConfig, StoreError
 from ..methods import SCHEDULERS, Sampling, Scheduling, sampling, scheduling

@@ -17,15 +17,14 @@ from typing import Any, Self
 from ...spaces import Space
 from ...spaces.custom_priors import with_defaults
 from ...spaces.errors import near
+from ..catalog import PREFIX
 
-PREFIX = "command:"
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.]*)\}|\{(\{[A-Za-z_][\w.]*\})\}")  # {{name}} is the text {name}
 ALMOST = r"\{{{{1,2}}\s*{}\s*([:!,][^{{}}]*)?\}}{{1,2}}"  # {{lr}}, {lr:.3f} and { lr } are text
 OWN = ("epochs", "checkpoint", "seed", "device")  # placeholders beside the hyperparameters
 NEEDED = ("epochs", "checkpoint")
 SETTINGS = ("space", "objective", "bounds", "lines", "pattern", "version")
 EPOCH = "epoch"
-NOT_CHECKED = "not checked; `rekindle check-resume` does"  # whether a program resumes exactly
 
 
 @dataclass(frozen=True)
@@ -174,11 +173,6 @@ class ProgramCommand:
             return value if isinstance(value, str) else json.dumps(value)
 
         return [PLACEHOLDER.sub(text, word) for word in self.run]
-
-
-def is_verdict(text: str) -> bool:
-    """Return whether a label of a task says what `check-resume` found."""
-    return f"resumes exactly was {NOT_CHECKED}" in text or " does not resume exactly: " in text
 
 
 def _is_bound(value: object) -> bool:

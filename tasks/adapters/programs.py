@@ -37,7 +37,7 @@ import numpy as np
 
 from ...spaces import flatten
 from ..base_learner import BaseLearner
-from ..catalog import label
+from ..catalog import NOT_CHECKED, label
 from ..checkpoint.storage import Metrics
 from ..errors import LAST_LINES, Hung, NotInitialized, ProgramError, ProgramFailed
 from ..runtime import progress
@@ -46,7 +46,7 @@ from ..task import Task
 from . import launcher, reporting
 from .data import Data, decode, encode
 from .folders import Folder
-from .program_commands import EPOCH, NOT_CHECKED, ProgramCommand
+from .program_commands import EPOCH, ProgramCommand
 
 LOOK = 0.05  # seconds between looks whether to stop
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ....spaces import flatten
+from ....tasks.catalog import label
 from ...engine.json_views import RUNNING, STATES, infeasible, rank, state_text
 from ...engine.views import AgreementView, ConfirmationView, StatusView, StudyView, SummaryView, TrialView, View
 from ...methods import scheduling
@@ -279,7 +280,7 @@ def status_table(status: StatusView) -> Table:
         table.add_row(
             study.study,
             Text(*_state(study)),
-            " ".join([study.task, *(str(env.get("id", "")) for env in environments_of(study))]),
+            " ".join([label(study.task), *(str(env.get("id", "")) for env in environments_of(study))]),
             f"{begun}/{max(begun, study.trials_total)}",  # the branches of a population are additional trials
             *(str(study.counts[state]) for state in states),
             *(f"{study.weight:g}" for _ in weighs),
@@ -296,9 +297,15 @@ def print_labels(out: Console, study: SummaryView) -> None:
     if study.exactness is not None:
         note(out, f"study {study.study}, resumed after a kill: {study.exactness}")
     for text, count in study.inexact.items():
-        note(out, f"study {study.study}: {counted(count, 'training')} not bit-exact: {text}")
+        note(out, f"study {study.study}: {counted(count, 'training')} not bit-exact{_continued(text)}")
     for text in study.advice:
         note(out, f"study {study.study}: {text}")
+
+
+def _continued(reason: str) -> str:
+    """Return the reason of a label as it follows "not bit-exact"."""
+    rest = reason.removeprefix("not bit-exact")
+    return f": {reason}" if rest == reason else rest
 
 
 def _state(study: SummaryView) -> tuple[str, str]:

@@ -18,7 +18,8 @@ from rekindle.studies.engine.runner import note_resumes, start_study
 from rekindle.studies.study.config import Config
 from rekindle.tasks import load
 from rekindle.tasks.adapters import programs
-from rekindle.tasks.adapters.program_commands import NOT_CHECKED, ProgramCommand
+from rekindle.tasks.adapters.program_commands import ProgramCommand
+from rekindle.tasks.catalog import NOT_CHECKED
 
 Cli = Callable[..., tuple[int, str, str]]
 EXAMPLES = Path(__file__).parents[3] / "examples" / "programs"
@@ -116,6 +117,7 @@ def test_the_exactness_of_a_program_is_said_wherever_its_study_is_shown(cli: Cli
         view = json.loads(cli("trials", f"s{fault}", *stored, "--json")[1])
         assert view["exactness"].startswith(verdict)
     assert all(text.startswith("exact") for text in shown())
+    assert "command:{" not in cli("status", *stored)[1]
     tune(name, study="later", trials=1, **how)
     assert json.loads(cli("trials", "later", *stored, "--json")[1])["exactness"] == "exact"
 

@@ -142,6 +142,25 @@ def test_a_function_that_another_process_cannot_find_is_explained(name: str, mes
         load(name)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("raise SystemExit(3)", r"cannot be imported: SystemExit\(3\)"),
+        ("raise RuntimeError('no licence')", r"cannot be imported: RuntimeError\('no licence'\)"),
+        ("import no_such_module", "cannot be imported: No module named 'no_such_module'$"),
+        ("", "No module named 'my_training'; run this in the folder that has it, or add that to PYTHONPATH"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str, message: str
+) -> None:
+    if content:
+        (tmp_path / "my_training.py").write_text(content)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ValueError, match=message):
+        load("my_training:train")
+
+
 def test_functions_are_found_by_module_and_name() -> None:
     assert load("own_functions:descend") is descend
     assert descend.name == "own_functions:descend"
