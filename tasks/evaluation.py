@@ -397,6 +397,14 @@ def acting(learner: BaseLearner) -> Learner:
     return learner
 
 
+def answering(learner: BaseLearner) -> Learner:
+    """Return the learner if it acts on single observations, else raise UnsupportedSpace.
+
+    It is a `Learner`, or one of another library with the same methods.
+    """
+    return cast("Learner", learner) if hasattr(learner, "acting_memory") else acting(learner)
+
+
 def record(learner: BaseLearner, member: int, episodes: int, deterministic: bool, **elsewhere: Any) -> Demonstrations:
     """Record one member's evaluation episodes, with actions as the environment takes them."""
     learner = acting(learner)

@@ -197,10 +197,10 @@ class SB3Learner(BaseLearner):
         """Return None, since `evaluation` measures episodes instead."""
 
     def actor(
-        self, episodes: int, deterministic: bool = True, keys: streams.Keys | None = None
+        self, episodes: int, deterministic: bool = True, keys: streams.Keys | None = None, memory: Any = None
     ) -> Callable[[np.ndarray], np.ndarray]:
         """Return a function that acts, see `Learner.actor`."""
-        draw, steps, memory = keys or partial(evaluation_keys, 1), count(), None
+        draw, steps = keys or partial(evaluation_keys, 1), count()
         explores = not deterministic and getattr(self.model, "use_sde", False)
 
         @torch.no_grad()
@@ -220,6 +220,16 @@ class SB3Learner(BaseLearner):
             return np.asarray(actions)[None]
 
         return act
+
+    def acting_memory(self, episodes: int) -> None:
+        """Return None: a model without a memory acts on any observation."""
+        if self.base == "RecurrentPPO":
+            raise UnsupportedSpace(
+                f"{self.place} remembers whole episodes, so single steps are not offered; evaluate it"
+            )
+
+    def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
+        raise UnsupportedSpace(f"values of {self.place} are not offered, only its actions")
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:

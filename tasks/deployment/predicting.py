@@ -15,7 +15,7 @@ from ..base_learner import BaseLearner, MemberRef
 from ..envs import Joined, spaces_of
 from ..envs.base.encode import Actions, Observations
 from ..envs.base.joined import leaves
-from ..evaluation import acting, one_thread
+from ..evaluation import answering, one_thread
 from ..networks.recurrent import States
 from ..rng import streams
 
@@ -44,7 +44,7 @@ class Predictor:
         Raises:
             UnsupportedSpace: the learner does not act in an environment.
         """
-        self.ref, self.where, self.learner = MemberRef(learner, member), subject, acting(learner)
+        self.ref, self.where, self.learner = MemberRef(learner, member), subject, answering(learner)
         spaces, env = spaces_of(learner.env), learner.env.id
         self.observations, self.actions = Observations(spaces.observation, env), Actions(spaces.action, env)
         self.space, self.made = spaces.observation, 0

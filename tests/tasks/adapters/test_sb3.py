@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from rekindle.studies.workers.goal_tests import play
 from rekindle.tasks import EnvSpec, load
 from rekindle.tasks.adapters.model_spaces import SPACES
 from rekindle.tasks.adapters.sb3 import SB3
+from rekindle.tasks.deployment.exporting import ExportError
 from rekindle.tasks.errors import Diverged, NotData, UnsupportedSpace
 from rekindle.tasks.runtime.fingerprint import InexactWarning
 from rekindle.tasks.testing import ExactnessSuite
@@ -216,7 +218,7 @@ def test_no_forbidden_action_is_taken_in_evaluation() -> None:
 
 
 @pytest.mark.parametrize("name", ["PPO", "DQN"])
-def test_episodes_are_those_of_the_seed_and_change_no_state(name: str) -> None:
+def test_episodes_are_those_of_the_seed_and_change_no_state(name: str, tmp_path: Path) -> None:
     task = load(f"sb3:{name}")("CartPole-v1").init(**SMALL[name][1])
     task.fit(1)
     digest, generator = task.digest, np.random.get_state()[1].copy()
@@ -225,6 +227,12 @@ def test_episodes_are_those_of_the_seed_and_change_no_state(name: str) -> None:
     assert len({*task.returns(8, deterministic=False, seed=1), *drawn}) > 2
     assert task.evaluate(4) == np.mean(task.returns(4))
     assert task.returns(4, seed=1) != task.returns(4)
+    seen = np.linspace(-0.1, 0.1, 12, dtype=np.float32).reshape(3, 4)
+    greedy, _ = task.member_ref().learner.model.predict(seen, deterministic=True)
+    assert [*task.predict(seen)[0]] == [*greedy] == [task.act(row) for row in seen]
+    assert {*task.predict(seen, deterministic=False)[0]} <= {0, 1}
+    with pytest.raises(ExportError, match=f"sb3:{name} is a model of another library; export it as .safetensors"):
+        task.export_policy(tmp_path / "policy.pt")
     assert task.digest == digest
     assert (np.random.get_state()[1] == generator).all()
 
