@@ -14,7 +14,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
-from types import CellType, FunctionType, MethodType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,7 @@ def _parts(value: Any) -> dict[Any, Any]:
         return dict(value)
     if isinstance(value, list | tuple):
         return dict(zip(getattr(value, "_fields", range(len(value))), value, strict=True))
-    if isinstance(value, type):
+    if isinstance(value, type | ModuleType):
         return {}
     slots = [name for part in type(value).__mro__ for name in vars(part).get("__slots__", ())]
     names = (*PARTS.get(type(value), ()), *slots, *getattr(value, "__dict__", ()))
@@ -116,7 +116,7 @@ def _difference(one: Any, other: Any, path: str, seen: set[tuple[int, int]]) -> 
     seen.add((id(one), id(other)))
     parts, others = _parts(one), _parts(other)
     if type(one) is not type(other) or parts.keys() != others.keys():
-        return path
+        return path or "attributes"
     if parts:
         names = [name for name in parts if name not in (SEED, f"_{SEED}")]
         below = (_difference(parts[name], others[name], f"{path}.{name}".lstrip("."), seen) for name in names)

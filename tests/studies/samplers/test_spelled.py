@@ -69,6 +69,13 @@ def test_an_instance_is_the_sampler_that_its_arguments_make(tmp_path: Path) -> N
     assert studies[0].config == studies[1].config
 
 
+def test_an_instance_with_further_attributes_is_refused() -> None:
+    sampler = own_samplers.Independent(0.25)
+    sampler.drawn = 3  # type: ignore[attr-defined]  # as one that has been used may have
+    with pytest.raises(BadConfig, match="Independent has the attributes of this one; give one that has not been used"):
+        sampler_name(sampler)
+
+
 def test_a_sampler_of_ones_own_learns_which_trials_are_infeasible(tmp_path: Path) -> None:
     bounds = {"return<=1e9": 1e-1, "return>=1e9": 1e-5}
     for bound, expected in bounds.items():
