@@ -168,9 +168,8 @@ def test_the_cure_fits_the_environment_and_the_end_of_tune_tells_it(
     storage = ("--storage", f"sqlite:///{tmp_path / 's.db'}")
     fixed = {**TINY, "use_sde": False, "normalize_obs": False}
     search: dict[str, Any] = {"study": "s", "trials": 8, "epochs": 1, "fixed": unflatten(fixed)}
-    assert (
-        rekindle.tune("ppo", "MountainCarContinuous-v0", storage=storage[1], progress=False, **search).best is not None
-    )
+    study = rekindle.tune("ppo", "MountainCarContinuous-v0", storage=storage[1], progress=False, **search)
+    assert study.answer(tmp_path / "agent.safetensors").startswith("Nothing was learned: none of 8 trials is better")
     options = ["--trials=8", "--epochs=1", *(f"--set={name}={value}" for name, value in fixed.items())]
     output = " ".join(cli("tune", "ppo", "MountainCarContinuous-v0", "--study", "s", *options, *storage)[1].split())
     assert "nothing learned: none of 8 trials is better than an untrained policy beyond chance: the best has" in output
