@@ -462,8 +462,9 @@ class Soak(gym.Env[Any, Any]):
         self.is_of_training, self.buffer = False, None
         if told == "method":
             self.action_masks = lambda: self.mask
-        if "leak" in faults:
-            subprocess.Popen(["sleep", "600"], start_new_session=faults["leak"] > 3)
+        if "leak" in faults:  # a later one with an environment of its own
+            own = {KILLS: os.environ.get(KILLS, "")} if faults["leak"] > 3 else None
+            subprocess.Popen(["sleep", "600"], start_new_session=faults["leak"] > 3, env=own)
 
     def has(self, fault: str) -> bool:
         return fault in self.faults and self.steps >= self.faults[fault]
@@ -473,6 +474,8 @@ class Soak(gym.Env[Any, Any]):
         self.is_of_training = is_of_training(seed)
         if "global generator" in self.faults:
             np.random.seed((seed or 0) % 2**32)
+        if self.has("streams"):
+            sys.stdout = sys.stderr = io.StringIO()
         if self.has("broken reset"):
             raise ConnectionError("the simulator is gone")
         self.t, self.x = 0, float(self.np_random.normal())
@@ -491,6 +494,7 @@ class Soak(gym.Env[Any, Any]):
         self.x += 0.1 * np.random.normal() if self.has("global generator") else 0
         self.x += 0.1 * random.random() if self.has("unseeded generator") else 0
         self.x += 0.1 * self.entropy.normal() if self.has("entropy") else 0
+        self.x += 0.1 * (time.monotonic() % 1) if self.has("clock") else 0
         self.x += 0.1 * np.sin(self.memory) if self.has("memory") else 0
         self.x += 0.1 * np.sin(self.steps_of_all) if self.has("shared counter") else 0
         self.x += 0.1 * np.sin(float(self.kept.sum())) if self.has("kept action") else 0
@@ -523,6 +527,9 @@ class Soak(gym.Env[Any, Any]):
             info["action_mask"] = self.mask
         if self.has("odd info"):
             info = {"x": "nothing"} if self.faults["odd info"] else None  # type: ignore[assignment]
+        elif self.has("endless info"):
+            info |= {"whole": info, f"of step {self.t}": np.zeros(1000), "lock": threading.Lock(), 3: object()}  # type: ignore[dict-item]
+            info["whole"] = info
         return info
 
     def show(self) -> Any:
@@ -539,6 +546,8 @@ class Soak(gym.Env[Any, Any]):
             self.buffer = output if self.buffer is None else self.buffer
             self.buffer[...] = output
             return self.buffer
+        if self.has("further parts") and isinstance(output, dict):
+            output["object"] = object()
         if self.has("wrong shape"):
             return np.zeros(7)
         if self.has("nothing"):

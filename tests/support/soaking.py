@@ -52,11 +52,19 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], list[Any], list[str]]] = {  # values
 VECTORS = ["box", "table", "dose", "choice", "choices", "bits"]
 IMAGES = ["board", "flags", "image"]
 SEES_NO_IMAGES = ("td3", "ddpg", "tqc", "crossq", "ars")
-UNSEEN = ("in place", "buffer", "settings", "leak")  # faults without an effect on episodes
+UNSEEN = (
+    "in place",
+    "buffer",
+    "settings",
+    "leak",
+    "endless info",
+    "streams",
+    "further parts",
+)  # faults without an effect on episodes
 HARMLESS = (*UNSEEN, "kept action", "global generator", "unseeded generator")
 FAULTS = (
     *HARMLESS,
-    *("entropy", "memory", "shared counter", "odd info", "broken close", "broken reset", "exit", "empty mask"),
+    *("clock", "entropy", "memory", "shared counter", "odd info", "broken close", "broken reset", "exit", "empty mask"),
     *("exception", "end of data", "nan", "rewards", "wrong shape", "nothing", "wrong key", "out of range"),
 )
 LATE = 600  # steps of an environment, more than those of a self-test and fewer than those of training
