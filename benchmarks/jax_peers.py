@@ -1,6 +1,6 @@
 """Peers that JAX compiles: SBX, and PPO in PureJaxRL's form, for `speed.py --jax PYTHON`.
 
-    python3 -m venv jax && jax/bin/pip install jax sbx-rl      # an environment of their own: they need other versions
+    python3 -m venv jax && jax/bin/pip install jax sbx-rl      # or any environment that has both
 
 In PureJaxRL's form (Lu et al. (2022), github.com/luchris429/purejaxrl) the environment, the rollout and the update are
 one compiled program, mapped over the members of a cohort. A truncated episode counts there as a terminated one.

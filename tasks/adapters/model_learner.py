@@ -109,6 +109,11 @@ class SB3Learner(BaseLearner):
             size = self.venv.action_space.shape or ()
             options["action_noise"] = NormalActionNoise(np.zeros(size), self.values["noise_std"] * np.ones(size))
         usual = POLICIES.get(self.base, ("MlpPolicy", "CnnPolicy"))[self.envs.obs_kind == "image"]
+        if "policy" not in options and usual not in self.model_class.policy_aliases:
+            raise UnsupportedSpace(
+                f"{self.place} has no policy for images, but {self.env.id} shows them; take another algorithm, or give "
+                "it a policy that sees them"
+            )
         policy = options.pop("policy", usual)
         before = self.generator_states()
         try:
@@ -118,7 +123,7 @@ class SB3Learner(BaseLearner):
                     warnings.filterwarnings("ignore", advice, UserWarning)
                 self.model = self.model_class(policy, self.venv, seed=seed, device=self.device, **options)
             self.generators = self.generator_states()
-        except (AssertionError, TypeError, ValueError, RuntimeError) as error:  # actions, images, their size
+        except (ArithmeticError, AssertionError, TypeError, ValueError, RuntimeError) as error:  # actions, images
             if is_lack_of_memory(error):
                 raise
             problem = str(error).partition("\n")[0]

@@ -191,6 +191,9 @@ def test_small_images_and_rewards_that_are_no_numbers_are_named(
 ) -> None:
     monkeypatch.syspath_prepend(SUPPORT)
     env = EnvSpec("faulty_envs:faults/Soak-v0", {"see": see, "do": "box", "length": 9, "faults": faults})
+    if see == "board":
+        with pytest.raises(UnsupportedSpace, match="sb3:ARS has no policy for images, but faulty_envs:faults/Soak-v0"):
+            load("sb3:ARS")(env).init().probe()
     task = load("sb3:PPO")(env).init(epoch_steps=128, n_steps=64, batch_size=32)
     with pytest.raises(error, match="faults/Soak-v0"):
         task.fit(2)
