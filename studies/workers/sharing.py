@@ -90,7 +90,12 @@ class SharingWorker:
         if not studies and not store.studies():
             raise UnknownStudy(f"a worker trains studies, but {store.url} has none yet; `rekindle create` makes one")
         for name in studies:
-            self.workers[name] = self._checked(name)
+            try:
+                self.workers[name] = self._checked(name)
+            except MachineMismatch as error:
+                if [name] == [*studies]:
+                    raise
+                self._leave(name, error)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Train until all studies are complete or stopped, or ``stop()`` is true.

@@ -91,13 +91,15 @@ def test_a_program_that_vanishes_during_a_study_is_not_its_trials_fault(
         untouched(store)
 
 
+@pytest.mark.parametrize("begins_there", [False, True])
 def test_a_worker_trains_other_studies_where_it_cannot_train_one(
-    folders: tuple[Path, Path], sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    folders: tuple[Path, Path], sqlite_url: str, monkeypatch: pytest.MonkeyPatch, begins_there: bool
 ) -> None:
     said: list[str] = []
     with Store(sqlite_url) as store:
         begin(store)
         start_study(store, "other", surrogate(2))
+        monkeypatch.chdir(folders[begins_there])
         worker = sharing_worker(store, ["s", "other"], lambda name, text: said.append(text))
         monkeypatch.chdir(folders[1])
         with pytest.raises(MachineMismatch, match="lacks it"):
