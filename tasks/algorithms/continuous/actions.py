@@ -38,6 +38,7 @@ from .noise import Noise, make_noise
 
 Array = NDArray[Any]
 MAX_CHOICES = 4096
+INTEGERS = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 LOG_STD_LIMITS = (-20.0, 2.0)  # log standard deviations are clamped to these, and get no gradient beyond
 
 
@@ -83,8 +84,8 @@ class NormalizedActions:
         """
         low, high = np.empty(0, np.float32), np.empty(0, np.float32)
         self.sizes: list[int] = []  # of the choices
-        self.columns: tuple[list[int], list[int]] | None = None  # of numbers and of choices in a row
-        self.row_type: type[np.generic] = np.float32
+        self.shape: tuple[int, ...] = ()
+        self.row_type: type[np.generic] = np.int64 if isinstance(space, INTEGERS) else np.float32
         match space:
             case gym.spaces.Discrete():
                 self.sizes = [int(space.n)]
@@ -92,12 +93,12 @@ class NormalizedActions:
                 low, high = space.low.reshape(-1), space.high.reshape(-1)
                 self.shape = tuple(space.shape)
             case gym.spaces.MultiDiscrete() | gym.spaces.MultiBinary():
-                self.sizes, self.row_type = sizes_of(space), np.int64
-                self.columns = [], list(range(len(self.sizes)))
+                self.sizes = sizes_of(space)
+                self.shape = (len(self.sizes),)
             case Joined():
                 numbers = [i for i in range(len(space.low)) if i not in space.choices]
                 low, high = space.low[numbers], space.high[numbers]
-                self.sizes, self.columns = list(space.choices.values()), (numbers, list(space.choices))
+                self.sizes, self.shape = list(space.choices.values()), space.low.shape
             case _:
                 raise UnsupportedSpace(
                     f"{where} acts in Discrete, MultiDiscrete and MultiBinary spaces, in Boxes of floats that are "
@@ -105,7 +106,9 @@ class NormalizedActions:
                     "gymnasium.ActionWrapper that offers one"
                 )
         self.middle, self.half = ((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
-        self._continuous = torch.tensor(self.columns[0] if self.columns else [], dtype=torch.int64, device=device)
+        discrete = list(space.choices) if isinstance(space, Joined) else list(range(len(self.sizes)))
+        self.columns = [i for i in range(len(low) + len(self.sizes)) if i not in discrete], discrete
+        self._continuous = torch.tensor(self.columns[0], dtype=torch.int64, device=device)
         self._middle, self._half = (torch.from_numpy(x).to(device) for x in (self.middle, self.half))
         self.continuous_dim, self.num_discrete = len(low), math.prod(self.sizes)
         if self.only_numbers and self.num_discrete > 1:
@@ -135,17 +138,12 @@ class NormalizedActions:
 
         Actions are (P, B, ...), numbers (P, B, k), and choices (P, B), or None if n = 1.
         """
-        if self.columns is None and self.num_discrete > 1:
-            return actions.new_empty(*actions.shape[:2], 0, dtype=torch.float32), actions
-        numbers, choices = actions.flatten(2), None
-        if self.columns is not None:
-            rows, (_, discrete) = numbers, self.columns
-            numbers = rows.index_select(-1, self._continuous)
-            if self.num_discrete > 1:
-                choices = torch.zeros(rows.shape[:2], dtype=torch.int64, device=rows.device)
-                for column, size in zip(discrete, self.sizes, strict=True):
-                    choices = choices * size + rows[..., column].long()
-        return (numbers - self._middle) / self._half, choices
+        rows, choices = actions.reshape(*actions.shape[:2], -1), None
+        if self.num_discrete > 1:
+            choices = torch.zeros(rows.shape[:2], dtype=torch.int64, device=rows.device)
+            for column, size in zip(self.columns[1], self.sizes, strict=True):
+                choices = choices * size + rows[..., column].long()
+        return (rows.index_select(-1, self._continuous) - self._middle) / self._half, choices
 
     def allowed(self, mask: Tensor) -> Tensor:
         """Return the combinations of choices that a mask allows, (..., n).
@@ -164,25 +162,21 @@ class NormalizedActions:
 
         Numbers are (P, N, k), choices (P, N), and actions (P, N, ...).
         """
-        if self.columns is None and choices is not None:
-            return choices.cpu().numpy()
-        scaled: Array = numbers.cpu().numpy() * self.half + self.middle
-        if self.columns is None:
-            return scaled.reshape(*scaled.shape[:2], *self.shape)
-        rows = np.empty((*scaled.shape[:2], self.continuous_dim + len(self.sizes)), self.row_type)
-        rows[..., self.columns[0]] = scaled
-        rows[..., self.columns[1]] = 0
+        rows = np.zeros((*numbers.shape[:2], self.continuous_dim + len(self.sizes)), self.row_type)
+        rows[..., self.columns[0]] = numbers.cpu().numpy() * self.half + self.middle
         if choices is not None:
             rows[..., self.columns[1]] = np.stack(np.unravel_index(choices.cpu().numpy(), self.sizes), -1)
-        return rows
+        return rows.reshape(*rows.shape[:2], *self.shape)
 
     def greedy(self, outputs: Tensor) -> Tensor:
         """Return greedy actions, as `act` without noise, in torch operations only."""
         mean, logits = self.greedy_outputs(outputs)
         middle, half = (torch.from_numpy(x).to(outputs.device) for x in (self.middle, self.half))
         numbers, choices = torch.tanh(mean) * half + middle, None if logits is None else logits.argmax(-1)
-        if self.columns is None:
-            return numbers.unflatten(-1, self.shape) if choices is None else choices
+        if choices is not None and not self.shape:
+            return choices
+        if not self.sizes:
+            return numbers.unflatten(-1, self.shape)
         columns = dict(zip(self.columns[0], numbers.unbind(-1), strict=True))
         for column, size in zip(reversed(self.columns[1]), reversed(self.sizes), strict=True):
             index = torch.zeros_like(outputs[..., 0]) if choices is None else (choices % size).float()

@@ -59,8 +59,7 @@ class ActorCriticSteps(CompiledSteps):
             perceptrons(q, policy.targets.vector),
             *(x.numpy() for x in (policy.critic_vector, self.critics.gradient)),
         )
-        columns = actions.columns or ([*range(actions.continuous_dim)], [*range(len(actions.sizes))])
-        numbers, choices, sizes = (np.array(x, np.int64) for x in (*columns, actions.sizes))
+        numbers, choices, sizes = (np.array(x, np.int64) for x in (*actions.columns, actions.sizes))
         form = ActionForm(actions.middle, actions.half, numbers, choices, sizes, actions.num_discrete)
         none = torch.zeros(shape[0], 2) if smoothing is None else smoothing
         soft, heard = isinstance(policy.head, SoftHead), heard or policy.copies
