@@ -206,7 +206,7 @@ def write_program(
         ExportError: the learner does not act, a package is missing, or the program's actions differ from the policy's.
     """
     if not isinstance(learner, Learner):
-        reason = "has no environment to act in" if learner.needs_env is False else "is a model of another library"
+        reason = "is a model of another library" if learner.needs_env else "has no environment to act in"
         raise ExportError(f"{learner.algorithm()} {reason}; export it as .safetensors")
     path, subject = Path(path), f"{learner.algorithm()} on {learner.env.id}"
     program = PolicyProgram(learner.particles or learner, particle).eval()
