@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -32,19 +33,30 @@ def start() -> int:
         ImportError: JAX is not installed.
     """
     jax = importlib.import_module("jax")
-    before = os.environ.get(RESERVED)
     if running():
-        return int(before or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    os.environ[RESERVED] = "1"
-    try:
+        return int(
+            os.environ.get(RESERVED) or len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
+    with one_thread():
         jax.config.update("jax_platforms", "cpu")
         jax.devices()
+    return 1
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Give JAX one thread on the CPU if it starts inside."""
+    before = os.environ.get(RESERVED)
+    os.environ[RESERVED] = "1"
+    try:
+        yield
     finally:
         if before is None:
-            del os.environ[RESERVED]
+            os.environ.pop(RESERVED, None)
         else:
             os.environ[RESERVED] = before
-    return 1
 
 
 def is_tree(value: Any) -> bool:

@@ -23,6 +23,7 @@ from rekindle.tasks import load
 from rekindle.tasks.checkpoint.state import pack
 from rekindle.tasks.errors import BadResume, Diverged, NotData, NotInitialized
 from rekindle.tasks.testing import ExactnessSuite
+from support_path import SUPPORT
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "own_function.py"
@@ -270,3 +271,36 @@ def test_equal_states_have_equal_digests_in_a_cohort_and_alone() -> None:
     alone = descend(seed=2).init(lr=0.2)
     alone.fit(3)
     assert pack(alone.state_dict()).digest == tasks[1].digest
+
+
+@rekindle.task(space=SPACE, objective="threads")
+def count_threads(hp: Any, state: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Return the number of threads that JAX would start with."""
+    return None, {"threads": float(os.environ.get("NPROC", "nan"))}
+
+
+def test_jax_starts_with_one_thread_in_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPROC", "7")
+    task = count_threads().init()
+    task.fit(1)
+    assert (task.evaluate(), os.environ["NPROC"]) == (1.0, "7")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux restricts a process to some processors")
+def test_a_function_that_uses_jax_has_the_same_bits_on_any_number_of_processors() -> None:
+    train = """if True:
+    import os, sys
+    os.sched_setaffinity(0, {*sorted(os.sched_getaffinity(0))[:int(sys.argv[1])]})
+    from own_jax_functions import regress
+    task = regress(seed=1).init()
+    task.fit(2)
+    print(task.digest)
+    """
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", train, number], cwd=SUPPORT, check=True, capture_output=True, text=True
+        ).stdout
+        for number in ("1", "2", "4")
+    }
+    assert len(digests) == 1
