@@ -134,7 +134,7 @@ class _Trial:
             step = seconds / self.steps
             warnings.warn(
                 f"{self.spec.id}: the self-test, which finds out how a state is restored, takes {TOTAL:,} steps or "
-                f"more in each process; at {step:.2g} s a step that is {step * TOTAL / 60:,.0f} minutes; to go "
+                f"more in each process; at {step:.2g} s a step that is {step * TOTAL / 60:,.1f} minutes; to go "
                 'without it, declare the way in the environment\'s JSON: {"id": ..., "restore": "restart"}',
                 stacklevel=2,
             )
