@@ -289,13 +289,14 @@ class ProgramLearner(BaseLearner):
         program = self.program = self.program or self.start(target)
         self.clean = False
         measures: dict[int, dict[str, float]] = {}
-        beyond, last = False, time.monotonic()
+        beyond, last, numbers = False, time.monotonic(), set[int]()
         program.proceed()
         while True:
             status = program.status()
             for report in program.listen(0 if status is not None else LOOK):
                 last = time.monotonic()
                 beyond = beyond or report.epoch > target
+                numbers.add(report.epoch)
                 if epoch <= report.epoch <= target:
                     measures[report.epoch] = self.checked(report.metrics)
                     self.folder.keep()
@@ -305,10 +306,11 @@ class ProgramLearner(BaseLearner):
             for named, metrics in self.matched(program):
                 last = time.monotonic()
                 number = epoch + len(measures) if named is None else named
+                numbers.add(number)
                 if epoch <= number <= target:
                     measures[number] = self.checked(metrics)
             if status is not None:
-                return self.ended(program, status, epoch, target, measures, beyond)
+                return self.ended(program, status, epoch, target, measures, beyond, numbers)
             if stop():
                 self.close()
                 return None
@@ -338,6 +340,7 @@ class ProgramLearner(BaseLearner):
         target: int,
         measures: dict[int, dict[str, float]],
         beyond: bool,
+        numbers: set[int],
     ) -> dict[int, dict[str, float]]:
         """Return an ended program's reports, and keep its folder."""
         self.program = None
@@ -346,10 +349,16 @@ class ProgramLearner(BaseLearner):
             how = f"was killed by {_signal(status)}" if status > 128 else f"ended with status {status}"
             raise ProgramFailed(f"{self.title} {how}, on the way to epoch {target}{_quoted(program)}")
         if self.command.lines:
-            measures |= self.read_lines(epoch, target)
+            lines = self.read_lines()
+            numbers |= lines.keys()
+            measures |= {number: self.checked(x) for number, x in lines.items() if epoch <= number <= target}
         if target not in measures:
             after = f" after epoch {epoch - 1}" if epoch > 1 else ""
             last = f"its last one is epoch {max(measures)}" if measures else f"it reported nothing{after}"
+            if min(numbers, default=1) < 1:
+                last = f"it began with epoch {min(numbers)}; report the number of epochs done, so 1 after the first"
+            elif not measures and max(numbers, default=0) > target:
+                last = f"it reported epoch {min(number for number in numbers if number > target)} first"
             raise ProgramError(
                 f"{self.title} must report each epoch from 1 to {target} (rekindle.report, or lines or pattern of the "
                 f"space file), but {last}{_quoted(program)}"
@@ -373,7 +382,7 @@ class ProgramLearner(BaseLearner):
                     ) from None
                 yield epoch, numbers
 
-    def read_lines(self, epoch: int, target: int) -> dict[int, dict[str, float]]:
+    def read_lines(self) -> dict[int, dict[str, float]]:
         """Return the reports in the file of JSON lines."""
         measures, path = dict[int, dict[str, float]](), self.folder.work / self.command.lines
         if not path.is_file():
@@ -390,8 +399,7 @@ class ProgramLearner(BaseLearner):
                     f"{self.title}: a line of {self.command.lines} must be JSON with an epoch (1, 2, ...) and numbers, "
                     f"but is {without_secrets(line)[:80]!r}"
                 ) from None
-            if epoch <= number <= target:
-                measures[number] = self.checked(numbers)
+            measures[number] = numbers
         return measures
 
     def checked(self, metrics: dict[str, float]) -> dict[str, float]:

@@ -152,9 +152,17 @@ def test_faults_of_programs_are_named(
     assert left() == []
 
 
-def test_epoch_0_in_the_output_is_before_the_first_epoch() -> None:
-    with pytest.raises(ProgramError, match=r"must report each epoch from 1 to 1 .*, but it reported nothing"):
-        make("pattern", "from 0", pattern=PATTERN).fit(1)
+@pytest.mark.parametrize(
+    ("faults", "settings"), [(["pattern"], {"pattern": PATTERN}), (["lines"], {"lines": "log.jsonl"}), ([], {})]
+)
+def test_epochs_counted_from_0_are_named(faults: list[str], settings: dict[str, Any]) -> None:
+    with pytest.raises(ProgramError, match=r"from 1 to 1 .*, but it began with epoch 0; report the number of epochs"):
+        make(*faults, "from 0", **settings).fit(1)
+
+
+def test_a_first_report_beyond_the_target_is_named() -> None:
+    with pytest.raises(ProgramError, match=r"from 1 to 1 .*, but it reported epoch 5 first"):
+        make("label", "5").fit(1)
 
 
 def test_a_program_that_reports_nothing_for_too_long_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
