@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -210,10 +211,10 @@ class FunctionLearner(BaseLearner):
     def check_size(self, sizes: Mapping[str, int], epoch: int) -> None:
         """Raise NotData for a state that has grown too large."""
         if sum(sizes.values()) > self.largest:
-            name = max(sizes, key=lambda name: sizes[name]).removeprefix("0.")
             raise NotData(
                 f"the state of {self.place} may have {self.largest:,} bytes, but after epoch {epoch} it has "
-                f"{sum(sizes.values()):,}, most of them in {name}; keep less there, or give the task a higher largest="
+                f"{sum(sizes.values()):,}, most of them in {_heaviest(sizes)}; keep less there, or give the task a "
+                "higher largest="
             )
 
     def score(self) -> np.ndarray:
@@ -266,6 +267,21 @@ def _further(function: Function) -> tuple[str, ...]:
             f"{function.__qualname__}{inspect.signature(function)}: {error}"
         ) from None
     return further
+
+
+def _heaviest(sizes: Mapping[str, int]) -> str:
+    """Return the innermost part of a state that has most of its bytes."""
+    path, half = ("0",), sum(sizes.values()) / 2
+    if sizes["lists and numbers"] > half:
+        return "lists and numbers"
+    while True:
+        below = Counter[tuple[str, ...]]()
+        for name, size in sizes.items():
+            if (parts := tuple(name.split(".")))[: len(path)] == path != parts:
+                below[parts[: len(path) + 1]] += size
+        if not below or (heaviest := below.most_common(1)[0])[1] <= half:
+            return ".".join(path[1:]) or "many arrays"
+        path = heaviest[0]
 
 
 def _code(function: Function, name: str) -> dict[str, str]:

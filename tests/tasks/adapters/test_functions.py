@@ -215,6 +215,22 @@ def test_returned_values_are_checked(value: Any, error: type[Exception], message
             task.fit(1)
 
 
+@pytest.mark.parametrize(
+    ("state", "part"),
+    [
+        ({"log": [np.zeros(300)] * 3, "weights": np.zeros(500)}, "log"),
+        ({"log": {"loss": np.zeros(900)}, "weights": np.zeros(500)}, "log.loss"),
+        ([np.zeros(500)] * 3, "many arrays"),
+        ({"log": [1.5] * 5000}, "lists and numbers"),
+    ],
+)
+def test_a_state_that_is_too_large_names_the_part_with_most_of_its_bytes(state: Any, part: str) -> None:
+    task = returning((state, {"accuracy": 1.0}))
+    task.learner.largest = 1000
+    with pytest.raises(NotData, match=f"most of them in {part}; keep less"):
+        task().init().fit(1)
+
+
 def test_a_state_that_grows_without_end_is_refused_and_its_last_checkpoint_stays(
     monkeypatch: pytest.MonkeyPatch, sqlite_url: str
 ) -> None:
@@ -225,7 +241,7 @@ def test_a_state_that_grows_without_end_is_refused_and_its_last_checkpoint_stays
         digest = task.digest
         message = (
             "the state of own_functions:collect may have 20,000 bytes, but after epoch 3 it has 2.*, most of them in "
-            r"rows.\d; keep less there, or give the task a higher largest="
+            "rows; keep less there, or give the task a higher largest="
         )
         with pytest.raises(NotData, match=message):
             task.fit(3)
