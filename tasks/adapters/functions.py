@@ -270,8 +270,9 @@ def _further(function: Function) -> tuple[str, ...]:
 
 
 def _heaviest(sizes: Mapping[str, int]) -> str:
-    """Return the innermost part of a state that has most of its bytes."""
-    path, half = ("0",), sum(sizes.values()) / 2
+    """Return the innermost part with most bytes of a state."""
+    path: tuple[str, ...] = ("0",)
+    half = sum(sizes.values()) / 2
     if sizes["lists and numbers"] > half:
         return "lists and numbers"
     while True:
