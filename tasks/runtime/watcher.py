@@ -53,8 +53,13 @@ class Stillness:
 
 def is_paused(pid: int) -> bool:
     """Return whether a signal or debugger is known to pause a process."""
-    with suppress(OSError, IndexError), open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] in "Tt"
+    return _has_state(pid, "Tt")
+
+
+def _has_state(pid: int | str, states: str) -> bool:
+    """Return whether a process has one of these states, see proc(5)."""
+    with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0].decode() in states
     return False
 
 
@@ -101,7 +106,8 @@ def started_by(name: str) -> set[int]:
     for entry in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
         with suppress(OSError, IndexError), open(f"/proc/{entry}/limits", "rb") as file:
             soft = file.read().partition(b"Max realtime timeout")[2].split()[0]
-            if soft.isdigit() and _bits(name) in names_in(int(soft)):
+            marks = soft.isdigit() and _bits(name) in names_in(int(soft))
+            if marks and not _has_state(entry, "ZX"):  # one that has ended keeps its limits until its parent asks
                 processes.add(int(entry))
         with suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
             values = (word.partition(b"=") for word in file.read().split(b"\0"))

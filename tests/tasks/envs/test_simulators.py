@@ -22,6 +22,7 @@ from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs
 from rekindle.tasks.envs.gym.envs import GymEnvs
 from rekindle.tasks.envs.processes.parent import Processes
 from rekindle.tasks.evaluation import measure_episodes
+from rekindle.tasks.runtime import progress, watcher
 from simulators import VARIABLE
 from test_envs_gym import SUPPORT, run
 
@@ -129,6 +130,17 @@ def test_the_command_line_leaves_no_fork(command: str, started: Callable[[], lis
     assert subprocess.run(run_command, env=environment, capture_output=True, check=False).returncode == 0
     assert len(started()) > 4
     assert not alive(started())
+
+
+def test_a_process_that_has_ended_is_not_waited_for() -> None:
+    name = progress.new_name()
+    with progress.marked(name):
+        ended, running = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "600"])
+    wait_until(lambda: psutil.Process(ended.pid).status() == psutil.STATUS_ZOMBIE)  # since nobody has asked for its end
+    assert watcher.started_by(name) == {running.pid}
+    running.kill()
+    running.wait()
+    ended.wait()
 
 
 TRAIN = """
