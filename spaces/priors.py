@@ -130,7 +130,7 @@ def _literal(node: ast.expr) -> Any:
         raise SpaceError(f"{ast.unparse(node)} is no literal, such as 1e-3, 'a', True or [1, 2]") from None
 
 
-# Bounds and keywords come from a text and can be any literals; the dimensions' own checks refuse wrong ones.
+# Bounds and keywords come from a text and can be any literals, so types are ignored: the dimensions refuse wrong ones.
 def _uniform(low: float, high: float, *, discrete: bool = False, **keywords: Any) -> Dimension:
     return words.integer(low, high, **keywords) if discrete else words.real(low, high, **keywords)  # type: ignore[arg-type]
 

@@ -52,11 +52,22 @@ REFUSED = {
 
 PREFIX = "command:"  # of names of programs
 NOT_CHECKED = "not checked; `rekindle check-resume` does"  # whether a program resumes exactly
+UNKNOWN, DIFFERS = f" resumes exactly was {NOT_CHECKED}", " does not resume exactly: "
 
 
-def is_verdict(text: str) -> bool:
-    """Return whether a label of a task says what `check-resume` found."""
-    return f"resumes exactly was {NOT_CHECKED}" in text or " does not resume exactly: " in text
+def resume_labels(title: str, differs: str | None) -> list[str]:
+    """Return the reason why a program may not resume exactly, if any.
+
+    `differs` is what `check-resume` found, "" for nothing; None if it was not run.
+    """
+    if differs is None:
+        return [f"whether {title}{UNKNOWN}"]
+    return [f"{title}{DIFFERS}{differs}"] if differs else []
+
+
+def is_resume_label(text: str) -> bool:
+    """Return whether a label of a task is one of `resume_labels`."""
+    return UNKNOWN in text or DIFFERS in text
 
 
 def label(task: str) -> str:

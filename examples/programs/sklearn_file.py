@@ -16,7 +16,7 @@ from sklearn.linear_model import SGDClassifier
 lr, epochs, seed, folder = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
 images, labels = load_digits(return_X_y=True)
 file = folder / "model.pickle"
-if file.exists():
+if file.exists():  # your own checkpoint may be a pickle; nobody else loads it
     first, model = pickle.loads(file.read_bytes())
 else:
     first, model = 0, SGDClassifier(learning_rate="constant", eta0=lr, random_state=seed)

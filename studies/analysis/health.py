@@ -19,7 +19,7 @@ from ...spaces.ranges import Integer, NearOne, Range, Real
 from ...tasks.errors import ADVICE, INEXACT, LOWER_RATES
 from ..engine.probes import probe_view
 from ..engine.views import View
-from ..failures import FAILED
+from ..failures import FAILED, one_line
 from ..schedulers.registry import without_excluded
 from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.rank_correlation import spearman
@@ -350,7 +350,8 @@ def failures_of_one_kind(rows: Rows) -> Iterator[Finding]:
     cause, count = Counter(causes).most_common(1)[0]
     if count >= ONE_KIND * len(failed):
         what = "trainings" if seeds_of(rows.config) > 1 else "trials"
-        last_line = (failed[causes.index(cause)].error or "").strip().rpartition("\n")[2]
+        description = failed[causes.index(cause)].error
+        last_line = one_line(description) if description else ""
         error, _, cure = last_line.rpartition("; ")
         if cause != "diverged" or cure == LOWER_RATES or not error:  # else it is the environment's fault
             cure = CURES.get(cause, "`rekindle show UID` has the traceback; fix or leave out the values that cause it")

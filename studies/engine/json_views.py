@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ...tasks.catalog import is_verdict
+from ...tasks.catalog import is_resume_label
 from ...tasks.checkpoint.storage import POLICY_PREFIX
 from ...tasks.errors import ADVICE, INEXACT
 from ..methods import scheduling
@@ -364,7 +364,7 @@ def _summary(
         eval_steps=eval_steps,
         best=next(iter(best), None),
         front=[trial.number for trial in best],
-        inexact={text: count for text, count in labels[INEXACT].items() if not is_verdict(text)},
+        inexact={text: count for text, count in labels[INEXACT].items() if not is_resume_label(text)},
         exactness=config.exactness,
         advice=labels[ADVICE],
         counts=counts,
@@ -508,7 +508,7 @@ def task_view(store: Store, uid: str) -> TaskView:
             )
             for study, trial in of
         ],
-        inexact=[text for text in texts_in(events, INEXACT) if exactness is None or not is_verdict(text)],
+        inexact=[text for text in texts_in(events, INEXACT) if exactness is None or not is_resume_label(text)],
         exactness=exactness,
         advice=texts_in(events, ADVICE),
         metrics=metrics,

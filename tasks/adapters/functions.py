@@ -38,7 +38,7 @@ from ..registry import define
 from ..rng import streams
 from ..task import Task
 from .data import Data, decode, encode, sizes
-from .jax_trees import one_thread
+from .jax_trees import one_jax_thread
 
 ARGUMENTS = ("hp", "state", "seed")
 FURTHER = ("epoch", "device")  # arguments that a function gets if it names them
@@ -155,7 +155,7 @@ class FunctionLearner(BaseLearner):
         epoch, before = self.iterations + 1, decode(self.returned.tree)
         further = {"epoch": epoch, "device": str(self.device)}
         arguments = Hyperparameters.of(self.space_in(self.env), self.values), before and before[0], self.seeds[0]
-        with self.seeded(epoch), one_thread():  # of JAX, if the function uses it
+        with self.seeded(epoch), one_jax_thread():
             try:
                 returned = type(self).function(*arguments, **{name: further[name] for name in self.further})
             except SystemExit as end:  # else the process would end without a word

@@ -39,14 +39,14 @@ def start() -> int:
             if hasattr(os, "sched_getaffinity")
             else os.cpu_count() or 1
         )
-    with one_thread():
+    with one_jax_thread():
         jax.config.update("jax_platforms", "cpu")
         jax.devices()
     return 1
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def one_jax_thread() -> Iterator[None]:
     """Give JAX one thread on the CPU if it starts inside."""
     before = os.environ.get(RESERVED)
     os.environ[RESERVED] = "1"

@@ -37,7 +37,7 @@ import numpy as np
 
 from ...spaces import flatten
 from ..base_learner import BaseLearner
-from ..catalog import NOT_CHECKED, label
+from ..catalog import label, resume_labels
 from ..checkpoint.storage import Metrics
 from ..errors import LAST_LINES, Hung, NotInitialized, ProgramError, ProgramFailed
 from ..runtime import progress
@@ -213,7 +213,7 @@ class ProgramLearner(BaseLearner):
     def resume_differs(cls) -> str | None:
         """Return what `remember` stored about this program."""
         try:
-            return str(json.loads(_verdict_file(cls).read_text())["differs"])
+            return str(json.loads(_result_file(cls).read_text())["differs"])
         except (OSError, ValueError, LookupError, TypeError):
             return None
 
@@ -420,7 +420,7 @@ class ProgramLearner(BaseLearner):
 
     def inexact(self, member: int) -> list[str]:
         """Return the reason why the program may not resume exactly."""
-        return verdict(type(self))
+        return resume_labels(self.title, self.resume_differs())
 
     def cure(self, member: int) -> str:
         return "try other hyperparameters"
@@ -460,19 +460,12 @@ def remember(learner: type[ProgramLearner], differs: str) -> None:
         learner: learner of the program.
         differs: what differs after a resume; "" if nothing does.
     """
-    path = _verdict_file(learner)
+    path = _result_file(learner)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"differs": differs}))
 
 
-def verdict(learner: type[ProgramLearner]) -> list[str]:
-    """Return the reason why a program may not resume exactly, if any."""
-    if (differs := learner.resume_differs()) is None:
-        return [f"whether {learner.title} resumes exactly was {NOT_CHECKED}"]
-    return [f"{learner.title} does not resume exactly: {differs}"] if differs else []
-
-
-def _verdict_file(learner: type[ProgramLearner]) -> Path:
+def _result_file(learner: type[ProgramLearner]) -> Path:
     content = json.dumps([learner.command.name, learner.files()], sort_keys=True)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return folder / "rekindle" / "resumes" / f"{hashlib.sha256(content.encode()).hexdigest()[:20]}.json"

@@ -243,9 +243,8 @@ class ActorCriticLearner(OffPolicyLearner):
         if rate := vars(hp).get("critic", SimpleNamespace(dropout=0.0)).dropout:
             units = (USES, self.policy.copies, hp.batch_size, sum(critic_layers(hp.model)))
             self.dropout = Dropout(self.keys("dropout"), rate, units, self.device)
-        self.limit = (
-            1.0 if vars(hp).get("critic_loss") == "huber" else math.inf
-        )  # error beyond which critics' losses are linear
+        # Error beyond which the critics' losses are linear.
+        self.limit = 1.0 if vars(hp).get("critic_loss") == "huber" else math.inf
 
     def build_networks(self) -> None:
         """Build the networks for vectors, images or sequences.

@@ -29,7 +29,7 @@ WORDS = [sys.executable, own_program_place.PROGRAM, "{lr}", "{epochs}", "{seed}"
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(programs, "_verdict_file", lambda learner: tmp_path / "cache" / learner.command.run[-1][-6:])
+    monkeypatch.setattr(programs, "_result_file", lambda learner: tmp_path / "cache" / learner.command.run[-1][-6:])
     Path("space.toml").write_text('lr = "loguniform(0.01, 1.0, default_value=0.1)"\n')
     return tmp_path
 

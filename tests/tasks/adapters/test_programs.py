@@ -246,11 +246,15 @@ def test_a_check_tells_exact_programs_from_others(monkeypatch: pytest.MonkeyPatc
     (first, *_) = check(lambda: make("forget"), 4)
     assert first.startswith("return of epoch 3 is -")
     learner = load(command("forget").name).learner
-    assert "was not checked; `rekindle check-resume` does" in programs.verdict(learner)[0]
+
+    def labels() -> list[str]:
+        return programs.resume_labels(learner.title, learner.resume_differs())
+
+    assert "was not checked; `rekindle check-resume` does" in labels()[0]
     programs.remember(learner, first)
-    assert programs.verdict(learner) == [f"own_program.py does not resume exactly: {first}"]
+    assert labels() == [f"own_program.py does not resume exactly: {first}"]
     programs.remember(learner, "")
-    assert programs.verdict(learner) == []
+    assert labels() == []
     with pytest.raises(ValueError, match="a resume is checked with at least 2 epochs, but got 1"):
         check(make, 1)
 
