@@ -1,4 +1,4 @@
-"""Programs, functions and models of Stable-Baselines3 in studies whose workers are killed again and again."""
+"""Programs, functions and models of Stable-Baselines3 and sbx in studies whose workers are killed again and again."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ from support_path import SUPPORT
 WORDS = [sys.executable, own_program_place.PROGRAM, "{lr}", "{epochs}", "{seed}", "{checkpoint}", "slow"]
 PROGRAM = ProgramCommand.of(WORDS, {"space": {"lr": "loguniform(0.01, 1.0, default_value=0.1)"}}).name
 PPO = {"epoch_steps": 64, "n_steps": 32, "n_epochs": 2, "total_steps": 16000}
+SAC = {"epoch_steps": 64, "batch_size": 32, "buffer_size": 256, "learning_starts": 32, "total_steps": 16000}
+SMALL = {"policy_kwargs": '{"net_arch": [8]}'}  # JAX compiles small networks in less time
 TASKS: dict[str, tuple[str, Any, dict[str, Any], int]] = {  # the last is the number of epochs for each kill
     "program": (PROGRAM, None, {}, 8),
     "function": ("own_functions:descend", None, {}, 200),
     "sb3": ("sb3:PPO", "CartPole-v1", PPO, 8),
+    "sbx": ("sbx:SAC", "Pendulum-v1", SAC | SMALL, 8),
 }
 
 
@@ -103,7 +106,7 @@ def kill_again_and_again(name: str, kills: int, url: str, cli: Callable[..., Any
 
 
 @pytest.mark.parametrize(
-    "name", ["function", *(pytest.param(name, marks=pytest.mark.slow) for name in ("program", "sb3"))]
+    "name", ["function", *(pytest.param(name, marks=pytest.mark.slow) for name in ("program", "sb3", "sbx"))]
 )
 def test_a_kill_of_a_worker_changes_nothing(name: str, sqlite_url: str, cli: Callable[..., Any]) -> None:
     kill_again_and_again(name, 1, sqlite_url, cli)
