@@ -29,6 +29,7 @@ from .cuda.graphs import collect_graphs
 from .cuda.loading import use_batch_invariant_operators
 from .envs import EnvSpec
 from .envs.base.envs import Envs
+from .envs.classic.envs import is_classic
 from .errors import LARGEST, LOWER_RATES, EpisodesLost, StateMismatch, UnsupportedSpace
 from .explanations import explanation
 from .rng import streams
@@ -125,6 +126,7 @@ class BaseLearner:
         batched: whether members can train in one computation. If not, each trains alone, so P is 1 and hyperparameters
             are (1, 1).
         needs_env: whether the algorithm learns in an environment; None if an environment is optional.
+        compiled: whether it may compute with kernels.
         hp: the members' hyperparameters: structural ones as plain values, the others as (P, 1) tensors.
         epoch_size: units of work in an epoch; set in `build`.
         iterations, epochs: counts so far; all members of a learner are always at the same point.
@@ -143,6 +145,7 @@ class BaseLearner:
     code: ClassVar[Mapping[str, str]] = MappingProxyType({})
     batched: ClassVar[bool] = True
     needs_env: ClassVar[bool | None] = False
+    compiled: ClassVar[bool] = True
     epoch_size: int = 1
     iterations: int
     epochs: int
@@ -167,6 +170,11 @@ class BaseLearner:
         It is None unless it was measured.
         """
         return None
+
+    @classmethod
+    def uses_kernels(cls, env: EnvSpec) -> bool:
+        """Return whether kernels compute its networks or its environments."""
+        return cls.compiled or is_classic(env)
 
     @classmethod
     def check_machine(cls) -> None:

@@ -107,7 +107,12 @@ class TaskRecord:
         return self.lease is not None and self.keep is not None and self.keep.initial and not self.resumed
 
     def note_init(
-        self, device: torch.device, code: Mapping[str, str], saved: Saved | None, refilled: bool = False
+        self,
+        device: torch.device,
+        code: Mapping[str, str],
+        saved: Saved | None,
+        refilled: bool = False,
+        compiled: bool = True,
     ) -> None:
         """Note versions, hardware and code at the start or resume.
 
@@ -116,8 +121,9 @@ class TaskRecord:
             code: digests of the user's code that the task runs.
             saved: checkpoint that the task resumes from, None for a fresh start.
             refilled: whether the checkpoint lacks the replay buffer.
+            compiled: whether kernels compute something of it.
         """
-        now = {**fingerprint(device), **code}
+        now = {**fingerprint(device, compiled), **code}
         if self.keep is not None or not self.saves:
             now["snapshots"] = asdict(self.keep) if self.keep else "no"
         if saved is None:

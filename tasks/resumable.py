@@ -269,7 +269,8 @@ class Resumable:
         modules = [type(self).__module__, self.learner.__module__, *self.env.modules]
         files = {f"code of {name}": digest for name, digest in self.learner.files().items()}
         code = {**code_of(modules), **self.learner.code, **files}
-        self.stored.note_init(self.device, code, None if state is None else saved, refilled)
+        compiled = self.learner.uses_kernels(self.env)
+        self.stored.note_init(self.device, code, None if state is None else saved, refilled, compiled)
 
     def _load(self, saved: Saved) -> Tree | None:
         """Load a stored checkpoint, and return the learner's state in it.

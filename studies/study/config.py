@@ -317,6 +317,12 @@ class Config:
         for env in self.environments:
             alone.make_task(algorithm, self.fixed, None, device=device, env=env).probe()
 
+    def uses_kernels(self, algorithm: type[Task]) -> bool:
+        """Return whether kernels compute something of its trainings."""
+        from ...tasks.envs import EnvSpec  # imports gymnasium
+
+        return any(algorithm.learner.uses_kernels(EnvSpec.of(env)) for env in self.environments)
+
 
 def check_name(name: object) -> str:
     """Return the name of a new study, or raise BadConfig."""

@@ -27,7 +27,6 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from ...tasks.adapters import jax_trees
-from ...tasks.compiled.loading import kernels
 from ...tasks.runtime.progress import marked, unmark
 from ...tasks.runtime.watcher import not_ignoring
 from . import URL_VARIABLE
@@ -112,7 +111,6 @@ class Crew:
         self.directory = os.getcwd()  # an environment may change it; a process that is started later begins here, too
         self._idle: list[Forked] = []
         if can_fork():
-            kernels()  # load them once, before the forks
             for _ in range(count):
                 others = [stream.fileno() for process in self._idle for stream in (process.stdin, process.stderr)]
                 self._idle.append(_fork(others))

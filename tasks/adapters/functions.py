@@ -134,7 +134,7 @@ class FunctionLearner(BaseLearner):
         returned: its last state and metrics; None before the first call.
     """
 
-    parts, batched = ("returned",), False
+    parts, batched, compiled = ("returned",), False, False
     function: ClassVar[Function]
     further: ClassVar[Sequence[str]]
     place: ClassVar[str]

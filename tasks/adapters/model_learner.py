@@ -68,7 +68,7 @@ class SB3Learner(BaseLearner):
         envs: its environments.
     """
 
-    parts, batched, needs_env = ("kept",), False, True
+    parts, batched, compiled, needs_env = ("kept",), False, False, True
     objective, unit = "return", "env_steps"
     scratch = ("model", "venv", "task_envs", "evaluation_envs")
     particles, functions = None, False

@@ -191,7 +191,7 @@ class ProgramLearner(BaseLearner):
         reported: last metrics, and those of later epochs that the program has already trained.
     """
 
-    parts, batched = ("folder", "reported"), False
+    parts, batched, compiled = ("folder", "reported"), False, False
     scratch = ("program", "target", "clean")
     command: ClassVar[ProgramCommand]
     title: ClassVar[str]

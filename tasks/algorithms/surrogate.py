@@ -38,7 +38,7 @@ class SurrogateLearner(BaseLearner):
         epoch_steps=integer(1, 10**9, default=1, structural=True, search=False),
     )
 
-    objective, unit, needs_env = RETURN, "env_steps", None
+    objective, unit, needs_env, compiled = RETURN, "env_steps", None, False
     env_steps: int
 
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:

@@ -233,7 +233,7 @@ class TabularLearner(BaseLearner):
     """P members that walk along recorded curves."""
 
     hyperparameters = Space()  # those of the table, see `space_in`
-    objective, unit, needs_env = RETURN, "env_steps", True
+    objective, unit, needs_env, compiled = RETURN, "env_steps", True, False
     env_steps: int
 
     @classmethod

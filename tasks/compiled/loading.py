@@ -1,7 +1,7 @@
 """Use of the kernels, and the cache of their machine code.
 
-The first process on a machine compiles all kernels, in half a minute. Later processes load their machine code from the
-user's cache in a second, and a fork inherits what its parent loaded.
+The first process on a machine that uses kernels compiles all, in half a minute. Later processes load their machine code
+from the user's cache in a second, and a fork inherits what its parent loaded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _off = os.environ.get(VARIABLE) == "0"
 
 def kernels() -> ModuleType | None:
     """Return the kernels; None if switched off or without numba's compiler."""
-    return None if _off else _load()
+    return _load() if _are_on() else None
 
 
 def kernels_of(*tensors: Tensor) -> ModuleType | None:
@@ -45,9 +45,9 @@ def version() -> str:
     """Return the compiler and processor, on which last bits depend.
 
     The user may set another processor and its features (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES). The result is "none"
-    without kernels.
+    without kernels. No kernel is loaded for it.
     """
-    if kernels() is None:
+    if not _are_on():
         return "none"
     import llvmlite.binding
 
@@ -67,13 +67,22 @@ def without_kernels() -> Iterator[None]:
         _off = before
 
 
+def _are_on() -> bool:
+    return not _off and _have_compiler()
+
+
 @functools.cache
-def _load() -> ModuleType | None:
-    if importlib.util.find_spec("numba") is None:
-        return None
+def _have_compiler() -> bool:
+    """Return whether numba compiles here.
+
+    Otherwise the loops would run as Python code, and machine code that they call would not.
+    """
+    return importlib.util.find_spec("numba") is not None and not numba().config.DISABLE_JIT
+
+
+@functools.cache
+def _load() -> ModuleType:
     config = numba().config
-    if config.DISABLE_JIT:  # the loops would run as Python code, and machine code that they call would not
-        return None
     before = config.CACHE_DIR
     folder = cache_folder(before)
     new = not folder.exists()

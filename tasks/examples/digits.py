@@ -42,7 +42,8 @@ class DigitsLearner(BaseLearner):
         width=ordinal(16, 32, 64, 128, default=32, structural=True),
         batch_size=ordinal(16, 32, 64, 128, default=32, structural=True),
     )
-    parts, objective, unit, batched = ("network", "optimizer"), "accuracy", "samples", False
+    parts, objective, unit = ("network", "optimizer"), "accuracy", "samples"
+    batched = compiled = False
     bounds = (0, 1)
     samples: int
 

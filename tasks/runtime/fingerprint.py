@@ -30,10 +30,14 @@ class InexactWarning(UserWarning):
     """Training continues, but its last bits may depend on the machine."""
 
 
-def fingerprint(device: torch.device) -> Fingerprint:
+def fingerprint(device: torch.device, compiled: bool = True) -> Fingerprint:
     """Return versions, processor and device, as JSON.
 
     Training always uses one thread, so the number of threads is not included.
+
+    Args:
+        device: device of the task.
+        compiled: whether kernels compute something of it; else theirs is left out.
     """
     named = {"device": device.type}
     if device.type == "cuda":
@@ -44,7 +48,7 @@ def fingerprint(device: torch.device) -> Fingerprint:
         "numpy": numpy.__version__,
         "gymnasium": gymnasium.__version__,
         "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-        "kernels": kernels_version(),
+        **({"kernels": kernels_version()} if compiled else {}),
         "products": "exact" if products_are_exact() else "by place in memory",
         **named,
     }

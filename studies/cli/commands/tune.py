@@ -144,7 +144,7 @@ def tune(arguments: argparse.Namespace) -> int:
     top = arguments.top or TOP
     check = partial(check_confirmable, top=top, seeds=arguments.confirm) if arguments.confirm else None
     with ExitStack() as stack:
-        crew = stack.enter_context(_crew(arguments))  # forks before threads start; ends if an error follows
+        crew = stack.enter_context(_crew(arguments, config))  # forks before threads start; ends if an error follows
         make = _maker(arguments, config, errors, check)
         stack.enter_context(stoppable())
         store = stack.enter_context(open_store(arguments))
@@ -185,7 +185,9 @@ def confirm(arguments: argparse.Namespace) -> int:
     """Train a study's best configurations on fresh seeds, and print estimates."""
     _check_backend(arguments)
     errors = new_console(stderr=True)
-    with _crew(arguments) as crew, stoppable(), existing_store(arguments) as store:
+    with existing_store(arguments) as store:
+        config = Config.from_json(store.study(arguments.study).config, arguments.study)
+    with _crew(arguments, config) as crew, stoppable(), existing_store(arguments) as store:
         name = _confirm(arguments, store, arguments.study, arguments.top, arguments.seeds, errors, crew)
         result = confirmation_view(store, arguments.study, name=name)
         probe = probe_view(store.commands(arguments.study))
@@ -216,16 +218,17 @@ def _confirm(
     return name
 
 
-def _crew(arguments: argparse.Namespace) -> Crew:
+def _crew(arguments: argparse.Namespace, config: Config) -> Crew:
     """Import the modules of workers and copiers, and fork processes for them.
 
-    No process is forked for CUDA, which does not work in a fork of a process that has used it.
+    Kernels are loaded once, before the forks, if the study's tasks use them. No process is forked for CUDA, which does
+    not work in a fork of a process that has used it.
     """
     with importing(arguments.own_process):
         for module in (".worker", ".curves", "...samplers.suggest"):
             import_module(module, __package__)
         here = arguments.engine != "ray" and arguments.device == "cpu" and arguments.own_process and can_fork()
-        if here:
+        if here and config.uses_kernels(load(config.task)):
             kernels()
     rounds = 2 if getattr(arguments, "confirm", None) else 1  # of workers: of the search, and of its confirmation
     return Crew(rounds * (arguments.workers or cores()) + 1 + len(getattr(arguments, "log", ())) if here else 0)

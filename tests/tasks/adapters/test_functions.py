@@ -21,7 +21,10 @@ from own_functions import SPACE, collect, descend
 from rekindle import Space, Store, Task, real, tune
 from rekindle.tasks import load
 from rekindle.tasks.checkpoint.state import pack
+from rekindle.tasks.compiled import loading
+from rekindle.tasks.envs import EnvSpec
 from rekindle.tasks.errors import BadResume, Diverged, NotData, NotInitialized
+from rekindle.tasks.runtime.fingerprint import fingerprint
 from rekindle.tasks.testing import ExactnessSuite
 from support_path import SUPPORT
 
@@ -112,6 +115,35 @@ def test_a_call_gets_data_not_the_objects_that_the_last_call_returned() -> None:
     assert type(kept[1]["array"]) is torch.Tensor
     assert kept[1]["pair"] == (1, 2)
     assert (task.evaluate(), task.metrics) == (1.0, {"iterations": 2.0, "x": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "uses"),
+    [
+        ("own_functions:climb", None, False),
+        ("command:" + '{"run":["true","{epochs}","{checkpoint}"],"space":[]}', None, False),
+        ("sb3:PPO", "MountainCarContinuous-v0", True),
+        ("sb3:PPO", "Taxi-v3", False),
+        ("ppo", "Taxi-v3", True),
+    ],
+)
+def test_kernels_are_only_loaded_for_what_they_compute(name: str, env: str | None, uses: bool) -> None:
+    assert load(name).learner.uses_kernels(EnvSpec.of(env)) == uses
+    assert ("kernels" in fingerprint(torch.device("cpu"), uses)) == uses
+
+
+def test_a_function_trains_without_kernels(monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> None:
+    monkeypatch.delattr(loading, "_load")
+    study = tune(own_functions.climb, trials=1, epochs=1, storage=sqlite_url, study="s", progress=False)
+    assert study.best is not None
+
+
+@pytest.mark.slow
+def test_a_new_machine_compiles_no_kernels_for_a_function(sqlite_url: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rekindle", "tune", "own_functions:climb", "--trials", "2", "--epochs", "1"]
+    settings = {"PYTHONPATH": SUPPORT, "NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "REKINDLE_STORAGE": sqlite_url}
+    subprocess.run(command, env=os.environ | settings, cwd=tmp_path, capture_output=True, check=True)
+    assert not (tmp_path / "kernels").exists()
 
 
 def test_a_study_in_this_process_finds_a_function_defined_anywhere(sqlite_url: str) -> None:
