@@ -5,10 +5,11 @@
     python benchmarks/compare_digests.py old.json NEW
 
 OLD and NEW are checkouts, of any folder name, or files that --save wrote. Each checkout trains in a process of its own,
-which finds it as `rekindle` by a link in a temporary folder, so that no installed one is in the way. Compared are, of
-every member of every training: the uid, the digest of the state, that of the networks alone, and that of the metrics of
-the last epoch with a greedy evaluation. Where one side knows a hyperparameter by an older name (RENAMES), uid and state
-hold that name, so networks and metrics are compared alone. A side takes a minute and a half of processor time.
+which finds it as `rekindle` by a link of its own, so that no installed one is in the way. Compared are, of every member
+of every training: the uid, the digest of the state, that of the networks alone, and that of the metrics of the last
+epoch with a greedy evaluation. Where one side knows a hyperparameter by an older name (RENAMES), uid and state hold
+that name, so networks and metrics are compared alone. A side takes two minutes of processor time, and half a minute
+more where its kernels are not compiled yet. With REKINDLE_KERNELS=0 in the environment, torch alone computes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -111,14 +111,40 @@ def total(action: Any) -> float:
     return sum(map(total, action)) if isinstance(action, tuple) else float(np.asarray(action, np.float64).sum())
 
 
-WALK = "Walk-v0"
-if WALK not in gym.registry:
-    gym.register(WALK, f"{Path(__file__).stem}:Walk", max_episode_steps=30)
+class Reach(Walk):
+    """The walk whose rewards follow from goals alone, so that hindsight can relabel them."""
+
+    def __init__(self, do: str = "box") -> None:
+        super().__init__("goal", do)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, _, *rest = super().step(action)
+        return obs, float(self.compute_reward(obs["achieved_goal"], obs["desired_goal"], {})), *rest
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        return -np.abs(achieved - desired).sum(-1)
 
 
-def walk(**kwargs: Any) -> dict[str, Any]:
-    """The walk as JSON of an EnvSpec."""
-    return {"id": f"{Path(__file__).stem}:{WALK}", "kwargs": kwargs}
+class Fenced(Walk):
+    """The walk with a mask that forbids its largest action on one half of the plane."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        mask = spaces.Box(0, 1, (3,), np.int8)
+        self.observation_space = spaces.Dict({"action_mask": mask, "walk": self.observation_space})
+
+    def show(self) -> Any:
+        return {"action_mask": np.array([1, 1, self.place[0] > 0], np.int8), "walk": super().show()}
+
+
+for _class in (Walk, Reach, Fenced):
+    if f"{_class.__name__}-v0" not in gym.registry:
+        gym.register(f"{_class.__name__}-v0", f"{Path(__file__).stem}:{_class.__name__}", max_episode_steps=30)
+
+
+def walk(name: str = "Walk", **kwargs: Any) -> dict[str, Any]:
+    """The walk, or one of its subclasses, as JSON of an EnvSpec."""
+    return {"id": f"{Path(__file__).stem}:{name}-v0", "kwargs": kwargs}
 
 
 CART, PENDULUM, MUJOCO = "CartPole-v1", {"id": "Pendulum-v1", "max_episode_steps": 50}, "InvertedPendulum-v5"
@@ -139,7 +165,7 @@ class Training:
 
     Attributes:
         values: hyperparameters by dotted names.
-        members: how many are trained together, alike but for seed and gamma.
+        members: how many are trained together, alike but for seed and the hyperparameter that is `varied`.
         shown: whether demonstrations are recorded first, and given to it.
         warm: whether another one is trained first, and its networks are taken over.
         resumed: whether a new task of a new store resumes it after the first epoch.
@@ -154,11 +180,13 @@ class Training:
     warm: bool = False
     resumed: bool = False
     env_processes: int = 0
+    varied: str = "gamma"
 
 
 ROLLOUT: dict[str, Any] = {"num_steps": 32, "num_envs": 4, "epoch_steps": 256, "model.width": 16,
                            "optimizer.lr": 0.02, "max_grad_norm": 0.5}  # fmt: skip
 EPOCHS = {**ROLLOUT, "num_minibatches": 2, "update_epochs": 3}
+UNCLIPPED = {name: value for name, value in EPOCHS.items() if name != "max_grad_norm"}
 IMAGE = {**EPOCHS, "num_steps": 16, "num_envs": 2, "epoch_steps": 64}
 REPLAY: dict[str, Any] = {"num_envs": 2, "epoch_steps": 160, "learning_starts": 48, "batch_size": 32,
                           "buffer_size": 150, "model.width": 16, "optimizer.lr": 0.01}  # fmt: skip
@@ -172,6 +200,13 @@ VAIL = {**GAIL, "gail.variational": True, "gail.code_width": 17}
 CLONING = {"cloning.use": True, "cloning.batch_size": 32, "cloning.samples_per_update": 64}
 HYPER = {"model.goal_conditioning": "hyper"}
 PRIORITIZED = {"replay.name": "prioritized", "replay.beta_horizon": 300}
+HINDSIGHT = {"replay.relabel": "future", "learning_starts": 64}
+GAME = {"id": "pettingzoo/classic:tictactoe_v3", "behaviours": {"x": ["player_1"], "o": ["player_2"]}}
+TWO = {"epoch_steps": 64, "num_envs": 2, "x.num_steps": 16, "x.num_minibatches": 2, "x.optimizer.lr": 0.02,
+       "o.algorithm": "dqn", "o.learning_starts": 32, "o.batch_size": 16, "o.n_step": 3}  # fmt: skip
+SELF_PLAY = {"use": True, "save_steps": 32, "swap_steps": 32, "team_change": 32, "window": 2}
+SEARCH = {"deltas": 4, "num_envs": 4, "num_steps": 50, "epoch_steps": 800}
+SB3 = {"epoch_steps": 128, "num_envs": 2, "total_steps": 256}
 SEPARATE = {"critic.name": "separate", "critic.update_epochs": 2, "critic.num_minibatches": 2}
 
 
@@ -303,6 +338,70 @@ OFF_POLICY = {
         **PIXELS, "model.encoder": "small", "use_sde": True, "max_grad_norm": 0.5}),
     "sac, image, impala, n-step": Training("sac", walk(see=8), {**PIXELS, "model.encoder": "impala", "n_step": 3}),
 }  # fmt: skip
+CRITICS = {**REPLAY, "policy_delay": 2, "critic.dropout": 0.1, "critic.norm": "layer"}
+FAMILY = {
+    "ddpg": Training("ddpg", PENDULUM, REPLAY, members=3),
+    "ddpg, gaussian, n-step": Training("ddpg", walk(do="box"), {
+        **REPLAY, "exploration.noise": "gaussian", "n_step": 3, "critic_loss": "huber", "normalize_obs": True}),
+    "ddpg, resumed": Training("ddpg", PENDULUM, {**REPLAY, "scale_reward": True}, resumed=True),
+    "td3": Training("td3", PENDULUM, REPLAY, members=3),
+    "td3, ou, prioritized": Training("td3", PENDULUM, {
+        **REPLAY, **PRIORITIZED, "exploration.noise": "ou", "max_grad_norm": 0.5, **schedules(lr="cosine")}),
+    "td3, dropout, norm": Training("td3", PENDULUM, {**CRITICS, "resets": 60}),
+    "td3, simba, resumed": Training("td3", PENDULUM, {
+        **REPLAY, "model.block": "simba", "critic.block": "simba"}, resumed=True),
+    "td3, hindsight": Training("td3", walk("Reach"), {**REPLAY, **HINDSIGHT}, members=2),
+    "td3, resumed": Training("td3", PENDULUM, REPLAY, resumed=True),
+    "tqc": Training("tqc", PENDULUM, REPLAY, members=3),
+    "tqc, five critics, sde": Training("tqc", PENDULUM, {
+        **REPLAY, "critics": 5, "quantiles": 7, "dropped_quantiles": 0, "use_sde": True, "sde_clip_mean": 2.0}),
+    "tqc, dropout": Training("tqc", PENDULUM, {**REPLAY, "critic.dropout": 0.1, "n_step": 3}),
+    "tqc, image": Training("tqc", walk(see=36, do="box"), PIXELS),
+    "tqc, gru": Training("tqc", PENDULUM, {**REPLAY, **SEQUENCES, **GRU, "epoch_steps": 80}),
+    "tqc, image, gru": Training("tqc", walk(see=6, do="box"), {
+        **PIXELS, **SEQUENCES, **GRU, "model.encoder": "small", "epoch_steps": 80}),
+    "tqc, hindsight": Training("tqc", walk("Reach"), {**REPLAY, **HINDSIGHT, "replay.relabel": "final"}),
+    "tqc, rnd, cloning": Training("tqc", PENDULUM, {**REPLAY, **RND, "cloning.use": True}, shown=True),
+    "tqc, resumed": Training("tqc", PENDULUM, {**REPLAY, **PRIORITIZED}, resumed=True),
+    "crossq": Training("crossq", PENDULUM, {**REPLAY, "model.critic_width": 24}, members=3),
+    "crossq, prioritized, n-step": Training("crossq", PENDULUM, {
+        **REPLAY, **PRIORITIZED, "model.critic_width": 24, "n_step": 3, "entropy.learn": False}),
+    "crossq, resumed": Training("crossq", PENDULUM, {**REPLAY, "model.critic_width": 24}, resumed=True),
+    "sac, ensemble": Training("sac", PENDULUM, {
+        **REPLAY, "critic.ensemble": 4, "critic.subset": 2, "policy_delay": 2}, members=2),
+    "sac, mean, dropout, norm": Training("sac", PENDULUM, {**CRITICS, "critic.mean": True}),
+    "sac, masks": Training("sac", walk("Fenced"), REPLAY, members=2),
+    "sac, icm": Training("sac", PENDULUM, {**REPLAY, **ICM}),
+    "sac, resets, resumed": Training("sac", PENDULUM, {**REPLAY, "resets": 50}, resumed=True),
+    "dqn, masks": Training("dqn", walk("Fenced"), REPLAY, members=2),
+    "dqn, noisy, categorical": Training("dqn", CART, {
+        **REPLAY, "model.noisy": True, "model.dueling": True, "distribution": "categorical", "atoms": 11}),
+    "dqn, categorical": Training("dqn", CART, {**REPLAY, "distribution": "categorical", "atoms": 11}, members=3),
+    "dqn, gru": Training("dqn", CART, {**REPLAY, **SEQUENCES, **GRU}),
+    "dqn, hindsight": Training("dqn", walk("Reach", do="choice"), {**REPLAY, **HINDSIGHT}),
+    "qrdqn": Training("qrdqn", CART, {**REPLAY, "quantiles": 7}, members=3),
+    "qrdqn, noisy, dueling": Training("qrdqn", CART, {
+        **REPLAY, "quantiles": 7, "model.noisy": True, "model.dueling": True}),
+    "qrdqn, resumed": Training("qrdqn", CART, {**REPLAY, **PRIORITIZED, "quantiles": 7}, resumed=True),
+}  # fmt: skip
+STEPPED = {  # other algorithms that learn from what they have just done
+    "pqn": Training("pqn", CART, EPOCHS, members=3),
+    "pqn, masks": Training("pqn", walk("Fenced"), EPOCHS),
+    "pqn, image, resumed": Training("pqn", walk(see=6), {**IMAGE, "model.encoder": "small"}, resumed=True),
+    "trpo": Training("trpo", CART, UNCLIPPED, members=3),
+    "trpo, Box, resumed": Training("trpo", PENDULUM, {**UNCLIPPED, "use_sde": True}, resumed=True),
+    "ars": Training("ars", PENDULUM, {**SEARCH, "normalize_obs": True}, members=3, varied="delta_std"),
+    "ars, layers, resumed": Training("ars", CART, {**SEARCH, "model.layers": 1}, resumed=True, varied="delta_std"),
+    "ppo, masks": Training("ppo", walk("Fenced"), EPOCHS, members=2),
+    "ppo, overlap, resumed": Training("ppo", PENDULUM, {**EPOCHS, "overlap": True}, resumed=True),
+    "behaviours": Training("behaviours", GAME, TWO, members=2, varied="x.gamma"),
+    "behaviours, self-play, resumed": Training("behaviours", GAME, {
+        **TWO, **{f"{name}.self_play.{key}": value for name in "xo" for key, value in SELF_PLAY.items()}},
+        resumed=True, varied="o.gamma"),
+    "sb3:PPO": Training("sb3:PPO", CART, {**SB3, "n_steps": 32, "n_epochs": 2}),
+    "sb3:TD3, resumed": Training("sb3:TD3", PENDULUM, {
+        **SB3, "learning_starts": 50, "buffer_size": 500, "train_freq": 16}, resumed=True),
+}  # fmt: skip
 OTHERS = {
     "surrogate": Training("surrogate", CART, {"noise": 1.0}, members=3, epochs=5),
     "ppo, restarted": Training("ppo", walk(counts=True), EPOCHS, members=3),
@@ -331,7 +430,7 @@ OTHERS = {
     "sac, warm, resumed": Training("sac", MUJOCO, {**REPLAY, "scale_reward": True}, warm=True, resumed=True),
     "ppo, cloning, resumed": Training("ppo", CART, {**EPOCHS, **CLONING}, shown=True, resumed=True),
 }
-TRAININGS = {**ON_POLICY, **GUIDED, **OFF_POLICY, **OTHERS}
+TRAININGS = {**ON_POLICY, **GUIDED, **OFF_POLICY, **FAMILY, **STEPPED, **OTHERS}
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -357,7 +456,7 @@ def initialized(training: Training, member: int, **given: Any) -> Any:
     from rekindle import EnvSpec
     from rekindle.tasks import load
 
-    values = {**training.values, "gamma": 0.98 - 0.02 * member}
+    values = {**training.values, training.varied: 0.98 - 0.02 * member}
     older = {RENAMES.get(name, name): value for name, value in values.items()}
     given = {"seed": member + 1, "env_processes": training.env_processes, **given}
 
@@ -441,28 +540,27 @@ def results_of(side: Path, pattern: str) -> dict[str, Result]:
     if side.is_file():
         saved: dict[str, Result] = json.loads(side.read_text())
         return {name: found for name, found in saved.items() if fnmatch(name, f"*{pattern}*")}
-    if not (side / "__init__.py").is_file():
+    from rekindle.benchmarks.checkouts import importable
+
+    if not side.is_dir():
         raise SystemExit(f"{side} is neither a file that --save wrote nor the root of a checkout")
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "rekindle").symlink_to(side.resolve(), target_is_directory=True)
-        own = Path(__file__).resolve()
-        (Path(folder) / own.name).symlink_to(own)
-        code = f"import sys, {own.stem}; {own.stem}.print_results(sys.argv[1])"
-        path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", code, pattern]
-        results: dict[str, Result] = {}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=folder) as child:
-            assert child.stdout is not None
-            for line in child.stdout:
-                found = json.loads(line)
-                results[found.pop("name")] = found
-                if sys.stderr.isatty():
-                    print(f"\r{side.name}: {len(results)} members", end="", file=sys.stderr, flush=True)
-        if sys.stderr.isatty():
-            print(file=sys.stderr)
-        if child.returncode:
-            raise SystemExit(f"{side} ended with status {child.returncode}; see above")
+    module = Path(__file__).stem
+    command = [sys.executable, "-c", f"import sys, {module}; {module}.print_results(sys.argv[1])", pattern]
+    results: dict[str, Result] = {}
+    with (
+        importable(side, __file__) as environment,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd="/") as child,
+    ):
+        assert child.stdout is not None
+        for line in child.stdout:
+            found = json.loads(line)
+            results[found.pop("name")] = found
+            if sys.stderr.isatty():
+                print(f"\r{side.name}: {len(results)} members", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    if child.returncode:
+        raise SystemExit(f"{side} ended with status {child.returncode}; see above")
     return results
 
 
