@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from .envs import Envs, allows_one, make_envs, spaces_of
 from .envs.base.masks import mask_in
+from .envs.base.spec import RAISED
 from .errors import EnvironmentFailed, Stopped, TaskError
 from .evaluation import acting, evaluation_keys, one_thread, played_steps
 from .experience.exploration import UniformActions
@@ -58,7 +59,8 @@ def probe(
       images. `zero_rewards`: share of zeros among all rewards.
     - `restore`: how a state is restored. `masks`, `goals`: whether observations have them.
     - `actions`: kind of the action space.
-    - `failures`: errors of the environment's code. `slow`: seconds of a step, if there is too little time; else None.
+    - `failures`: errors of the environment's code. `raised`: episodes that ended by one, where `on_error` says so.
+    - `slow`: seconds of a step, if there is too little time; else None.
 
     Args:
         algorithm: class of the task.
@@ -106,7 +108,7 @@ class _Probe:
     def __init__(self, identity: TaskIdentity, most: int, on_step: Callable[[], None]):
         self.identity, self.most, self.on_step, self.began = identity, most, on_step, time.monotonic()
         self.seconds, self.slow = 0.0, False
-        self.steps = self.terminated = self.random_steps = 0
+        self.steps = self.terminated = self.raised = self.random_steps = 0
         self.returns: list[list[list[float]]] = []  # of random actions, and of untrained policies
         self.lengths: list[int] = []
         self.rewards: list[float] = []
@@ -226,6 +228,7 @@ class _Probe:
                 player.returns[member].append(float(sums[member]))
                 self.lengths.append(length)
                 self.terminated += bool(step.terminated[member, 0])
+                self.raised += bool(envs.spec.on_error) and envs.info.last[member, envs.info.names.index(RAISED)] > 0
                 running[member, 0] = False
             if self.steps >= end:
                 return
@@ -248,6 +251,7 @@ class _Probe:
             "observations": _moments(np.array(self.numbers)) if self.numbers else None,
             "restore": self.restore,
             "failures": self.failures,
+            "raised": self.raised,
         }
 
 

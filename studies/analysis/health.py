@@ -17,7 +17,7 @@ from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Range, Real
 from ...tasks.errors import ADVICE, INEXACT, LOWER_RATES
-from ..engine.probes import probe_view
+from ..engine.probes import GOES_ON, probe_view
 from ..engine.views import View
 from ..failures import FAILED, one_line
 from ..schedulers.registry import without_excluded
@@ -329,7 +329,7 @@ def _rung_finding(rows: Rows, text: str) -> Finding:
 CURES = {
     "diverged": "lower the learning rates' upper ends (--prior), or clip gradients",
     "memory": "train fewer trials at once (--workers, --cohort), or smaller networks",
-    "environment": "fix the environment; `rekindle show UID` has its traceback",
+    "environment": f"fix the environment (`rekindle show UID` has its traceback); {GOES_ON}",
     "killed": "find out what kills workers, often too little memory; fewer --workers may help",
 }
 

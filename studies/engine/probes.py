@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 WHO = "probe"
+GOES_ON = 'to end such episodes and go on, write {"id": ..., "on_error": "restart"}'
 BASELINES, WIDER = "baselines", "wider"  # keys beside FOUND; the last: priors that the search adds or changes
 _AT_WORK: set[tuple[str, str]] = set()  # studies that a thread of this process is probing, by URL and name
 
@@ -241,7 +242,14 @@ def _warnings(probe: ProbeView, wider: Collection[str]) -> list[str]:
         texts.append(f"a step takes {probe.slow:.3g} s, which is too slow for a probe; use many --workers")
     if (count := len(probe.failures)) > 0:
         last = probe.failures[-1].splitlines()[0]
-        texts.append(f"{counted(count, 'episode')} failed: {last}; trials that meet this are retried, and may fail")
+        texts.append(
+            f"{counted(count, 'episode')} failed: {last}; a trial that meets this again and again fails; {GOES_ON}"
+        )
+    if probe.raised:
+        texts.append(
+            f"{counted(probe.raised, 'episode')} of {len(probe.lengths)} ended by an error (on_error); a trial with "
+            "too many fails"
+        )
     if not probe.lengths and probe.slow is None:
         texts.append(
             f"no episode ended within {probe.steps} steps; without a time limit (max_episode_steps), evaluations "

@@ -262,6 +262,7 @@ class ProbeView(View):
     observations: Annotated[MomentsView | None, "scale and drift of observations"]
     restore: Annotated[RestoreView | None, "how a state is restored"]
     failures: Annotated[Sequence[str], "errors of the environment"]
+    raised: Annotated[int, "number of episodes that ended by an error, where `on_error` says so"] = 0
     baselines: Annotated[Mapping[str, BaselineView], "returns of random actions (random) and untrained policies"]
     text: Annotated[str, "the results in words"]
     warnings: Annotated[Sequence[str], "unusual properties of the environment"]

@@ -54,8 +54,9 @@ def make_envs(
         EnvSpecError: the environment cannot be made.
     """
     spec = EnvSpec.of(spec)
-    if spec.restore and steps_all_at_once(spec):
-        raise EnvSpecError(f"{spec.id}: restore is declared of environments with steps of their own; leave it out here")
+    for name in ("restore", "on_error"):
+        if getattr(spec, name) and steps_all_at_once(spec):
+            raise EnvSpecError(f"{spec.id}: {name} is for environments with steps of their own; leave it out here")
     if is_classic(spec):
         return classic_envs(spec, seeds, num_envs, purpose)
     with at_work():  # its episodes may hang, or end the process

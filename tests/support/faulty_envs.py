@@ -312,6 +312,51 @@ class Rare(Drift):
         return float(self.resets) if self.resets > 100 else 0.0
 
 
+class Breaks(Drift):
+    """Raises in some of its episodes, which their seeds decide."""
+
+    length, share = 6, 0.04
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        first = super().reset(seed=seed)
+        self.breaks_at = 3 if self.np_random.random() < self.share else None
+        return first
+
+    def push(self, action: Any) -> float:
+        if self.t == self.breaks_at:
+            raise RuntimeError("the solver found no solution")
+        return super().push(action)
+
+
+class Broken(Breaks):
+    """Raises in a third of its episodes."""
+
+    share = 0.33
+
+
+class Unready(Breaks):
+    """Raises in some of its resets, which their seeds decide."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        first = super().reset(seed=seed)
+        if self.breaks_at is not None:
+            raise RuntimeError("no start")
+        return first
+
+
+class Accident(Drift):
+    """Raises once in each process, whatever the episode."""
+
+    length = 6
+    left: ClassVar = [500]  # steps
+
+    def push(self, action: Any) -> float:
+        self.left[0] -= 1
+        if self.left[0] == 0:
+            raise RuntimeError("connection lost")
+        return super().push(action)
+
+
 class Beyond(Drift):
     """Announces narrower bounds than it keeps to."""
 
@@ -605,5 +650,5 @@ def die_at(steps: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-for own in [Drift, *Drift.__subclasses__(), Plan, Soak]:
+for own in [Drift, *Drift.__subclasses__(), Plan, Broken, Unready, Soak]:
     gym.register(f"faults/{own.__name__}-v0", own)

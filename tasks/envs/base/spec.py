@@ -22,6 +22,7 @@ from .info import REDUCTIONS
 
 IN_INFO = "info"
 RESTORES = ("restart", "replay", "renew", "snapshot")
+RAISED = "raised"  # entry of info: 1 in an episode whose environment raised, see `gym.restarts`
 JOINT = "pettingzoo/"  # prefix of the ids of environments of several agents
 OF_AGENTS = ("behaviours", "teams", "players", "opponents", "all_act", "state")  # attributes that only these have
 
@@ -76,6 +77,8 @@ class EnvSpec:
         restore: how its state is restored, declared instead of tested, for simulators whose steps take long: "restart"
             begins each epoch with new environments; "replay" repeats the running episode's actions, "renew" in a new
             environment for each episode; "snapshot" is for MuJoCo and Atari. "" leaves it to the self-test.
+        on_error: "restart" to end an episode as truncated where the environment's code raises, and to go on with a new
+            one; "" to fail. At most 5% of a training's episodes may raise, and three beside. See `gym.restarts`.
         reward_weights: weights of the parts of a reward that is a vector, as in MO-Gymnasium; their sums over an
             episode are reported as `return.0`, `return.1` and so on. See `gym.rewards`.
 
@@ -101,6 +104,7 @@ class EnvSpec:
     scale: int | None = None
     reward_weights: Sequence[float] = ()
     restore: str = ""
+    on_error: str = ""
 
     def __post_init__(self) -> None:
         others = self.kwargs or self.wrappers or self.max_episode_steps is not None or self.parameters
@@ -123,12 +127,18 @@ class EnvSpec:
                 f"{self.id}: restore must be {', '.join(RESTORES)}, or be left out for a self-test, but got "
                 f"{self.restore!r}"
             )
+        if self.on_error not in ("", "restart") or (self.on_error and self.id.startswith(JOINT)):
+            raise EnvSpecError(
+                f"{self.id}: on_error must be 'restart', or be left out, as it must be for several agents, but got "
+                f"{self.on_error!r}"
+            )
         self._register()
         # Stored in the form that JSON gives back (tuples become lists), so that equal specs compare equal.
         object.__setattr__(self, "kwargs", _plain(self.kwargs, f"{self.id}: kwargs"))
         object.__setattr__(self, "parameters", _plain(self.parameters, f"{self.id}: parameters"))
         object.__setattr__(self, "reward_weights", _weights(self.reward_weights, f"{self.id}: reward_weights"))
         parts = {f"return.{part}": "sum" for part in range(len(self.reward_weights))}
+        parts |= {RAISED: "max"} if self.on_error else {}
         object.__setattr__(self, "info", parts | _reductions(self.info, f"{self.id}: info"))
         if self.masks not in ("", IN_INFO):
             raise EnvSpecError(f"{self.id}: masks must be {IN_INFO!r}, or be left out, but got {self.masks!r}")
@@ -228,6 +238,7 @@ class EnvSpec:
             "scale": self.scale,
             "reward_weights": list(self.reward_weights),
             "restore": self.restore,
+            "on_error": self.on_error,
         }
         return content | {name: value for name, value in later.items() if value}
 

@@ -18,9 +18,10 @@ from ..base.encode import Actions, Observations, Spaces
 from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
 from ..base.info import number
 from ..base.masks import ALLOWS, without_choice
-from ..base.spec import EnvSpec, EnvSpecError
+from ..base.spec import RAISED, EnvSpec, EnvSpecError
 from . import snapshot
 from .backend import Backend, Outcome
+from .restarts import check_share
 from .selftest import Restore
 from .single_instance import take_turn
 
@@ -103,6 +104,7 @@ class GymEnvs(Envs):
     def reset(self) -> None:
         self._clear_episodes()
         self.info.reset()
+        self.raised = np.zeros((self.num_members, 2), np.int64)  # episodes of a training that raised, and all
         self.epoch = np.zeros(self.num_members, np.int64)
         self.must_begin_epoch = False
         self.untouched = True
@@ -207,8 +209,9 @@ class GymEnvs(Envs):
                 truncated[self._rows(p)] |= ~terminated[self._rows(p)]
             ended = np.flatnonzero(terminated | truncated)
         if len(ended):
+            raised = self._count_raised(ended) if self.spec.on_error else np.zeros(len(ended), np.bool_)
             if self.checks:
-                self._check(ended, result.obs)
+                self._check(ended, result.obs, raised)
             self.obs = next_obs.copy()  # the learner still holds `next_obs`
             self._finished.append((ended, self.returns[ended], self.elapsed[ended]))
             self.info.end(ended)
@@ -234,12 +237,29 @@ class GymEnvs(Envs):
                 f"{self.reset_seeds[i]}) it allows none; fix it, or end the episode there"
             )
 
-    def _check(self, ended: NDArray[np.int64], last_obs: Array) -> None:
+    def _count_raised(self, ended: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return in which of the episodes that ended the environment raised.
+
+        Raises:
+            EnvironmentFailed: too many episodes of a training did.
+        """
+        raised = self.info.values(ended)[:, self.info.names.index(RAISED)] > 0
+        if self.purpose == "train":
+            np.add.at(self.raised, self.member[ended], np.stack([raised, np.ones_like(raised)], 1).astype(np.int64))
+            for p in np.unique(self.member[ended[raised]]).tolist():
+                check_share(self.spec, *self.raised[p].tolist())
+                if not (self.checks or self.found.get(p)):
+                    why = "and nobody knows whether it does so again with the same seed and actions"
+                    self.found.setdefault(p, []).append(f"{self.spec.id}: it raised in an episode, {why}; fix it")
+        return raised
+
+    def _check(self, ended: NDArray[np.int64], last_obs: Array, raised: NDArray[np.bool_]) -> None:
         """Play some of the episodes that ended again, in other environments.
 
-        These are one of `CHECKED` episodes. The choice depends on their seeds alone, so it is the same after a resume.
+        These are one of `CHECKED` episodes, and those in which the environment raised. The choice depends on their
+        seeds and outcomes alone, so it is the same after a resume.
         """
-        for i in ended[self.reset_seeds[ended] // 2 % CHECKED == 0].tolist():
+        for i in ended[raised | (self.reset_seeds[ended] // 2 % CHECKED == 0)].tolist():
             p, n = divmod(i, self.num_envs)
             if self.found.get(p):
                 continue
@@ -348,6 +368,8 @@ class GymEnvs(Envs):
         """
         rows = self._rows(i)
         tree = self._head(i)
+        if self.spec.on_error:
+            tree["raised"] = self.raised[i].tolist()
         if self.curriculum is not None:
             options = [{**(options or {})} for options in self.options[rows]]
             tree["curriculum"] = self.curriculum.member_state(i) | {"options": options}
@@ -368,6 +390,7 @@ class GymEnvs(Envs):
     def load_member(self, i: int, tree: Tree) -> None:
         rows = self._rows(i)
         self._load_head(i, tree)
+        self.raised[i] = tree.get("raised", 0)
         if self.curriculum is not None:
             self.curriculum.load_member(i, tree["curriculum"])
             self.options[rows] = [dict(options) for options in tree["curriculum"]["options"]]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import Parameter, signature
@@ -27,6 +28,7 @@ from ..base.masks import CHOICES, MaskInObservation, has_mask, has_method
 from ..base.spec import IN_INFO, EnvSpec, EnvSpecError, reset_result, with_arrays
 from .chance import OwnGenerators
 from .packages import advice, cure, register
+from .restarts import RestartOnError
 from .rewards import WeightedReward
 
 Env = gym.Env[Any, Any]
@@ -55,6 +57,8 @@ def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
         EnvSpecError: the id, an argument or a package is missing, or the environment lacks Gymnasium's interface.
         EnvironmentFailed: the constructor raised another exception.
     """
+    if spec.on_error:
+        return RestartOnError(spec, partial(make_env, replace(spec, on_error="", info={}), generators))
     if spec.id.startswith("ALE/") or "NoFrameskip-" in spec.id:
         register_atari(spec)
     register(spec)

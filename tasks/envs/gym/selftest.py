@@ -408,7 +408,7 @@ def _drawn_episode(trial: _Trial, like: Env, episode: Episode) -> list[Record]:
 
 def _clean(trial: _Trial, env: Env, episode: Episode) -> Restore:
     """Return the way to restore an environment with independent episodes."""
-    if snapshot.has_snapshot(env) and _snapshots_hold(trial, env, episode):
+    if snapshot.has_snapshot(env) and not trial.spec.on_error and _snapshots_hold(trial, env, episode):
         return Restore("snapshot", True, "its simulator's state, loaded into a new environment, continues alike")
     if snapshot.keeps_world(env):
         # Box2D reuses freed memory, so the order of contacts can depend on earlier episodes.

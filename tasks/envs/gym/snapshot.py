@@ -13,6 +13,7 @@ from ..base.envs import Array, Tree, to_tensor
 from ..base.joined import JoinedActions
 from .chance import OwnGenerators
 from .make import Scaled
+from .restarts import RestartOnError
 
 # Wrappers whose only state is the number of steps. Others may have state that a test of a few steps would miss.
 TRANSPARENT = (
@@ -21,6 +22,7 @@ TRANSPARENT = (
     gym.wrappers.PassiveEnvChecker,
     JoinedActions,
     OwnGenerators,
+    RestartOnError,
     Scaled,
 )
 

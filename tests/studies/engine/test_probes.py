@@ -191,7 +191,8 @@ def test_bad_environments_get_a_line_each() -> None:
         ({"slow": 10.0, "lengths": []}, "a step takes 10 s, which is too slow for a probe; use many --workers"),
         (
             {"failures": ["OSError: no"]},
-            "1 episode failed: OSError: no; trials that meet this are retried, and may fail",
+            "1 episode failed: OSError: no; a trial that meets this again and again fails; to end such episodes and go "
+            'on, write {"id": ..., "on_error": "restart"}',
         ),
         (
             {"lengths": [], "random": [], "untrained": [[]]},
