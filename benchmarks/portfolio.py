@@ -76,14 +76,14 @@ def _column(values: list[Any]) -> Any:
     return np.array(["none" if value is None else str(value) for value in values] if None in values else values)
 
 
-def tables(task: str) -> tuple[list[str], list[dict[str, Any]], Array]:
-    """Return environments (E,), configurations (N,), and mean final returns (E, N) of those that all have."""
+def tables(task: str) -> tuple[list[str], list[dict[str, Any]], list[Array]]:
+    """Return environments (E,), configurations (N,), and returns of those that all have, E times (N, S, T)."""
     read = {path.stem: np.load(path) for path in sorted((TRAININGS / task).glob("*.npz"))}
     metas = {env: json.loads(str(table["meta"])) for env, table in read.items()}
     common = sorted(set.intersection(*(set(meta["rows"]) for meta in metas.values())))
-    returns = [[read[env]["curves"][metas[env]["rows"].index(n), :, -1].mean() for n in common] for env in read]
+    curves = [read[env]["curves"][[metas[env]["rows"].index(n) for n in common]].astype(float) for env in read]
     first = next(iter(metas.values()))
-    return [*read], [first["configurations"][first["rows"].index(n)] for n in common], np.array(returns, np.float64)
+    return [*read], [first["configurations"][first["rows"].index(n)] for n in common], curves
 
 
 def normalized(returns: Array) -> Array:
@@ -99,6 +99,24 @@ def chosen(scores: Array, candidates: Sequence[int], size: int = SIZE) -> list[i
         best = scores[:, portfolio].max(1)
         portfolio.append(max(left, key=lambda n: (np.maximum(best, scores[:, n]).mean(), -n)))
     return portfolio
+
+
+def promoted(curves: Array, scores: Array, portfolio: Sequence[int], count: int) -> float:
+    """Return the mean score of a search that trains the best of a portfolio to the end.
+
+    Each seed is a search. Its winner is the best at the end of those that were the best in the middle.
+
+    Args:
+        curves: returns of all configurations (N, S, T) at the beginning, in the middle and at the end.
+        scores: their normalized final returns, (N,).
+        portfolio: indices of its configurations.
+        count: number of those that go on.
+    """
+    winners = []
+    for of_seed in curves.swapaxes(0, 1):
+        alive = sorted(portfolio, key=lambda n: -of_seed[n, -2])[:count]
+        winners.append(scores[max(alive, key=lambda n: of_seed[n, -1])])
+    return float(np.mean(winners))
 
 
 def fits(task: str, values: dict[str, Any]) -> bool:
@@ -122,19 +140,23 @@ def main() -> None:
     task, records = vars(parser.parse_args()).values()
     if records:
         pack(task, records)
-    envs, all_values, returns = tables(task)
+    envs, all_values, curves = tables(task)
+    returns = np.array([of_env[:, :, -1].mean(1) for of_env in curves])
     scores, candidates = normalized(returns), [n for n, values in enumerate(all_values) if fits(task, values)]
     portfolio = chosen(scores, candidates)
     print(f"{len(envs)} environments, {len(all_values)} configurations, chosen {portfolio}")
     print("environment                defaults  with others at random  portfolio made without it")
-    without, random = [], []
+    without, random, found = [], [], []
     for place, env in enumerate(envs):
         others = chosen(np.delete(scores, place, 0), candidates)
         without.append(scores[place, others].max())
+        found.append([promoted(curves[place], scores[place], others, count) for count in range(1, SIZE + 1)])
         drawn = combinations(range(1, scores.shape[1]), len(portfolio) - 1)
         random.append(np.mean([scores[place, [0, *indices]].max() for indices in drawn]))
         print(f"{env:26} {scores[place, 0]:8.2f}  {random[-1]:21.2f}  {without[-1]:8.2f}  {others}")
     print(f"{'mean':26} {scores[:, 0].mean():8.3f}  {np.mean(random):21.3f}  {np.mean(without):8.3f}")
+    means = ", ".join(f"{mean:.3f}" for mean in np.mean(found, 0))
+    print(f"the best of the portfolio, if 1, 2, ... of it go on in the middle of a training: {means}")
     if np.mean(without) <= np.mean(random):
         print("not written, since others at random are as good in environments that are left out")
         return

@@ -10,6 +10,10 @@ every rung can then do worse than random search: it stops good trials early and 
   successive rungs, pooled over this bracket and earlier ones. If rungs agree (r = 1), one of twelve does; if they are
   unrelated (r = 0), a third, as many as random search would train at the same cost.
 
+Of a portfolio's trials, the better half goes on to the end, whatever r is: after a third of a training, the best of
+them is often another one than at the end. What this costs beyond n / 3 full trainings is saved in the next bracket,
+whose trials are hardly ever better (figures are in `benchmarks/README.md`).
+
 Before the first results, r is that of recorded trainings (EXPECTED). A bracket begins when all earlier brackets have
 ended, so the sampler learns from full trainings and the plan depends only on the study's rows, never on timing.
 """
@@ -61,15 +65,35 @@ class Adaptive(Halving):
             sum((n, rung_before) in self._segments for n in bracket.numbers) for rung_before in range(first, rung + 1)
         ]
         agreement = self._agreement_before(bracket).pooled(self._agreement(bracket.numbers, rung))
-        return promotions(self.rungs[first:], tuple(done), wanted(done[0], agreement))
+        finishers = self._finishers(bracket) or wanted(done[0], agreement)
+        return promotions(self.rungs[first:], tuple(done), finishers, self._budget(bracket))
 
     def entrants(self) -> list[int]:
         """Return the expected number of trials on each rung."""
         totals = [0] * len(self.rungs)
         for bracket in self.brackets:
-            for rung, count in enumerate(expected(self.rungs[bracket.rung :], len(bracket.numbers)), bracket.rung):
+            trials, rungs = len(bracket.numbers), self.rungs[bracket.rung :]
+            counts = expected(rungs, trials, self._finishers(bracket), self._budget(bracket))
+            for rung, count in enumerate(counts, bracket.rung):
                 totals[rung] += count
         return totals
+
+    def _finishers(self, bracket: Bracket) -> int | None:
+        """Return how many trials of a portfolio reach the end; None of others."""
+        of_portfolio = self.config.portfolio and bracket.numbers.start == 0
+        return self.config.options["portfolio"].get("finishers") if of_portfolio else None
+
+    def _budget(self, bracket: Bracket) -> int:
+        """Return the number of epochs that a bracket may cost."""
+        trials, epochs = len(bracket.numbers), self.rungs[-1]
+        share = trials * epochs // SAVING
+        if finishers := self._finishers(bracket):
+            compared = self.rungs[bracket.rung]
+            return max(share, trials * compared + finishers * (epochs - compared))
+        if bracket.numbers.start == len(self.config.portfolio) > 0:
+            opening = self.brackets[0]
+            share -= self._budget(opening) - len(opening.numbers) * epochs // SAVING if self._finishers(opening) else 0
+        return share
 
     def _agreement_before(self, bracket: Bracket) -> Agreement:
         """Return the pooled agreement of rungs in all earlier brackets."""
@@ -124,19 +148,21 @@ def wanted(trials: int, agreement: Agreement) -> int:
 
 
 @cache
-def promotions(rungs: Sequence[int], done: Sequence[int], finishers: int) -> int:
+def promotions(rungs: Sequence[int], done: Sequence[int], finishers: int, budget: int | None = None) -> int:
     """Return how many trials the last finished rung promotes.
 
     Args:
         rungs: epochs of each rung, ascending.
         done: number of trials with results on each rung so far.
         finishers: number of trials that should reach the end; fewer do if the cost does not allow it.
+        budget: number of epochs of all trials together; None for a SAVING-th of all trainings.
     """
     rung, alive = len(done) - 1, done[-1]
     if rung == len(rungs) - 1:
         return 0
     lengths = [high - low for low, high in zip((0, *rungs), rungs, strict=False)]
-    left = max(done[0] * rungs[-1] // SAVING, rungs[-1])  # epochs left to spend; one trial always reaches the end
+    most = done[0] * rungs[-1] // SAVING if budget is None else budget
+    left = max(most, rungs[-1])  # epochs left to spend; one trial always reaches the end
     left -= sum(count * length for count, length in zip(done, lengths, strict=False))
     later, to_come = rungs[rung + 1 :], lengths[rung + 1 :]
 
@@ -146,7 +172,7 @@ def promotions(rungs: Sequence[int], done: Sequence[int], finishers: int) -> int
         return [max(least, math.floor(alive * share + 0.5)) for share in shares]
 
     # As many finishers as can be paid for; with these, the gentlest way down that can be paid for.
-    for least in range(min(finishers, alive), 1, -1):
+    for least in range(min(finishers, alive), 0, -1):
         for steepness in range(STEEPEST):
             counts = falling(steepness, least)
             if sum(map(operator.mul, counts, to_come)) <= left:
@@ -155,9 +181,12 @@ def promotions(rungs: Sequence[int], done: Sequence[int], finishers: int) -> int
 
 
 @cache
-def expected(rungs: Sequence[int], trials: int) -> list[int]:
-    """Return how many trials reach each rung if rungs agree as EXPECTED."""
+def expected(rungs: Sequence[int], trials: int, finishers: int | None = None, budget: int | None = None) -> list[int]:
+    """Return how many trials reach each rung if rungs agree as EXPECTED.
+
+    The other arguments are those of `promotions`; None for as many finishers as `wanted`.
+    """
     done = [trials]
     while len(done) < len(rungs):
-        done.append(promotions(rungs, tuple(done), wanted(trials, EXPECTED)))
+        done.append(promotions(rungs, tuple(done), finishers or wanted(trials, EXPECTED), budget))
     return done

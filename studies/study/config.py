@@ -60,7 +60,8 @@ class Config:
             - `objectives`: direction by name
             - `grid_points`: points of a grid; `good`: one in how many trials TPE takes as good
             - `known`: configurations that are tried first, by dotted name
-            - `portfolio`: {digest, trials}: those that are tried first if none is known, see `study.portfolio`
+            - `portfolio`: {digest, trials, finishers}: those that are tried first if none is known, and how many
+              of them the adaptive scheduler trains to the end, see `study.portfolio`
             - `learned`: results of earlier studies, [{study, values [by dotted name], scores [from 0 to 1]}]
             - `snapshots`: see `Task`
             - `warm_start`: digest of the stored policy that all trials start from

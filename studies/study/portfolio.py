@@ -47,7 +47,7 @@ def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
     if len(trials) < 2:
         return {}
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:16]
-    return {"portfolio": {"digest": digest, "trials": list(trials.values())}}
+    return {"portfolio": {"digest": digest, "trials": list(trials.values()), "finishers": -(-len(trials) // 2)}}
 
 
 def _trial(config: Config, algorithm: type[Task], hyperparameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

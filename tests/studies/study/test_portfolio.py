@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import operator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,19 @@ def test_a_portfolio_is_first_compared_after_a_third_of_a_training(name: str, ru
     assert plan.ask == range(5)
     assert plan.rung == rung
     assert config.rungs[rung] in (8, 9, 27)
+
+
+def test_the_better_half_of_a_portfolio_trains_to_the_end_and_a_study_costs_no_more() -> None:
+    config = config_of("CartPole-v1")
+    assert config.options["portfolio"]["finishers"] == 3  # of 5
+    plans = scheduler(config)
+    assert plans.entrants() == [11, 6, 3, 5 + 1, 3 + 1, 3 + 1]
+    epochs = [high - low for low, high in pairwise((0, *config.rungs))]
+    cost = sum(map(operator.mul, plans.entrants(), epochs)) + 5 * config.rungs[2]  # of the portfolio before its rung
+    assert cost <= 16 * 27 / 3
+    stored = {name: value for name, value in config.options["portfolio"].items() if name != "finishers"}
+    before = replace(config, options={**config.options, "portfolio": stored})  # a study of an earlier version
+    assert scheduler(before).entrants() == [11, 8, 6, 4 + 5, 3 + 1, 2 + 1]
 
 
 def test_the_portfolio_of_sac_is_within_its_ranges() -> None:
