@@ -1,6 +1,6 @@
-"""Episodes that go on after errors: where an environment's code raises, its episode ends, and a new one is made.
+"""New environments in place of those whose code raises.
 
-A simulator that raises in one of a hundred episodes would otherwise fail every trial, since a trial that is resumed
+The episode ends there. A simulator that raises in one of a hundred episodes would otherwise fail every trial, since a trial that is resumed
 meets the same error again. RLlib calls this `restart_failed_sub_environments`. The environments count the errors: the
 metric ``info.raised`` is the share of episodes with one.
 """
