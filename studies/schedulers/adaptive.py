@@ -10,7 +10,7 @@ every rung can then do worse than random search: it stops good trials early and 
   successive rungs, pooled over this bracket and earlier ones. If rungs agree (r = 1), one of twelve does; if they are
   unrelated (r = 0), a third, as many as random search would train at the same cost.
 
-Of a portfolio's trials, the better half goes on to the end, whatever r is: after a third of a training, the best of
+Of a portfolio's trials, the better half trains to the end, whatever r is: after a third of a training, the best of
 them is often another one than at the end. What this costs beyond n / 3 full trainings is saved in the next bracket,
 whose trials are hardly ever better (figures are in `benchmarks/README.md`).
 
@@ -79,7 +79,7 @@ class Adaptive(Halving):
         return totals
 
     def _finishers(self, bracket: Bracket) -> int | None:
-        """Return how many trials of a portfolio reach the end; None of others."""
+        """Return how many trials of a portfolio reach the end, or None."""
         of_portfolio = self.config.portfolio and bracket.numbers.start == 0
         return self.config.options["portfolio"].get("finishers") if of_portfolio else None
 

@@ -77,8 +77,8 @@ class EnvSpec:
         restore: how its state is restored, declared instead of tested, for simulators whose steps take long: "restart"
             begins each epoch with new environments; "replay" repeats the running episode's actions, "renew" in a new
             environment for each episode; "snapshot" is for MuJoCo and Atari. "" leaves it to the self-test.
-        on_error: "restart" to end an episode as truncated where the environment's code raises, and to go on with a new
-            one; "" to fail. At most 5% of a training's episodes may raise, and three beside. See `gym.restarts`.
+        on_error: "restart" to end an episode as truncated where the environment's code raises, and to continue with a
+            new one; "" to fail. At most 5% of a training's episodes may raise, and three beside. See `gym.restarts`.
         reward_weights: weights of the parts of a reward that is a vector, as in MO-Gymnasium; their sums over an
             episode are reported as `return.0`, `return.1` and so on. See `gym.rewards`.
 

@@ -1,8 +1,8 @@
 """New environments in place of those whose code raises.
 
-The episode ends there. A simulator that raises in one of a hundred episodes would otherwise fail every trial, since a trial that is resumed
-meets the same error again. RLlib calls this `restart_failed_sub_environments`. The environments count the errors: the
-metric ``info.raised`` is the share of episodes with one.
+A simulator that raises in one of a hundred episodes would otherwise fail every trial, since a trial that is resumed
+meets the same error again. Where it raises, the episode ends. RLlib calls this `restart_failed_sub_environments`. The
+metric ``info.raised`` is the share of such episodes.
 """
 
 from __future__ import annotations
