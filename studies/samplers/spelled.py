@@ -14,17 +14,18 @@ import importlib
 import inspect
 import random
 import sys
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, lru_cache
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, create_trial
 
 from ...plugins import PluginError
 from ...spaces.drivers.to_optuna import distributions
@@ -32,12 +33,14 @@ from ...tasks.errors import Stopped
 from ..errors import BadConfig
 from ..methods import Sampling
 from ..study.config import Config
-from ..study.objectives import objectives_of
-from .draw import Draw
+from ..study.objectives import constraints_of, objectives_of
+from .draw import Draw, constrained
 from .instances import KEPT
 from .registry import SOURCE
 from .suggest import quiet
 
+HUB = "optunahub_registry.package."  # beginning of the names of the modules that OptunaHub loads
+LIBRARIES = ("optuna", "optunahub", "builtins", "abc", "typing")  # a new version of one is no other sampler
 FORM = "package.module:Class or package.module:Class(argument=value)"
 TOLD = 12  # earlier trials of the self-test
 
@@ -68,11 +71,6 @@ class Spelled:
         self.seeded = seeded
         arguments = ", ".join(f"{key}={value!r}" for key, value in self.arguments.items())
         self.name = f"{module}:{name}({arguments})" if arguments else f"{module}:{name}"
-        try:
-            with quiet(optuna.logging.ERROR):
-                self.made(0)
-        except Exception as error:  # a constructor may raise anything
-            raise PluginError(f"the sampler {text} cannot be made: {type(error).__name__}: {error}") from error
 
     @property
     def facts(self) -> Sampling:
@@ -84,23 +82,41 @@ class Spelled:
     def source(self) -> str:
         """Digest of the source of its class and its bases.
 
-        Optuna's own classes are left out: a new version of Optuna is no other sampler.
+        A class of OptunaHub has that of its whole package. Optuna's own classes are left out.
         """
         digest = hashlib.sha256()
         for part in self.sampler.__mro__:
-            if part.__module__.partition(".")[0] not in ("optuna", "builtins", "abc", "typing"):
+            if part.__module__.startswith(HUB):
+                for file in sorted(_hub_folder(part.__module__).rglob("*.py")):
+                    digest.update(file.read_bytes())
+            elif part.__module__.partition(".")[0] not in LIBRARIES:
                 try:
                     digest.update(inspect.getsource(importlib.import_module(part.__module__)).encode())
                 except (OSError, TypeError):  # compiled
                     digest.update(f"{part.__module__}.{part.__qualname__}".encode())
         return digest.hexdigest()[:16]
 
-    def made(self, seed: int, more: Mapping[str, Any] = MappingProxyType({})) -> BaseSampler:
-        """Return a sampler with this seed and further arguments."""
-        seeding = {"seed": seed % 2**32} if self.seeded else {}
-        with _seeded(seed):
-            sampler: BaseSampler = self.sampler(**self.arguments, **seeding, **more)
+    def made(self, draw: Draw) -> BaseSampler:
+        """Return a sampler for a draw.
+
+        Raises:
+            BadConfig: its class refuses the arguments.
+        """
+        constraints = draw.constraints if self.sampler.__module__.startswith("optuna.") else draw.constraints_func
+        more = {"seed": draw.seed % 2**32} if self.seeded else {}
+        takes = inspect.signature(self.sampler).parameters
+        more |= {name: value for name, value in constraints.items() if name in takes and name not in self.arguments}
+        try:
+            with _seeded(draw.seed):
+                sampler: BaseSampler = self.sampler(**self.arguments, **more)
+        except Exception as error:  # a constructor may raise anything
+            raise BadConfig(f"the sampler {self.name} cannot be made: {_cause(error)}") from error
         return sampler
+
+    def check(self, config: Config) -> None:
+        """Raise BadConfig unless the study can make the sampler."""
+        with quiet(optuna.logging.ERROR):
+            self.made(Draw(config, 0))
 
     def check_source(self, config: Config) -> None:
         """Raise BadConfig unless the source is that of the study."""
@@ -114,10 +130,7 @@ class Spelled:
     def of(self, draw: Draw) -> BaseSampler:
         """Return the sampler of a draw."""
         self.check_source(draw.config)
-        takes = inspect.signature(self.sampler).parameters
-        constraints = draw.constraints if self.sampler.__module__.startswith("optuna.") else draw.constraints_func
-        more = {name: value for name, value in constraints.items() if name in takes and name not in self.arguments}
-        return _Seeded(self.made(draw.seed, more), draw.seed, self.name)
+        return _Seeded(self.made(draw), draw.seed, self.name)
 
     def remark(self, config: Config) -> str:
         """Return the self-test's warning, or ""."""
@@ -184,7 +197,7 @@ class _Seeded(BaseSampler):
         except (BadConfig, Stopped):
             raise
         except Exception as error:  # it may raise anything
-            raise BadConfig(f"the sampler {self.name} cannot draw: {type(error).__name__}: {error}") from error
+            raise BadConfig(f"the sampler {self.name} cannot draw: {_cause(error)}") from error
 
     def _check(self, name: str, distribution: BaseDistribution, value: Any) -> None:
         """Raise BadConfig unless a value is one of the hyperparameter's."""
@@ -238,6 +251,8 @@ def _imported(text: str, module: str, name: str) -> type[BaseSampler]:
     if not module or not name.isidentifier():
         raise PluginError(f"a sampler must have the form {FORM}, but got {text!r}")
     try:
+        if module.startswith(HUB) and module not in sys.modules:
+            importlib.import_module("optunahub").load_module("/".join(module.removeprefix(HUB).split(".")[:2]))
         sampler = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # importing runs the package's code
         raise PluginError(f"the sampler {text!r} cannot be imported: {type(error).__name__}: {error}") from error
@@ -250,11 +265,26 @@ def _imported(text: str, module: str, name: str) -> type[BaseSampler]:
 
 def _suggested(spelled: Spelled, config: Config) -> dict[str, Any]:
     """Return what a sampler suggests after some made-up trials of a study."""
-    space, several = distributions(config.searched), len(objectives_of(config))
-    study = optuna.create_study(directions=["maximize"] * several, sampler=RandomSampler(seed=config.seed))
+    space, several, draw = distributions(config.searched), len(objectives_of(config)), Draw(config, TOLD)
+    drawn = optuna.create_study(sampler=RandomSampler(seed=config.seed))
+    sampler = _Seeded(spelled.made(draw), draw.seed, spelled.name)
+    study = optuna.create_study(directions=["maximize"] * several, sampler=sampler)
     for number in range(TOLD):
-        trial = study.ask(space)
-        study.tell(trial, [float(number * 7 % TOLD)] * several)
-    seed = Draw(config, TOLD).seed
-    study.sampler = _Seeded(spelled.made(seed), seed, spelled.name)
+        infeasible = constrained([number % 3 - 1.0] * len(constraints_of(config)))
+        params, values = drawn.ask(space).params, [float(number * 7 % TOLD)] * several
+        study.add_trial(create_trial(params=params, distributions=space, values=values, system_attrs=infeasible))
     return study.ask(space).params
+
+
+def _hub_folder(module: str) -> Path:
+    """Return the folder of the package of a module of OptunaHub."""
+    package = ".".join(module.removeprefix(HUB).split(".")[:2])
+    return Path(str(sys.modules[HUB + package].__file__)).parent
+
+
+def _cause(error: Exception) -> str:
+    """Return an error's kind and text, or else its place."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"{type(error).__name__}: {error}" if str(error) else f"{type(error).__name__} in {last.filename}:{last.lineno}"
+    )

@@ -62,6 +62,7 @@ class Wrong(Independent):
     ) -> Any:
         if self.value == "error":
             raise ZeroDivisionError("no prior trial")
+        assert self.value != "silence"
         return self.value
 
 
@@ -82,3 +83,12 @@ class Cautious(Independent):
         ):
             self.low = self.high = 0.0
         return {}
+
+
+class Demanding(Cautious):
+    """Draws for studies with constraints only."""
+
+    def __init__(self, constraints_func: Any = None):
+        if constraints_func is None:
+            raise ValueError("there are no constraints")
+        super().__init__(constraints_func)

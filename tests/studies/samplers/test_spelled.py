@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import rekindle
 from rekindle.studies.engine.checked_config import make_config, remarks
 from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.samplers.registry import make_sampler, sampler_name
+from rekindle.studies.samplers.spelled import Spelled, spelled
 from rekindle.tasks import load
 
 SURROGATE = load("surrogate")
@@ -83,6 +86,32 @@ def test_a_sampler_of_ones_own_learns_which_trials_are_infeasible(tmp_path: Path
         assert study.trials[3].hyperparameters["lr"] == pytest.approx(expected), bound
 
 
+def test_a_sampler_that_needs_constraints_is_refused_without_one(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match="own_samplers:Demanding cannot be made: ValueError: there are no constraints"):
+        tuned(tmp_path / "a.db", "own_samplers:Demanding")
+    study = tuned(tmp_path / "a.db", "own_samplers:Demanding", trials=4, constraint="return<=-1e9")
+    assert study.trials[3].hyperparameters["lr"] == pytest.approx(1e-5)
+
+
+def test_the_source_of_a_sampler_of_optunahub_is_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "samplers" / "mine"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from .drawing import Mine\n")
+    (package / "drawing.py").write_text("import own_samplers\n\n\nclass Mine(own_samplers.Bold):\n    pass\n")
+    (package / "helper.py").write_text("")
+    # as OptunaHub does it
+    name = "optunahub_registry.package.samplers.mine"
+    spec = importlib.util.spec_from_file_location(name, package / "__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    monkeypatch.setitem(sys.modules, name, module := importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(module)
+    mine = sampler_name(module.Mine())
+    before = Spelled(mine).source
+    (package / "helper.py").write_text("changed = True\n")
+    assert (mine, Spelled(mine).source == before) == (f"{name}.drawing:Mine", False)
+
+
 @pytest.mark.parametrize("sampler", ["own_samplers:Independent", "own_samplers:Bold(startup=1)"])
 def test_a_study_that_is_resumed_suggests_what_an_undisturbed_one_does(tmp_path: Path, sampler: str) -> None:
     whole = tuned(tmp_path / "whole.db", sampler)
@@ -104,6 +133,7 @@ def test_a_study_that_is_resumed_suggests_what_an_undisturbed_one_does(tmp_path:
         ("7.0", r"Wrong\(value=7.0\) must draw \w+ from FloatDistribution.*, but drew 7.0; correct the sampler"),
         ("'high'", "but drew 'high'; correct the sampler"),
         ("'error'", r"Wrong\(value='error'\) cannot draw: ZeroDivisionError: no prior trial"),
+        ("'silence'", r"Wrong\(value='silence'\) cannot draw: AssertionError in .*own_samplers.py:\d+$"),
     ],
 )
 def test_a_sampler_that_draws_no_valid_value_is_named(tmp_path: Path, value: str, message: str) -> None:
@@ -128,8 +158,6 @@ def test_another_source_is_another_study(tmp_path: Path, monkeypatch: pytest.Mon
     changed = replace(config, options={**config.options, "sampler_source": "0" * 16})
     with pytest.raises(BadConfig, match="the source of sampler my_sampler:Mine must be that of the study"):
         make_sampler(changed, 0)
-    from rekindle.studies.samplers.spelled import spelled
-
     spelled.cache_clear()
     monkeypatch.delitem(__import__("sys").modules, "my_sampler")
     module.write_text(source + "    number = staticmethod(lambda: 0.5)\n")
