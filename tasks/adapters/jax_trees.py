@@ -34,11 +34,8 @@ def start() -> int:
     """
     jax = importlib.import_module("jax")
     if running():
-        return int(
-            os.environ.get(RESERVED) or len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
+        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return int(os.environ.get(RESERVED) or processors)
     with one_jax_thread():
         jax.config.update("jax_platforms", "cpu")
         jax.devices()
