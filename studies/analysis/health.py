@@ -45,6 +45,7 @@ from .unlearned import (
     Finding,
     bar_of,
     episodes_of_best,
+    is_early,
     learned_nothing,
     nothing_learned,
     risen,
@@ -133,11 +134,12 @@ def diagnose(store: Store, name: str) -> DiagnosisView:
     events, saved = store.events_of_study(name), store.saved_last(name)
     shares = {share.name: share for share in explained.importances}
     rows = Rows(config, trials, segments, replicates, runs, observed, shares, explained.pairs, events, saved)
-    findings = [*nothing_learned(config, observed, bar, probe, above)]
+    last = [number for number in _best_first(rows) if _reached_last(rows, number)]
+    early = unlearned and is_early(config, replicates, last, curves)
+    findings = [*nothing_learned(config, observed, bar, probe, above, early)]
     checks = [check for check in CHECKS if not (unlearned and check in OF_RESULTS)]
     findings += [finding for check in checks for finding in check(rows)]
     if not unlearned and not is_across(config):
-        last = [number for number in _best_first(rows) if _reached_last(rows, number)]
         findings += too_short(config, replicates, last, curves)
     return DiagnosisView(
         study=name,

@@ -21,6 +21,7 @@ from ..engine.bounds import standard_error
 from ..engine.views import FailedProbeView, ProbeView
 from ..options.durations import in_words
 from ..statistics.aggregates import Floats
+from ..statistics.tails import t_quantile
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import SIZED, Config
 from ..study.environments import is_across
@@ -31,8 +32,8 @@ from .importance import FEWEST, Measurements
 
 Probe = ProbeView | FailedProbeView | None
 EPISODES = 20  # of a result, see `tasks.evaluation`
-NOTHING = "nothing learned"  # check
-AFTER_TUNE = (NOTHING, "one learned", "equal", "too short", "edge", "failures")  # checks that `tune` shows
+NOTHING, EARLY = "nothing learned", "too early"  # checks
+AFTER_TUNE = (NOTHING, EARLY, "one learned", "equal", "too short", "edge", "failures")  # checks that `tune` shows
 LUCK = 0.05  # probability that the best of many untrained trials is above the bar
 SLIGHT = 0.01  # of the distance between the baselines; smaller differences do not count
 MAD = 1.4826  # standard deviation of a normal variable whose median absolute deviation is 1
@@ -42,6 +43,7 @@ RISE = 0.1  # of the curve's range, from its last but one part to the last one
 SPARSE = 0.9  # share of rewards that are 0
 UNEVEN = 10.0  # times that a standard deviation of observations is larger than another, or than 1
 SURE = 3.0  # standard errors of a rise
+LEVEL, FEWEST_RISES = 0.005, 4  # of a test over trials, which has at least so many
 EPISODE_RETURN, RETURN_EPISODES = "episode_return", "return_episodes"
 Curve = Sequence[tuple[int, Mapping[str, float]]]
 
@@ -51,8 +53,8 @@ class Finding:
     """A defect of a study, and its cure.
 
     Attributes:
-        check: nothing learned, one learned, equal, too short, edge, no effect, seeds, first rung, failures, idle or
-            pruned.
+        check: nothing learned, too early, one learned, equal, too short, edge, no effect, seeds, first rung, failures,
+            idle or pruned.
         text: the defect.
         cure: the cure.
     """
@@ -133,6 +135,24 @@ def risen(probe: Probe, trials: Sequence[Trial], curves: Mapping[str, Curve]) ->
     return numbers
 
 
+def is_early(config: Config, trials: Sequence[Trial], last: Sequence[int], curves: Mapping[str, Curve]) -> bool:
+    """Return whether training ends while returns rise, so that learning may follow.
+
+    In a study of fewer than ten epochs, no curve says so by itself. Its trials do together: the mean of the second half
+    of their epochs is above that of the first half, in Student's paired test at 0.5%. The arguments are those of
+    `too_short`.
+    """
+    if config.rungs[-1] >= FEWEST_EPOCHS:
+        return any(too_short(config, trials, last, curves))
+    returns = [_curve(curves.get(trial.uid, ()), RETURN, "maximize") for trial in trials]
+    halves = [np.array_split(curve, 2) for curve in returns if len(curve) > 1]
+    rises = np.array([second.mean() - first.mean() for first, second in halves])
+    if len(rises) < FEWEST_RISES:
+        return False
+    error = float(rises.std(ddof=1)) / math.sqrt(len(rises))
+    return bool(rises.mean() > t_quantile(1 - LEVEL, len(rises) - 1) * error)
+
+
 def best_scores(observed: Measurements) -> dict[int, float]:
     """Return the best score of each configuration, on any rung."""
     best: dict[int, float] = {}
@@ -147,7 +167,12 @@ def learned_nothing(observed: Measurements, bar: float | None, learned: Collecti
 
 
 def nothing_learned(
-    config: Config, observed: Measurements, bar: float | None, probe: Probe, learned: Collection[int] = ()
+    config: Config,
+    observed: Measurements,
+    bar: float | None,
+    probe: Probe,
+    learned: Collection[int] = (),
+    early: bool = False,
 ) -> Iterator[Finding]:
     """Find studies of which no trial, one, or all alike have learned.
 
@@ -160,6 +185,7 @@ def nothing_learned(
         bar: see `bar_of`.
         probe: probe of its environment.
         learned: configurations that have learned, whatever their results, see `risen`.
+        early: whether training ends while returns rise, see `is_early`.
     """
     best = best_scores(observed)
     if len(best) < FEWEST:
@@ -173,7 +199,11 @@ def nothing_learned(
         low, high = in_digits([sign * top, baseline.value if baseline else None])
         than = f" ({high} for random actions)" if high else ""
         text = f"none of {len(best)} trials is better than an untrained policy beyond chance: the best has {low}{than}"
-        yield Finding(NOTHING, text, cures(config, probe))
+        if early:
+            rises = f"it is too early to say whether anything is learned: {text}, but returns still rise"
+            yield Finding(EARLY, rises, longer(config))
+        else:
+            yield Finding(NOTHING, text, cures(config, probe))
     elif all(np.ptp(observed.scores[observed.rungs == rung]) == 0 for rung in np.unique(observed.rungs)):
         solved = "train for fewer epochs (--epochs), or compare by another --objective"
         cure = solved if bar is not None else f"if none can be better, {solved}; otherwise {cures(config, probe)}"
@@ -243,6 +273,13 @@ def _error(one: Floats, other: Floats) -> float:
     return float(scatter * math.sqrt(1 / len(one) + 1 / len(other)))
 
 
+def longer(config: Config) -> str:
+    """Return how to train for three times as long."""
+    if SIZED in config.options:
+        return f"train longer (--budget {in_words(3 * config.options[SIZED]['seconds'])} for a new study)"
+    return f"train longer (--epochs {config.rungs[0]}:{3 * config.rungs[-1]})"
+
+
 def cures(config: Config, probe: Probe) -> str:
     """Return what may help trials of this study to learn."""
     seen = probe if isinstance(probe, ProbeView) else None
@@ -270,10 +307,7 @@ def cures(config: Config, probe: Probe) -> str:
             cures.append("scale observations (--set normalize_obs=true)")
     if rewards and "scale_reward" in off and not 1 / UNEVEN < (rewards.mean or 0) < UNEVEN:
         cures.append("scale rewards (--set scale_reward=true)")
-    longer = f"--epochs {config.rungs[0]}:{3 * config.rungs[-1]}"
-    if SIZED in config.options:
-        longer = f"--budget {in_words(3 * config.options[SIZED]['seconds'])} for a new study"
-    cures.append(f"train longer ({longer})")
+    cures.append(longer(config))
     others = {"Box": ("sac", "ppo"), "Discrete": ("dqn", "ppo")}.get(actions, ())
     chooses = "algorithm" in config.searched.flat()
     if not chooses and (other := next((name for name in others if name != config.task), None)):

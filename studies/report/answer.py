@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..analysis.unlearned import NOTHING
+from ..analysis.unlearned import EARLY, NOTHING
 from ..engine.probes import lines_of
 from .data import report_view
 
@@ -36,4 +36,5 @@ def answer(store: Store, name: str, path: Path) -> str:
     compared = [f"{line[0].upper()}{line[1:]}." for line in lines_of(report.study.probe)]
     what = f"{task.name} learned {task.env_steps:,} steps in trial {best.number}; its agent is in {file}."
     vain = [f"Nothing was learned: {row.text}; {row.cure}." for row in report.findings if row.check == NOTHING]
+    vain += [f"{row.text[0].upper()}{row.text[1:]}; {row.cure}." for row in report.findings if row.check == EARLY]
     return " ".join([*vain, *report.verdict, what, *compared])

@@ -14,7 +14,8 @@ import rekindle
 from rekindle import PPO, Store
 from rekindle.spaces import unflatten
 from rekindle.studies.analysis.health import diagnose
-from rekindle.studies.analysis.unlearned import bar_of, cures, risen
+from rekindle.studies.analysis.importance import Measurements, measurements
+from rekindle.studies.analysis.unlearned import bar_of, cures, is_early, nothing_learned, risen
 from rekindle.studies.engine.probes import FOUND, described
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.sizing import Sized
@@ -121,6 +122,39 @@ def test_a_result_of_one_episode_and_the_best_untrained_policy_are_no_learning()
     assert low is not None
     assert high is not None
     assert low < 38 < high
+
+
+def test_a_short_study_whose_returns_rise_is_told_that_it_is_too_early_to_say() -> None:
+    config = study_config(load("ppo"), "CartPole-v1", trials=8, epochs="1:3")
+    trials = [Trial(n, f"u{n}", {}) for n in range(5)]
+    noise = np.random.default_rng(0).normal(0, 3, (5, 3))
+
+    def early(rise: float, count: int = 5) -> bool:
+        curves = {
+            f"u{n}": [(epoch, {"episode_return": 20 + rise * epoch + noise[n, epoch]}) for epoch in range(3)]
+            for n in range(count)
+        }
+        return is_early(config, trials, [0], curves)
+
+    assert early(10)
+    assert not early(0)
+    assert not early(-10)
+    assert not early(10, count=3)  # too few trials
+    finding = nothing_learned(config, results_of(8), 20.0, seen(random=[20.0] * 3, untrained=[[9.0]] * 3), early=True)
+    [(check, text, cure)] = [(row.check, row.text, row.cure) for row in finding]
+    assert check == "too early"
+    assert text == (
+        "it is too early to say whether anything is learned: none of 8 trials is better than an untrained policy "
+        "beyond chance: the best has 9.00 (20.00 for random actions), but returns still rise"
+    )
+    assert cure == "train longer (--epochs 1:9)"
+
+
+def results_of(count: int) -> Measurements:
+    """Equal results of so many configurations on one rung."""
+    config = tiny(count, (1, 3, 3))
+    trials = [Trial(n, f"u{n}", {"gamma": 0.9}, {"bracket": 0}) for n in range(count)]
+    return measurements(config, trials, [Segment(n, 1, 3, "done", 9.0, "d") for n in range(count)])
 
 
 def test_a_training_that_rises_above_untrained_policies_is_no_false_alarm() -> None:
