@@ -28,6 +28,7 @@ from ..tasks.runtime.observers import EpochEvent
 from .options.durations import seconds_of
 from .storage.sql.database import full_url
 from .storage.store import Store
+from .study.code import FILES, IN_PYTHON, check_files
 from .study.config import check_epochs
 from .study.number_text import in_digits_alone
 from .study.objectives import DEFAULT, Unmeasured, measure, objective_options, own_objective
@@ -36,6 +37,8 @@ from .workers.waiting import open_when_free
 
 if TYPE_CHECKING:
     from ..tasks.task import Task
+
+ATTRIBUTE = f"rk_{FILES}"  # of an Optuna study
 
 
 class Objective:
@@ -69,6 +72,7 @@ class Objective:
         eval_envs: see `Task`.
         stuck: seconds, or text such as "10m", after which an environment process that makes no step is killed; None for
             never.
+        code: whether the Optuna study continues with the task's code as it is here, though it began with other code.
         fixed: hyperparameters that are not suggested, nested.
 
     Raises:
@@ -91,6 +95,7 @@ class Objective:
         eval_episodes: int = EVALUATION_EPISODES,
         eval_envs: int = EVALUATION_ENVS,
         stuck: float | str | None = STUCK,
+        code: bool = False,
         **fixed: Any,
     ):
         epochs, report = argument(epochs), argument(report)
@@ -106,7 +111,7 @@ class Objective:
         self.metric = task.learner.objective
         if self.objectives != own_objective(task):
             self.report = 0  # Optuna prunes studies of one objective only
-        self.stuck = seconds_of("Objective: stuck", stuck)
+        self.stuck, self.code = seconds_of("Objective: stuck", stuck), code
         self.how: dict[str, Any] = {"device": device, "env_processes": env_processes}
         self.how |= {"eval_episodes": eval_episodes, "eval_envs": eval_envs}
         first = task(env, seed=seed, **self.how, **fixed)  # checks the arguments
@@ -161,12 +166,14 @@ class Objective:
 
         Raises:
             TrialPruned: the pruner ended the trial.
+            MachineMismatch: the study began with other code.
             ValueError: the study's directions differ from those of the objectives.
         """
         self._check_directions(trial)
         self._check_enqueued(trial)
+        self._check_code(trial)
         values = suggest(self.space, trial)
-        with progress.limited(self.stuck), open_when_free(lambda: self._make(self.store), values) as task:
+        with progress.limited(self.stuck), open_when_free(lambda: self._make(self.store), values, self.code) as task:
             trial.set_user_attr("rk_uid", task.uid)
             # If the stored task has trained further, train it again without the storage; its bits are the same. So too
             # if it was trained without a return that the pruner is to see.
@@ -189,6 +196,20 @@ class Objective:
                 f"Objective: the directions of the study must be those of the objectives ({declared}), but they are "
                 f"{', '.join(directions)}; make it with optuna.create_study(directions={expected})"
             )
+
+    def _check_code(self, trial: optuna.Trial) -> None:
+        """Raise MachineMismatch if the study began with other code.
+
+        The code of a new study is noted.
+        """
+        files, study = dict(self.algorithm.learner.files()), getattr(trial, "study", None)
+        if study is None or not files:
+            return
+        noted = study.user_attrs.get(ATTRIBUTE, {} if self.code else files)
+        if not self.code:
+            check_files(f"the study {study.study_name!r} of Optuna", noted, files, IN_PYTHON)
+        if files != study.user_attrs.get(ATTRIBUTE):
+            study.set_user_attr(ATTRIBUTE, files)
 
     def _check_enqueued(self, trial: optuna.Trial) -> None:
         """Raise ValueError if Optuna would ignore enqueued values."""

@@ -35,6 +35,7 @@ from .explanations import explanation
 from .rng import streams
 from .runtime import EVALUATION_ENVS, EVALUATION_EPISODES
 from .runtime.metric_means import Tally
+from .runtime.own_code import named_digest
 from .runtime.progress import tick
 
 
@@ -160,8 +161,8 @@ class BaseLearner:
 
     @classmethod
     def files(cls) -> Mapping[str, str]:
-        """Return digests of files that training starts on this machine, by name."""
-        return {}
+        """Return digests of the user's code that trains, by file or definition."""
+        return named_digest(cls)
 
     @classmethod
     def resume_differs(cls) -> str | None:

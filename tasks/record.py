@@ -34,6 +34,7 @@ class TaskRecord:
         written: number of history rows that are stored.
         events: events that are not stored yet.
         resumed: whether the storage had a checkpoint.
+        before: versions and digests of code with which the task was started last; empty for a new task.
         inexact: changes of versions or hardware since that checkpoint was written.
         labelled: reasons why it is not exact, and advice, that an event has stored already.
         state: learner state that no learner holds right now: just read from the storage, or of a finished task.
@@ -57,6 +58,7 @@ class TaskRecord:
         self.written = 0
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.resumed = False
+        self.before: Mapping[str, Any] = {}
         self.inexact: list[str] = []
         self.labelled: set[str] = set()
         self.state: Tree | None = None
@@ -129,7 +131,7 @@ class TaskRecord:
         if saved is None:
             self.events.append(("init", now))
             return
-        self.resumed = True
+        self.resumed, self.before = True, saved.fingerprint
         self.inexact = changes(saved.fingerprint, now) + ([REFILLED] if refilled else [])
         self.events.append(("init", {"epochs": saved.epochs, "digest": saved.digest, "inexact": self.inexact, **now}))
         self.label(saved.epochs, [f"not bit-exact since {change}" for change in self.inexact])

@@ -266,8 +266,8 @@ class Resumable:
         state = None if saved is None else self._load(saved)
         refillable = self.learner.refillable
         refilled = state is not None and bool(refillable) and not state.keys() & refillable
-        modules = [type(self).__module__, self.learner.__module__, *self.env.modules]
         files = {f"code of {name}": digest for name, digest in self.learner.files().items()}
+        modules = [*self.env.modules, *([] if files else [type(self).__module__, self.learner.__module__])]
         code = {**code_of(modules), **self.learner.code, **files}
         compiled = self.learner.uses_kernels(self.env)
         self.stored.note_init(self.device, code, None if state is None else saved, refilled, compiled)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,8 @@ from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
 from ..schedulers.registry import without_finalist
 from ..shell import command_line
-from ..study.config import FILES, RESUMES, Config, check_at_once, check_end, check_epochs, choose
+from ..study.code import FILES, check_files
+from ..study.config import RESUMES, Config, check_at_once, check_end, check_epochs, choose
 from ..study.environments import check_across
 from ..study.objectives import (
     ALWAYS,
@@ -276,25 +276,6 @@ def _check_members(
         )
 
 
-def check_files(name: str, wanted: Mapping[str, str], present: Mapping[str, str]) -> None:
-    """Raise MachineMismatch unless this machine has the files of a study.
-
-    Args:
-        name: name of the study.
-        wanted: digests by file, as the study has them.
-        present: digests by file, as the working directory has them.
-    """
-    for file, digest in wanted.items():
-        if present.get(file) != digest:
-            here = f"has it with digest {present[file]}" if file in present else "lacks it"
-            accept = command_line("extend", name, "--code")
-            cure = f", or accept it as it is there (`{accept}`)" if file in present else ""
-            raise MachineMismatch(
-                f"study {name!r} trains with {file} of digest {digest}, but the working directory {os.getcwd()} "
-                f"{here}; put that file there, or run this in a folder that has it{cure}"
-            )
-
-
 def check_machine(name: str, config: Config, algorithm: type[Task]) -> None:
     """Raise MachineMismatch unless this machine can train a study as it is."""
     try:
@@ -302,7 +283,12 @@ def check_machine(name: str, config: Config, algorithm: type[Task]) -> None:
         check_source(config)
     except (TaskError, BadConfig) as error:
         raise MachineMismatch(f"study {name!r} cannot be trained here: {error}") from None
-    check_files(name, config.options.get(FILES, {}), algorithm.learner.files())
+    check_code(name, config.options.get(FILES, {}), algorithm.learner.files())
+
+
+def check_code(name: str, wanted: Mapping[str, str], present: Mapping[str, str]) -> None:
+    """Raise MachineMismatch unless this process has the code of a study."""
+    check_files(f"study {name!r}", wanted, present, command_line("extend", name, "--code"))
 
 
 def load_task(config: Config) -> type[Task]:

@@ -42,7 +42,8 @@ from ..shell import command_line
 from ..statistics.estimates import ENOUGH_TO_HOLD, FEWEST, Interval
 from ..storage.rows import Segment
 from ..study import FRESH_SEEDS, TOP
-from ..study.config import FILES, RESUMES, Config
+from ..study.code import FILES
+from ..study.config import RESUMES, Config
 from ..study.environments import SCALE, as_objective, is_across, labels, scale_of
 from ..study.number_text import counted
 from ..study.objectives import CONSTRAINT, MINIMIZE, Bounds, bounds_of, measured, objectives_of, value_of

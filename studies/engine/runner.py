@@ -28,12 +28,13 @@ from ..storage.branches import Start
 from ..storage.commands import DECISIVE, ENQUEUED, Command, awaits_probe, pending
 from ..storage.rows import Segment, Study, Trial
 from ..storage.studies import change_study, check_same
-from ..study.config import EVAL_STEPS, FILES, GOOD, RESUMES, WIDENS, Config
+from ..study.code import FILES
+from ..study.config import EVAL_STEPS, GOOD, RESUMES, WIDENS, Config
 from ..study.environments import environment_of
 from ..study.objectives import ranks_by_score
 from ..study.plan import Branch, Plan
 from .bounds import resume_if_lifted, stop_at_bounds
-from .checked_config import check_files, check_machine, load_task
+from .checked_config import check_code, check_machine, load_task
 from .study_rows import StudyRows
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def start_study(store: Store, name: str, config: Config, priors: Collection[str]
         old = Config.from_json(stored, name)
         ours = config.space if priors is None else {**old.space, **{path: config.space[path] for path in priors}}
         check_same(name, _lasting(old), _lasting(replace(config, space=ours)), ["trials"])
+        check_code(name, old.options.get(FILES, {}), config.options.get(FILES, {}))
         same = {key: old.options[key] for key in ("weight", RESUMES) if key in old.options}  # unless another is given
         new = {key: value for key, value in config.options.items() if key not in KEPT}
         options = {**same, **new, **{key: old.options[key] for key in KEPT if key in old.options}}
@@ -105,9 +107,7 @@ def start_study(store: Store, name: str, config: Config, priors: Collection[str]
         resume_if_lifted(connection, name)
         return changed
 
-    stored = Config.from_json(store.database.write(work).config, name)
-    check_files(name, stored.options.get(FILES, {}), config.options.get(FILES, {}))
-    return stored
+    return Config.from_json(store.database.write(work).config, name)
 
 
 def note_resumes(store: Store, algorithm: type[Task], differs: str) -> None:

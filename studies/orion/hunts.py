@@ -31,6 +31,7 @@ from ..errors import LeaseLost, StudyMismatch
 from ..options.durations import seconds_of
 from ..storage.sql.database import full_url
 from ..storage.store import Store
+from ..study.code import FILES, IN_PYTHON, check_files
 from ..study.config import check_epochs
 from ..study.searched import defaults_except
 from .trial import INTERRUPTED, Results, train, whole
@@ -82,6 +83,7 @@ class OrionObjective:
         search: dotted names of the hyperparameters to search, the others keeping their defaults; None for all.
         stuck: time without a step after which an environment process is killed: seconds, or text such as "10m"; None
             for never.
+        code: whether trials continue with the task's code as it is here, though they began with other code.
         fixed: hyperparameters that are not searched, nested, and other arguments of the task.
     """
 
@@ -95,9 +97,10 @@ class OrionObjective:
         seed: int = 0,
         search: Sequence[str] | None = None,
         stuck: float | str | None = STUCK,
+        code: bool = False,
         **fixed: Any,
     ):
-        self.stuck = seconds_of("OrionObjective: stuck", stuck)
+        self.stuck, self.code = seconds_of("OrionObjective: stuck", stuck), code
         task = load(task) if isinstance(task, str) else task
         self.algorithm, self.storage, self.seed, self.fixed = task, full_url(storage), seed, fixed
         epochs = epochs if isinstance(epochs, Fidelity) else argument(epochs)
@@ -149,6 +152,7 @@ class OrionObjective:
             "fixed": first.fixed,
             "epochs": epochs,
             "space": priors(self.space),
+            FILES: dict(first.learner.files()),
         }
 
     def make(self, storage: Storage | None) -> Task:
@@ -169,7 +173,7 @@ class OrionObjective:
         try:
             parent = parent_of(self.storage, trial.experiment, trial.id) if trial and trial.parent else None
             with progress.limited(self.stuck):
-                return train(self.make, values, epochs, self.store, parent=parent)
+                return train(self.make, values, epochs, self.store, parent=parent, code=self.code)
         except (Stopped, LeaseLost) as error:
             self.stopped = error
             raise ExecutionError(orion.core.config.worker.interrupt_signal_code or INTERRUPTED) from error
@@ -189,6 +193,7 @@ def hunt(
     search: Sequence[str] | None = None,
     idle_timeout: int = 60,
     stuck: float | str | None = STUCK,
+    code: bool = False,
     **fixed: Any,
 ) -> ExperimentClient:
     """Hunt until `max_trials` or the algorithm's end; return Orion's client.
@@ -196,7 +201,7 @@ def hunt(
     A trial that diverges, or hangs repeatedly, is broken and the hunt continues. Any other error ends the hunt.
 
     Args:
-        task: see `OrionObjective`, as for env, storage, epochs, search, stuck and fixed.
+        task: see `OrionObjective`, as for env, storage, epochs, search, stuck, code and fixed.
         env: environment of the task.
         name: name of Orion's experiment.
         storage: URL of the database.
@@ -209,6 +214,7 @@ def hunt(
         search: dotted names of the hyperparameters to search.
         idle_timeout: seconds to wait while the algorithm suggests nothing and no worker trains.
         stuck: time limit for environment processes.
+        code: whether the hunt continues with other code.
         fixed: hyperparameters that are not searched, and other arguments of the task, such as device="cuda" and
             env_processes=1.
 
@@ -217,6 +223,7 @@ def hunt(
         SpaceError: Orion cannot express a prior.
         ValueError: an argument is out of range, or Orion lacks the algorithm.
         StudyMismatch: another hunt has the name.
+        MachineMismatch: the hunt began with other code.
         LazyWorkers: `idle_timeout` has passed (Orion's error).
     """
     workers, max_trials, idle_timeout = argument([workers, max_trials, idle_timeout])
@@ -227,7 +234,7 @@ def hunt(
     chosen = algorithm_config(algorithm, seed, epochs)
     if is_population(chosen):
         search = changeable(task(env, seed=seed, **fixed).get_space(), search)
-    how: dict[str, Any] = {"search": search, "stuck": stuck}
+    how: dict[str, Any] = {"search": search, "stuck": stuck, "code": code}
     objective = OrionObjective(task, env, storage=storage, epochs=epochs, seed=seed, **how, **fixed)
     client = _experiment(name, objective, storage, chosen, max_trials)
     try:
@@ -298,10 +305,17 @@ def _experiment(
 
     Raises:
         StudyMismatch: the experiment belongs to another hunt.
+        MachineMismatch: the hunt began with other code.
     """
     identity = json.loads(json.dumps({**objective.identity, "algorithm": algorithm}))
     with suppress(NoConfigurationError):
-        _check_same(name, get_experiment(name, storage=storage_of(url)).metadata.get(KEY), identity)
+        client = get_experiment(name, storage=storage_of(url), mode="w")
+        files = _check_same(name, client.metadata.get(KEY), identity)
+        if files != identity[FILES]:
+            if not objective.code:
+                check_files(f"the hunt {name!r}", files, identity[FILES], IN_PYTHON)
+            metadata = {**client.metadata, KEY: json.dumps(identity)}
+            client.storage.update_experiment(uid=client.id, metadata=metadata)
     space = grid_priors(identity["space"]) if is_grid(algorithm) else identity["space"]
     # The identity is written together with the experiment, so that a process that joins at this moment can read it.
     metadata = {"user": getpass.getuser(), KEY: json.dumps(identity)}
@@ -317,18 +331,26 @@ def _experiment(
     return ExperimentClient(experiment)
 
 
-def _check_same(name: str, stored_text: str | None, identity: Mapping[str, Any]) -> None:
+def _check_same(name: str, stored_text: str | None, identity: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digests of a hunt's code, which may differ.
+
+    Raises:
+        StudyMismatch: anything else differs.
+    """
     if stored_text is None:
         raise StudyMismatch(
             f"the experiment {name} was not started by a hunt from Python, and cannot be resumed by "
             "one; give this hunt another name"
         )
-    if (stored := json.loads(stored_text)) != identity:
+    stored = json.loads(stored_text)
+    files: dict[str, str] = stored.pop(FILES, identity[FILES])
+    if stored != (identity := {key: value for key, value in identity.items() if key != FILES}):
         names = sorted(key for key in identity.keys() | stored.keys() if identity.get(key) != stored.get(key))
         raise StudyMismatch(
             f"hunts of the same name must be equal, but {name} was started with another "
             f"{' and another '.join(names)}; give this one another name"
         )
+    return files
 
 
 def _on_error(runner: Any, trial: Any, error: BaseException, broken: int) -> bool:

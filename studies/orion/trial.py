@@ -54,6 +54,7 @@ def train(
     parent: Start | None = None,
     warm: str | None = None,
     use_previous: bool = False,
+    code: bool = False,
     at_epoch_end: Callable[[EpochEvent], None] = lambda event: None,
 ) -> Results:
     """Train the task to a total of `epochs`; return Orion's results.
@@ -70,6 +71,7 @@ def train(
         parent: final state of the trial from which Orion branched this one, if any.
         warm: digest of the stored policy that all trials start from, if any.
         use_previous: whether to resume from the previous checkpoint if the last one is damaged.
+        code: whether the task may continue with other code than it began with.
         at_epoch_end: function that is called after each epoch.
 
     Raises:
@@ -92,8 +94,9 @@ def train(
     start = warm
     if parent is not None:
         start = start_of(store, make(None).init(**values).identity.to_json(), parent)
+    whole = {**values, "start": start}
     while True:
-        with open_when_free(lambda: make(_storage(store, start, use_previous)), {**values, "start": start}) as task:
+        with open_when_free(lambda: make(_storage(store, start, use_previous)), whole, code) as task:
             try:
                 return _train_once(task, epochs, store, at_epoch_end, train_again)
             except _Transient as error:

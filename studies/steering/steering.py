@@ -29,7 +29,8 @@ from ..shell import command_line
 from ..storage import commands
 from ..storage.commands import BOUND, CODE, ENQUEUE, EXTEND, PAUSE, RESUME, STOP, WEIGHT, Command, hold_of
 from ..storage.studies import change_study, revise, trials
-from ..study.config import FILES, RESUMES, Config
+from ..study.code import FILES
+from ..study.config import RESUMES, Config
 from ..study.searched import known_values
 from . import extensions
 

@@ -28,7 +28,6 @@ LONGEST_NAME = 480  # bytes; databases index names, and those of confirmations a
 GOOD = "good"  # key of options: TPE counts one trial in this many as good; Optuna one in ten
 EVAL_STEPS = "eval_steps"  # key of options
 WIDENS = "widens"  # key of options: true if the search may still be widened by what a probe finds
-FILES = "files"  # key of options: digest of each file that its trainings start, by its path in the working directory
 RESUMES = "resumes"  # key of options: what `check-resume` found to differ, "" for nothing
 SIZED = "sized"  # key of options: {seconds, paces}, from which the size of the study follows, see `engine.sizing`
 EPOCHS = 27  # of a training, by default

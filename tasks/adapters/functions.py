@@ -6,8 +6,8 @@
         return state, {"accuracy": accuracy}
 
 The decorated name is a `Task` class. It is called by module and name (``package.module:train``), so any process that
-can import the module trains it. What the function does is part of the module's code, whose digest each start notes: a
-task that resumes after a change says so. Raise `version` to train everything anew.
+can import the module trains it. Studies and tasks keep the digest of the function and of what it uses, and continue
+with other code only if the user accepts it. Raise `version` to train everything anew.
 
 Each call gets the state as data that the last call returned, in training without a stop, too. So nothing survives
 between two calls but the state, and a resumed training is one that never stopped.
@@ -15,7 +15,6 @@ between two calls but the state, and a resumed training is one that never stoppe
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import random
 from collections import Counter
@@ -36,6 +35,7 @@ from ..base_learner import BaseLearner
 from ..errors import NotData, NotInitialized
 from ..registry import define
 from ..rng import streams
+from ..runtime.own_code import named_digest
 from ..task import Task
 from .data import Data, decode, encode, sizes
 from .jax_trees import one_jax_thread
@@ -114,7 +114,6 @@ def task(
                 "further": further,
                 "place": path,
                 "largest": largest,
-                "code": _code(function, path),
             },
         )
         content = {"name": path, "version": version, "learner": learner, "__module__": function.__module__}
@@ -147,6 +146,10 @@ class FunctionLearner(BaseLearner):
     @classmethod
     def algorithm(cls) -> str:
         return cls.place
+
+    @classmethod
+    def files(cls) -> dict[str, str]:
+        return named_digest(cls.function)
 
     def build(self) -> None:
         self.returned = Data()
@@ -283,17 +286,6 @@ def _heaviest(sizes: Mapping[str, int]) -> str:
         if not below or (heaviest := below.most_common(1)[0])[1] <= half:
             return ".".join(path[1:]) or "many arrays"
         path = heaviest[0]
-
-
-def _code(function: Function, name: str) -> dict[str, str]:
-    """Return the digest of the source of a script's function."""
-    if function.__module__ != "__main__":
-        return {}
-    try:
-        source = inspect.getsource(function)
-    except (OSError, TypeError):
-        return {}
-    return {f"code of {name}": hashlib.sha256(source.encode()).hexdigest()[:12]}
 
 
 def _kind(value: Any) -> str:

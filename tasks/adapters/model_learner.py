@@ -30,6 +30,7 @@ from ..envs.base.masks import mask_in
 from ..errors import Diverged, StateMismatch, UnsupportedSpace, is_lack_of_memory
 from ..evaluation import evaluation_keys
 from ..rng import streams
+from ..runtime.own_code import named_digest
 from .data import decode, encode
 from .model_envs import TaskVecEnv
 from .model_spaces import OWN, POLICIES
@@ -85,6 +86,10 @@ class SB3Learner(BaseLearner):
     @classmethod
     def algorithm(cls) -> str:
         return cls.place
+
+    @classmethod
+    def files(cls) -> dict[str, str]:
+        return named_digest(cls.model_class.__bases__[0])  # that of the user, if it is one
 
     def build(self) -> None:
         self.epoch_size = self.values["epoch_steps"]

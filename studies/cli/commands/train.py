@@ -27,6 +27,7 @@ from ...orion.trial import train as train_trial
 from ...storage.branches import Start
 from ...storage.sql.retry import RetryPolicy
 from ...storage.store import Store
+from ...study.code import check_resumed
 from ...study.config import EPOCHS, check_end, check_epochs, choose, default_epochs, parse_epochs
 from ...study.number_text import counted
 from ...study.objectives import ALWAYS
@@ -89,6 +90,8 @@ def train(arguments: argparse.Namespace) -> int:
         task = make(storage=TaskStorage(store, arguments.use_previous, device=arguments.device)).init(**values)
         recorder = None if arguments.record is None else task.recorder()
         try:
+            if not arguments.code:
+                check_resumed(task, "--code")
             with (
                 copied(arguments.url, task.uid, logs, partial(note, errors)),
                 watched(arguments.url, arguments.stuck),
@@ -159,6 +162,7 @@ def train_for_orion(arguments: argparse.Namespace, parent: Start | None, interru
             parent=parent,
             warm=warm_start.start_one(store, make(), cold, arguments, say),
             use_previous=arguments.use_previous,
+            code=arguments.code,
             at_epoch_end=at_epoch_end,
         )
 

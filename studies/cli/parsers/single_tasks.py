@@ -32,6 +32,8 @@ def add_train(commands: Any) -> None:
     text = "write the observations and actions of this run to a file such as demo.npz, like `evaluate --record`"
     option(parser, "--record FILE", text, type=output)
     option(parser, "--eval-episodes N", "episodes of the evaluation at the end", default=EVALUATION_EPISODES)
+    text = "go on with the code of a program or function as it is here, though the task began with other code"
+    parser.add_argument("--code", action="store_true", help=text)
     add_outputs(parser)
     names = [name for name in in_group(WORKER, Group.PROCESSES) if name != "lease"]
     declare(parser.add_argument_group(Group.PROCESSES.title), WORKER, *names)

@@ -147,7 +147,7 @@ def add_steering(commands: Any) -> None:
             option(parser, "--epochs N", "total epochs of the best trials")
             text = "search a hyperparameter over another range, from the next trials on"
             option(parser, "--prior NAME=PRIOR", f"{text}; may be repeated", **MANY)
-            text = "go on with the program's files as they are in the working directory, though they have changed"
+            text = "go on with the code of the program or function as it is here, though it has changed"
             parser.add_argument("--code", action="store_true", help=text)
             for changed, declaration in EXTENDED.items():
                 form = f"--{changed.replace('_', '-')} {declaration.placeholder}"

@@ -204,7 +204,7 @@ def test_functions_are_found_by_module_and_name() -> None:
 def test_changed_code_is_noted_when_a_task_resumes(monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
         for digest in ("a1", "b2"):
-            monkeypatch.setattr(descend.learner, "code", {"code of script:train": digest})
+            monkeypatch.setattr(descend.learner, "files", lambda digest=digest: {"script:train": digest})
             task = descend(storage=store).init()
             task.fit(task.epochs + 1)
             task.release()

@@ -1,0 +1,116 @@
+"""Digests of the user's own code.
+
+A digest covers a definition and what it uses, in its module and in the files beside it.
+
+A script that defines a function and then runs a study is edited again and again, for more trials or another plot. So
+the digest covers only the statements that the definition depends on. Installed packages have versions instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ...spaces.choices import name_of
+
+INSTALLED = {"site-packages", "dist-packages"}  # folders of packages that others have released
+PACKAGE = __name__.partition(".")[0]
+
+
+def named_digest(definition: Callable[..., Any]) -> dict[str, str]:
+    """Return the digest of the user's class or function, by its name."""
+    return {name_of(definition): digest} if (digest := digest_of(definition)) else {}
+
+
+@functools.cache
+def digest_of(definition: Callable[..., Any]) -> str:
+    """Return a digest of a class or function and what it uses.
+
+    It is "" for Rekindle's own code, for installed code, and without a source. It is computed once, as a process
+    imports a module once.
+    """
+    module = sys.modules.get(definition.__module__)
+    file = Path(getattr(module, "__file__", None) or "/")
+    top = definition.__module__.partition(".")[0]
+    if top == PACKAGE or INSTALLED & {*file.parts}:
+        return ""
+    parts = [""]
+    with suppress(OSError, TypeError, SyntaxError, UnicodeDecodeError):  # typed at a prompt
+        parts = [inspect.getsource(definition)]
+    name = definition.__qualname__.partition(".")[0]
+    with suppress(OSError, SyntaxError, UnicodeDecodeError):
+        package = getattr(module, "__package__", "") or ""
+        root = file.parents[package.count(".") + 1 if package else 0]
+        parts = [*_used(file.read_text(), name, package, root)] or parts
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12] if any(parts) else ""
+
+
+def _used(source: str, name: str, package: str, root: Path) -> Iterator[str]:
+    """Yield the statements that a name depends on, and files they import."""
+    statements = ast.parse(source).body
+    binds, reads = zip(*((_bound(x), _names(x)) for x in statements), strict=True) if statements else ((), ())
+    here, wanted, used = set[str]().union(*binds), {name}, set[int]()
+    while more := {i for i in range(len(statements)) if i not in used and binds[i] & wanted}:
+        used |= more
+        wanted |= set[str]().union(*(reads[i] for i in more))
+    for i, statement in enumerate(statements):
+        changed = reads[i] & here if isinstance(statement, ast.Expr) else set()  # as by CONFIG.update(...)
+        if i in used or (changed and name not in changed and changed <= wanted):
+            yield ast.get_source_segment(source, statement) or ""
+            yield from _imported(statement, package, root, set())
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """Return the names that a top-level statement binds or changes."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    names = {alias.asname or alias.name.partition(".")[0] for alias in _aliases(statement)}
+    for node in ast.walk(statement):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.For | ast.withitem):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            targets = [node.optional_vars] if isinstance(node, ast.withitem) else targets
+            names |= {name for target in targets if target is not None for name in _names(target)}
+    return names
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
+
+
+def _aliases(node: ast.AST) -> Iterator[ast.alias]:
+    for x in ast.walk(node):
+        if isinstance(x, ast.Import | ast.ImportFrom):
+            yield from x.names
+
+
+def _imported(node: ast.AST, package: str, root: Path, seen: set[Path]) -> Iterator[str]:
+    """Yield the texts of files below a folder that a statement imports.
+
+    Files that they import follow.
+    """
+    for x in ast.walk(node):
+        names = [alias.name for alias in x.names] if isinstance(x, ast.Import) else []
+        if isinstance(x, ast.ImportFrom):
+            base = "." * x.level + (x.module or "")
+            names = [base, *(f"{base}{'' if base.endswith('.') else '.'}{alias.name}" for alias in x.names)]
+        for name in names:
+            spec = None
+            with suppress(ImportError, ValueError, AttributeError):
+                spec = importlib.util.find_spec(name, package or None)
+            file = Path(spec.origin) if spec and spec.origin and spec.has_location else None
+            if file and file not in seen and file.is_relative_to(root) and not INSTALLED & {*file.parts}:
+                seen.add(file)
+                with suppress(OSError, SyntaxError, UnicodeDecodeError):
+                    yield (text := file.read_text())
+                    below = spec.name if spec and spec.submodule_search_locations else spec.parent if spec else ""
+                    yield from _imported(ast.parse(text), below or "", root, seen)

@@ -1,0 +1,84 @@
+"""Digests of the user's code: what changes them, and what does not."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+from rekindle.tasks import load
+from rekindle.tasks.runtime.own_code import digest_of, named_digest
+
+SCRIPT = """import math
+from nets import width
+
+CONFIG = {"rate": 0.1}
+CONFIG.update(decay=0.5)
+COLOUR = "blue"
+
+def helper(x):
+    return CONFIG["rate"] * x
+
+def plot(x):
+    print(COLOUR, x)
+
+def train(hp, state, seed):
+    return helper(math.pi) * width
+
+if __name__ == "__main__":
+    study = run(train, trials=16)
+    plot(study)
+"""
+NETS = "from sizes import SMALL\nwidth = 2 * SMALL\n"
+SIZES = "SMALL = 16\n"
+
+
+def digest(folder: Path, script: str = SCRIPT, nets: str = NETS, sizes: str = SIZES) -> str:
+    for name, text in (("script_of_mine", script), ("nets", nets), ("sizes", sizes)):
+        (folder / f"{name}.py").write_text(text)
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    return digest_of(importlib.import_module("script_of_mine").train)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two edits within a second
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("trials=16", "trials=32"),
+        ('"blue"', '"red"'),
+        ("print(COLOUR", "print(2, COLOUR"),
+        ("\ndef plot", "\n# x\ndef plot"),
+    ],
+)
+def test_lines_that_a_function_does_not_use_change_nothing(folder: Path, old: str, new: str) -> None:
+    assert digest(folder, SCRIPT.replace(old, new)) == digest(folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("math.pi", "math.e"), ("0.1", "0.2"), ("decay=0.5", "rate=0.5"), ("* x", "+ x")]
+)
+def test_lines_that_a_function_uses_change_its_digest(folder: Path, old: str, new: str) -> None:
+    assert digest(folder, SCRIPT.replace(old, new)) != digest(folder)
+
+
+def test_files_beside_a_module_that_it_imports_count(folder: Path) -> None:
+    plain = digest(folder)
+    assert digest(folder, nets=NETS.replace("2", "3")) != plain
+    assert digest(folder, sizes="SMALL = 8\n") != plain
+    assert digest(folder) == plain
+
+
+def test_the_code_of_packages_is_not_the_users() -> None:
+    assert load("ppo").learner.files() == {}
+    assert load("sb3:PPO").learner.files() == {}
+    assert named_digest(test_the_code_of_packages_is_not_the_users).keys() == {
+        f"{__name__}:test_the_code_of_packages_is_not_the_users"
+    }
