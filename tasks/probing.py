@@ -228,7 +228,8 @@ class _Probe:
                 player.returns[member].append(float(sums[member]))
                 self.lengths.append(length)
                 self.terminated += bool(step.terminated[member, 0])
-                self.raised += bool(envs.spec.on_error) and envs.info.last[member, envs.info.names.index(RAISED)] > 0
+                if envs.spec.on_error:
+                    self.raised += int(envs.info.last[member, envs.info.names.index(RAISED)])
                 running[member, 0] = False
             if self.steps >= end:
                 return

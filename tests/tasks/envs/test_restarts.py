@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from rekindle import PPO, EnvSpec, Store
 from rekindle.tasks.envs import EnvSpecError, make_envs
 from rekindle.tasks.envs.gym import restarts
 from rekindle.tasks.errors import EnvironmentFailed
+from rekindle.tasks.identity import TaskIdentity
+from rekindle.tasks.probing import probe
 from rekindle.tasks.task import Task
 from support_path import SUPPORT
 
@@ -59,6 +62,12 @@ def test_an_environment_that_raises_without_a_declaration_fails() -> None:
 def test_a_training_with_too_many_errors_fails() -> None:
     with pytest.raises(EnvironmentFailed, match=r"at most 5% of a training's episodes may raise, and 3 beside"):
         make("Broken").fit(3)
+
+
+def test_a_probe_counts_the_episodes_that_raise_as_json() -> None:
+    results = probe(PPO, TaskIdentity.of(PPO, make("Broken").env, 0, {}), 400)
+    assert 5 < json.loads(json.dumps(results))["raised"] < len(results["lengths"])
+    assert results["failures"] == []
 
 
 def test_an_error_that_does_not_come_again_makes_a_training_inexact() -> None:
