@@ -104,13 +104,24 @@ def _imported(node: ast.AST, package: str, root: Path, seen: set[Path]) -> Itera
             base = "." * x.level + (x.module or "")
             names = [base, *(f"{base}{'' if base.endswith('.') else '.'}{alias.name}" for alias in x.names)]
         for name in names:
-            spec = None
-            with suppress(ImportError, ValueError, AttributeError):
-                spec = importlib.util.find_spec(name, package or None)
-            file = Path(spec.origin) if spec and spec.origin and spec.has_location else None
-            if file and file not in seen and file.is_relative_to(root) and not INSTALLED & {*file.parts}:
+            top = name.partition(".")[0]  # of a name that does not begin with a dot
+            file, _ = (
+                _located(top, package, root) if top else (root, "")
+            )  # a part of a package is looked up by importing it
+            file, below = _located(name, package, root) if file else (None, "")
+            if file and file not in seen:
                 seen.add(file)
                 with suppress(OSError, SyntaxError, UnicodeDecodeError):
                     yield (text := file.read_text())
-                    below = spec.name if spec and spec.submodule_search_locations else spec.parent if spec else ""
-                    yield from _imported(ast.parse(text), below or "", root, seen)
+                    yield from _imported(ast.parse(text), below, root, seen)
+
+
+def _located(name: str, package: str, root: Path) -> tuple[Path | None, str]:
+    """Return a module's file, if below a folder, and its package."""
+    with suppress(Exception, SystemExit):  # the user's package is imported for one of its modules
+        spec = importlib.util.find_spec(name, package or None)
+        if spec and spec.has_location and spec.origin:
+            file = Path(spec.origin)
+            if file.is_relative_to(root) and not INSTALLED & {*file.parts}:
+                return file, spec.name if spec.submodule_search_locations else spec.parent or ""
+    return None, ""

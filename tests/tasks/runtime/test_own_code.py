@@ -76,6 +76,14 @@ def test_files_beside_a_module_that_it_imports_count(folder: Path) -> None:
     assert digest(folder) == plain
 
 
+def test_nothing_installed_is_imported_to_find_the_users_files(folder: Path) -> None:
+    script = SCRIPT.replace("    return helper", "    import wsgiref.headers\n    return helper")
+    for name in ("wsgiref", "wsgiref.headers"):
+        sys.modules.pop(name, None)
+    digest(folder, script)
+    assert "wsgiref" not in sys.modules
+
+
 def test_the_code_of_packages_is_not_the_users() -> None:
     assert load("ppo").learner.files() == {}
     assert load("sb3:PPO").learner.files() == {}
