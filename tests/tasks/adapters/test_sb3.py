@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ import torch
 from one_call import one_call_of_learn
 from rekindle.studies.workers.goal_tests import play
 from rekindle.tasks import EnvSpec, load
-from rekindle.tasks.adapters.model_spaces import SPACES
+from rekindle.tasks.adapters.model_spaces import OF_SBX, SPACES
 from rekindle.tasks.adapters.sb3 import SB3
 from rekindle.tasks.deployment.exporting import ExportError
 from rekindle.tasks.errors import Diverged, NotData, UnsupportedSpace
@@ -197,6 +198,15 @@ def test_small_images_and_rewards_that_are_no_numbers_are_named(
     task = load("sb3:PPO")(env).init(epoch_steps=128, n_steps=64, batch_size=32)
     with pytest.raises(error, match="faults/Soak-v0"):
         task.fit(2)
+
+
+def test_the_tutorials_table_has_every_algorithm_and_each_has_a_suite() -> None:
+    page = Path(__file__).parents[3] / "docs" / "tutorials" / "stable-baselines3.md"
+    rows = "".join(line for line in page.read_text().splitlines() if line.startswith("|"))
+    names = {f"sb3:{name}" for name in SPACES}
+    assert {*re.findall(r"`(\w+:\w+)`", rows)} == names | {f"sbx:{name}" for name in OF_SBX}
+    suites = [suite for suite in globals().values() if isinstance(suite, type) and issubclass(suite, ExactnessSuite)]
+    assert {suite.task.name for suite in suites if "task" in vars(suite)} >= names
 
 
 def test_unknown_algorithms_and_unsuitable_spaces_are_refused() -> None:

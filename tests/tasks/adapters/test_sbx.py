@@ -88,6 +88,11 @@ def states(model: Any) -> dict[str, Any]:
     return {name: [np.asarray(leaf).tolist() for leaf in leaves] for name, leaves in trees.items()}
 
 
+def test_every_algorithm_of_sbx_has_a_suite() -> None:
+    suites = [suite for suite in globals().values() if isinstance(suite, type) and issubclass(suite, SBXSuite)]
+    assert {suite.task.name for suite in suites if "task" in vars(suite)} == {f"sbx:{name}" for name in OF_SBX}
+
+
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "PPO": ("PPO", {}),
     "DQN": ("DQN", {}),
