@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support_path import SUPPORT
 
 START = "import sys; from rekindle.studies.cli import main; sys.exit(main())"
@@ -24,11 +25,14 @@ def train(folder: Path, **variables: str) -> str:
     return str(json.loads(done.stdout)["digest"])
 
 
-def test_two_processes_go_through_a_set_in_the_same_order(tmp_path: Path) -> None:
-    first = train(tmp_path / "first")
-    assert train(tmp_path / "second") == first
-    assert train(tmp_path / "random", PYTHONHASHSEED="random") == first
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return train(tmp_path_factory.mktemp("usual") / "storage")
 
 
-def test_hashes_that_a_user_fixes_are_kept(tmp_path: Path) -> None:
-    assert train(tmp_path / "usual") != train(tmp_path / "fixed", PYTHONHASHSEED="7")
+def test_two_processes_go_through_a_set_in_the_same_order(tmp_path: Path, usual: str) -> None:
+    assert train(tmp_path / "random", PYTHONHASHSEED="random") == usual
+
+
+def test_hashes_that_a_user_fixes_are_kept(tmp_path: Path, usual: str) -> None:
+    assert train(tmp_path / "fixed", PYTHONHASHSEED="7") != usual

@@ -107,6 +107,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 def test_a_model_of_jax_that_goes_back_repeats_its_training() -> None:
     task = load("sbx:PPO")("CartPole-v1", seed=3).init(**{**ON, "n_epochs": 1})
     task.fit(1)
