@@ -104,11 +104,9 @@ def _imported(node: ast.AST, package: str, root: Path, seen: set[Path]) -> Itera
             base = "." * x.level + (x.module or "")
             names = [base, *(f"{base}{'' if base.endswith('.') else '.'}{alias.name}" for alias in x.names)]
         for name in names:
-            top = name.partition(".")[0]  # of a name that does not begin with a dot
-            file, _ = (
-                _located(top, package, root) if top else (root, "")
-            )  # a part of a package is looked up by importing it
-            file, below = _located(name, package, root) if file else (None, "")
+            top = name.partition(".")[0]  # "" of a relative import, which stays in the user's package
+            users = not top or _located(top, package, root)[0]  # else finding a module in it would import a library
+            file, below = _located(name, package, root) if users else (None, "")
             if file and file not in seen:
                 seen.add(file)
                 with suppress(OSError, SyntaxError, UnicodeDecodeError):
