@@ -179,8 +179,8 @@ def last_units(units, rows, sizes):
 def backward_member(g, x, vector, sizes, kind, units, rows, slopes, gradient, learn):
     """Propagate slopes g (B', outputs) of a member's outputs to all layers.
 
-    They belong to the inputs x, the first of `rows` rows of a `forward_member`, which filled in `units`. With `learn`,
-    fill in the gradient. `policies.to_parameters` does the same for an actor-critic, by inner products alone.
+    They belong to the first of the inputs x, of `rows` rows of a `forward_member`, which filled in `units`. With
+    `learn`, fill in the gradient. `policies.to_parameters` does the same for an actor-critic, by inner products alone.
     """
     own, outputs = g.shape
     size, total, head = sizes[-2], number_of_units(sizes), head_of(sizes, FIRST)
@@ -206,7 +206,14 @@ def backward_member(g, x, vector, sizes, kind, units, rows, slopes, gradient, le
     if learn:
         put(d_hidden, gradient, head - size)
         put(d_biases, gradient, head + size * outputs)
-    to_hidden(x, vector, gradient, FIRST, sizes, kind, units, units, rows, slopes, learn)
+    to_hidden(x[:own], vector, gradient, FIRST, sizes, kind, units, units, rows, slopes, learn)
+
+
+@inner()
+def move_to_front(x, chosen):
+    """Move the chosen rows to the front, in place; `chosen` ascends."""
+    for i in range(len(chosen)):
+        put(x[chosen[i]], x[i], 0)
 
 
 @inner()

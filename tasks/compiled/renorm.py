@@ -31,6 +31,7 @@ from .perceptrons import (
     head_of,
     last_units,
     layer_at,
+    move_to_front,
     number_of_units,
     outputs_of,
     put,
@@ -225,7 +226,8 @@ def forward(nets, m, x, learn, memory, out):
 def backward(nets, m, g, x, learn, memory, slopes):
     """Propagate slopes g of network m's outputs to all layers.
 
-    The arguments are those of its `forward`. With `learn`, fill in the gradient.
+    The other arguments are those of its `forward`. With `learn`, fill in the gradient. Slopes of a plain network may be
+    those of the first rows alone.
     """
     if nets.moments.active:
         backward_renormed(nets, m, g, learn, memory, slopes)
@@ -235,19 +237,43 @@ def backward(nets, m, g, x, learn, memory, slopes):
 
 
 @inner()
-def to_inputs(nets, m, memory, slopes, first, out):
-    """Add the slopes in network m's inputs from `first` on, (B, ...).
+def keep_rows_with_slopes(nets, g, memory, chosen):
+    """Move rows with slopes to the front, and return their number.
 
-    They follow from the first layer's, after a `backward` that did not learn.
+    Those without add nothing to the slopes in a plain network's inputs. The memory's rows move, too, and `chosen` (B,)
+    gets the rows' places before. A renormalized network keeps all.
     """
-    sizes, (rows, inputs) = nets.sizes, out.shape
+    rows, kept, first = len(g), 0, 0
+    for r in range(rows):
+        some = nets.moments.active
+        for j in range(g.shape[1]):
+            some = some or g[r, j] != ZERO
+        if some:
+            chosen[kept] = r
+            kept += 1
+    if kept < rows:
+        move_to_front(g, chosen[:kept])
+        for i in range(1, len(nets.sizes) - 1):
+            move_to_front(rows_of(memory, first, rows, nets.sizes[i]), chosen[:kept])
+            first += rows * nets.sizes[i]
+    return kept
+
+
+@inner()
+def to_inputs(nets, m, memory, slopes, first, chosen, out):
+    """Add slopes in network m's inputs to the chosen rows.
+
+    They are those from input `first` on, (B, ...), and follow from the first layer's, after a `backward` that did not
+    learn.
+    """
+    sizes, rows, inputs = nets.sizes, len(chosen), out.shape[1]
     active, (_, _, statistics, folded) = nets.moments.active, parts_of(sizes, rows, memory)
     weights, _ = layer_at(folded if active else nets.vector[m], FIRST, sizes[0], sizes[1])
     g = rows_of(slopes, FIRST, rows, sizes[1])
     for r in range(rows):
         for j in range(inputs):
             scale = statistics[sizes[0] + first + j] if active else ONE
-            out[r, j] += dot(g[r], weights[first + j]) * scale
+            out[chosen[r], j] += dot(g[r], weights[first + j]) * scale
 
 
 @kernel("f4[:,:,::1]", Perceptrons, "f4[:,:,::1], f4[:,:,::1]")

@@ -31,7 +31,7 @@ from .records import (
     SoftErrors,
     Transitions,
 )
-from .renorm import backward, forward, room_of, to_inputs
+from .renorm import backward, forward, keep_rows_with_slopes, room_of, to_inputs
 from .replay_losses import (
     clipped,
     cross_entropy,
@@ -256,7 +256,7 @@ def descend_actor_critic(
     q, to_q = np.empty((count, both, per_value), F), np.zeros((count, learned, per_value), F)
     to_q_units = np.empty(learned * number_of_units(q_sizes), F)
     now, later, slopes = q[:, :rows], q[:, rows:], to_q[:, :rows]
-    targets, heard = np.empty((rows, form.kept), F), np.arange(form.heard)
+    targets, heard, chosen = np.empty((rows, form.kept), F), np.arange(form.heard), np.empty(rows, np.int64)
     share = ONE / F(count * per_value * form.kept) if form.kept > 0 else ONE
     for p in range(members):
         gather(draw, scaling, table, given, p, obs, following, action, reward, discount)
@@ -305,8 +305,10 @@ def descend_actor_critic(
             judge_rows(now, heard, form.mean, probs, entropies, alpha[p], losses, slopes, to_probs)
         to_c[:] = ZERO
         for i in heard[: form.heard if k > 0 else 0]:
-            backward(judges, count * p + i, to_q[i, :rows], x[:rows], CONSTANT, q_units[i], to_q_units)
-            to_inputs(judges, count * p + i, q_units[i], to_q_units, inputs, to_c)
+            # Where the actor hears the least value, a row's slopes go through one critic alone.
+            kept = keep_rows_with_slopes(judges, to_q[i, :rows], q_units[i], chosen)
+            backward(judges, count * p + i, to_q[i, :kept], x[:rows], CONSTANT, q_units[i], to_q_units)
+            to_inputs(judges, count * p + i, q_units[i], to_q_units, inputs, chosen[:kept], to_c)
         if form.soft:
             for r in range(rows):
                 to_entropies[r] = -alpha[p]
