@@ -43,10 +43,10 @@ from ..rng import streams
 from ..runtime import INFO
 from ..runtime.lockstep import Lockstep
 from ..runtime.metric_means import Tally
+from .behaviour_space import ALGORITHM, SELF_PLAY, behaviour_space, check_behaviour, extras_of, learner_values
 from .contest import Act, Around, Contest, Opponent, random_actor
 from .players import RANDOM, PlayerActor, check_players, frozen, player_actor, player_extras
 from .self_play import SelfPlay, Sides, self_play_space
-from .sharing import ALGORITHM, SELF_PLAY, check_behaviour, extended, extras_of, own_values
 from .teams import check_teams, competing_teams, rival_teams
 
 ALGORITHMS = ("ppo", "ppo2", "a2c", "dqn", "qrdqn", "sac", "td3", "ddpg", "tqc", "crossq")
@@ -131,7 +131,7 @@ class BehavioursLearner(Learner):
                 if name in self.env.players:
                     self.players[name] = player_actor(view, self.env, self.env.players[name], seeds, self.device)
                     continue
-                of_members = [own_values(member, name, view.agents) for member in values]
+                of_members = [learner_values(member, name, view.agents) for member in values]
                 learner = load(values[0][name][ALGORITHM]).learner
                 self.learners[name] = learner(view.spec, seeds, of_members, self.device, envs=view)
         except BaseException:
@@ -141,7 +141,7 @@ class BehavioursLearner(Learner):
         for name, learner in self.learners.items() if teams else ():
             if (hp := getattr(self.hp, name).self_play).use:
                 view = self.shared.views[name]
-                of_members = [own_values(member, name, view.agents) for member in values]
+                of_members = [learner_values(member, name, view.agents) for member in values]
                 past = frozen(type(learner), view, learner.seeds, of_members, self.device)
                 self.self_play.add(name, SelfPlay(learner, past, hp))
         name, self.first = next(iter(self.learners.items()))
@@ -415,7 +415,7 @@ def _space(env: EnvSpec) -> Space:
         nested = {}
         for name in names:
             space = load(chosen[f"{name}.{ALGORITHM}"]).learner.space_in(replace(env, behaviour=name))
-            nested[name] = Space(**{ALGORITHM: choice}, **extended(space), **{SELF_PLAY: self_play_space()})
+            nested[name] = Space(**{ALGORITHM: choice}, **behaviour_space(space), **{SELF_PLAY: self_play_space()})
         return BehavioursLearner.hyperparameters.extend(**nested)
 
     return Variants(select, {f"{name}.{ALGORITHM}": choice for name in names})

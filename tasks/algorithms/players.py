@@ -31,8 +31,8 @@ from ..errors import UnsupportedSpace
 from ..learner import Learner
 from ..registry import load
 from ..rng.streams import Keys
+from .behaviour_space import ALGORITHM, algorithm_values, extras_of
 from .contest import Act, random_actor
-from .sharing import ALGORITHM, algorithm_values, extras_of
 
 RANDOM = "random"
 DIGITS = 8  # fewest digits of a file's sha256

@@ -8,8 +8,8 @@ from typing import Any
 from ..envs import EnvSpec
 from ..envs.agents.roster import roster_of
 from ..errors import UnsupportedSpace
+from .behaviour_space import SELF_PLAY
 from .self_play import check_self_play
-from .sharing import SELF_PLAY
 
 
 def competing_teams(env: EnvSpec, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

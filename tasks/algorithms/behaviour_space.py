@@ -32,7 +32,7 @@ UNSHARED = {
 }
 
 
-def extended(space: Space) -> dict[str, Any]:
+def behaviour_space(space: Space) -> dict[str, Any]:
     """Return an algorithm's hyperparameters in an environment that agents share."""
     entries = dict(without(space, SHARED).items())
     critic = entries.get(CRITIC)
@@ -59,11 +59,11 @@ def check_extras(env: EnvSpec, name: str, values: Mapping[str, Any]) -> None:
     if extras.central == OF_STATE:
         roster_of(replace(env, state=True))
     seen = roster.behaviours if extras.central == OF_ALL else [name] if extras != Extras() else []
-    for each in seen:
-        if Observations(roster.behaviours[each].observation, each).kind != "vector":
+    for behaviour in seen:
+        if Observations(roster.behaviours[behaviour].observation, behaviour).kind != "vector":
             raise UnsupportedSpace(
-                f"{name}: {IDS} and {CRITIC}.{CENTRAL} are for observations that are vectors, but those of {each} have "
-                "images; leave them out"
+                f"{name}: {IDS} and {CRITIC}.{CENTRAL} are for observations that are vectors, but those of {behaviour} "
+                "have images; leave them out"
             )
     if central and model["encoder"] not in ENCODERS:
         raise UnsupportedSpace(
@@ -87,7 +87,7 @@ def algorithm_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return own
 
 
-def own_values(values: Mapping[str, Any], name: str, agents: int) -> dict[str, Any]:
+def learner_values(values: Mapping[str, Any], name: str, agents: int) -> dict[str, Any]:
     """Return the hyperparameters of a behaviour's learner.
 
     Its environments are its agents.
@@ -102,7 +102,7 @@ def check_behaviour(env: EnvSpec, name: str, values: Mapping[str, Any]) -> None:
     """Raise ValueError unless a behaviour can learn by these values."""
     roster, num_envs, epoch_steps = roster_of(env), values["num_envs"], values["epoch_steps"]
     learner, spec = load(values[name][ALGORITHM]).learner, replace(env, behaviour=name)
-    own = own_values(values, name, len(roster.behaviours[name].slots))
+    own = learner_values(values, name, len(roster.behaviours[name].slots))
     flat = flatten(own)
     for option, without_it in UNSHARED.items():
         if flat.get(option, without_it) != without_it:
