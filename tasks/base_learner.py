@@ -499,6 +499,10 @@ class BaseLearner:
         """Return what users should know about the members' surroundings."""
         return ()
 
+    def played(self) -> str:
+        """Return the digest of the self-test's episodes, or ""."""
+        return str(getattr(getattr(self, "envs", None), "played", ""))
+
     def with_new_episodes(self, tree: Mapping[str, Any], member: int = 0) -> Tree:
         """Load a state with new episodes in place of its running ones.
 

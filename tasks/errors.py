@@ -11,6 +11,7 @@ import sys
 LOWER_RATES = "try a lower learning rate"  # cure of what diverges, unless the environment is to blame
 LAST_LINES = "; its last lines:\n"  # before what a program printed, in a message
 INEXACT, ADVICE = "inexact", "advice"  # events of a task, each with a list of texts under the same name
+PLAYED = "played"  # event of a task: its environment, and the digest of the episodes that its self-test played
 LARGEST = 1e300  # size of a metric or result; sums and differences of larger ones would be infinite
 _MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
 
@@ -23,6 +24,18 @@ def is_lack_of_memory(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _MEMORY)
+
+
+def other_episodes(id: str, than: str) -> str:
+    """Return why an environment is not the same in all processes.
+
+    `than` says in which ones its episodes are others than in this.
+    """
+    return (
+        f"{id}: equal seeds and actions lead to other episodes than {than}; unless its code, a version or the machine "
+        "has changed, its module draws values when it is imported, or reads what differs between processes; give it "
+        "these values as kwargs"
+    )
 
 
 class TaskError(Exception):

@@ -13,7 +13,8 @@ import torch
 from .checkpoint.retention import RETURN, Keep, keep_of
 from .checkpoint.state import Packed, Tree, pack
 from .checkpoint.storage import Lease, Metrics, Saved, Storage, Write, policy_uid
-from .errors import ADVICE, INEXACT, TaskError
+from .envs.base.spec import EnvSpec
+from .errors import ADVICE, INEXACT, PLAYED, TaskError, other_episodes
 from .identity import TaskIdentity, uid_of
 from .runtime.fingerprint import changes, fingerprint
 from .warm_start import LoadReport
@@ -36,6 +37,7 @@ class TaskRecord:
         resumed: whether the storage had a checkpoint.
         before: versions and digests of code with which the task was started last; empty for a new task.
         inexact: changes of versions or hardware since that checkpoint was written.
+        played: the environment, and the digest of the episodes that its self-test played, where it was trained last.
         labelled: reasons why it is not exact, and advice, that an event has stored already.
         state: learner state that no learner holds right now: just read from the storage, or of a finished task.
         training: whether `fit` is training the task right now.
@@ -60,6 +62,7 @@ class TaskRecord:
         self.resumed = False
         self.before: Mapping[str, Any] = {}
         self.inexact: list[str] = []
+        self.played: Mapping[str, str] = {}
         self.labelled: set[str] = set()
         self.state: Tree | None = None
         self.training = self.replaced = False
@@ -131,10 +134,22 @@ class TaskRecord:
         if saved is None:
             self.events.append(("init", now))
             return
-        self.resumed, self.before = True, saved.fingerprint
+        self.resumed, self.before, self.played = True, saved.fingerprint, saved.played
         self.inexact = changes(saved.fingerprint, now) + ([REFILLED] if refilled else [])
         self.events.append(("init", {"epochs": saved.epochs, "digest": saved.digest, "inexact": self.inexact, **now}))
         self.label(saved.epochs, [f"not bit-exact since {change}" for change in self.inexact])
+
+    def note_played(self, env: EnvSpec, digest: str, epochs: int) -> None:
+        """Note the digest of the self-test's episodes, and label a change."""
+        before, now = self.played, {"env": env.canonical, "digest": digest}
+        if self.lease is None or not digest or before == now:
+            return
+        self.played = now
+        self.events.append((PLAYED, now))
+        if before:
+            change = other_episodes(env.id, "where it was trained before")
+            self.inexact.append(change)
+            self.label(epochs, [f"not bit-exact since {change}"])
 
     def label(self, epochs: int, inexact: Sequence[str], advice: Sequence[str] = ()) -> None:
         """Note new reasons for not being exact, and advice, as events."""
@@ -155,6 +170,7 @@ class TaskRecord:
         self.release()
         self.history, self.written = [], 0
         self.take_lease(uid, identity)
+        self.events += [(PLAYED, dict(self.played))] if self.played else []
 
     def truncate(self, epochs: int) -> None:
         """Drop the history after an epoch."""

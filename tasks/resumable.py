@@ -310,6 +310,7 @@ class Resumable:
                     learner.load_member(member, tasks[member]._with_new_episodes(state, lost))
         for member, task in enumerate(tasks):
             task.ref, task.stored.state = MemberRef(learner, member), None
+            task.stored.note_played(task.env, learner.played(), learner.epochs)
         return learner
 
     def _with_new_episodes(self, state: Mapping[str, Any], lost: EpisodesLost) -> Tree:

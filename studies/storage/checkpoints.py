@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from ...tasks.checkpoint.manifests import is_within_epoch
 from ...tasks.checkpoint.storage import Metrics, Saved, Write
+from ...tasks.errors import PLAYED
 from ..errors import DamagedCheckpoint
 from .retention import drop, metrics_at
 from .sql.database import Database
@@ -207,10 +208,11 @@ class Reader:
         if wrong := _wrong_manifest(row):
             raise damaged(wrong)
         metrics = self.database.read(lambda connection: metrics_until(connection, self.uid, row.epochs))
-        inits = sa.select(event.c.data).where(event.c.uid == self.uid, event.c.kind == "init")
-        last = inits.order_by(event.c.id.desc()).limit(1)
-        fingerprint = self.database.read(lambda connection: connection.scalar(last))
-        return Saved(row.epochs, row.manifest, fetch, row.digest, metrics, fingerprint or {})
+        wanted = event.c.uid == self.uid, event.c.kind.in_(("init", PLAYED))
+        query = sa.select(event.c.kind, event.c.data).where(*wanted).order_by(event.c.id)
+        starts = self.database.read(lambda connection: connection.execute(query).all())
+        last = {start.kind: start.data for start in starts}
+        return Saved(row.epochs, row.manifest, fetch, row.digest, metrics, last.get("init", {}), last.get(PLAYED, {}))
 
     def _blob(self, digest: str) -> tuple[bytes, str]:
         query = sa.select(blob.c.size, blob.c.data).where(blob.c.digest == digest)

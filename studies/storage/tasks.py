@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ...tasks.checkpoint.storage import Metrics
-from ...tasks.errors import ADVICE, INEXACT
+from ...tasks.errors import ADVICE, INEXACT, PLAYED, other_episodes
 from ..failures import FAILED
 from . import studies as study_rows
 from .locks.fencing import TAKEN
@@ -175,10 +175,15 @@ def events_of_study(connection: Connection, study: str) -> list[Event]:
 def labels(connection: Connection, study: str) -> dict[str, dict[str, int]]:
     """Return the number of a study's tasks by label and advice."""
     c = event.c
-    query = sa.select(c.uid, c.kind, c.data).where(c.uid.in_(_uids_of(study)), c.kind.in_((INEXACT, ADVICE)))
+    query = sa.select(c.uid, c.kind, c.data).where(c.uid.in_(_uids_of(study)), c.kind.in_((INEXACT, ADVICE, PLAYED)))
     texts: dict[str, set[tuple[str, str]]] = {INEXACT: set(), ADVICE: set()}
+    played: dict[str, str] = {}  # digest of the first training in each environment
     for uid, category, data in connection.execute(query.order_by(c.id)):
-        texts[category].update((text, uid) for text in data[category])
+        if category != PLAYED:
+            texts[category].update((text, uid) for text in data[category])
+        elif played.setdefault(data["env"], data["digest"]) != data["digest"]:
+            id = json.loads(data["env"])["id"]
+            texts[INEXACT].add((other_episodes(id, "where the study's first trial was trained"), uid))
     return {
         category: dict(sorted(Counter(text for text, _ in texts_of).items())) for category, texts_of in texts.items()
     }

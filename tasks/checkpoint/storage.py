@@ -35,6 +35,7 @@ class Saved:
         digest: sha256 of the manifest.
         metrics: (epoch, metrics) of every epoch up to the checkpoint.
         fingerprint: data of the task's last "init" event, if any: the versions that wrote the checkpoint.
+        played: data of the task's last "played" event, if any, see `TaskRecord.note_played`.
     """
 
     epochs: int
@@ -43,6 +44,7 @@ class Saved:
     digest: str
     metrics: list[tuple[int, Metrics]]
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    played: Mapping[str, str] = field(default_factory=dict)
 
 
 class Lease(Protocol):

@@ -435,7 +435,7 @@ class Wrong(Drift):
         obs, reward, *rest = super().step(action)
         other = {"reward": None, "text": "1", "large": float("inf")}.get(self.wrong, reward)
         end = "False" if self.wrong == "end" else rest[0]
-        info = {"info": None, "long info": {"x": 10**400}}.get(self.wrong, {"x": torch.tensor(1.0)})
+        info = {"info": "none", "long info": {"x": 10**400}}.get(self.wrong, {"x": torch.tensor(1.0)})
         return (obs, other, end, rest[1], info)[: 3 if self.wrong == "tuple" else None]
 
     def reset(self, **how: Any) -> Any:

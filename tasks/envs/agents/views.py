@@ -232,7 +232,7 @@ class BehaviourView(Envs):
         self.agents = len(behaviour.slots)
         spec = replace(envs.spec, info={}, behaviour=behaviour.name)
         super().__init__(spec, envs.seeds, envs.num_envs * self.agents, envs.purpose)
-        self.mode, self.exact, self.reason = envs.mode, envs.exact, envs.reason
+        self.mode, self.exact, self.reason, self.played = envs.mode, envs.exact, envs.reason, envs.played
         self.obs_space, self.action_space = behaviour.observation, learner_space(behaviour.action)
         encoder = shared.form.encoders[behaviour.name]
         self.obs_kind, self.obs_shape = encoder.kind, shared.form.shape_of(behaviour)

@@ -79,6 +79,8 @@ class Envs(ABC):
         cure: what to do if it is not exact.
         advice: what else the self-test found that users should know, and what to do about it.
         found: by member, reasons why it is not exact that appeared only in training. They are part of its state.
+        played: digest of the episodes that the self-test played, the same in every process; "" if there is none.
+        elsewhere: why its processes play other episodes than this one; "" if they do not.
         restartable: whether `load_member` can start new episodes instead of restoring them.
         restarting: whether `load_member` starts new episodes in place of those that it cannot restore.
         info: reported entries of `info`.
@@ -105,6 +107,8 @@ class Envs(ABC):
     reason: str
     cure: str = ""
     advice: tuple[str, ...] = ()
+    played: str = ""
+    elsewhere: str = ""
     restartable: ClassVar[bool] = False
     restarting: bool = False
     present: NDArray[np.bool_] | None = None
@@ -249,7 +253,7 @@ class Envs(ABC):
         if self.spec.restore:
             claim = f"is restored as declared (restore={self.spec.restore}), so nobody knows whether bit for bit"
         always = f"{self.spec.id} {claim}: {self.reason}; {self.cure}"
-        return [*([] if self.exact else [always]), *self.found.get(i, ())]
+        return [*([] if self.exact else [always]), *filter(None, [self.elsewhere]), *self.found.get(i, ())]
 
     @property
     def episodes(self) -> Episodes:

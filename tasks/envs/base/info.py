@@ -32,6 +32,19 @@ REDUCTIONS: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
 }
 
 
+def as_dict(info: Any, env: str) -> Mapping[Any, Any]:
+    """Return info of reset or step as a dict.
+
+    Raises:
+        EnvSpecError: it is something else.
+    """
+    if info is None:
+        return {}
+    if not isinstance(info, Mapping):
+        raise EnvSpecError(f"{env}: reset and step return info as a dict, but it is {str(info)[:40]!r}; return one")
+    return info
+
+
 def find(info: Mapping[str, Any], name: str) -> Any:
     """Return an entry by its name or path; None if missing."""
     if name in info:
@@ -65,14 +78,13 @@ def numbers_in(info: Mapping[str, Any], prefix: str = "", outer: Sequence[int] =
             yield f"{prefix}{name}"
 
 
-def write(info: Mapping[str, Any], names: Sequence[str], out: Array, env: str) -> None:
+def write(info: Any, names: Sequence[str], out: Array, env: str) -> None:
     """Write the named entries of one step; NaN for missing ones.
 
     Raises:
-        EnvSpecError: an entry is not a number, or there is no dict.
+        EnvSpecError: an entry is not a number, or info is no dict.
     """
-    if not isinstance(info, Mapping):
-        raise EnvSpecError(f"{env}: step returns info as a dict, but it is {str(info)[:40]!r}; return one")
+    info = as_dict(info, env)
     for column, name in enumerate(names):
         entry = find(info, name)
         value = math.nan if entry is None else number(entry)

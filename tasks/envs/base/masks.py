@@ -18,6 +18,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ...errors import UnsupportedSpace
+from .info import as_dict
 from .spec import EnvSpec, EnvSpecError, reset_result
 
 MASK, METHOD, OBSERVATION = "action_mask", "action_masks", "observation"
@@ -167,7 +168,7 @@ class MaskInObservation(gym.ObservationWrapper[Any, Any, Any]):
         return self._joined(observation, info), reward, terminated, truncated, info
 
     def _joined(self, observation: Any, info: Any) -> dict[str, Any]:
-        mask = self.env.get_wrapper_attr(METHOD)() if self.method else info.get(MASK)
+        mask = self.env.get_wrapper_attr(METHOD)() if self.method else as_dict(info, self.name).get(MASK)
         if mask is None:
             raise EnvSpecError(f"{self.name}: info has an {MASK} after every reset and step, but it was missing once")
         if isinstance(mask, tuple):

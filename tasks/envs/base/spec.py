@@ -18,7 +18,7 @@ from ....spaces.errors import near
 from ....spaces.values import plain, whole_number
 from ...errors import EnvSpecError as EnvSpecError
 from .curriculum import parse
-from .info import REDUCTIONS
+from .info import REDUCTIONS, as_dict
 
 IN_INFO = "info"
 RESTORES = ("restart", "replay", "renew", "snapshot")
@@ -292,7 +292,7 @@ def reset_result(result: Any, id: str) -> tuple[Any, Any]:
             f"{id}: reset returns (observation, info), as Gymnasium's does, but it returned {reprlib.repr(result)}; "
             "return an info, {} for instance, beside the observation"
         )
-    return result
+    return result[0], as_dict(result[1], id)
 
 
 def _reductions(info: Any, subject: str) -> dict[str, str]:

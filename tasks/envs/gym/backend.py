@@ -70,8 +70,11 @@ class Backend(Protocol):
     """M environments, each at an index.
 
     Attributes:
+        elsewhere: why its processes play other episodes than this one; "" if they do not.
         close: frees all resources; a second call is a no-op.
     """
+
+    elsewhere: str
 
     @property
     def close(self) -> Callable[[], object]: ...
@@ -121,6 +124,8 @@ def guarded(method: Callable[Concatenate[InProcess, P], R]) -> Callable[Concaten
 
 class InProcess:
     """A backend that steps in this process."""
+
+    elsewhere = ""
 
     def __init__(self, spec: EnvSpec, count: int, generators: Sequence[str] = (), guards: Guards = UNGUARDED) -> None:
         """Create the environments.
@@ -178,7 +183,7 @@ class InProcess:
             for i, (env, action) in compress(enumerate(zip(self.envs, actions.copy(), strict=True)), playing):
                 try:
                     obs, reward[i], terminated[i], truncated[i], said = env.step(action)
-                except (TypeError, ValueError) as error:
+                except (TypeError, ValueError, OverflowError) as error:
                     if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                         raise  # by the environment's own code
                     raise EnvSpecError(

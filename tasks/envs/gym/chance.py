@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -37,6 +37,14 @@ GENERATORS = {
         lambda: _torch().get_state(), lambda state: _torch().set_state(state), lambda seed: _torch().manual_seed(seed)
     ),
 }
+
+
+def seeded_for(modules: Collection[str]) -> AbstractContextManager[None]:
+    """Return a context that seeds global generators for a first import.
+
+    What it draws from them while it is imported is then the same in all processes.
+    """
+    return nullcontext() if all(name in sys.modules for name in modules) else watched_generators(set())
 
 
 @contextmanager

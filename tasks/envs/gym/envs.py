@@ -87,6 +87,7 @@ class GymEnvs(Envs):
         self.restore, self.single_episodes = restore, single_episodes
         self.mode, self.exact, self.reason = restore.mode, restore.exact, restore.reason
         self.unreported, self.cure, self.advice = restore.unreported, restore.cure, restore.advice
+        self.played = restore.played
         self.obs_space, self.action_space = spaces
         self.encoder = Observations(self.obs_space, spec.id)
         self.obs_kind, self.obs_shape = self.encoder.kind, self.encoder.shape
@@ -134,6 +135,7 @@ class GymEnvs(Envs):
         if self.restore.single_instance:
             take_turn(self.close)
         self._backend = self.make_backend()
+        self.elsewhere = self._backend.elsewhere
 
     def open(self) -> None:
         if self._backend is None:

@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium as gym
 
 from ...errors import EnvironmentFailed, TaskError, is_lack_of_memory
+from ..base.info import as_dict
 from ..base.spec import RAISED, EnvSpec, reset_result
 
 Env = gym.Env[Any, Any]
@@ -64,7 +65,7 @@ class RestartOnError(gym.Wrapper[Any, Any, Any, Any]):
         except Exception as error:  # noqa: BLE001 - an environment may raise anything
             self._note(error, "step")
             return self.last, 0.0, False, True, {RAISED: self.raised}
-        return self.last, reward, terminated, truncated, {**info, RAISED: self.raised}
+        return self.last, reward, terminated, truncated, {**as_dict(info, self.described.id), RAISED: self.raised}
 
     def close(self) -> None:
         with suppress(*[Exception] * self.broken):

@@ -13,6 +13,8 @@ import gymnasium as gym
 import numpy as np
 
 from ..agents.adapter import RETURN
+from ..base.arrays import Array
+from ..base.info import as_dict
 from ..base.spec import EnvSpec, EnvSpecError
 
 Env = gym.Env[Any, Any]
@@ -40,12 +42,12 @@ class WeightedReward(gym.Wrapper[Any, Any, Any, Any]):
                 f"{len(self.weights)}, and a reward has the shape {parts.shape}; {cure}"
             )
         sums = {f"{RETURN}.{k}": float(part) for k, part in enumerate(parts)}
-        return observation, float(self.weights @ parts), terminated, truncated, {**info, **sums}
+        return observation, float(self.weights @ parts), terminated, truncated, {**as_dict(info, self.name), **sums}
 
 
-def unweighed(reward: Any) -> str:
+def unweighed(reward: Array) -> str:
     """Return the cure for a vector as reward, or ""."""
-    if (parts := np.size(reward)) < 2:
+    if (parts := reward.size) < 2:
         return ""
     equal = ", ".join(f"{1 / parts:.3g}" for _ in range(parts))
     return (

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
+from hashlib import sha256
 from itertools import zip_longest
 from time import monotonic  # this name stays right where `clock_ahead` changes the module
 from typing import Any, NamedTuple
@@ -79,6 +80,7 @@ class Restore:
         advice: what else users should know, each with what to do about it.
         generators: global generators that each environment gets to itself, see `chance`.
         single_instance: whether only one environment can exist at a time.
+        played: digest of the episodes that new environments played, the same in every process; "" if it is not exact.
     """
 
     mode: str
@@ -90,6 +92,7 @@ class Restore:
     advice: tuple[str, ...] = ()
     generators: tuple[str, ...] = ()
     single_instance: bool = False
+    played: str = ""
 
 
 class _SingleInstance(Exception):
@@ -110,6 +113,7 @@ class _Trial:
         read: names of options that a reset has read.
         encoder: encoder of observations.
         outside: description of a number outside of the bounds of an observation.
+        played: digest of the episodes that new environments played.
         began: time of the beginning.
         steps: number of steps so far.
     """
@@ -123,6 +127,7 @@ class _Trial:
     read: set[str] = field(default_factory=set)
     encoder: Observations | None = None
     outside: str | None = None
+    played: str = ""
     began: float = field(default_factory=monotonic)
     steps: int = 0
 
@@ -239,7 +244,13 @@ def _tested_with(generators: Sequence[str], spec: EnvSpec, draw: int, alone: boo
         own = OWN_INFO if is_joint(spec) else ()
         unreported = tuple(sorted(name for name in trial.numbers - spec.info.keys() if not name.startswith(own)))
         advice = (f"{spec.id}: {trial.outside}; correct the bounds",) if trial.outside else ()
-        return replace(restore, unreported=unreported, single_instance=alone, advice=restore.advice + advice)
+        return replace(
+            restore,
+            unreported=unreported,
+            single_instance=alone,
+            advice=restore.advice + advice,
+            played=trial.played if restore.exact and draw == 0 else "",
+        )
 
 
 def _allows_one(spec: EnvSpec) -> bool:
@@ -319,6 +330,7 @@ def _compare(trial: _Trial, draw: int) -> Restore:
     ahead, reverse = _in_turns(trial, plan, plan[::-1])
     back = reverse[::-1]
     alone = [_alone(trial, episode) for episode in plan[:EPISODES]]
+    trial.played = sha256(repr(alone).encode()).hexdigest()[:12]
     pairs = [*zip(ahead, back, strict=True), *zip(ahead, alone, strict=False)]
     differ = [i % len(plan) for i, (one, two) in enumerate(pairs) if _difference(one, two) is not None]
     if not differ:
@@ -502,12 +514,12 @@ def _check_step(result: Any, spec: EnvSpec) -> None:
     try:
         if not isinstance(result, tuple | list):
             raise TypeError("no tuple")
-        _, reward, terminated, truncated, said = result
-        float(reward), said.items()
+        _, reward, terminated, truncated, _ = result
+        float(reward)
         for value, allowed in ((reward, "buif"), (terminated, "bui"), (truncated, "bui")):
-            if (dtype_kind := np.asarray(value).dtype).kind not in allowed or np.size(value) != 1:
-                raise TypeError(f"{value!r} is of type {dtype_kind}")
-    except (TypeError, ValueError, AttributeError) as error:
+            if (array := np.asarray(value)).dtype.kind not in allowed or array.size != 1:
+                raise TypeError(f"{value!r} is of type {array.dtype}")
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise EnvSpecError(
             f"{spec.id}: step returns (observation, reward, terminated, truncated, info), as Gymnasium's does, with a "
             f"number, two booleans and a dict, but it returned {reprlib.repr(result)} ({error})"
@@ -519,9 +531,13 @@ def _cure(result: Any) -> str:
     if not isinstance(result, tuple) or len(result) != 5:
         old = isinstance(result, tuple) and len(result) == 4
         return "; old Gym's done is terminated, or truncated at a time limit; give both" if old else "; fix it"
-    if np.ndim(result[1]) and np.size(result[1]) == 1:
+    try:
+        reward = np.asarray(result[1])
+    except (ValueError, RuntimeError):  # of lists of several lengths, or a tensor with a gradient
         return "; return the number itself, such as reward.item()"
-    return unweighed(result[1]) or "; fix it"
+    if reward.ndim and reward.size == 1:
+        return "; return the number itself, such as reward.item()"
+    return unweighed(reward) or "; fix it"
 
 
 def _steps(trial: _Trial, env: Env, actions: Array) -> Iterator[Record]:
@@ -534,7 +550,7 @@ def _steps(trial: _Trial, env: Env, actions: Array) -> Iterator[Record]:
         _check_step(result, trial.spec)
         obs, reward, terminated, truncated, said = result
         trial.check(env, obs, "step")
-        trial.numbers.update(info.numbers_in(said))
+        trial.numbers.update(info.numbers_in(info.as_dict(said, trial.spec.id)))
         info.write(said, reported, entries, trial.spec.id)
         yield Record(
             _bits(obs, env.observation_space), float(reward), bool(terminated), bool(truncated), entries.tobytes()

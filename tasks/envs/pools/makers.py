@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode
 from ...runtime.warning_filters import changed_filters
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
+from ..gym.chance import seeded_for
 from ..gym.make import register_atari
 
 # EnvPool makes float32 Boxes of float64 bounds, which does not concern the user's program.
@@ -191,7 +192,8 @@ def _imported(spec: EnvSpec, name: str) -> str:
     module, _, pool = name.rpartition(":")
     try:
         if module:
-            import_module(module)
+            with seeded_for([module]):
+                import_module(module)
     except ImportError as error:
         raise EnvSpecError(
             f"{spec.id} needs a module that cannot be imported: {error}; install its package, or run where its file is"

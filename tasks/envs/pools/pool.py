@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ CROWDED = "an environment alone differs from the same one in a pool of three"
 
 class Pool:
     """M environments in one pool."""
+
+    elsewhere = ""
 
     def __init__(self, spec: EnvSpec, count: int, threads: int) -> None:
         self.spec, self.count, self.threads = spec, count, min(max(1, threads), count)
@@ -166,7 +169,8 @@ def _tested(spec: EnvSpec, three: range) -> Restore:
                     "selects, but others were reset, too; obey the mask, or step the environments one by one"
                 )
             return Restore("restart", False, reason, cure="step its environments one by one, outside of the pool")
-    return Restore("restart", True, "pools repeat themselves by their seeds, and each epoch begins with a new one")
+    reason = "pools repeat themselves by their seeds, and each epoch begins with a new one"
+    return Restore("restart", True, reason, played="" if three[0] else sha256(b"".join(whole)).hexdigest()[:12])
 
 
 def _check_end(spec: EnvSpec, numbers: Sequence[int]) -> None:

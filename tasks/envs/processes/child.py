@@ -15,6 +15,7 @@ from ...runtime.watcher import not_ignoring
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, InProcess, Outcome
+from .agreement import play
 from .wire import DONE, STEP, arrays_in, receive, send
 
 
@@ -47,7 +48,7 @@ def _serve(channel: Connection, memory: int, stack: ExitStack) -> None:
         send(channel, _report(error))
         return
     stack.callback(server.backend.close)
-    send(channel, {})
+    send(channel, {"played": play(server.backend, server.backend.spec) if hello["plays"] else ""})
     while True:
         request = channel.recv_bytes()
         try:

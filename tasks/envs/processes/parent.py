@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import EnvironmentFailed, Hung, TaskError
+from ...errors import EnvironmentFailed, Hung, TaskError, other_episodes
 from ..base.encode import Observations, Spaces
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, Options, Outcome
 from ..gym.selftest import Restore
+from .agreement import played_here
 from .wire import STEP, Answer, Child, Layout, arrays_in, memory_file
 
 MAX_DEATHS = 3  # deaths of one process, without an answer in between, after which it fails
@@ -54,11 +55,13 @@ class Processes:
         past: for every environment, the episodes that restore it. In restart mode, where it may remember earlier ones,
             these are all since it was new; otherwise only the running one.
         last_obs: last observation of every environment.
+        elsewhere: why its processes play other episodes than this one; "" if they do not.
     """
 
     def __init__(self, spec: EnvSpec, count: int, processes: int, restore: Restore, spaces: Spaces):
         self.spec, self.restore = spec, restore
         self.remembers = restore.mode == "restart"
+        here = played_here(spec, tuple(restore.generators)) if restore.exact else ""
         processes = min(processes, count)
         self.bounds = [count * w // processes for w in range(processes + 1)]
         self.process_of = [w for w in range(processes) for _ in range(self.bounds[w], self.bounds[w + 1])]
@@ -80,15 +83,16 @@ class Processes:
         self.close = weakref.finalize(self, _close, self.children, self.memory, os.getpid())
         try:
             self.children += [self._start(w) for w in range(processes)]
-            for w in range(processes):
-                self._await_ready(w)
+            there = {self._await_ready(w) for w in range(processes)}
         except BaseException:
             self.close()
             raise
+        self.elsewhere = other_episodes(spec.id, "in the process that trains") if here and there - {here, ""} else ""
 
     def _start(self, w: int) -> Child:
         first = self.bounds[w]
-        return Child({**self.hello, "first": first, "count": self.bounds[w + 1] - first}, self.memory)
+        rows = {"first": first, "count": self.bounds[w + 1] - first, "plays": self.restore.exact and not self.deaths[w]}
+        return Child({**self.hello, **rows}, self.memory)
 
     # --- the backend ---
 
@@ -203,10 +207,11 @@ class Processes:
 
     # --- deaths ---
 
-    def _await_ready(self, w: int) -> None:
-        """Wait until a new process has created its environments."""
-        while self._receive(w) is None:
+    def _await_ready(self, w: int) -> str:
+        """Wait for a new process; return the digest of its short episode."""
+        while (answer := self._receive(w)) is None:
             self._replace(w, "while they made their environments")
+        return str(answer[0]["played"])
 
     def _replace(self, w: int, when: str = "in the same step") -> None:
         """Start a process in place of one that died."""

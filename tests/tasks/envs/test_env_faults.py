@@ -304,7 +304,9 @@ def test_info_that_is_no_dict_is_named_and_odd_numbers_in_it_are_read() -> None:
     def reported(what: str, after: int) -> Task:
         return trained("Wrong", 14, env={"kwargs": {"what": what, "after": after}, "info": {"x": "last"}})
 
-    with pytest.raises(ValueError, match=r"faulty_envs:faults/Wrong-v0: step returns info as a dict, but it is 'None'"):
+    with pytest.raises(
+        ValueError, match=r"faulty_envs:faults/Wrong-v0: reset and step return info as a dict, but it is 'none'"
+    ):
         reported("info", 600)
     assert "info.x" not in reported("long info", 0).metrics
     assert reported("nothing", 0).metrics["info.x"] == 1
