@@ -350,7 +350,7 @@ class Faulty(Walk):
         obs, reward, *ends = super().step(action)
         wrong = self.what if self.steps == self.at else ""
         if wrong == "no dict":
-            return obs, reward, *ends[:2], None  # type: ignore[return-value]
+            return obs, reward, *ends[:2], "none"  # type: ignore[return-value]
         if wrong == "two rewards":
             return obs, np.zeros(2), *ends  # type: ignore[return-value]
         if wrong == "shape of a step":

@@ -92,7 +92,7 @@ class Restore:
     advice: tuple[str, ...] = ()
     generators: tuple[str, ...] = ()
     single_instance: bool = False
-    played: str = ""
+    played: str = field(default="", compare=False)
 
 
 class _SingleInstance(Exception):

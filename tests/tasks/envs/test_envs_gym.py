@@ -497,7 +497,7 @@ def test_an_environment_that_cannot_be_made_or_seeded_is_named() -> None:
         ("shape", r"must have the shape \(2,\), as observation_space says, but reset gave the shape \(1,\); fix one"),
         ("shape of a step", r"must have the shape \(2,\), as .* says, but step gave the shape \(1,\); fix one"),
         ("no info", r"reset returns \(observation, info\), .* but it returned array\(.*; return an info, \{\}"),
-        ("no dict", r"step returns \(observation, .* two booleans and a dict, but .*, None\) .*; fix it"),
+        ("no dict", "reset and step return info as a dict, but it is"),
         (
             "two rewards",
             r"a number, two booleans .* array\(\[0., 0.\]\), .*; weigh the 2 parts of its reward: \"reward_weights\"",
