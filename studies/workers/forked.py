@@ -26,7 +26,7 @@ from typing import IO, Any, NoReturn
 import torch
 from threadpoolctl import threadpool_limits
 
-from ...tasks.adapters import jax_trees
+from ...tasks.runtime.jax_threads import running
 from ...tasks.runtime.progress import marked, unmark
 from ...tasks.runtime.watcher import not_ignoring
 from . import URL_VARIABLE
@@ -93,7 +93,7 @@ def can_fork() -> bool:
     On macOS, system libraries do not support it; and a lock held by another thread, such as one of JAX, would never be
     released in the child.
     """
-    return sys.platform == "linux" and threading.active_count() == 1 and not jax_trees.running()
+    return sys.platform == "linux" and threading.active_count() == 1 and not running()
 
 
 class Crew:

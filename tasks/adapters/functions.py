@@ -35,10 +35,10 @@ from ..base_learner import BaseLearner
 from ..errors import NotData, NotInitialized
 from ..registry import define
 from ..rng import streams
+from ..runtime.jax_threads import one_jax_thread
 from ..runtime.own_code import named_digest
 from ..task import Task
 from .data import Data, decode, encode, sizes
-from .jax_trees import one_jax_thread
 
 ARGUMENTS = ("hp", "state", "seed")
 FURTHER = ("epoch", "device")  # arguments that a function gets if it names them

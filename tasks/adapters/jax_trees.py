@@ -1,26 +1,14 @@
-"""JAX, started with one thread, and its trees of arrays as data.
-
-XLA divides sums among the threads of its pool, so last bits depend on their number, which is that of the processors.
-Training uses one thread, see `runtime.fingerprint`.
-"""
+"""JAX, started with one thread, and its trees of arrays as data."""
 
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-RESERVED = "NPROC"  # the environment variable in which XLA, once, looks for the size of its pool
-
-
-def running() -> bool:
-    """Return whether JAX has started in this process, which cannot fork then."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    return bridge is not None and bridge.backends_are_initialized()
+from ..runtime.jax_threads import one_jax_thread, running, threads
 
 
 @cache
@@ -33,27 +21,11 @@ def start() -> int:
         ImportError: JAX is not installed.
     """
     jax = importlib.import_module("jax")
-    if running():
-        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return int(os.environ.get(RESERVED) or processors)
-    with one_jax_thread():
-        jax.config.update("jax_platforms", "cpu")
-        jax.devices()
-    return 1
-
-
-@contextmanager
-def one_jax_thread() -> Iterator[None]:
-    """Give JAX one thread on the CPU if it starts inside."""
-    before = os.environ.get(RESERVED)
-    os.environ[RESERVED] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(RESERVED, None)
-        else:
-            os.environ[RESERVED] = before
+    if not running():
+        with one_jax_thread():
+            jax.config.update("jax_platforms", "cpu")
+            jax.devices()
+    return threads()
 
 
 def is_tree(value: Any) -> bool:

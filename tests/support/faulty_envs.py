@@ -396,6 +396,19 @@ class Plan(Dose):
         return float(action["dose"].sum()) / 100 - 10 * action["mode"]
 
 
+class Threads(Drift):
+    """Notes how many threads JAX would start with."""
+
+    threads: ClassVar[list[str]] = []
+
+    def __init__(self) -> None:
+        self.threads.append(os.environ.get("NPROC", ""))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.threads.append(os.environ.get("NPROC", ""))
+        return super().reset(seed=seed)
+
+
 class Meddler(Drift):
     """Changes settings of the process, in its constructor, its reset or its steps."""
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ import gymnasium as gym
 import numpy as np
 
 from ...errors import EnvironmentFailed
+from ...runtime.jax_threads import one_jax_thread
 from ...runtime.progress import mark_step, simulating
 from ...runtime.watcher import set_limits
 
@@ -45,29 +46,31 @@ class Guard:
     Attributes:
         outside: values of the settings for the learner, read when the context was last entered.
         own_settings: by the index of a setting, the value that the environment's code has set.
-        marks: marks the processes that the code starts, unless the environment is one of Gymnasium's, see `simulating`.
+        contexts: one thread for JAX, and marks for the processes that the code starts, unless the environment is one of
+            Gymnasium's, see `simulating`.
     """
 
     def __init__(self, id: str) -> None:
         self.id = id
         self.settings, self.own_settings = _settings(), dict[int, Any]()
         self.outside: list[Any] = []
-        self.marks: AbstractContextManager[None] = nullcontext()
+        self.contexts = ExitStack()
         self.simulates = not str(getattr(gym.registry.get(id), "entry_point", "")).startswith("gymnasium.")
         self.depth = 0  # garbage collection may close one environment within another one's code
 
     def __enter__(self) -> None:
         self.depth += 1
         if self.depth == 1:
-            self.marks = simulating() if self.simulates else nullcontext()
-            self.marks.__enter__()
+            self.contexts.enter_context(one_jax_thread())
+            if self.simulates:
+                self.contexts.enter_context(simulating())
             self.outside = [setting.get() for setting in self.settings]
             self.apply(len(self.settings))
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self.depth == 1:
             self.leave([setting.get() for setting in self.settings])
-            self.marks.__exit__(None, None, None)
+            self.contexts.close()
         self.depth -= 1
         if isinstance(error, StopIteration):
             raise stopped(self.id) from error

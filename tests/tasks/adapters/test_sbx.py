@@ -156,7 +156,7 @@ def test_a_class_of_jax_of_the_user_resumes_exactly() -> None:
 @pytest.mark.parametrize(("begins", "threads"), [("load('sbx:PPO')", "1"), ("jax.devices()", "3")])
 def test_jax_has_one_thread_unless_it_runs_before(begins: str, threads: str) -> None:
     code = (
-        "import jax; from rekindle.tasks import load; from rekindle.tasks.adapters.jax_trees import running; "
+        "import jax; from rekindle.tasks import load; from rekindle.tasks.runtime.jax_threads import running; "
         f"{begins}; assert running(); print(load('sbx:PPO').learner.code['threads of JAX'])"
     )
     environment = {**os.environ, "NPROC": "3"}

@@ -389,6 +389,16 @@ def test_actions_in_units_of_their_bounds_are_exact(name: str, given: dict[str, 
     assert (numbers > 100).all()  # an untrained policy begins at the middle
 
 
+def test_jax_starts_with_one_thread_in_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPROC", "7")
+    make_envs(EnvSpec("faulty_envs:faults/Threads-v0"), [1], 2).close()
+
+    from faulty_envs import Threads
+
+    assert {*Threads.threads} == {"1"}
+    assert os.environ["NPROC"] == "7"
+
+
 def test_a_guard_within_steps_leaves_the_learner_s_settings_alone() -> None:
     guards = guards_of("nested")
     with guards.always:
