@@ -431,8 +431,17 @@ def _skipped_trainings(configurations: Sequence[TrialView]) -> int:
     return sum(seed.epochs < trial.epochs for trial in ended for seed in trial.seeds or ())
 
 
-def status_view(store: Store) -> StatusView:
-    """Return the studies of a storage, and the processes that train them."""
+def status_view(store: Store, name: str | None = None) -> StatusView:
+    """Return studies of a storage and the processes that train them.
+
+    Args:
+        store: the storage.
+        name: of the only study to return; None for all.
+
+    Raises:
+        UnknownStudy: the storage has no study of this name.
+    """
+    names = [study.name for study in store.studies()] if name is None else [store.study(name).name]
     alive, of_studies = store.holders(), dict[str, set[str]]()
     workers: dict[str, WorkerView] = {}
     for claim in store.claims():
@@ -451,11 +460,8 @@ def status_view(store: Store) -> StatusView:
         )
     return StatusView(
         storage=store.url,
-        studies=[
-            _with_workers(summary_view(store, study.name), len(of_studies.get(study.name, ())))
-            for study in store.studies()
-        ],
-        workers=[workers[owner] for owner in sorted(workers)],
+        studies=[_with_workers(summary_view(store, study), len(of_studies.get(study, ()))) for study in names],
+        workers=[workers[owner] for owner in sorted(workers) if name is None or owner in of_studies.get(name, ())],
         tasks=store.count_tasks(without=[MIRROR, POLICY_PREFIX]),
     )
 

@@ -235,8 +235,9 @@ class Store:
             raise ValueError(
                 f"a uid may be shortened to a unique prefix, but {start!r} begins {len(matches)} uids; give more of it"
             )
+        study = next((row.name for row in self.studies() if row.name == start), "STUDY")
         raise ValueError(
-            f"no task of {self.url} has a uid that begins with {start!r}; `rekindle trials STUDY` shows them"
+            f"no task of {self.url} has a uid that begins with {start!r}; `rekindle trials {study}` shows them"
         )
 
     def task(self, start: str, **options: Any) -> Any:

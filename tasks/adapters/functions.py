@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
@@ -236,7 +236,10 @@ class FunctionLearner(BaseLearner):
 
 
 class Hyperparameters(SimpleNamespace):
-    """Hyperparameters of one call as attributes, nested like their space."""
+    """Hyperparameters of one call, nested like their space.
+
+    They are attributes, and entries as of a dictionary: ``hp.lr``, ``hp["lr"]``, ``Model(**hp)``.
+    """
 
     @classmethod
     def of(cls, space: Mapping[str, Any], values: Mapping[str, Any]) -> Hyperparameters:
@@ -252,6 +255,13 @@ class Hyperparameters(SimpleNamespace):
         if name.startswith("__"):  # asked by libraries that inspect objects
             raise AttributeError(name)
         raise AttributeError(f"the space has no hyperparameter {name!r}{near(name, [*vars(self)])}")
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def keys(self) -> Iterable[str]:
+        """Return the names, for ``**hp``."""
+        return vars(self).keys()
 
 
 def _further(function: Function) -> tuple[str, ...]:

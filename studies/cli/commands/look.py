@@ -30,9 +30,9 @@ FURTHER = ("info.", "episode_return.", "elo.")  # what the user named, and what 
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Print all studies of a storage."""
+    """Print all studies of a storage, or one."""
     with existing_store(arguments) as store:
-        result = status_view(store)
+        result = status_view(store, arguments.study)
     if arguments.json:
         return print_json(result)
     if arguments.prometheus:

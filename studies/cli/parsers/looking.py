@@ -18,7 +18,8 @@ PICTURES = (
 
 def add_readers(commands: Any) -> None:
     """Add the commands that show the present content of a storage."""
-    parser = command(commands, "status", "show all studies of a storage and their workers", "look.status")
+    parser = command(commands, "status", "show all studies of a storage, or one, and their workers", "look.status")
+    parser.add_argument("study", metavar="STUDY", nargs="?", help="name of the study (default: all)")
     option(parser, "--prometheus", "print metrics in the text format of Prometheus")
     text = "show a study live: rungs, running trials, workers and failures; changes nothing; q quits"
     parser = command(commands, "watch", text, "watch.watch")

@@ -274,6 +274,14 @@ def test_status_shows_every_study(finished_url: str, cli: Callable[..., Any]) ->
     assert "cartpole" in cli("status", "--storage", finished_url)[1].lower()
 
 
+def test_status_shows_one_study_among_others(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    with Store(url := f"sqlite:///{tmp_path / 'a.db'}") as store:
+        for name in ("one", "other"):
+            start_study(store, name, tiny(2, (1, 3, 3)))
+    [study] = json.loads(cli("status", "other", "--storage", url, "--json")[1])["studies"]
+    assert study["study"] == "other"
+
+
 def test_tables_of_studies_are_no_wider_than_a_terminal(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path / 'a.db'}") as store:
         start_study(store, "cartpole", tiny(9, (1, 27, 3), scheduler="hyperband", generation=9))
@@ -428,7 +436,9 @@ def test_bad_input_is_one_line_with_a_cure_and_leaves_no_database(
     [
         (["trials", "other"], "there is no study 'other'; there are 's'"),
         (["worker", "--study", "other"], "there is no study 'other'"),
-        (["show", "zzz"], "begins with 'zzz'"),
+        (["show", "zzz"], "begins with 'zzz'; `rekindle trials STUDY`"),
+        (["show", "s"], "begins with 's'; `rekindle trials s` shows them"),
+        (["status", "other"], "there is no study 'other'; there are 's'"),
         (["show", ""], "begins 4"),
         (["tune", "ppo", "CartPole-v1", "--study", "s", "--seed", "9"], "'s' differs in"),
     ],

@@ -20,6 +20,7 @@ import torch
 from own_functions import SPACE, collect, descend
 from rekindle import Space, Store, Task, real, tune
 from rekindle.tasks import load
+from rekindle.tasks.adapters.functions import Hyperparameters
 from rekindle.tasks.checkpoint.state import pack
 from rekindle.tasks.compiled import loading
 from rekindle.tasks.envs import EnvSpec
@@ -219,6 +220,11 @@ def returning(value: Any) -> type[Task]:
     return train
 
 
+def test_hyperparameters_are_also_entries() -> None:
+    hp = Hyperparameters.of(Space(lr=real(0, 1), net=Space(width=real(1, 8))), {"lr": 0.2, "net": {"width": 4}})
+    assert (hp["lr"], hp["net"]["width"], {**hp}) == (0.2, 4, {"lr": 0.2, "net": hp.net})
+
+
 FORM = r"must return its state and its metrics, such as \(state, \{'accuracy': 0.9\}\)"
 
 
@@ -234,6 +240,7 @@ FORM = r"must return its state and its metrics, such as \(state, \{'accuracy': 0
         ((None, {}), NotData, "but it returned no metric"),
         ((None, {"accuracy": float("nan")}), Diverged, "accuracy became nan in epoch 1; try other hyperparameters"),
         (({"net": torch.nn.Linear(1, 1)}, {"accuracy": 1}), NotData, r"the state\['net'\] is a Linear"),
+        (lambda hp: hp["lrr"], AttributeError, "the space has no hyperparameter 'lrr'; did you mean lr?"),
         (lambda hp: hp.lrr, AttributeError, "the space has no hyperparameter 'lrr'; did you mean lr?"),
         (lambda hp: hp.noise.scal, AttributeError, "no hyperparameter 'scal'; did you mean scale?"),
     ],
