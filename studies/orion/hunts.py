@@ -32,7 +32,7 @@ from ..options.durations import seconds_of
 from ..storage.sql.database import full_url
 from ..storage.store import Store
 from ..study.code import FILES, IN_PYTHON, check_files
-from ..study.config import check_epochs
+from ..study.config import check_epochs, parse_epochs
 from ..study.searched import defaults_except
 from .trial import INTERRUPTED, Results, train, whole
 from .trial_rows import parent_of
@@ -60,6 +60,23 @@ KEY, FIDELITY = "rekindle", "epochs"  # key of a hunt's identity in an experimen
 log = logging.getLogger(__name__)
 
 
+def total_or_fidelity(epochs: int | str | Sequence[int] | Fidelity) -> int | Fidelity:
+    """Return a number of epochs, or a fidelity from which Orion chooses.
+
+    Raises:
+        BadConfig: it is neither.
+    """
+    if isinstance(epochs, Fidelity):
+        check_epochs([epochs.low, epochs.high])
+        return epochs
+    plain = argument(epochs)
+    if isinstance(plain, str):
+        low, high, base = parse_epochs(plain)
+    else:
+        low, high, base = check_epochs(plain if isinstance(plain, list | tuple) else [plain])
+    return high if low == high else Fidelity(low=low, high=high, base=base)
+
+
 class OrionObjective:
     """A task's training as the objective of Orion's trials.
 
@@ -77,7 +94,7 @@ class OrionObjective:
     Args:
         task: task class or name, such as PPO or "ppo".
         env: see `Task`.
-        epochs: total epochs of each trial; or a fidelity, from which Orion chooses.
+        epochs: total epochs of each trial; or a fidelity, from which Orion chooses, also written (1, 27) or "1:27".
         storage: URL of the tasks' database; preferably Orion's own.
         seed: seed of every trial's training.
         search: dotted names of the hyperparameters to search, the others keeping their defaults; None for all.
@@ -93,7 +110,7 @@ class OrionObjective:
         env: Any = None,
         *,
         storage: str,
-        epochs: int | Fidelity = 1,
+        epochs: int | str | Sequence[int] | Fidelity = 1,
         seed: int = 0,
         search: Sequence[str] | None = None,
         stuck: float | str | None = STUCK,
@@ -103,15 +120,12 @@ class OrionObjective:
         self.stuck, self.code = seconds_of("OrionObjective: stuck", stuck), code
         task = load(task) if isinstance(task, str) else task
         self.algorithm, self.storage, self.seed, self.fixed = task, full_url(storage), seed, fixed
-        epochs = epochs if isinstance(epochs, Fidelity) else argument(epochs)
         first = task(env, seed=seed, **fixed)  # checks the arguments
         self.env, space = first.env, first.get_space()
         if search is not None:
             space = space.fix(defaults_except(space, search))
-        check_epochs([epochs.low, epochs.high] if isinstance(epochs, Fidelity) else [epochs])
-        if isinstance(epochs, Fidelity):
-            space = space.extend(**{FIDELITY: epochs})
-        self.space, self.epochs = space, epochs
+        self.epochs = total_or_fidelity(epochs)
+        self.space = space.extend(**{FIDELITY: self.epochs}) if isinstance(self.epochs, Fidelity) else space
         self.stopped: BaseException | None = None
         self._store: Store | None = None
         self._lock = threading.Lock()
@@ -187,7 +201,7 @@ def hunt(
     storage: str,
     max_trials: int,
     algorithm: str | Mapping[str, Any] = "tpe",
-    epochs: int | Fidelity = 1,
+    epochs: int | str | Sequence[int] | Fidelity = 1,
     seed: int = 0,
     workers: int = 1,
     search: Sequence[str] | None = None,
@@ -208,7 +222,7 @@ def hunt(
         max_trials: number of trials as Orion counts them: every rung of a configuration is one.
         algorithm: name of an algorithm that Orion has installed, or {name: {option: value}}. It gets `seed` unless it
             has one. A population (pbt) searches only hyperparameters that may change while a task trains.
-        epochs: total epochs of each trial, or a fidelity.
+        epochs: total epochs of each trial, or a fidelity, see `OrionObjective`.
         seed: seed of trainings and suggestions.
         workers: number of trials that this process trains at once; more than one train in processes of their own.
         search: dotted names of the hyperparameters to search.
@@ -231,6 +245,7 @@ def hunt(
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{word} must be an integer of at least 1, but got {value!r}")
     task, storage = load(task) if isinstance(task, str) else task, full_url(storage)
+    epochs = total_or_fidelity(epochs)
     chosen = algorithm_config(algorithm, seed, epochs)
     if is_population(chosen):
         search = changeable(task(env, seed=seed, **fixed).get_space(), search)

@@ -33,7 +33,7 @@ from rekindle.studies.failures import FAILED, HUNG
 from rekindle.studies.orion import OrionObjective, hunt, storage_of
 from rekindle.studies.orion.algorithms import algorithm_config, changeable, grid_priors
 from rekindle.studies.orion.db import RekindleSQL
-from rekindle.studies.orion.hunts import _on_error
+from rekindle.studies.orion.hunts import _on_error, total_or_fidelity
 from rekindle.studies.orion.trial_rows import NoParent, parent_of
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.store import Store
@@ -416,6 +416,20 @@ def test_divergence_and_hangs_break_a_trial_and_other_errors_end_the_hunt() -> N
         assert _on_error(None, None, error, 1) is False
     with pytest.raises(ZeroDivisionError):
         _on_error(None, None, ZeroDivisionError(), 1)
+
+
+@pytest.mark.parametrize(
+    ("written", "meaning"),
+    [
+        (9, 9),
+        ("9", 9),
+        ("1:27:3", fidelity(1, 27, 3)),
+        ((1, 27, 3), fidelity(1, 27, 3)),
+        (fidelity(3, 3), fidelity(3, 3)),
+    ],
+)
+def test_epochs_are_written_as_for_studies(written: Any, meaning: Any) -> None:
+    assert total_or_fidelity(written) == meaning
 
 
 def test_no_end_of_a_grid_lies_beyond_its_prior() -> None:
