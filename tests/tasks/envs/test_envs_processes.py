@@ -54,14 +54,24 @@ def own_envs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(SUPPORT)
 
 
+def children() -> list[psutil.Process]:
+    """The child processes but the watcher, of which each process has one until its end."""
+    processes = psutil.Process().children(recursive=True)
+    return [child for child in processes if child.status() == psutil.STATUS_ZOMBIE or not _is_watcher(child)]
+
+
+def _is_watcher(process: psutil.Process) -> bool:
+    return any(word.endswith("watcher.py") for word in process.cmdline())
+
+
 @pytest.fixture
 def nobody_stays() -> Iterator[None]:
     """Fails if a child process outlives the test, dead or alive."""
     nursery.start()  # which is one itself
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    before = {child.pid for child in children()}
     yield
     gc.collect()
-    assert [child for child in psutil.Process().children(recursive=True) if child.pid not in before] == []
+    assert [child for child in children() if child.pid not in before] == []
 
 
 def make(name: str, processes: int, seeds: list[int] = SEEDS) -> GymEnvs:
@@ -317,7 +327,6 @@ def test_the_command_line_takes_the_number(
 # Trains, says which processes step its environments, and kills itself with SIGKILL in the second epoch.
 KILLED = """
 import os, signal, sys
-import psutil
 from rekindle import PPO, Store
 import test_envs_processes as t
 
@@ -326,7 +335,7 @@ with Store(sys.argv[1]) as store:
 
     def at_epoch_end(event):
         if event.epoch == 2:
-            print(*(child.pid for child in psutil.Process().children()), flush=True)
+            print(*(child.pid for child in t.children()), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
     task.fit(3, at_epoch_end)
@@ -340,9 +349,9 @@ def test_a_parent_that_is_killed_takes_them_along_and_another_number_carries_on(
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
     killed = nursery.run([sys.executable, "-c", KILLED, url], env=environment)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    children = [int(pid) for pid in killed.stdout.split()]
-    assert len(children) == 2
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in children if psutil.pid_exists(pid)], timeout=300)
+    started = [int(pid) for pid in killed.stdout.split()]
+    assert len(started) == 2
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in started if psutil.pid_exists(pid)], timeout=300)
     assert not alive
     whole = PPO("own_envs:DictWalk-v0").init(**SMALL)
     whole.fit(3)
