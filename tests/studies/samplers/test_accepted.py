@@ -155,3 +155,9 @@ def test_a_study_in_which_nothing_trains_to_the_end_says_so(cli: Callable[..., A
         rekindle.tune("surrogate", trials=8, epochs=(1, 9), scheduler="asha", storage=sqlite_url, progress=False)
     assert why.removeprefix("promotes") in cli(*words, "--workers", "1")[2]
     rekindle.tune("surrogate", trials=9, epochs=(1, 9), scheduler="asha", storage=sqlite_url, progress=False)
+
+
+def test_a_range_that_would_fill_the_memory_is_refused() -> None:
+    priors = {"epoch_steps": "uniform(1, 1000000000, discrete=True)"}
+    with pytest.raises(BadConfig, match=r"gp holds all values .* epoch_steps has 1,000,000,000; narrow it"):
+        study_config(SURROGATE, None, trials=3, epochs=9, sampler="gp", scheduler="none", priors=priors)
