@@ -7,22 +7,27 @@ again on fresh seeds, and so is Stable-Baselines3's PPO for as many steps, with 
 where `zoo.py` has some. All are measured on the same 20 episodes. Everything is stored in FOLDER, so the same command
 continues; several commands may train in other environments at the same time. A line has interquartile means over seeds
 and their 95% intervals by the bootstrap (Agarwal et al. 2021, arXiv:2108.13264), which are too narrow for few seeds.
+The study's portfolio is made without the recorded trainings in its own environment.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import rekindle
+from rekindle.benchmarks.portfolio import chosen, fits, normalized, tables
 from rekindle.benchmarks.record_trainings import ENVIRONMENTS
 from rekindle.benchmarks.zoo import DEFAULTS, TUNED
 from rekindle.spaces import unflatten
 from rekindle.studies.statistics.aggregates import iqm
 from rekindle.studies.statistics.intervals import interval
+from rekindle.studies.study import portfolio
 from rekindle.tasks import Task
 from rekindle.tasks.adapters.sb3 import SB3
 from stable_baselines3 import PPO
@@ -46,6 +51,14 @@ def trained(
             agent.release()
             agent.close()
     return means
+
+
+def portfolio_without(name: str, task: str) -> Sequence[Mapping[str, Any]]:
+    """Return the portfolio from the recorded trainings in all environments but one, the defaults first."""
+    envs, configurations, returns = tables(task)
+    scores = normalized(returns[np.array(envs) != name])
+    candidates = [n for n, values in enumerate(configurations) if fits(task, values)]
+    return [configurations[n] for n in chosen(scores, candidates)]
 
 
 def peers(store: rekindle.Store, name: str, env: Mapping[str, Any], seeds: int, epochs: int) -> dict[str, list[float]]:
@@ -87,7 +100,8 @@ def main() -> None:
         with rekindle.Store(f"sqlite:///{options.folder / name}.db") as store:
             size = {"trials": options.trials, "epochs": f"1:{options.epochs}"}
             fixed = {"epoch_steps": EPOCH_STEPS}
-            study = rekindle.tune("ppo", env, storage=store, study="search", fixed=fixed, progress=False, **size)
+            with patch.object(portfolio, "portfolio", partial(portfolio_without, name)):
+                study = rekindle.tune("ppo", env, storage=store, study="search", fixed=fixed, progress=False, **size)
             assert study.best is not None, f"no trial in {name} has a result"
             ours = trained(store, rekindle.PPO, env, study.best.hyperparameters, options.seeds, options.epochs)
             others = peers(store, name, env, options.peers, options.epochs)
